@@ -1,0 +1,81 @@
+"""Every error that adamctl raises on purpose, and the exit code each one ends a command with.
+
+An error is ours (a bug, raised as an ordinary Python exception) or it is one of these. A message says what was
+expected, what was found and what to do. `code` travels on the wire (`adamctl.wire.constants.ErrorCode` gives the
+numbers); `exit_code` follows the conventions of the command line: 1 the run failed, 2 usage or configuration,
+3 unreachable or timed out, 4 degraded, 5 damaged data.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class AdamctlError(Exception):
+    """Base of all errors that end a command with a message and no traceback."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class RunFailedError(AdamctlError):
+    """A training run ended without its result; the first cause is in the message."""
+
+
+class ConfigurationError(AdamctlError):
+    """A flag, an environment variable or a line of an experiment is wrong; retrying cannot help."""
+
+    exit_code = 2
+
+
+class UnreachableError(AdamctlError):
+    """A peer did not answer, or answered too late."""
+
+    exit_code = 3
+
+
+class DeadlineError(UnreachableError):
+    """A request's deadline passed before its reply came."""
+
+
+class DegradedError(AdamctlError):
+    """The cluster works, but not as configured."""
+
+    exit_code = 4
+
+
+class DamagedDataError(AdamctlError):
+    """A file or a stored record is not what its checksum, length or format says."""
+
+    exit_code = 5
+
+
+class ProtocolError(AdamctlError):
+    """The peer broke the wire format; the connection is closed. The peer's fault, never repaired by retrying."""
+
+    exit_code = 3
+
+
+class HandshakeError(ProtocolError):
+    """The peer refused our HELLO, or we refuse the peer's: version, token or role."""
+
+    exit_code = 2
+
+
+class BackpressureError(AdamctlError):
+    """A bounded queue or credit limit is full and the caller asked not to wait."""
+
+    exit_code = 3
+
+
+class RemoteError(AdamctlError):
+    """The peer answered a request with an error; the connection goes on.
+
+    Attributes:
+        code: a member of `adamctl.wire.constants.ErrorCode`, as its integer.
+        details: what the peer added for programs (for example the new routing), plain JSON-like values.
+    """
+
+    def __init__(self, code: int, message: str, details: dict[str, object] | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.details = details or {}

@@ -1,0 +1,80 @@
+"""The description of a network, the same from TOML and from Python: what its layers are, not where they live.
+
+Images are height x width x channels. Layers are typed structs, told apart by `type` in TOML; their field names are
+the keys a user writes. Shapes are derived by `adamctl.model.shapes`, parameters by `adamctl.model.layout`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+Activation: TypeAlias = Literal["relu", "tanh", "sigmoid"]
+Padding: TypeAlias = Literal["valid", "same"]
+Initializer: TypeAlias = Literal["he", "glorot"]
+Loss: TypeAlias = Literal["cross_entropy", "squared_error"]
+Size: TypeAlias = int | tuple[int, int]
+
+
+class _Layer(msgspec.Struct, frozen=True, kw_only=False, tag_field="type", forbid_unknown_fields=True):
+    """Common configuration of all layers: frozen, tagged by `type`, unknown keys refused."""
+
+
+class Conv2D(_Layer, frozen=True, tag="conv2d"):
+    """A convolution with one bias per map (Adam 2.1). Weight [filters, kernel height, kernel width, channels]."""
+
+    filters: int
+    kernel: Size
+    stride: Size = 1
+    padding: Padding = "valid"
+    activation: Activation | None = None
+    init: Initializer | None = None
+
+
+class MaxPool2D(_Layer, frozen=True, tag="maxpool2d"):
+    """The maximum over windows of `size`, `stride` apart (default: windows touch and do not overlap)."""
+
+    size: Size
+    stride: Size | None = None
+
+
+class Dense(_Layer, frozen=True, tag="dense"):
+    """A fully connected layer; an image is flattened row by row. Weight [units, inputs], bias [units]."""
+
+    units: int
+    activation: Activation | None = None
+    init: Initializer | None = None
+
+
+class Dropout(_Layer, frozen=True, tag="dropout"):
+    """Sets each input to zero with probability `rate` while training and scales the rest by 1 / (1 - rate)."""
+
+    rate: float
+
+
+class Softmax(_Layer, frozen=True, tag="softmax"):
+    """A dense layer whose outputs are normalised by softmax: the last layer of a classifier (Adam 2.1)."""
+
+    units: int
+    init: Initializer | None = None
+
+
+Layer: TypeAlias = Conv2D | MaxPool2D | Dense | Dropout | Softmax
+
+
+class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A network: the shape of one example and the layers in order.
+
+    `input` is [height, width, channels] or [features]. `loss` compares the last layer's outputs with the labels:
+    cross entropy needs a softmax last layer; squared error (Adam 2.2) takes any.
+    """
+
+    input: tuple[int, ...]
+    layers: tuple[Layer, ...]
+    loss: Loss = "cross_entropy"
+
+
+def pair(size: Size) -> tuple[int, int]:
+    """Returns (height, width) of a size given as one number or two."""
+    return (size, size) if isinstance(size, int) else size

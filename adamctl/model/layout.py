@@ -1,0 +1,204 @@
+"""The parameter layout of a job: its tensors, cut into shards and buckets, and where buckets are placed.
+
+All of it is a pure function of the model and the number of servers expected, so that every role derives the same
+layout and only its hash needs to be compared. Counts are elements (float32) unless a name ends in `_bytes`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod, sqrt
+from typing import Literal
+
+import msgspec
+
+from adamctl.errors import ConfigurationError
+from adamctl.model.description import Conv2D, Dense, Model, Softmax, pair
+from adamctl.model.shapes import LayerShape, infer
+
+SHARD_BYTES_MAX = 1 << 20
+ELEMENT_BYTES = 4
+BUCKETS_PER_SERVER = 10
+ALIGNMENT = 16  # elements: every tensor starts on its own 64-byte cache line
+
+Distribution = Literal["normal", "uniform", "zeros"]
+
+
+class Tensor(msgspec.Struct, frozen=True, array_like=True):
+    """One named parameter array, axis 0 its outputs.
+
+    `offset` is where it starts in a flat float32 vector of the whole model. Initial values are drawn from
+    `distribution` with `scale` (standard deviation of a normal one, half-width of a uniform one).
+    """
+
+    name: str
+    layer: int
+    shape: tuple[int, ...]
+    offset: int
+    distribution: Distribution
+    scale: float
+    dtype: str = "float32"
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def row_size(self) -> int:
+        """Elements in one row of axis 0."""
+        return self.size // self.shape[0]
+
+
+class Shard(msgspec.Struct, frozen=True, array_like=True):
+    """Rows [row_start, row_stop) of one tensor. `offset` and `size` locate it in the flat vector."""
+
+    index: int
+    tensor: int
+    row_start: int
+    row_stop: int
+    offset: int
+    size: int
+
+
+class Bucket(msgspec.Struct, frozen=True, array_like=True):
+    """Shards [shard_start, shard_stop), adjacent and of one layer."""
+
+    index: int
+    shard_start: int
+    shard_stop: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class ParameterLayout:
+    """The ordered tensors of a job and their cut into shards and buckets; equal hashes mean equal layouts."""
+
+    tensors: tuple[Tensor, ...]
+    shards: tuple[Shard, ...]
+    buckets: tuple[Bucket, ...]
+
+    @cached_property
+    def hash(self) -> str:
+        """Hex digest over names, shapes, dtypes, offsets and cuts; checked whenever a client attaches to a job."""
+        material = msgspec.msgpack.encode(
+            [[(t.name, t.layer, t.shape, t.offset, t.dtype) for t in self.tensors], self.shards, self.buckets]
+        )
+        return hashlib.blake2b(material, digest_size=16).hexdigest()
+
+    @property
+    def flat_size(self) -> int:
+        """Elements of the flat vector, padding included."""
+        last = self.tensors[-1]
+        return _aligned(last.offset + last.size)
+
+    @property
+    def parameter_count(self) -> int:
+        return sum(tensor.size for tensor in self.tensors)
+
+    @cached_property
+    def bucket_of_shard(self) -> tuple[int, ...]:
+        return tuple(b.index for b in self.buckets for _ in range(b.shard_start, b.shard_stop))
+
+    def tensor_named(self, name: str) -> Tensor:
+        return next(tensor for tensor in self.tensors if tensor.name == name)
+
+    def shards_of(self, bucket: Bucket) -> tuple[Shard, ...]:
+        return self.shards[bucket.shard_start : bucket.shard_stop]
+
+
+def build_layout(model: Model, servers_expected: int) -> ParameterLayout:
+    """Returns the layout of a model for a job that expects this many parameter servers.
+
+    Raises:
+        ConfigurationError: the model does not fit together, or has no parameters.
+    """
+    tensors = _tensors(infer(model))
+    if not tensors:
+        raise ConfigurationError("model.layers: expected at least one layer with parameters; found none")
+    return cut_layout(tensors, servers_expected)
+
+
+def cut_layout(tensors: tuple[Tensor, ...], servers_expected: int) -> ParameterLayout:
+    """Cuts tensors into shards of at most 1 MiB and those into at least ten buckets per server, where rows allow."""
+    if servers_expected < 1:
+        raise ConfigurationError(f"cluster.ps: expected at least 1 server; found {servers_expected}")
+    total_bytes = sum(tensor.size for tensor in tensors) * ELEMENT_BYTES
+    bucket_bytes_max = max(total_bytes // (BUCKETS_PER_SERVER * servers_expected), 1)
+    shard_size_max = min(SHARD_BYTES_MAX, bucket_bytes_max) // ELEMENT_BYTES
+    shards: list[Shard] = []
+    for number, tensor in enumerate(tensors):
+        rows = max(shard_size_max // tensor.row_size, 1)
+        for start in range(0, tensor.shape[0], rows):
+            stop = min(start + rows, tensor.shape[0])
+            offset = tensor.offset + start * tensor.row_size
+            shards.append(Shard(len(shards), number, start, stop, offset, (stop - start) * tensor.row_size))
+    return ParameterLayout(tensors, tuple(shards), _buckets(tensors, shards, bucket_bytes_max))
+
+
+def _buckets(tensors: tuple[Tensor, ...], shards: list[Shard], bucket_bytes_max: int) -> tuple[Bucket, ...]:
+    buckets: list[Bucket] = []
+    start, filled_bytes = 0, 0
+    for shard in shards:
+        size_bytes = shard.size * ELEMENT_BYTES
+        new_layer = tensors[shard.tensor].layer != tensors[shards[start].tensor].layer
+        if shard.index > start and (new_layer or filled_bytes + size_bytes > bucket_bytes_max):
+            buckets.append(Bucket(len(buckets), start, shard.index, filled_bytes))
+            start, filled_bytes = shard.index, 0
+        filled_bytes += size_bytes
+    buckets.append(Bucket(len(buckets), start, len(shards), filled_bytes))
+    return tuple(buckets)
+
+
+def place_buckets(layout: ParameterLayout, job: str, servers: list[str]) -> dict[int, str]:
+    """Returns bucket index -> server: largest first onto the server with the fewest bytes.
+
+    Ties go by a stable hash of (job, bucket, server), so that every caller places alike and jobs spread differently.
+    """
+    if not servers:
+        raise ConfigurationError("no parameter server to place buckets on")
+    load_bytes = dict.fromkeys(sorted(servers), 0)
+    placement: dict[int, str] = {}
+    for bucket in sorted(layout.buckets, key=lambda b: (-b.size_bytes, b.index)):
+        chosen = min(load_bytes, key=lambda server: (load_bytes[server], _tie(job, bucket.index, server)))
+        placement[bucket.index] = chosen
+        load_bytes[chosen] += bucket.size_bytes
+    return placement
+
+
+def _tie(job: str, bucket: int, server: str) -> bytes:
+    return hashlib.blake2b(f"{job}/{bucket}/{server}".encode(), digest_size=8).digest()
+
+
+def _tensors(shapes: tuple[LayerShape, ...]) -> tuple[Tensor, ...]:
+    tensors: list[Tensor] = []
+    offset = 0
+    for shape in shapes:
+        layer = shape.layer
+        if isinstance(layer, Conv2D):
+            weight: tuple[int, ...] = (layer.filters, *pair(layer.kernel), shape.input[2])
+            fan_out = prod(pair(layer.kernel)) * layer.filters
+            activation = layer.activation
+        elif isinstance(layer, (Dense, Softmax)):
+            weight = (layer.units, prod(shape.input))
+            fan_out = layer.units
+            activation = layer.activation if isinstance(layer, Dense) else None
+        else:
+            continue
+        fan_in = prod(weight[1:])
+        init = layer.init or ("he" if activation == "relu" else "glorot")
+        distribution, scale = _initial(init, fan_in, fan_out)
+        for part, extents, kind, spread in (("weight", weight, distribution, scale), ("bias", weight[:1], "zeros", 0.0)):
+            tensors.append(Tensor(f"{shape.name}.{part}", shape.index, extents, offset, kind, spread))  # type: ignore[arg-type]
+            offset = _aligned(offset + prod(extents))
+    return tuple(tensors)
+
+
+def _initial(init: str, fan_in: int, fan_out: int) -> tuple[Distribution, float]:
+    """He et al. 2015, eq. 10: N(0, 2 / fan_in). Glorot and Bengio 2010, eq. 16: U(+-sqrt(6 / (fan_in + fan_out)))."""
+    return ("normal", sqrt(2.0 / fan_in)) if init == "he" else ("uniform", sqrt(6.0 / (fan_in + fan_out)))
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

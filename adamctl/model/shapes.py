@@ -1,0 +1,123 @@
+"""Derives the shape of every layer's output and refuses descriptions that do not fit together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from adamctl.errors import ConfigurationError
+from adamctl.model.description import Conv2D, Dense, Dropout, Layer, MaxPool2D, Model, Padding, Softmax, pair
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """One layer with its place in the network.
+
+    Attributes:
+        index: position in `Model.layers`, from 0.
+        name: unique in the network: type and ordinal among its type, e.g. `conv2d1`, `dense2`, `softmax1`.
+        layer: the description.
+        input: shape of one example going in, without the batch axis.
+        output: shape of one example coming out.
+        connections: multiply-accumulates of one example's forward pass (Adam 4.3.1 counts these as connections).
+    """
+
+    index: int
+    name: str
+    layer: Layer
+    input: tuple[int, ...]
+    output: tuple[int, ...]
+    connections: int
+
+
+def window_output(size: int, window: int, stride: int, padding: Padding) -> int:
+    """Returns how many windows fit: floor((size - window) / stride) + 1 when valid, ceil(size / stride) when same."""
+    return -(-size // stride) if padding == "same" else (size - window) // stride + 1
+
+
+def same_padding(size: int, window: int, stride: int) -> tuple[int, int]:
+    """Returns the zeros (before, after) that make `ceil(size / stride)` windows fit; the odd one goes after."""
+    total = max((-(-size // stride) - 1) * stride + window - size, 0)
+    return total // 2, total - total // 2
+
+
+def infer(model: Model) -> tuple[LayerShape, ...]:
+    """Returns the shapes of all layers in order.
+
+    Raises:
+        ConfigurationError: a size is not positive, a window does not fit, an image layer follows a flat one, or the
+            loss does not go with the last layer. The message names the layer as `model.layers[i]`.
+    """
+    if len(model.input) not in (1, 3) or any(extent < 1 for extent in model.input):
+        raise ConfigurationError(
+            f"model.input: expected [features] or [height, width, channels], all at least 1; found {list(model.input)}"
+        )
+    if not model.layers:
+        raise ConfigurationError("model.layers: expected at least one layer, found none")
+    shapes: list[LayerShape] = []
+    ordinals: dict[str, int] = {}
+    current = model.input
+    for index, layer in enumerate(model.layers):
+        kind = str(layer.__struct_config__.tag)
+        where = f"model.layers[{index}] ({kind})"
+        output, connections = _apply(layer, current, where)
+        ordinals[kind] = ordinals.get(kind, 0) + 1
+        shapes.append(LayerShape(index, f"{kind}{ordinals[kind]}", layer, current, output, connections))
+        current = output
+    _check_head(model)
+    return tuple(shapes)
+
+
+def _check_head(model: Model) -> None:
+    for index, layer in enumerate(model.layers[:-1]):
+        if isinstance(layer, Softmax):
+            raise ConfigurationError(f"model.layers[{index}]: softmax is the last layer; found {len(model.layers) - 1 - index} after it")
+    last = model.layers[-1]
+    if model.loss == "cross_entropy" and not isinstance(last, Softmax):
+        raise ConfigurationError(
+            "model.loss: cross_entropy needs softmax as the last layer; "
+            f"found {last.__struct_config__.tag}. End with softmax or set loss = \"squared_error\""
+        )
+    if isinstance(last, (Conv2D, MaxPool2D, Dropout)):
+        raise ConfigurationError(f"model.layers: the last layer must be dense or softmax; found {last.__struct_config__.tag}")
+
+
+def _apply(layer: Layer, shape: tuple[int, ...], where: str) -> tuple[tuple[int, ...], int]:
+    """Returns (output shape, connections) of one layer on one example."""
+    if isinstance(layer, Conv2D):
+        _positive(where, filters=layer.filters, kernel=layer.kernel, stride=layer.stride)
+        height, width = _windows(where, shape, pair(layer.kernel), pair(layer.stride), layer.padding)
+        connections = height * width * layer.filters * prod(pair(layer.kernel)) * shape[2]
+        return (height, width, layer.filters), connections
+    if isinstance(layer, MaxPool2D):
+        stride = layer.size if layer.stride is None else layer.stride
+        _positive(where, size=layer.size, stride=stride)
+        height, width = _windows(where, shape, pair(layer.size), pair(stride), "valid")
+        return (height, width, shape[2]), 0
+    if isinstance(layer, Dropout):
+        if not 0.0 <= layer.rate < 1.0:
+            raise ConfigurationError(f"{where}: rate must be at least 0 and below 1; found {layer.rate}")
+        return shape, 0
+    assert isinstance(layer, (Dense, Softmax))
+    _positive(where, units=layer.units)
+    return (layer.units,), prod(shape) * layer.units
+
+
+def _positive(where: str, **sizes: int | tuple[int, int]) -> None:
+    for key, size in sizes.items():
+        if any(extent < 1 for extent in (size if isinstance(size, tuple) else (size,))):
+            raise ConfigurationError(f"{where}: {key} must be at least 1; found {size}")
+
+
+def _windows(
+    where: str, shape: tuple[int, ...], window: tuple[int, int], stride: tuple[int, int], padding: Padding
+) -> tuple[int, int]:
+    if len(shape) != 3:
+        raise ConfigurationError(f"{where}: expected an image [height, width, channels]; found shape {list(shape)}")
+    extents = tuple(window_output(shape[axis], window[axis], stride[axis], padding) for axis in (0, 1))
+    if extents[0] < 1 or extents[1] < 1:
+        raise ConfigurationError(
+            f"{where}: a window of {window[0]}x{window[1]} does not fit an input of {shape[0]}x{shape[1]}; "
+            'use a smaller window or padding = "same"'
+        )
+    return extents[0], extents[1]

@@ -1,0 +1,101 @@
+"""The common shape of every layer operation: buffers are allocated once, a step allocates nothing (Adam 3.2.1).
+
+An operation is built once per layer and shared by all threads; it holds no state of a step. Each thread allocates its
+own `Buffers` (the layer's part of a training context) and passes them to every call. Weights are read from, and may be
+changed by other threads during, any call: the operation reads them where they are and never copies or locks them
+(Adam 3.2.2). Nothing here knows whether neighbouring layers are local: `forward` takes the whole input of the layer and
+`backward` the error of its whole output, wherever they came from (Adam 3.2.5).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float32]
+
+
+@dataclass
+class Buffers:
+    """One thread's pre-allocated arrays for one layer; axis 0 is the batch, sized for the largest batch.
+
+    Attributes:
+        output: what `forward` wrote, [batch, *output_shape].
+        input_error: what `backward` wrote: the loss gradient with respect to the input, [batch, *input_shape];
+            shape (0,) when nobody needs it (the first layer).
+        scratch: whatever else the operation keeps from forward to backward or inside a call, by name.
+    """
+
+    output: Array
+    input_error: Array
+    scratch: dict[str, NDArray[np.generic]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Factors:
+    """What Adam 3.2.6 sends instead of a dense layer's gradient: gradient = errors.T @ activations.
+
+    Attributes:
+        errors: [batch, outputs], already divided by the batch (views into the thread's buffers).
+        activations: [batch, inputs].
+    """
+
+    errors: Array
+    activations: Array
+
+
+class Operation(ABC):
+    """One layer's computation. `parameters` are the shapes of its weights in the order of the parameter layout."""
+
+    def __init__(
+        self, input_shape: tuple[int, ...], output_shape: tuple[int, ...], parameters: Sequence[tuple[int, ...]] = ()
+    ) -> None:
+        self.input_shape = input_shape
+        self.output_shape = output_shape
+        self.parameters = tuple(parameters)
+
+    @abstractmethod
+    def allocate(self, batch_max: int, needs_input_error: bool = True) -> Buffers:
+        """Returns one thread's buffers for batches of up to `batch_max` examples."""
+
+    @abstractmethod
+    def forward(
+        self, inputs: Array, weights: Sequence[Array], buffers: Buffers, training: bool, generator: np.random.Generator
+    ) -> Array:
+        """Computes the outputs of inputs [n, *input_shape], n <= batch_max, into `buffers.output[:n]` and returns that.
+
+        `training` switches what differs while training (dropout draws its mask from `generator`).
+        """
+
+    @abstractmethod
+    def backward(
+        self,
+        output_error: Array,
+        inputs: Array,
+        weights: Sequence[Array],
+        gradients: Sequence[Array],
+        buffers: Buffers,
+        needs_input_error: bool = True,
+    ) -> Array | None:
+        """Back-propagates one step (Adam 2.2).
+
+        Args:
+            output_error: loss gradient with respect to the outputs, [n, *output_shape], already divided by the
+                batch; may be overwritten.
+            inputs: what `forward` was given, unchanged since.
+            weights: as in `forward`, perhaps changed since by other threads.
+            gradients: one array per parameter; overwritten with this step's gradient (not added to).
+            buffers: as in `forward` of the same examples.
+            needs_input_error: False for the first layer.
+
+        Returns:
+            the loss gradient with respect to the inputs, `buffers.input_error[:n]`, or None if not needed.
+        """
+
+    def factors(self, buffers: Buffers, inputs: Array) -> Factors | None:
+        """Returns views of the last `backward`'s factors, or None if the layer's gradient is not such a product."""
+        return None
