@@ -1,0 +1,114 @@
+"""What a role sees of the network: connections that carry requests, and servers that answer them.
+
+TCP, Unix sockets (`adamctl.net.stream`) and the in-memory twin (`adamctl.net.memory`) implement the same protocols, so a
+role never knows which one it has. All calls are made on the event loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from adamctl.wire.messages import Hello, HelloReply, Message
+
+Body: TypeAlias = Sequence["bytes | bytearray | memoryview | Any"]
+"""Buffers to send one after another without joining: bytes-like or C-contiguous arrays. They must stay unchanged until
+the reply has come (requests) or `on_sent` has been called (replies)."""
+
+
+class Lease(Protocol):
+    """A counted hold on a pooled buffer."""
+
+    def retain(self) -> None: ...
+
+    def release(self) -> None: ...
+
+
+class Reply(Protocol):
+    """An answer. `body` is valid until `release`, which must be called exactly once when it was not empty."""
+
+    message: Message
+    body: memoryview
+
+    def release(self) -> None: ...
+
+
+class Request(Protocol):
+    """A request being served. Exactly one of `reply` and `fail` must be called, at any time.
+
+    `body` is valid until then, longer if `lease.retain()` was called: then until `lease.release()`.
+    """
+
+    message: Message
+    body: memoryview
+    lease: Lease
+    peer: Hello
+    peer_name: str
+    deadline_s: float
+    """Clock reading (loop.time()) after which the requester no longer waits; inf if it always does."""
+    connection_id: int
+    """Distinguishes the connections of one server's lifetime."""
+
+    def reply(self, message: Message, body: Body = (), on_sent: Callable[[], None] | None = None) -> None: ...
+
+    def fail(self, code: int, message: str, details: Mapping[str, object] | None = None) -> None: ...
+
+
+Handler: TypeAlias = Callable[[Request], None]
+"""Called on the loop for every request; must not block. An exception it lets out is answered with INTERNAL."""
+
+
+class Connection(Protocol):
+    """One connection to a peer that has answered our HELLO."""
+
+    peer: HelloReply
+    peer_name: str
+
+    async def request(
+        self, message: Message, body: Body = (), *, deadline_s: float, into: Sequence[memoryview] | None = None
+    ) -> Reply:
+        """Sends a request and returns its reply.
+
+        Waits for credit first, so that at most the peer's `credit_bytes` of bodies are in flight. With `into`, the
+        reply's body is received straight into these writable buffers, in order, if its length is their sum.
+
+        Raises:
+            DeadlineError: no reply within `deadline_s` seconds (a late one is dropped).
+            UnreachableError: the connection is or was closed.
+            RemoteError: the peer refused; the connection goes on.
+            ProtocolError: the peer broke the format; the connection is closed.
+        """
+        ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    async def close(self) -> None: ...
+
+
+class Server(Protocol):
+    """A listening server. `addresses` are what it really listens on (ports filled in)."""
+
+    addresses: tuple[str, ...]
+
+    async def close(self) -> None:
+        """Stops listening and closes every connection."""
+        ...
+
+
+class Transport(Protocol):
+    """How to reach and be reached. An address is `tcp://host:port`, `unix:///path` or, in tests, `memory://name`."""
+
+    async def connect(self, address: str, hello: Hello, *, deadline_s: float) -> Connection:
+        """Raises UnreachableError (with the address), DeadlineError, HandshakeError."""
+        ...
+
+    async def serve(
+        self, addresses: Sequence[str], identity: Hello, handler: Handler, *, on_disconnect: Callable[[int], None] | None = None
+    ) -> Server:
+        """Listens on all addresses. `identity` gives this side's role, node, incarnation and the token it demands.
+
+        Raises:
+            ConfigurationError: an address is malformed or taken; the message names it and says what to do.
+        """
+        ...

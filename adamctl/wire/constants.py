@@ -1,0 +1,126 @@
+"""Every number of the wire format. Numbers are never reused; docs/formats/wire.md explains them.
+
+Reader and writer share this file. A frame is a fixed header, a typed header and a body:
+
+    offset  size  field
+         0     4  magic, the bytes "ADMC"
+         4     1  version of the frame format
+         5     1  flags
+         6     2  opcode
+         8     8  request id, chosen by the requester, repeated in the reply
+        16     4  deadline in milliseconds from receipt, 0 in replies
+        20     4  length of the typed header in bytes
+        24     4  length of the body in bytes
+        28     4  CRC-32 of the typed header
+        32     4  CRC-32 of the 32 bytes before
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, IntFlag
+from struct import Struct
+from typing import Final
+
+MAGIC: Final = b"ADMC"
+VERSION_LOWEST: Final = 1
+VERSION_HIGHEST: Final = 1
+FRAME_HEADER: Final = Struct("<4sBBHQIIII")
+FRAME_HEADER_CHECKSUM: Final = Struct("<I")
+FRAME_HEADER_BYTES: Final = FRAME_HEADER.size + FRAME_HEADER_CHECKSUM.size
+TYPED_HEADER_BYTES_MAX: Final = 64 << 10
+BODY_BYTES_MAX: Final = 32 << 20
+BODY_ALIGNMENT_BYTES: Final = 64  # arrays inside a body start at multiples of this
+
+
+class Flag(IntFlag):
+    """REPLY marks an answer, ERROR an answer whose typed header is an `ErrorReply`, ONE_WAY a request without one."""
+
+    NONE = 0
+    REPLY = 1
+    ERROR = 2
+    ONE_WAY = 4
+
+
+class Opcode(IntEnum):
+    """What a frame asks for. A reply repeats its request's opcode."""
+
+    HELLO = 1
+    STATUS = 2
+    CREDIT = 3
+    SHUTDOWN = 4
+    CONFIG_READ = 16
+    CONFIG_COMPARE_AND_SET = 17
+    CONFIG_WATCH = 18
+    NODE_REGISTER = 19
+    NODE_BEACON = 20
+    NODE_LEAVE = 21
+    PS_ATTACH = 32
+    PS_PUSH = 33
+    PS_PULL = 34
+    PS_CHECKPOINT = 35
+    DATA_OPEN = 48
+    DATA_READ = 49
+    RUN_JOIN = 64
+    RUN_NEXT_TASK = 65
+    RUN_STATUS = 66
+    RUN_STOP = 67
+    BENCH_BLOCK = 96
+
+
+class ErrorCode(IntEnum):
+    """Why a request, or one shard of it, was refused."""
+
+    OK = 0
+    INTERNAL = 1
+    UNKNOWN_OPCODE = 2
+    BAD_MESSAGE = 3
+    UNSUPPORTED_VERSION = 4
+    WRONG_TOKEN = 5
+    DEADLINE_PASSED = 6
+    OVER_QUOTA = 7
+    SHUTTING_DOWN = 8
+    UNKNOWN_JOB = 32
+    UNKNOWN_SHARD = 33
+    WRONG_LENGTH = 34
+    WRONG_DTYPE = 35
+    NOT_FINITE = 36
+    STALE_EPOCH = 37
+    NEWER_EPOCH = 38
+    SEQUENCE_GAP = 39
+    CLIENT_EVICTED = 40
+    LAYOUT_MISMATCH = 41
+    NOT_READY = 42
+    WRONG_KIND = 43
+    UNKNOWN_DATASET = 48
+    BAD_RANGE = 49
+    DAMAGED_DATA = 50
+    BAD_CONFIGURATION = 51
+    STALE_INCARNATION = 64
+    RUN_ENDED = 65
+
+
+class UpdateKind(IntEnum):
+    """What a push carries: a gradient for the rule, factors whose product is one, or a change to add as it is."""
+
+    GRADIENT = 0
+    FACTORS = 1
+    DELTA = 2
+
+
+_SMALL: Final = 1 << 20
+_BODY_BYTES_MAX_SMALL: Final = {
+    Opcode.HELLO: 0,
+    Opcode.CREDIT: 0,
+    Opcode.SHUTDOWN: 0,
+    Opcode.NODE_REGISTER: _SMALL,
+    Opcode.NODE_BEACON: _SMALL,
+    Opcode.NODE_LEAVE: 0,
+    Opcode.PS_ATTACH: _SMALL,
+    Opcode.RUN_STATUS: _SMALL,
+    Opcode.RUN_STOP: 0,
+}
+
+
+def body_bytes_max(opcode: int) -> int:
+    """Returns the longest body an opcode may carry, checked before anything is allocated."""
+    return _BODY_BYTES_MAX_SMALL.get(Opcode(opcode), BODY_BYTES_MAX)
