@@ -1,0 +1,131 @@
+"""An experiment: the typed structs that an `exp.toml` and the Python interface both become.
+
+Structs are frozen and validated once, in `adamctl.config.load`; defaults stand here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from adamctl.model.description import Model
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the experiment file; unknown keys are refused."""
+
+
+class DataConfig(_Section, frozen=True):
+    """Where examples come from and how they are made ready.
+
+    Attributes:
+        format: `digits` (installs with scikit-learn), `idx`, `npz` or `imagefolder`.
+        source: a path, or a bare name such as `mnist` that is looked up in `--data` / ADAMCTL_DATA.
+        validation: share of the training set held out, 0 <= share < 1.
+        scale: `unit` maps bytes to [0, 1]; `standard` also subtracts the training set's mean and divides by its
+            standard deviation (one of each over all pixels); `none` leaves values as they are.
+        memory_share: share of this machine's memory that the data server may keep decoded examples in.
+        search: folders in which a bare name is looked up, first match wins; filled in from `--data` / ADAMCTL_DATA.
+    """
+
+    format: Literal["digits", "idx", "npz", "imagefolder"] = "digits"
+    source: str = "digits"
+    validation: float = 0.0
+    scale: Literal["unit", "standard", "none"] = "unit"
+    memory_share: float = 0.25
+    search: tuple[str, ...] = ()
+
+
+class ScheduleConfig(_Section, frozen=True):
+    """How the learning rate moves over the run; `progress` is the share of all examples handed out, 0 to 1.
+
+    Attributes:
+        type: `constant`; `step` (times `factor` at each of `every` equal parts); `cosine` (down to lr * final);
+            `one_cycle` (up from lr * initial over `warmup`, then cosine down to lr * final).
+        warmup: share of the run over which the rate rises linearly to lr first.
+        factor, every: for `step`: the rate is lr * factor ** floor(progress * every).
+        initial, final: factors of lr where `one_cycle` starts and where `cosine` and `one_cycle` end.
+    """
+
+    type: Literal["constant", "step", "cosine", "one_cycle"] = "constant"
+    warmup: float = 0.0
+    factor: float = 0.1
+    every: int = 3
+    initial: float = 0.1
+    final: float = 0.01
+
+
+class OptimizerConfig(_Section, frozen=True):
+    """The rule that runs on the servers, and the learning rate that travels with each push."""
+
+    type: Literal["sgd", "momentum", "adagrad"] = "sgd"
+    lr: float = 0.05
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    schedule: ScheduleConfig = ScheduleConfig()
+
+
+class TrainConfig(_Section, frozen=True):
+    """How the run goes.
+
+    Attributes:
+        passes: walks over the training set.
+        batch: examples per step of one thread.
+        n_fetch, n_push: steps of one thread between fetches and between pushes (DistBelief 4.1).
+        local_lr: what a replica applies to its own copy between fetches; unset: lr under sgd and momentum, 0 under
+            adaptive rules.
+        protocol: how dense layers are pushed: `auto` chooses what moves fewer bytes.
+        warmstart_steps: steps that one replica does alone before the others join (DistBelief 4.1).
+        pass_fraction: with nothing left to hand out, a pass ends when this share of its examples is done (Adam 3.2.5).
+        range_batches: batches in one range handed to a worker.
+        evaluate_every: passes between evaluations, 0.25 for every quarter pass.
+        evaluate_on: the split that is looked at.
+        target: stop when top-1 on that split reaches this share.
+        checkpoint_every: passes between checkpoints; 0 writes only the last one.
+        checkpoint_keep: how many checkpoints are kept, newest first.
+    """
+
+    passes: int = 10
+    batch: int = 32
+    n_fetch: int = 1
+    n_push: int = 1
+    local_lr: float | None = None
+    protocol: Literal["auto", "gradient", "factors"] = "auto"
+    warmstart_steps: int = 0
+    pass_fraction: float = 0.75
+    range_batches: int = 8
+    evaluate_every: float = 1.0
+    evaluate_on: Literal["test", "validation"] = "test"
+    target: float | None = None
+    checkpoint_every: float = 1.0
+    checkpoint_keep: int = 3
+
+
+class ClusterConfig(_Section, frozen=True):
+    """How many processes of each role `adamctl train` starts, or how many it expects with `--join`."""
+
+    workers: int = 1
+    threads: int | Literal["auto"] = "auto"
+    ps: int = 1
+    apply_threads: int | Literal["auto"] = "auto"
+    data: int = 1
+    replication: int = 1
+
+
+class Experiment(_Section, frozen=True):
+    """One training run, whole."""
+
+    name: str
+    model: Model
+    seed: int = 7
+    data: DataConfig = DataConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    train: TrainConfig = TrainConfig()
+    cluster: ClusterConfig = ClusterConfig()
+
+    def local_learning_rate_factor(self) -> float | None:
+        """Returns what to multiply lr with for local application, or None if `local_lr` is a fixed number."""
+        if self.train.local_lr is not None:
+            return None
+        return 0.0 if self.optimizer.type == "adagrad" else 1.0

@@ -1,0 +1,95 @@
+"""What the configuration service holds under each key (`docs/formats/wire.md` lists the keys).
+
+    /nodes/{id}                 NodeRecord
+    /jobs/{id}                  JobRecord
+    /jobs/{id}/layout           LayoutRecord
+    /jobs/{id}/buckets/{n}      BucketRecord
+
+Values are MessagePack arrays; fields are only ever appended.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeVar
+
+import msgspec
+
+from adamctl.model.layout import ParameterLayout, Tensor, cut_layout
+from adamctl.model.rule import RuleConfig
+
+
+class _Record(msgspec.Struct, frozen=True, array_like=True):
+    pass
+
+
+class NodeRecord(_Record, frozen=True):
+    """A process that has registered. `host` is equal for processes of one machine; a lost node's key is deleted."""
+
+    node: str
+    role: str
+    incarnation: int
+    addresses: tuple[str, ...]
+    host: str
+    pid: int
+    capacity_bytes: int = 0
+
+
+class JobRecord(_Record, frozen=True):
+    """A job. Servers make its buckets when it appears and free them when its state is `ended`.
+
+    `restore` is the folder of a finished checkpoint that buckets start from; empty: from `seed`.
+    """
+
+    state: Literal["running", "ended"]
+    layout_hash: str
+    rule: RuleConfig
+    seed: int
+    coordinator: str = ""
+    restore: str = ""
+
+
+class LayoutRecord(_Record, frozen=True):
+    """What a `ParameterLayout` is derived from."""
+
+    tensors: tuple[Tensor, ...]
+    servers_expected: int
+
+    def layout(self) -> ParameterLayout:
+        return cut_layout(self.tensors, self.servers_expected)
+
+
+class BucketRecord(_Record, frozen=True):
+    """Who holds a bucket. `epoch` grows with every change."""
+
+    epoch: int
+    primary: str
+    in_sync: tuple[str, ...] = ()
+    learners: tuple[str, ...] = ()
+
+
+RecordT = TypeVar("RecordT", bound=_Record)
+
+
+def encode(record: _Record) -> bytes:
+    return msgspec.msgpack.encode(record)
+
+
+def decode(value: bytes, kind: type[RecordT]) -> RecordT:
+    """Raises msgspec.ValidationError if the value is not such a record."""
+    return msgspec.msgpack.decode(value, type=kind)
+
+
+def node_key(node: str) -> str:
+    return f"/nodes/{node}"
+
+
+def job_key(job: str) -> str:
+    return f"/jobs/{job}"
+
+
+def layout_key(job: str) -> str:
+    return f"/jobs/{job}/layout"
+
+
+def bucket_key(job: str, bucket: int) -> str:
+    return f"/jobs/{job}/buckets/{bucket:06d}"

@@ -1,0 +1,69 @@
+"""Roles are plug-ins: each is described by a `Role` that an entry point of the group `adamctl.roles` names.
+
+A description is light: it imports nothing of the role until the role is started, so that `adamctl --help` stays fast.
+Somebody else's package adds `adamctl myrole start` by declaring
+
+    [project.entry-points."adamctl.roles"]
+    myrole = "mypackage.adamctl_role:ROLE"
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any
+
+from adamctl.errors import ConfigurationError
+
+GROUP = "adamctl.roles"
+
+
+@dataclass(frozen=True)
+class Option:
+    """One flag of `adamctl ROLE start`; `name` without dashes, `kind` str, int, float or bool (a switch)."""
+
+    name: str
+    help: str
+    kind: type = str
+    default: Any = None
+    multiple: bool = False
+
+
+@dataclass(frozen=True)
+class Role:
+    """One role.
+
+    Attributes:
+        name: the subcommand.
+        summary: one line for `adamctl --help`.
+        run: `module:function` of a coroutine function that takes an `adamctl.roles.driver.RoleContext`, serves until
+            `context.stopping` is set, and returns.
+        options: flags of its own, besides those every role has.
+        needs_controller: False only for the controller itself.
+    """
+
+    name: str
+    summary: str
+    run: str
+    options: tuple[Option, ...] = ()
+    needs_controller: bool = True
+
+
+def all_roles() -> dict[str, Role]:
+    """Returns the roles of this installation by name.
+
+    Raises:
+        ConfigurationError: an entry point does not name a `Role`, or two have one name; the message says whose.
+    """
+    roles: dict[str, Role] = {}
+    for point in entry_points(group=GROUP):
+        try:
+            role = point.load()
+        except Exception as error:
+            raise ConfigurationError(f"role {point.name!r} ({point.value}) cannot be loaded: {error}") from error
+        if not isinstance(role, Role):
+            raise ConfigurationError(f"entry point {point.name!r} ({point.value}) is not an adamctl.roles.registry.Role")
+        if role.name in roles:
+            raise ConfigurationError(f"two installed packages add a role called {role.name!r}; uninstall one of them")
+        roles[role.name] = role
+    return roles
