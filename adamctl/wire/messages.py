@@ -340,7 +340,7 @@ class RunJoinRequest(Message, frozen=True):
 
 
 class RunJoinReply(Message, frozen=True):
-    """Body: MessagePack of `adamctl.config.experiment.Experiment`, resolved. `data_servers` are node names."""
+    """Body: MessagePack of `adamctl.roles.coordinator.client.JoinBody`: the resolved experiment, data servers."""
 
     job: str
     layout_hash: str
@@ -386,7 +386,8 @@ class TaskReport(Message, frozen=True):
 class NextTaskRequest(Message, frozen=True):
     """Reports what was finished and asks for up to `wanted` further tasks; answered when there is news or after wait_s.
 
-    `staleness` counts pushes by staleness (index = staleness, last = that or more) since the last request.
+    `staleness` counts pushes by staleness (index = staleness, last = that or more) since the last request, `updates`
+    the parameter updates they carried. `leaving`: the worker goes; what it was given and did not report goes to others.
     """
 
     node: str
@@ -397,6 +398,7 @@ class NextTaskRequest(Message, frozen=True):
     updates: int = 0
     staleness: tuple[int, ...] = ()
     status: dict[str, Any] = {}
+    leaving: bool = False
 
 
 class NextTaskReply(Message, frozen=True):
