@@ -52,19 +52,32 @@ class Operation(ABC):
     """One layer's computation. `parameters` are the shapes of its weights in the order of the parameter layout."""
 
     def __init__(
-        self, input_shape: tuple[int, ...], output_shape: tuple[int, ...], parameters: Sequence[tuple[int, ...]] = ()
+        self,
+        input_shape: tuple[int, ...],
+        output_shape: tuple[int, ...],
+        parameters: Sequence[tuple[int, ...]] = (),
     ) -> None:
         self.input_shape = input_shape
         self.output_shape = output_shape
         self.parameters = tuple(parameters)
 
     @abstractmethod
-    def allocate(self, batch_max: int, needs_input_error: bool = True) -> Buffers:
-        """Returns one thread's buffers for batches of up to `batch_max` examples."""
+    def allocate(
+        self, batch_max: int, needs_input_error: bool = True, dtype: type[np.floating] = np.float32
+    ) -> Buffers:
+        """Returns one thread's buffers for batches of up to `batch_max` examples.
+
+        `dtype` float64 serves checks of the numpy implementation; compiled ones take float32 only.
+        """
 
     @abstractmethod
     def forward(
-        self, inputs: Array, weights: Sequence[Array], buffers: Buffers, training: bool, generator: np.random.Generator
+        self,
+        inputs: Array,
+        weights: Sequence[Array],
+        buffers: Buffers,
+        training: bool,
+        generator: np.random.Generator,
     ) -> Array:
         """Computes the outputs of inputs [n, *input_shape], n <= batch_max, into `buffers.output[:n]` and returns that.
 
@@ -77,7 +90,7 @@ class Operation(ABC):
         output_error: Array,
         inputs: Array,
         weights: Sequence[Array],
-        gradients: Sequence[Array],
+        gradients: Sequence[Array | None],
         buffers: Buffers,
         needs_input_error: bool = True,
     ) -> Array | None:
@@ -88,7 +101,8 @@ class Operation(ABC):
                 batch; may be overwritten.
             inputs: what `forward` was given, unchanged since.
             weights: as in `forward`, perhaps changed since by other threads.
-            gradients: one array per parameter; overwritten with this step's gradient (not added to).
+            gradients: one array per parameter; overwritten with this step's gradient (not added to). None where
+                nobody needs it, as for the weight of a dense layer that is sent as factors.
             buffers: as in `forward` of the same examples.
             needs_input_error: False for the first layer.
 
@@ -99,3 +113,26 @@ class Operation(ABC):
     def factors(self, buffers: Buffers, inputs: Array) -> Factors | None:
         """Returns views of the last `backward`'s factors, or None if the layer's gradient is not such a product."""
         return None
+
+    def _check(self, what: str, array: NDArray[np.generic], shape: tuple[int, ...]) -> None:
+        """Raises ValueError naming the operation unless `array` is C-contiguous [n, *shape]."""
+        if array.shape[1:] != shape or not array.flags.c_contiguous:
+            raise ValueError(
+                f"{type(self).__name__}: expected {what} of shape [n, {', '.join(map(str, shape))}], contiguous; "
+                f"found {list(array.shape)}{'' if array.flags.c_contiguous else ', not contiguous'}"
+            )
+
+
+def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Returns the shape as (height, width, channels)."""
+    height, width, channels = shape
+    return height, width, channels
+
+
+def empty_buffers(
+    operation: Operation, batch_max: int, needs_input_error: bool, dtype: type[np.floating]
+) -> Buffers:
+    """Returns zeroed output and input error for an operation, no scratch."""
+    output = np.zeros((batch_max, *operation.output_shape), dtype)
+    error = np.zeros((batch_max, *operation.input_shape) if needs_input_error else (0,), dtype)
+    return Buffers(output, error)

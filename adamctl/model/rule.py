@@ -1,21 +1,20 @@
-"""Which update rule a job's servers run, and its constants."""
+"""Which update rule the servers of a job apply, and its settings; the rules themselves are in `adamctl.kernels.rules`."""
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
+
+RULE_NAMES = ("add", "sgd", "momentum", "adagrad")
 
 
 class RuleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A server-side rule. The learning rate is not here: it travels with each push.
+    """The rule by name and its settings, the same for all shards of a job.
 
-    Attributes:
-        name: `add` applies deltas; `sgd`, `momentum` and `adagrad` (DistBelief 4.1) take gradients.
-        momentum: v = momentum * v + g; w -= lr * v.
-        weight_decay: decoupled, w -= lr * weight_decay * w with each update.
+    `weight_decay` is decoupled from the gradient: each application also subtracts lr * weight_decay * w. `momentum`
+    and `nesterov` are read by the momentum rule only.
     """
 
-    name: Literal["add", "sgd", "momentum", "adagrad"] = "sgd"
+    name: str
     momentum: float = 0.9
     weight_decay: float = 0.0
+    nesterov: bool = False

@@ -1,0 +1,91 @@
+"""Chooses the implementation of every kernel: numba where it is installed, else numpy; the user may force one.
+
+numpy is the reference and always there. numexpr serves element-wise work. numba fuses what the others do in several
+passes; its functions live in `adamctl.kernels.compiled`, whose modules import numba and are imported only when they
+are used. Compiled code is cached on disk, so it is compiled once per machine and version.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from types import ModuleType
+from typing import Any, Literal, get_args
+
+from adamctl.errors import ConfigurationError
+
+Backend = Literal["numpy", "numexpr", "numba"]
+VARIABLE = "ADAMCTL_KERNELS"
+_COMPILED = "adamctl.kernels.compiled"
+COMPILED_MODULES = ("elementwise", "losses", "images", "rules")
+
+
+def installed() -> tuple[Backend, ...]:
+    """Returns the implementations this installation offers, numpy first. Imports none of them."""
+    optional: tuple[Backend, ...] = ("numexpr", "numba")
+    return ("numpy", *(name for name in optional if importlib.util.find_spec(name) is not None))
+
+
+def choose(forced: str | None = None) -> Backend:
+    """Returns the implementation to use: `forced`, else the environment's `ADAMCTL_KERNELS`, else the fastest.
+
+    Raises:
+        ConfigurationError: the name is unknown or not installed.
+    """
+    source = "kernels" if forced else VARIABLE
+    name = forced or os.environ.get(VARIABLE, "")
+    offered = installed()
+    if not name:
+        return "numba" if "numba" in offered else "numpy"
+    if name not in get_args(Backend):
+        raise ConfigurationError(f"{source}: expected one of {', '.join(get_args(Backend))}; found {name!r}")
+    if name not in offered:
+        raise ConfigurationError(
+            f"{source}: {name} is not installed; install it or use one of {', '.join(offered)}"
+        )
+    return name
+
+
+@cache
+def compiled(module: str) -> ModuleType:
+    """Returns a module of compiled kernels, loading numba and the cached code on first use."""
+    _cache_folder()
+    return importlib.import_module(f"{_COMPILED}.{module}")
+
+
+def compiled_if(backend: Backend, module: str) -> Any:
+    """Returns the module of compiled kernels if `backend` is numba, else None."""
+    return compiled(module) if backend == "numba" else None
+
+
+def warm_up(forced: str | None = None, progress: Callable[[str], None] | None = None) -> Backend:
+    """Loads, or on a machine's first use compiles, every compiled kernel, so that no step has to wait for it.
+
+    `progress` is told the name of each module before it is loaded. Returns the implementation in use.
+    """
+    backend = choose(forced)
+    if backend == "numba":
+        for module in COMPILED_MODULES:
+            if progress is not None:
+                progress(module)
+            compiled(module)
+    return backend
+
+
+def _cache_folder() -> None:
+    """Names a cache folder of the user's where neither numba's choice beside the source nor another is set."""
+    if os.environ.get("NUMBA_CACHE_DIR") or os.access(os.path.dirname(__file__), os.W_OK):
+        return
+    import platformdirs
+
+    folder = os.path.join(platformdirs.user_cache_dir("adamctl"), "kernels")
+    try:
+        os.makedirs(folder, exist_ok=True)
+        writable = os.access(folder, os.W_OK)
+    except OSError:
+        writable = False
+    os.environ["NUMBA_CACHE_DIR"] = folder if writable else tempfile.mkdtemp(prefix="adamctl-kernels-")

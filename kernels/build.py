@@ -1,0 +1,63 @@
+"""Builds the operations of a model from its shapes, and says which tensors of the layout each one uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from adamctl.kernels.backend import Backend
+from adamctl.kernels.conv2d import Conv2D
+from adamctl.kernels.dense import Dense
+from adamctl.kernels.dropout import Dropout
+from adamctl.kernels.maxpool2d import MaxPool2D
+from adamctl.kernels.operation import Operation
+from adamctl.kernels.softmax import Softmax
+from adamctl.model import description
+from adamctl.model.description import Model
+from adamctl.model.layout import Tensor
+from adamctl.model.shapes import LayerShape
+
+
+@dataclass(frozen=True)
+class NetworkLayer:
+    """One operation of a network.
+
+    Attributes:
+        shape: its layer in the model; of a fused operation the first layer, the one with parameters.
+        operation: what computes it.
+        tensors: indices of its parameters in the layout, in the operation's order (weight, bias).
+    """
+
+    shape: LayerShape
+    operation: Operation
+    tensors: tuple[int, ...]
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the weight's gradient is a product of factors."""
+        return isinstance(self.operation, Dense)
+
+
+def build_layers(
+    model: Model, shapes: tuple[LayerShape, ...], tensors: tuple[Tensor, ...], backend: Backend
+) -> tuple[NetworkLayer, ...]:
+    """Returns the operations of a model in order."""
+    layers = []
+    for shape in shapes:
+        owned = tuple(index for index, tensor in enumerate(tensors) if tensor.layer == shape.index)
+        layers.append(NetworkLayer(shape, _operation(model, shape, backend), owned))
+    return tuple(layers)
+
+
+def _operation(model: Model, shape: LayerShape, backend: Backend) -> Operation:
+    layer = shape.layer
+    if isinstance(layer, description.Conv2D):
+        return Conv2D(
+            shape.input, layer.filters, layer.kernel, layer.stride, layer.padding, layer.activation, backend
+        )
+    if isinstance(layer, description.MaxPool2D):
+        return MaxPool2D(shape.input, layer.size, layer.stride, backend)
+    if isinstance(layer, description.Dense):
+        return Dense(shape.input, layer.units, layer.activation, backend)
+    if isinstance(layer, description.Dropout):
+        return Dropout(shape.input, layer.rate, backend)
+    return Softmax(shape.input, layer.units, model.loss == "cross_entropy", backend)

@@ -1,0 +1,1 @@
+"""Compiled kernels. Modules here import numba: import them through `adamctl.kernels.backend` only."""

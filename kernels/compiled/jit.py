@@ -1,0 +1,44 @@
+"""How every compiled kernel is compiled: ahead of use for stated types, cached on disk, without the interpreter lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+from numba import types
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# Sums may be reordered and products fused; NaN and infinity keep their meaning.
+RELAXED = {"contract", "reassoc", "nsz", "arcp"}
+
+
+def kernel(*signatures: Any) -> Callable[[Function], Function]:
+    """Compiles, or loads from the cache, a function for each of these argument types."""
+
+    def compile_now(function: Function) -> Function:
+        jit = numba.njit(list(signatures), nogil=True, cache=True, fastmath=RELAXED, error_model="numpy")
+        return cast(Function, jit(function))
+
+    return compile_now
+
+
+def inline(function: Function) -> Function:
+    """Makes a function callable from kernels; compiled with each of its callers."""
+    return cast(Function, numba.njit(nogil=True, fastmath=RELAXED, error_model="numpy")(function))
+
+
+def writable(dtype: Any, dimensions: int) -> Any:
+    """The type of a C-contiguous array that a kernel writes."""
+    return types.Array(dtype, dimensions, "C")
+
+
+def readable(dtype: Any, dimensions: int) -> Any:
+    """The type of a C-contiguous array that a kernel only reads; read-only arrays fit too."""
+    return types.Array(dtype, dimensions, "C", readonly=True)
+
+
+f32, f64, i32, i64 = types.float32, types.float64, types.int32, types.int64
+IN1, IN2, IN4 = readable(f32, 1), readable(f32, 2), readable(f32, 4)
+OUT1, OUT2, OUT4 = writable(f32, 1), writable(f32, 2), writable(f32, 4)

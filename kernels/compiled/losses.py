@@ -1,0 +1,117 @@
+"""Softmax and losses, each in one call. A label out of range makes `correct` -1 and stops."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from adamctl.kernels.compiled.jit import IN1, IN2, OUT2, i32, i64, inline, kernel, readable
+
+LABELS = (readable(i32, 1), readable(i64, 1))
+TINY = np.float32(np.finfo(np.float32).tiny)
+
+
+@kernel((OUT2, IN1))
+def bias_softmax(outputs: Any, bias: Any) -> None:
+    """Adds the bias to each row of outputs [n, units] and normalises it."""
+    rows, units = outputs.shape
+    for row in range(rows):
+        largest = outputs[row, 0] + bias[0]
+        for unit in range(units):
+            value = outputs[row, unit] + bias[unit]
+            outputs[row, unit] = value
+            largest = value if value > largest or value != value else largest
+        total = np.float32(0)
+        for unit in range(units):
+            value = np.float32(math.exp(outputs[row, unit] - largest))
+            outputs[row, unit] = value
+            total += value
+        share = np.float32(1) / total
+        for unit in range(units):
+            outputs[row, unit] *= share
+
+
+@inline
+def largest_of(outputs: Any, row: int) -> int:
+    best = 0
+    for unit in range(1, outputs.shape[1]):
+        if outputs[row, unit] > outputs[row, best]:
+            best = unit
+    return best
+
+
+@inline
+def all_in_range(labels: Any, units: int) -> bool:
+    good = True
+    for row in range(len(labels)):
+        good = good and labels[row] >= 0 and labels[row] < units
+    return good
+
+
+@inline
+def label_loss(probability: Any) -> float:
+    return -math.log(np.float64(TINY if probability < TINY else probability))
+
+
+@kernel(*[(IN2, labels) for labels in LABELS])
+def cross_entropy(outputs: Any, labels: Any) -> tuple[float, int]:
+    """Returns (sum of -ln p[label], correct)."""
+    loss, correct = 0.0, 0
+    if not all_in_range(labels, outputs.shape[1]):
+        return loss, -1
+    for row in range(outputs.shape[0]):
+        loss += label_loss(outputs[row, labels[row]])
+        correct += 1 if largest_of(outputs, row) == labels[row] else 0
+    return loss, correct
+
+
+@kernel(*[(IN2, labels, OUT2) for labels in LABELS])
+def cross_entropy_error(outputs: Any, labels: Any, error: Any) -> tuple[float, int]:
+    """As `cross_entropy`; error = (p - onehot) / n."""
+    loss, correct = 0.0, 0
+    rows, units = outputs.shape
+    if not all_in_range(labels, units):
+        return loss, -1
+    share = np.float32(1.0 / max(rows, 1))
+    for row in range(rows):
+        label = labels[row]
+        loss += label_loss(outputs[row, label])
+        correct += 1 if largest_of(outputs, row) == label else 0
+        for unit in range(units):
+            error[row, unit] = outputs[row, unit] * share
+        error[row, label] = (outputs[row, label] - np.float32(1)) * share
+    return loss, correct
+
+
+@kernel(*[(IN2, labels) for labels in LABELS])
+def squared_error(outputs: Any, labels: Any) -> tuple[float, int]:
+    """Returns (sum of 0.5 (t - a)^2, correct)."""
+    loss, correct = 0.0, 0
+    rows, units = outputs.shape
+    if not all_in_range(labels, units):
+        return loss, -1
+    for row in range(rows):
+        for unit in range(units):
+            difference = np.float64(outputs[row, unit]) - (1.0 if unit == labels[row] else 0.0)
+            loss += 0.5 * difference * difference
+        correct += 1 if largest_of(outputs, row) == labels[row] else 0
+    return loss, correct
+
+
+@kernel(*[(IN2, labels, OUT2) for labels in LABELS])
+def squared_error_error(outputs: Any, labels: Any, error: Any) -> tuple[float, int]:
+    """As `squared_error`; error = (a - t) / n."""
+    loss, correct = 0.0, 0
+    rows, units = outputs.shape
+    if not all_in_range(labels, units):
+        return loss, -1
+    share = 1.0 / max(rows, 1)
+    for row in range(rows):
+        for unit in range(units):
+            difference = np.float64(outputs[row, unit]) - (1.0 if unit == labels[row] else 0.0)
+            loss += 0.5 * difference * difference
+            error[row, unit] = np.float32(difference * share)
+        correct += 1 if largest_of(outputs, row) == labels[row] else 0
+    return loss, correct

@@ -1,0 +1,82 @@
+"""A fully connected layer (Adam 2.1): outputs = f(inputs W^T + b).
+
+Weight [units, inputs], bias [units]. An image in front of it is flattened row by row. Its weight gradient is the
+product E^T A of the errors [n, units] and the activations [n, inputs], which Adam 3.2.6 sends instead of the product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from adamctl.kernels.activations import BiasActivation
+from adamctl.kernels.operation import Array, Buffers, Factors, Operation, empty_buffers
+from adamctl.model.description import Activation
+
+
+class Dense(Operation):
+    """Inputs [n, *input_shape], outputs [n, units]."""
+
+    def __init__(
+        self,
+        input_shape: tuple[int, ...],
+        units: int,
+        activation: Activation | None = None,
+        backend: str | None = None,
+    ) -> None:
+        self.features = prod(input_shape)
+        super().__init__(input_shape, (units,), [(units, self.features), (units,)])
+        self.activation = BiasActivation(activation, backend)
+
+    def allocate(
+        self, batch_max: int, needs_input_error: bool = True, dtype: type[np.floating] = np.float32
+    ) -> Buffers:
+        return empty_buffers(self, batch_max, needs_input_error, dtype)
+
+    def forward(
+        self,
+        inputs: Array,
+        weights: Sequence[Array],
+        buffers: Buffers,
+        training: bool,
+        generator: np.random.Generator,
+    ) -> Array:
+        outputs = self.product(inputs, weights, buffers)
+        self.activation.forward(outputs, weights[1])
+        return outputs
+
+    def product(self, inputs: Array, weights: Sequence[Array], buffers: Buffers) -> Array:
+        """Writes inputs W^T into the output buffer, neither bias nor activation applied; returns it."""
+        self._check("inputs", inputs, self.input_shape)
+        rows = inputs.shape[0]
+        outputs = buffers.output[:rows]
+        np.matmul(inputs.reshape(rows, self.features), weights[0].T, out=outputs)
+        return outputs
+
+    def backward(
+        self,
+        output_error: Array,
+        inputs: Array,
+        weights: Sequence[Array],
+        gradients: Sequence[Array | None],
+        buffers: Buffers,
+        needs_input_error: bool = True,
+    ) -> Array | None:
+        """d = f'(outputs) * output_error (in place); gradients d^T A and sum(d); input error d W."""
+        self._check("output error", output_error, self.output_shape)
+        rows = inputs.shape[0]
+        self.activation.backward(buffers.output[:rows], output_error, gradients[1])
+        buffers.scratch["errors"] = output_error
+        if gradients[0] is not None:
+            np.matmul(output_error.T, inputs.reshape(rows, self.features), out=gradients[0])
+        if not needs_input_error:
+            return None
+        error = buffers.input_error[:rows]
+        np.matmul(output_error, weights[0], out=error.reshape(rows, self.features))
+        return error
+
+    def factors(self, buffers: Buffers, inputs: Array) -> Factors:
+        errors: Array = buffers.scratch["errors"]  # type: ignore[assignment]
+        return Factors(errors, inputs.reshape(inputs.shape[0], self.features))

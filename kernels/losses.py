@@ -1,0 +1,106 @@
+"""What training minimises: the mean loss of a batch and its derivative, from integer class labels.
+
+Cross entropy of a softmax: mean of -ln p[label]; its derivative at the logits is (p - onehot) / n. Squared error
+(Adam 2.2): mean of 0.5 * sum_i (t_i - a_i)^2 with one-hot targets t; its derivative at the outputs is (a - t) / n.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.kernels.backend import choose, compiled_if
+from adamctl.kernels.operation import Array
+from adamctl.model.description import Loss as LossName
+
+Labels = NDArray[np.int32] | NDArray[np.int64]
+PROBABILITY_MIN = float(np.finfo(np.float32).tiny)
+
+
+class LossResult(NamedTuple):
+    """The summed loss of a batch and how many examples had their label's output largest (the first of equals)."""
+
+    loss_sum: float
+    correct: int
+
+
+class Loss(ABC):
+    """Compares outputs [n, units] with labels [n], int32 or int64 in [0, units)."""
+
+    def __init__(self, backend: str | None = None) -> None:
+        self._compiled = compiled_if(choose(backend), "losses")
+
+    def evaluate(self, outputs: Array, labels: Labels) -> LossResult:
+        """Returns the loss of a batch, no derivative."""
+        return self._measured(outputs, labels, None)
+
+    def backward(self, outputs: Array, labels: Labels, error: Array) -> LossResult:
+        """As `evaluate`, and writes the derivative of the mean loss into `error` [n, units]."""
+        return self._measured(outputs, labels, error)
+
+    def _measured(self, outputs: Array, labels: Labels, error: Array | None) -> LossResult:
+        if outputs.ndim != 2 or labels.shape != outputs.shape[:1]:
+            raise ValueError(f"labels: expected shape [{len(outputs)}]; found {list(labels.shape)}")
+        if labels.dtype not in (np.int32, np.int64):
+            raise ValueError(f"labels: expected int32 or int64; found {labels.dtype}")
+        if self._compiled is not None and outputs.dtype == np.float32:
+            loss_sum, correct = self._run_compiled(outputs, labels, error)
+            if correct < 0:
+                _refuse(labels, outputs.shape[1])
+            return LossResult(loss_sum, correct)
+        if len(labels) and (labels.min() < 0 or labels.max() >= outputs.shape[1]):
+            _refuse(labels, outputs.shape[1])
+        correct = int(np.count_nonzero(np.argmax(outputs, axis=1) == labels)) if len(labels) else 0
+        return LossResult(self._run_numpy(outputs, labels, error), correct)
+
+    @abstractmethod
+    def _run_compiled(self, outputs: Array, labels: Labels, error: Array | None) -> tuple[float, int]: ...
+
+    @abstractmethod
+    def _run_numpy(self, outputs: Array, labels: Labels, error: Array | None) -> float: ...
+
+
+class CrossEntropy(Loss):
+    """-ln p[label], p at least the smallest normal float32; the derivative is that at the logits of the softmax."""
+
+    def _run_compiled(self, outputs: Array, labels: Labels, error: Array | None) -> tuple[float, int]:
+        if error is None:
+            return self._compiled.cross_entropy(outputs, labels)  # type: ignore[no-any-return]
+        return self._compiled.cross_entropy_error(outputs, labels, error)  # type: ignore[no-any-return]
+
+    def _run_numpy(self, outputs: Array, labels: Labels, error: Array | None) -> float:
+        rows = np.arange(len(labels))
+        if error is not None:
+            error[...] = outputs
+            error[rows, labels] -= 1
+            error /= max(len(labels), 1)
+        picked = np.maximum(outputs[rows, labels], PROBABILITY_MIN)
+        return float(-np.log(picked, dtype=np.float64).sum())
+
+
+class SquaredError(Loss):
+    """0.5 * sum_i (t_i - a_i)^2; the derivative is that at the outputs."""
+
+    def _run_compiled(self, outputs: Array, labels: Labels, error: Array | None) -> tuple[float, int]:
+        if error is None:
+            return self._compiled.squared_error(outputs, labels)  # type: ignore[no-any-return]
+        return self._compiled.squared_error_error(outputs, labels, error)  # type: ignore[no-any-return]
+
+    def _run_numpy(self, outputs: Array, labels: Labels, error: Array | None) -> float:
+        difference = outputs.astype(np.float64)
+        difference[np.arange(len(labels)), labels] -= 1
+        if error is not None:
+            error[...] = difference / max(len(labels), 1)
+        return float(0.5 * np.square(difference).sum())
+
+
+def make_loss(name: LossName, backend: str | None = None) -> Loss:
+    """Returns the loss of a model description."""
+    return CrossEntropy(backend) if name == "cross_entropy" else SquaredError(backend)
+
+
+def _refuse(labels: Labels, units: int) -> None:
+    raise ValueError(f"labels: expected values in [0, {units}); found {labels.min()} to {labels.max()}")

@@ -1,0 +1,232 @@
+"""A network built from its description, and one thread's training context (Adam 3.2.1).
+
+The network is shared by all threads and holds no state of a step. Each thread makes its own `Context`, which holds
+everything a step writes; weights are read where they are, without locks, while other threads change them (Adam 3.2.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from adamctl.kernels.backend import choose, warm_up
+from adamctl.kernels.build import NetworkLayer, build_layers
+from adamctl.kernels.losses import Labels, make_loss
+from adamctl.kernels.operation import Array, Buffers, Factors
+from adamctl.kernels.walk import Kind, Stage, Walk
+from adamctl.model.description import Model
+from adamctl.model.layout import ParameterLayout, Tensor, build_layout
+from adamctl.model.shapes import infer
+
+Views = Sequence[Array]
+
+
+class StepResult(NamedTuple):
+    """The mean loss of a step's batch and how many of its examples were classified correctly."""
+
+    loss: float
+    correct: int
+
+
+@dataclass
+class Context:
+    """One thread's buffers. Only that thread touches them.
+
+    Attributes:
+        gradient: flat float32 vector in the order of the parameter layout, padding zero; the last step's gradient.
+        gradient_views: the same memory, one array per tensor.
+        generator: the thread's own source of chance (dropout).
+        buffers: one per layer of `network.layers`.
+        inputs: what went into each layer in the current step; one more at the end: the network's outputs.
+    """
+
+    gradient: Array
+    gradient_views: list[Array]
+    generator: np.random.Generator
+    buffers: list[Buffers]
+    loss_error: Array
+    walk: Walk
+    layers: tuple[NetworkLayer, ...]
+    inputs: list[Array] = field(default_factory=list)
+
+    def factors(self, layer: int) -> Factors | None:
+        """Returns the last step's factors of a dense layer, by its index in the model; None for other layers.
+
+        The arrays are this context's buffers: good until its next step.
+        """
+        for position, candidate in enumerate(self.layers):
+            if candidate.shape.index == layer:
+                return candidate.operation.factors(self.buffers[position], self.inputs[position])
+        return None
+
+
+class Network:
+    """The operations of a model, for batches of up to `batch_max` examples.
+
+    Attributes:
+        layers: the operations in order; a convolution may carry the pooling that follows it.
+        layout: tensor order, shapes and offsets (the cut into shards is for one server and of no concern here).
+        tensors: the layout's tensors.
+        flat_size: elements of a flat vector of all parameters.
+    """
+
+    def __init__(self, model: Model, batch_max: int, backend: str | None = None) -> None:
+        self.model, self.batch_max = model, batch_max
+        self.backend = choose(backend)
+        self.shapes = infer(model)
+        self.layout: ParameterLayout = build_layout(model, 1)
+        self.tensors: tuple[Tensor, ...] = self.layout.tensors
+        self.flat_size = self.layout.flat_size
+        self.layers = build_layers(model, self.shapes, self.tensors, self.backend)
+        self.loss = make_loss(model.loss, self.backend)
+        first = [position for position, layer in enumerate(self.layers) if layer.tensors]
+        self._backward_stop = first[0] if first else len(self.layers)
+
+    def compile(self, progress: Callable[[str], None] | None = None) -> None:
+        """Loads every compiled kernel, compiling on a machine's first use, so that no step has to wait for it."""
+        warm_up(self.backend, progress)
+
+    def views(self, flat: Array) -> list[Array]:
+        """Returns one view per tensor of a flat vector of `flat_size` elements."""
+        if flat.shape != (self.flat_size,):
+            raise ValueError(f"parameters: expected shape [{self.flat_size}]; found {list(flat.shape)}")
+        return [flat[t.offset : t.offset + t.size].reshape(t.shape) for t in self.tensors]
+
+    def context(self, seed: int, training: bool = True) -> Context:
+        """Returns buffers for one thread; `seed` feeds its generator. `training` False leaves out what backward needs."""
+        gradient = np.zeros(self.flat_size if training else 0, np.float32)
+        buffers = [
+            layer.operation.allocate(self.batch_max, training and position > self._backward_stop)
+            for position, layer in enumerate(self.layers)
+        ]
+        return Context(
+            gradient=gradient,
+            gradient_views=self.views(gradient) if training else [],
+            generator=np.random.default_rng(seed),
+            buffers=buffers,
+            loss_error=np.zeros((self.batch_max if training else 0, self.shapes[-1].output[0]), np.float32),
+            walk=Walk(len(self.layers)),
+            layers=self.layers,
+        )
+
+    def step(
+        self,
+        context: Context,
+        weights: Array | Views,
+        images: Array,
+        labels: Labels,
+        skip_dense_gradients: bool = False,
+    ) -> StepResult:
+        """Computes the gradient of the mean loss of a batch: afterwards it is in `context.gradient`.
+
+        Args:
+            context: this thread's.
+            weights: the flat vector of all parameters, or its `views`.
+            images: [n, *model.input], float32, n <= batch_max.
+            labels: [n], int32 or int64.
+            skip_dense_gradients: leave the weight gradients of dense layers as they were: only factors are sent.
+        """
+        self._check_batch(images)
+        context.inputs = [images]
+        if not len(images):
+            context.gradient[...] = 0
+            context.inputs += [buffers.output[:0] for buffers in context.buffers]
+            self._empty_factors(context)
+            return StepResult(0.0, 0)
+        views = self._views_of(weights)
+        result = StepResult(0.0, 0)
+        walk = context.walk
+        walk.restart()
+        walk.arrive()
+        error: Array | None = None
+        while (stage := walk.run_next()) is not None:
+            if stage.kind is Kind.FORWARD:
+                self.forward_stage(context, stage, views, training=True)
+            elif stage.kind is Kind.LOSS:
+                error = context.loss_error[: len(images)]
+                measured = self.loss.backward(context.inputs[-1], labels, error)
+                result = StepResult(measured.loss_sum / len(images), measured.correct)
+            elif error is not None:
+                error = self.backward_stage(context, stage, views, error, skip_dense_gradients)
+        return result
+
+    def forward_stage(self, context: Context, stage: Stage, views: Views, training: bool) -> None:
+        """Runs one forward stage: reads `context.inputs[layer]`, appends the layer's outputs."""
+        layer = self.layers[stage.layer]
+        weights = [views[index] for index in layer.tensors]
+        buffers = context.buffers[stage.layer]
+        outputs = layer.operation.forward(
+            context.inputs[stage.layer], weights, buffers, training, context.generator
+        )
+        context.inputs.append(outputs)
+
+    def backward_stage(
+        self, context: Context, stage: Stage, views: Views, error: Array, skip_dense_gradients: bool = False
+    ) -> Array | None:
+        """Runs one backward stage: returns the error at the layer's inputs, None below the first parameters."""
+        layer = self.layers[stage.layer]
+        weights = [views[index] for index in layer.tensors]
+        gradients: list[Array | None] = [context.gradient_views[index] for index in layer.tensors]
+        if skip_dense_gradients and layer.is_dense:
+            gradients[0] = None
+        inputs, buffers = context.inputs[stage.layer], context.buffers[stage.layer]
+        needed = stage.layer > self._backward_stop
+        if not needed and not gradients:
+            return None
+        return layer.operation.backward(error, inputs, weights, gradients, buffers, needed)
+
+    def evaluate(
+        self, context: Context, weights: Array | Views, images: Array, labels: Labels
+    ) -> tuple[float, int]:
+        """Returns (summed loss, correct) over any number of examples; nothing is dropped out."""
+        views = self._views_of(weights)
+        loss_sum, correct = 0.0, 0
+        for start in range(0, len(images), self.batch_max):
+            part = images[start : start + self.batch_max]
+            measured = self.loss.evaluate(
+                self.predict(context, views, part), labels[start : start + len(part)]
+            )
+            loss_sum, correct = loss_sum + measured.loss_sum, correct + measured.correct
+        return loss_sum, correct
+
+    def predict(self, context: Context, weights: Array | Views, images: Array) -> Array:
+        """Returns the outputs [n, units] for up to `batch_max` examples, a view that the context's next use changes."""
+        self._check_batch(images)
+        views = self._views_of(weights)
+        context.inputs = [images]
+        for stage in context.walk.stages[: len(self.layers)]:
+            self.forward_stage(context, stage, views, training=False)
+        return context.inputs[-1]
+
+    def _views_of(self, weights: Array | Views) -> Views:
+        return self.views(weights) if isinstance(weights, np.ndarray) else weights
+
+    def _check_batch(self, images: Array) -> None:
+        good = (
+            images.shape[1:] == self.model.input
+            and len(images) <= self.batch_max
+            and images.dtype == np.float32
+        )
+        if not good or not images.flags.c_contiguous:
+            raise ValueError(
+                f"images: expected contiguous float32 [n <= {self.batch_max}, "
+                f"{', '.join(map(str, self.model.input))}]; found {images.dtype} {list(images.shape)}"
+            )
+
+    def _empty_factors(self, context: Context) -> None:
+        for layer, buffers in zip(self.layers, context.buffers, strict=True):
+            if layer.is_dense:
+                buffers.scratch["errors"] = buffers.output[:0]
+
+
+def activation_bytes(network: Network) -> int:
+    """Returns the bytes of one training context of a network: what each further thread costs."""
+    context = network.context(0)
+    arrays = [context.gradient, context.loss_error]
+    for buffers in context.buffers:
+        arrays += [buffers.output, buffers.input_error, *buffers.scratch.values()]  # type: ignore[list-item]
+    return sum(prod(array.shape) * array.itemsize for array in arrays)

@@ -1,0 +1,29 @@
+"""w += d: a worker's delta added as it is; the worker has applied its learning rate (Adam's own protocol, 3.2.6)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from adamctl.kernels.operation import Array
+from adamctl.kernels.rules.rule import Rule, evaluate
+
+
+class Add(Rule):
+    """weights_out = weights_in + delta; the learning rate and weight decay are not used."""
+
+    name = "add"
+
+    def _apply_numpy(
+        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, lr: float
+    ) -> None:
+        np.add(weights_in, gradient, out=weights_out)
+
+    def _apply_numexpr(
+        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, lr: float
+    ) -> None:
+        evaluate("w + d", weights_out, {"w": weights_in, "d": gradient}, {})
+
+    def _apply_numba(
+        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, lr: float
+    ) -> None:
+        self._compiled.add(weights_in, weights_out, gradient)

@@ -1,0 +1,30 @@
+"""Builds a rule from its configuration."""
+
+from __future__ import annotations
+
+from adamctl.errors import ConfigurationError
+from adamctl.kernels.rules.adagrad import Adagrad
+from adamctl.kernels.rules.add import Add
+from adamctl.kernels.rules.momentum import Momentum
+from adamctl.kernels.rules.rule import Rule
+from adamctl.kernels.rules.sgd import Sgd
+from adamctl.model.rule import RuleConfig
+
+RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Add, Sgd, Momentum, Adagrad)}
+
+
+def make_rule(config: RuleConfig, backend: str | None = None) -> Rule:
+    """Returns the rule a job asks for.
+
+    Raises:
+        ConfigurationError: no rule has that name, or a setting is out of range.
+    """
+    if config.name not in RULES:
+        raise ConfigurationError(
+            f"rule.name: expected one of {', '.join(sorted(RULES))}; found {config.name!r}"
+        )
+    if not 0 <= config.momentum < 1:
+        raise ConfigurationError(f"rule.momentum: expected at least 0 and below 1; found {config.momentum}")
+    if config.weight_decay < 0:
+        raise ConfigurationError(f"rule.weight_decay: expected at least 0; found {config.weight_decay}")
+    return RULES[config.name](config, backend)
