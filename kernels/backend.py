@@ -21,7 +21,7 @@ from adamctl.errors import ConfigurationError
 Backend = Literal["numpy", "numexpr", "numba"]
 VARIABLE = "ADAMCTL_KERNELS"
 _COMPILED = "adamctl.kernels.compiled"
-COMPILED_MODULES = ("elementwise", "losses", "images", "rules")
+COMPILED_MODULES = ("elementwise", "losses", "images", "rules", "accrual")
 
 
 def installed() -> tuple[Backend, ...]:

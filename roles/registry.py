@@ -62,7 +62,9 @@ def all_roles() -> dict[str, Role]:
         except Exception as error:
             raise ConfigurationError(f"role {point.name!r} ({point.value}) cannot be loaded: {error}") from error
         if not isinstance(role, Role):
-            raise ConfigurationError(f"entry point {point.name!r} ({point.value}) is not an adamctl.roles.registry.Role")
+            raise ConfigurationError(
+                f"entry point {point.name!r} ({point.value}) is not an adamctl.roles.registry.Role"
+            )
         if role.name in roles:
             raise ConfigurationError(f"two installed packages add a role called {role.name!r}; uninstall one of them")
         roles[role.name] = role

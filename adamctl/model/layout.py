@@ -189,7 +189,10 @@ def _tensors(shapes: tuple[LayerShape, ...]) -> tuple[Tensor, ...]:
         fan_in = prod(weight[1:])
         init = layer.init or ("he" if activation == "relu" else "glorot")
         distribution, scale = _initial(init, fan_in, fan_out)
-        for part, extents, kind, spread in (("weight", weight, distribution, scale), ("bias", weight[:1], "zeros", 0.0)):
+        for part, extents, kind, spread in (
+            ("weight", weight, distribution, scale),
+            ("bias", weight[:1], "zeros", 0.0),
+        ):
             tensors.append(Tensor(f"{shape.name}.{part}", shape.index, extents, offset, kind, spread))  # type: ignore[arg-type]
             offset = _aligned(offset + prod(extents))
     return tuple(tensors)

@@ -71,15 +71,19 @@ def infer(model: Model) -> tuple[LayerShape, ...]:
 def _check_head(model: Model) -> None:
     for index, layer in enumerate(model.layers[:-1]):
         if isinstance(layer, Softmax):
-            raise ConfigurationError(f"model.layers[{index}]: softmax is the last layer; found {len(model.layers) - 1 - index} after it")
+            raise ConfigurationError(
+                f"model.layers[{index}]: softmax is the last layer; found {len(model.layers) - 1 - index} after it"
+            )
     last = model.layers[-1]
     if model.loss == "cross_entropy" and not isinstance(last, Softmax):
         raise ConfigurationError(
             "model.loss: cross_entropy needs softmax as the last layer; "
-            f"found {last.__struct_config__.tag}. End with softmax or set loss = \"squared_error\""
+            f'found {last.__struct_config__.tag}. End with softmax or set loss = "squared_error"'
         )
     if isinstance(last, (Conv2D, MaxPool2D, Dropout)):
-        raise ConfigurationError(f"model.layers: the last layer must be dense or softmax; found {last.__struct_config__.tag}")
+        raise ConfigurationError(
+            f"model.layers: the last layer must be dense or softmax; found {last.__struct_config__.tag}"
+        )
 
 
 def _apply(layer: Layer, shape: tuple[int, ...], where: str) -> tuple[tuple[int, ...], int]:

@@ -65,7 +65,12 @@ class Connection(Protocol):
     peer_name: str
 
     async def request(
-        self, message: Message, body: Body = (), *, deadline_s: float, into: Sequence[memoryview] | None = None
+        self,
+        message: Message,
+        body: Body = (),
+        *,
+        deadline_s: float,
+        into: Sequence[memoryview] | None = None,
     ) -> Reply:
         """Sends a request and returns its reply.
 
@@ -104,7 +109,12 @@ class Transport(Protocol):
         ...
 
     async def serve(
-        self, addresses: Sequence[str], identity: Hello, handler: Handler, *, on_disconnect: Callable[[int], None] | None = None
+        self,
+        addresses: Sequence[str],
+        identity: Hello,
+        handler: Handler,
+        *,
+        on_disconnect: Callable[[int], None] | None = None,
     ) -> Server:
         """Listens on all addresses. `identity` gives this side's role, node, incarnation and the token it demands.
 

@@ -1,0 +1,119 @@
+"""Compute threads: each takes batches from one queue and trains on shared weights without locks (Adam 3.2.1, 3.2.2)."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from adamctl.kernels.network import Context, Network
+from adamctl.kernels.operation import Array
+from adamctl.roles.worker.core_batches import Task
+from adamctl.roles.worker.core_slots import StepActions
+from adamctl.roles.worker.replica import Replica
+from adamctl.wire.messages import TrainTask
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a thread works on. The arrays are good until the batch is reported done."""
+
+    task: Task
+    images: Array
+    labels: NDArray[np.int32]
+    learning_rate: float = 0.0
+    local_learning_rate: float = 0.0
+
+
+@dataclass(frozen=True)
+class BatchDone:
+    """What came of a batch. `wait_s` is how long the thread had waited for it; `failure` ends the worker."""
+
+    batch: Batch
+    loss_sum: float
+    correct: int
+    compute_s: float
+    wait_s: float
+    actions: StepActions | None = None
+    failure: BaseException | None = None
+
+
+class ComputeThreads:
+    """The threads of one replica. `done` is called on them after every batch and must only hand over."""
+
+    def __init__(
+        self,
+        network: Network,
+        replica: Replica,
+        threads: int,
+        seed: int,
+        done: Callable[[BatchDone], None],
+        skip_dense_gradients: bool,
+    ) -> None:
+        self._network, self._replica, self._done = network, replica, done
+        self._skip_dense_gradients = skip_dense_gradients
+        self._queue: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._contexts = [network.context(seed + index) for index in range(threads)]
+        self._limits = threadpool_limits(limits=1, user_api="blas")
+        self._threads = [
+            threading.Thread(target=self._run, args=(index,), name=f"compute-{index}", daemon=True)
+            for index in range(threads)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, batch: Batch) -> None:
+        self._queue.put(batch)
+
+    def stop(self) -> None:
+        """Ends the threads after what they are at; batches still queued are dropped."""
+        self._replica.stop()
+        while not self._queue.empty():
+            try:
+                self._queue.get_nowait()
+            except queue.Empty:
+                break
+        for _ in self._threads:
+            self._queue.put(None)
+
+    def join(self, timeout_s: float) -> None:
+        for thread in self._threads:
+            thread.join(timeout_s)
+
+    def _run(self, thread: int) -> None:
+        context = self._contexts[thread]
+        clock = time.perf_counter
+        idle_since = clock()
+        while (batch := self._queue.get()) is not None:
+            wait_s = clock() - idle_since
+            started = clock()
+            try:
+                loss_sum, correct, actions = self._work(thread, context, batch)
+            except BaseException as failure:  # reported: the loop's thread ends the worker with it
+                self._done(BatchDone(batch, 0.0, 0, 0.0, 0.0, None, failure))
+                return
+            idle_since = clock()
+            self._done(BatchDone(batch, loss_sum, correct, idle_since - started, wait_s, actions))
+
+    def _work(self, thread: int, context: Context, batch: Batch) -> tuple[float, int, StepActions | None]:
+        if not isinstance(batch.task, TrainTask):
+            views = self._replica.snapshot_views
+            loss_sum, correct = self._network.evaluate(context, views, batch.images, batch.labels)
+            return loss_sum, correct, None
+        slot = self._replica.begin_step(thread)
+        if slot is None:
+            return 0.0, 0, None
+        count = len(batch.labels)
+        result = self._network.step(
+            context, self._replica.weight_views, batch.images, batch.labels, self._skip_dense_gradients
+        )
+        actions = self._replica.end_step(thread, slot, context, count, batch.learning_rate, batch.local_learning_rate)
+        return result.loss * count, result.correct, actions

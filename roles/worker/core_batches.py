@@ -1,0 +1,84 @@
+"""Cuts the ranges of tasks into batches for the threads and adds up what comes back (pure)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from adamctl.wire.messages import EvaluateTask, TaskReport, TrainTask
+
+Task = TrainTask | EvaluateTask
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Examples [start, stop) of a task's own range, counted from its first; `progress` is for the schedule."""
+
+    task: Task
+    start: int
+    stop: int
+    progress: float
+
+
+def cut(task: Task, batch: int) -> list[Cut]:
+    """Returns the batches of a task in order; the last may be smaller."""
+    count = task.stop - task.start
+    cuts = []
+    for start in range(0, count, batch):
+        progress = 0.0
+        if isinstance(task, TrainTask):
+            progress = task.progress_start + (task.progress_stop - task.progress_start) * start / count
+        cuts.append(Cut(task, start, min(start + batch, count), progress))
+    return cuts
+
+
+@dataclass
+class _Open:
+    task: Task
+    left: int
+    examples: int = 0
+    loss_sum: float = 0.0
+    correct: int = 0
+    steps: int = 0
+    compute_s: float = 0.0
+    wait_s: float = 0.0
+
+
+@dataclass
+class TaskLedger:
+    """The tasks a worker has and how much of each is left."""
+
+    _open: dict[int, _Open] = field(default_factory=dict)
+
+    def begin(self, task: Task, batches: int) -> TaskReport | None:
+        """Takes up a task; returns its report at once if there is nothing in it."""
+        if batches == 0:
+            return TaskReport(task.id, 0, 0.0, 0)
+        self._open[task.id] = _Open(task, batches)
+        return None
+
+    def add(
+        self, task: Task, examples: int, loss_sum: float, correct: int, compute_s: float, wait_s: float
+    ) -> TaskReport | None:
+        """Adds one finished batch; returns the report when it was the task's last."""
+        entry = self._open[task.id]
+        entry.left -= 1
+        entry.examples += examples
+        entry.loss_sum += loss_sum
+        entry.correct += correct
+        entry.steps += 1
+        entry.compute_s += compute_s
+        entry.wait_s += wait_s
+        if entry.left:
+            return None
+        del self._open[task.id]
+        return TaskReport(
+            task.id, entry.examples, entry.loss_sum, entry.correct, entry.steps, entry.compute_s, entry.wait_s
+        )
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def training(self) -> int:
+        """Open tasks that train."""
+        return sum(isinstance(entry.task, TrainTask) for entry in self._open.values())

@@ -1,0 +1,174 @@
+"""Which of a replica's gradients are where: accruing, on their way, or still to be re-applied (pure).
+
+Downpour (DistBelief 4.1, appendix in essence) keeps an accrued gradient, pushes it every n_push steps and fetches
+parameters every n_fetch steps, all three weakly synchronised. Here every thread accrues into a slot of its own, so that
+no gradient is lost to a race. A slot that was pushed is kept until a pull is known to contain it: parameters that arrive
+before would otherwise wipe out the replica's own work, so what they lack is applied to them again.
+
+    FREE -> FILLING -> PUSHING -> ACKNOWLEDGED -> FREE
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Sequences: TypeAlias = NDArray[np.int64]
+"""One number per shard of the layout."""
+
+
+class SlotState(Enum):
+    FREE = auto()
+    FILLING = auto()
+    PUSHING = auto()
+    ACKNOWLEDGED = auto()
+
+
+@dataclass(frozen=True)
+class Base:
+    """What the parameters that a gradient was computed from contained: the base that staleness is counted from.
+
+    Attributes:
+        pushes: per shard, pushes of everybody applied.
+        sequences: per shard, the last of this replica's own pushes applied.
+    """
+
+    pushes: Sequences
+    sequences: Sequences
+
+
+@dataclass
+class Slot:
+    """One accrued gradient. `sequences` are the numbers it was pushed under, None until it was."""
+
+    index: int
+    thread: int
+    state: SlotState = SlotState.FREE
+    steps: int = 0
+    examples: int = 0
+    learning_rate: float = 0.0
+    local_learning_rate: float = 0.0
+    base: Base | None = None
+    sequences: Sequences | None = None
+
+
+@dataclass(frozen=True)
+class StepActions:
+    """What is to be started in the background after a step."""
+
+    push: Slot | None
+    fetch: bool
+
+
+@dataclass(frozen=True)
+class Reapply:
+    """A slot that arrived parameters lack. `shards` masks the shards that lack it; None means all of them."""
+
+    slot: Slot
+    shards: NDArray[np.bool_] | None
+
+
+@dataclass
+class SlotCore:
+    """The slots of all threads of one replica.
+
+    Attributes:
+        threads: how many threads accrue.
+        slots_per_thread: bound on gradients of a thread that are accruing, on their way, or not yet contained.
+        n_push, n_fetch: steps of a thread between pushes and between fetches.
+        keeps: whether gradients are applied locally, and so must be kept until a pull contains them.
+    """
+
+    threads: int
+    slots_per_thread: int
+    n_push: int
+    n_fetch: int
+    keeps: bool
+    base: Base | None = None
+    slots: list[Slot] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    filling: list[Slot | None] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.slots = [
+            Slot(index, index // self.slots_per_thread) for index in range(self.threads * self.slots_per_thread)
+        ]
+        self.steps = [0] * self.threads
+        self.filling = [None] * self.threads
+
+    def begin_step(self, thread: int) -> Slot | None:
+        """Returns the slot to accrue into, or None while all of the thread's slots are on their way."""
+        slot = self.filling[thread]
+        if slot is not None:
+            return slot
+        slot = next((slot for slot in self._own(thread) if slot.state is SlotState.FREE), None)
+        if slot is None:
+            return None
+        slot.state, slot.base, slot.sequences = SlotState.FILLING, self.base, None
+        slot.steps = slot.examples = 0
+        self.filling[thread] = slot
+        return slot
+
+    def end_step(self, thread: int, examples: int, learning_rate: float, local_learning_rate: float) -> StepActions:
+        """Counts one step of a thread and says what to start."""
+        slot = self.filling[thread]
+        if slot is None:
+            raise RuntimeError(f"thread {thread} ended a step that it had not begun")
+        slot.steps += 1
+        slot.examples += examples
+        slot.learning_rate, slot.local_learning_rate = learning_rate, local_learning_rate
+        self.steps[thread] += 1
+        push = slot if slot.steps >= self.n_push else None
+        if push is not None:
+            self._hand_over(push)
+        return StepActions(push, self.steps[thread] % self.n_fetch == 0)
+
+    def flush(self) -> list[Slot]:
+        """Returns the slots that hold accrued steps, to be pushed now. Only between steps of all threads."""
+        filled = [slot for slot in self.filling if slot is not None and slot.steps > 0]
+        for slot in filled:
+            self._hand_over(slot)
+        return filled
+
+    def acknowledged(self, slot: Slot) -> None:
+        """The servers have answered for a pushed slot, with success or refusal: its numbers are spent either way."""
+        if slot.state is SlotState.PUSHING:
+            slot.state = SlotState.ACKNOWLEDGED if self.keeps else SlotState.FREE
+
+    def abandon(self, slot: Slot) -> None:
+        """A push could not be sent at all; its gradient is lost."""
+        slot.state = SlotState.FREE
+
+    def fetched(self, base: Base) -> list[Reapply]:
+        """Parameters have arrived: frees the slots they contain, returns the others, to be applied to them."""
+        self.base = base
+        if not self.keeps:
+            return []
+        lacking: list[Reapply] = []
+        for slot in self.slots:
+            if slot.state is SlotState.FREE or (slot.state is SlotState.FILLING and slot.steps == 0):
+                continue
+            missing = None if slot.sequences is None else base.sequences < slot.sequences
+            if missing is None or missing.all():
+                lacking.append(Reapply(slot, None))
+            elif missing.any():
+                lacking.append(Reapply(slot, missing))
+            elif slot.state is SlotState.ACKNOWLEDGED:
+                slot.state = SlotState.FREE
+        return lacking
+
+    @property
+    def unacknowledged(self) -> int:
+        return sum(slot.state is SlotState.PUSHING for slot in self.slots)
+
+    def _own(self, thread: int) -> list[Slot]:
+        start = thread * self.slots_per_thread
+        return self.slots[start : start + self.slots_per_thread]
+
+    def _hand_over(self, slot: Slot) -> None:
+        slot.state = SlotState.PUSHING
+        self.filling[slot.thread] = None

@@ -1,0 +1,161 @@
+"""One replica's state in memory: weights that all threads share, and the slots their gradients accrue in.
+
+Weights are read and written by every thread without locks (Adam 3.2.2). The lock here guards only which slot is whose,
+a few instructions per step.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+from adamctl.kernels.accrue import Accrual
+from adamctl.kernels.network import Context, Network
+from adamctl.kernels.operation import Array, Factors
+from adamctl.model.layout import ParameterLayout, Tensor
+from adamctl.roles.worker.core_slots import Base, Slot, SlotCore, StepActions
+from adamctl.roles.worker.memory import ALIGNMENT_BYTES, SharedMemory
+
+SLOTS_PER_THREAD = 4
+
+
+class Replica:
+    """Weights, slots and accrued factors of one replica.
+
+    Attributes:
+        weights: flat vector of all parameters, shared by all threads.
+        fetched: where a pull is received before it is installed.
+        snapshot: parameters of the evaluation at hand.
+        factor_tensors: indices of the tensors pushed as factors.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        layout: ParameterLayout,
+        threads: int,
+        batch: int,
+        n_push: int,
+        n_fetch: int,
+        factor_tensors: Sequence[int],
+        applies_locally: bool,
+    ) -> None:
+        self.layout, self.factor_tensors = layout, tuple(factor_tensors)
+        self.core = SlotCore(threads, SLOTS_PER_THREAD, n_push, n_fetch, keeps=applies_locally)
+        self.applies_locally = applies_locally
+        self._accrual = Accrual(network.backend)
+        self._room = threading.Condition()
+        self._stopping = False
+        slots = threads * SLOTS_PER_THREAD
+        rows = n_push * batch
+        factored = [layout.tensors[index] for index in self.factor_tensors]
+        shapes = [(rows, size) for tensor in factored for size in (tensor.shape[0], tensor.row_size)]
+        flat_bytes = 4 * layout.flat_size + ALIGNMENT_BYTES
+        factor_bytes = sum(4 * rows * columns + ALIGNMENT_BYTES for _, columns in shapes)
+        self.memory = SharedMemory((3 + slots) * flat_bytes + slots * factor_bytes)
+        self.weights = self.memory.array(layout.flat_size)
+        self.fetched = self.memory.array(layout.flat_size)
+        self.snapshot = self.memory.array(layout.flat_size)
+        self._gradients = [self.memory.array(layout.flat_size) for _ in range(slots)]
+        self._factors = [[self.memory.array(*shape) for shape in shapes] for _ in range(slots)]
+        self.weight_views = network.views(self.weights)
+        self.snapshot_views = network.views(self.snapshot)
+
+    # --- compute threads ---------------------------------------------------------------------------------------------
+
+    def begin_step(self, thread: int) -> Slot | None:
+        """Returns the slot to accrue into, waiting while all are on their way; None when the replica is stopping."""
+        with self._room:
+            while (slot := self.core.begin_step(thread)) is None:
+                if self._stopping:
+                    return None
+                self._room.wait()
+            return slot
+
+    def end_step(
+        self, thread: int, slot: Slot, context: Context, examples: int, lr: float, local_lr: float
+    ) -> StepActions:
+        """Accrues a step's gradient, applies it to the shared weights, and says what to start in the background."""
+        first = slot.steps == 0
+        gradient = self._gradients[slot.index]
+        if self.applies_locally:
+            self._accrual.accrue_and_apply(gradient, self.weights, context.gradient, local_lr, first)
+        else:
+            self._accrual.accrue(gradient, context.gradient, first)
+        self._keep_factors(slot, context)
+        with self._room:
+            return self.core.end_step(thread, examples, lr, local_lr)
+
+    def _keep_factors(self, slot: Slot, context: Context) -> None:
+        arrays = self._factors[slot.index]
+        for position, index in enumerate(self.factor_tensors):
+            factors = context.factors(self.layout.tensors[index].layer)
+            if factors is None:
+                raise RuntimeError(f"layer of {self.layout.tensors[index].name} has no factors")
+            stop = slot.examples + len(factors.errors)
+            arrays[2 * position][slot.examples : stop] = factors.errors
+            arrays[2 * position + 1][slot.examples : stop] = factors.activations
+
+    # --- the event loop ----------------------------------------------------------------------------------------------
+
+    def flush(self) -> list[Slot]:
+        """Returns what is accrued and not yet on its way. Only while no thread is in a step."""
+        with self._room:
+            return self.core.flush()
+
+    def gradient(self, slot: Slot) -> Array:
+        return self._gradients[slot.index]
+
+    def factors(self, slot: Slot) -> dict[int, Factors]:
+        """Returns the accrued factors of a slot by tensor index, one row per example."""
+        arrays, rows = self._factors[slot.index], slot.examples
+        return {
+            index: Factors(arrays[2 * position][:rows], arrays[2 * position + 1][:rows])
+            for position, index in enumerate(self.factor_tensors)
+        }
+
+    def acknowledged(self, slot: Slot) -> None:
+        with self._room:
+            self.core.acknowledged(slot)
+            self._room.notify_all()
+
+    def install(self, base: Base) -> None:
+        """Makes `fetched` the shared weights, with the replica's own work that it lacks applied again.
+
+        Threads go on meanwhile: what they change during the copy may be lost or counted twice here, until the next
+        fetch brings the servers' truth (Adam 3.2.2 accepts as much between threads).
+        """
+        with self._room:
+            lacking = self.core.fetched(base)
+            self._room.notify_all()
+        whole = [reapply.slot for reapply in lacking if reapply.shards is None]
+        if whole:
+            first, *others = whole
+            self._accrual.install(self.weights, self.fetched, self._gradients[first.index], first.local_learning_rate)
+            for slot in others:
+                self._accrual.subtract_scaled(self.weights, self._gradients[slot.index], slot.local_learning_rate)
+        else:
+            np.copyto(self.weights, self.fetched)
+        for reapply in lacking:
+            if reapply.shards is not None:
+                self._reapply_shards(reapply.slot, np.flatnonzero(reapply.shards))
+
+    def _reapply_shards(self, slot: Slot, shards: np.ndarray[tuple[int], np.dtype[np.intp]]) -> None:
+        gradient = self._gradients[slot.index]
+        for index in shards:
+            shard = self.layout.shards[index]
+            part = slice(shard.offset, shard.offset + shard.size)
+            self._accrual.subtract_scaled(self.weights[part], gradient[part], slot.local_learning_rate)
+
+    def stop(self) -> None:
+        """Wakes threads that wait for a slot."""
+        with self._room:
+            self._stopping = True
+            self._room.notify_all()
+
+
+def gradient_view(flat: Array, tensor: Tensor) -> Array:
+    """Returns one tensor's part of a flat vector in its own shape."""
+    return flat[tensor.offset : tensor.offset + tensor.size].reshape(tensor.shape)
