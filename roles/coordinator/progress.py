@@ -1,0 +1,88 @@
+"""What is known of a run at one moment, as front ends see it. Plain structs: the core fills them, clients read them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+State: TypeAlias = Literal[
+    "starting", "warmstart", "training", "evaluating", "finishing", "ended", "failed", "stopped"
+]
+FINAL_STATES: frozenset[str] = frozenset({"ended", "failed", "stopped"})
+
+
+class EvaluationResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at a held-out split. `passes` (in JSON: `pass`): passes handed out by then, for example 0.25."""
+
+    passes: float = msgspec.field(name="pass")
+    progress: float
+    train_seconds: float
+    split: str
+    top1: float
+    loss: float
+
+
+class RoleRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One process of the run, for a table of roles."""
+
+    role: str
+    node: str
+    state: str
+    detail: str = ""
+
+
+class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run is doing, whole.
+
+    Attributes:
+        state: see `State`; `ended`, `failed` and `stopped` are final.
+        pass_number, pass_share: the pass being handed out, from 0, and the share of it that is processed.
+        progress: share of the whole run's examples handed out, 0 to 1 (what learning-rate schedules follow).
+        examples, examples_total: processed so far, one processed twice counting once; in the whole run.
+        train_seconds: time that at least one training range was with a worker; evaluation alone adds none.
+        elapsed_seconds: since the coordinator began, waiting included.
+        images_per_s, connections_per_s: over the training clock (connections x examples / s, Adam 4.3.1).
+        updates, updates_per_s: parameter updates pushed.
+        loss: mean training loss of the most recent ranges; None before the first report.
+        top1, best_top1: latest and best evaluation; None before the first.
+        staleness_p50, staleness_p99: in pushes of others; None before the first push.
+        waiting_share: share of compute threads' time that went into waiting for data.
+        eta_seconds: estimate of the training seconds left; None while there is nothing to estimate from.
+        duplicates: examples processed twice because a worker was taken for dead.
+        messages: whom the run waits for and other news, latest last.
+        failure: the first cause, if the state is `failed`; the reason, if `stopped`.
+        result: "Numbers programs read" of the interface, once the state is final.
+    """
+
+    state: str
+    job: str
+    passes_total: int
+    pass_number: int = 0
+    pass_share: float = 0.0
+    progress: float = 0.0
+    examples: int = 0
+    examples_total: int = 0
+    train_seconds: float = 0.0
+    elapsed_seconds: float = 0.0
+    images_per_s: float = 0.0
+    connections_per_s: float = 0.0
+    updates: int = 0
+    updates_per_s: float = 0.0
+    loss: float | None = None
+    evaluations: tuple[EvaluationResult, ...] = ()
+    top1: float | None = None
+    best_top1: float | None = None
+    staleness_p50: int | None = None
+    staleness_p99: int | None = None
+    waiting_share: float = 0.0
+    eta_seconds: float | None = None
+    duplicates: int = 0
+    roles: tuple[RoleRow, ...] = ()
+    messages: tuple[str, ...] = ()
+    failure: str = ""
+    result: dict[str, Any] | None = None
+
+    @property
+    def final(self) -> bool:
+        return self.state in FINAL_STATES
