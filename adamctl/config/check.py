@@ -1,0 +1,270 @@
+"""Compares plain values (of a TOML file, the environment or flags) with the structs they are to become.
+
+Pure: values in, problems out. Each problem says what was found, what is allowed and the nearest valid spelling; where
+the value stands is added by `adamctl.config.load`, which knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from math import isfinite
+from typing import Any
+
+from msgspec import inspect
+
+from adamctl.config.experiment import Experiment
+from adamctl.config.lines import KeyPath, dotted
+
+NAME_ALLOWED = "letters, digits, '.', '_' and '-', starting with a letter or digit, at most 64"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with the value at `path`; `message` is a sentence without a place."""
+
+    path: KeyPath
+    message: str
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a number may be: `allowed` for people, `holds` for the check."""
+
+    allowed: str
+    holds: Callable[[float], bool]
+
+
+_AT_LEAST_1 = Limit("at least 1", lambda value: value >= 1)
+_AT_LEAST_0 = Limit("at least 0", lambda value: value >= 0)
+_ABOVE_0 = Limit("above 0", lambda value: value > 0)
+_SHARE = Limit("above 0 and at most 1", lambda value: 0 < value <= 1)
+_BELOW_1 = Limit("at least 0 and below 1", lambda value: 0 <= value < 1)
+
+LIMITS: dict[str, Limit] = {
+    "seed": Limit("at least 0 and below 2^63", lambda value: 0 <= value < 2**63),
+    "data.validation": _BELOW_1,
+    "data.memory_share": _SHARE,
+    "optimizer.lr": _ABOVE_0,
+    "optimizer.momentum": _BELOW_1,
+    "optimizer.weight_decay": _AT_LEAST_0,
+    "optimizer.schedule.warmup": _BELOW_1,
+    "optimizer.schedule.factor": _ABOVE_0,
+    "optimizer.schedule.every": _AT_LEAST_1,
+    "optimizer.schedule.initial": _AT_LEAST_0,
+    "optimizer.schedule.final": _AT_LEAST_0,
+    "train.passes": _AT_LEAST_1,
+    "train.batch": _AT_LEAST_1,
+    "train.n_fetch": _AT_LEAST_1,
+    "train.n_push": _AT_LEAST_1,
+    "train.local_lr": _AT_LEAST_0,
+    "train.warmstart_steps": _AT_LEAST_0,
+    "train.pass_fraction": _SHARE,
+    "train.range_batches": _AT_LEAST_1,
+    "train.evaluate_every": _ABOVE_0,
+    "train.target": _SHARE,
+    "train.checkpoint_every": _AT_LEAST_0,
+    "train.checkpoint_keep": _AT_LEAST_1,
+    "cluster.workers": _AT_LEAST_1,
+    "cluster.threads": _AT_LEAST_1,
+    "cluster.ps": _AT_LEAST_1,
+    "cluster.apply_threads": _AT_LEAST_1,
+    "cluster.data": _AT_LEAST_1,
+    "cluster.replication": _AT_LEAST_1,
+}
+"""Ranges of numbers that hold by themselves; what depends on two keys is in `cross_problems`."""
+
+
+def structure_problems(values: dict[str, Any]) -> list[Problem]:
+    """Returns what keeps plain values from becoming an `Experiment`: unknown and missing keys, types, ranges."""
+    return list(_check(values, inspect.type_info(Experiment), ()))
+
+
+def cross_problems(experiment: Experiment) -> list[Problem]:
+    """Returns what is wrong between keys that are each right by themselves."""
+    data, train, cluster = experiment.data, experiment.train, experiment.cluster
+    problems: list[Problem] = []
+
+    def refuse(key: str, message: str) -> None:
+        problems.append(Problem(tuple(key.split(".")), message))
+
+    if not _is_name(experiment.name):
+        refuse("name", f"found {show(experiment.name)}; expected {NAME_ALLOWED}: it names a folder and a job")
+    if data.format == "digits" and data.source != "digits":
+        refuse("data.format", f'found "digits" with source = {show(data.source)}; set it to "idx", "npz" or "imagefolder"')
+    if data.format != "digits" and data.source in ("digits", ""):
+        wanted = f'format = "{data.format}" needs a path or a name such as "mnist"'
+        refuse("data.source", f"{wanted}; found {show(data.source)}")
+    if train.evaluate_on == "validation" and data.validation == 0:
+        refuse("train.evaluate_on", 'found "validation" but data.validation is 0; set data.validation, for example 0.1')
+    if cluster.replication > cluster.ps:
+        copies = f"found {cluster.replication} copies on {cluster.ps} servers"
+        refuse("cluster.replication", f"{copies}; expected at most cluster.ps")
+    elif cluster.replication > 1:
+        refuse("cluster.replication", f"found {cluster.replication}; only 1 is available in this version")
+    return problems
+
+
+def leaf_keys(kind: inspect.Type | None = None, path: KeyPath = ()) -> Iterator[KeyPath]:
+    """Yields every key of an experiment outside `model`, in the order of the structs."""
+    node = inspect.type_info(Experiment) if kind is None else kind
+    assert isinstance(node, inspect.StructType)
+    for field in node.fields:
+        if isinstance(field.type, inspect.StructType) and field.name != "model":
+            yield from leaf_keys(field.type, (*path, field.name))
+        elif field.name != "model":
+            yield (*path, field.name)
+
+
+def show(value: object) -> str:
+    """Returns a value as TOML writes it, shortened."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        text = f'"{value}"'
+    elif isinstance(value, (list, tuple)):
+        text = "[" + ", ".join(show(item) for item in value) + "]"
+    elif isinstance(value, dict):
+        text = "a table"
+    else:
+        text = str(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def suggestion(word: str, candidates: Iterable[str]) -> str:
+    """Returns ` Did you mean "x"?` for the nearest candidate, or nothing."""
+    close = get_close_matches(word, list(candidates), n=1, cutoff=0.7)
+    return f' Did you mean "{close[0]}"?' if close else ""
+
+
+def _check(value: Any, kind: inspect.Type, path: KeyPath) -> Iterator[Problem]:
+    if isinstance(kind, inspect.StructType):
+        yield from _check_struct(value, kind, path)
+    elif isinstance(kind, inspect.UnionType) and all(isinstance(option, inspect.StructType) for option in kind.types):
+        yield from _check_tagged(value, kind, path)
+    elif isinstance(kind, inspect.VarTupleType):
+        if not isinstance(value, (list, tuple)):
+            yield _wrong(path, value, kind)
+            return
+        for index, item in enumerate(value):
+            yield from _check(item, kind.item_type, (*path, index))
+    elif not _fits(value, kind):
+        yield _wrong(path, value, kind)
+    else:
+        limit = LIMITS.get(dotted(path))
+        if limit is not None and isinstance(value, (int, float)) and not limit.holds(value):
+            yield Problem(path, f"found {show(value)}; expected {_allowed(kind)}, {limit.allowed}.")
+
+
+def _check_struct(value: Any, kind: inspect.StructType, path: KeyPath) -> Iterator[Problem]:
+    if not isinstance(value, dict):
+        yield Problem(path, f"found {show(value)}; expected a table.")
+        return
+    fields = {field.encode_name: field for field in kind.fields}
+    names = [kind.tag_field, *fields] if kind.tag_field else list(fields)
+    for key, item in value.items():
+        if key in fields:
+            yield from _check(item, fields[key].type, (*path, key))
+        elif key not in names:
+            yield Problem((*path, key), f"unknown key.{_spelling(key, names, path)} Allowed here: {', '.join(names)}.")
+    for name, field in fields.items():
+        if field.required and name not in value:
+            owner = f"a {kind.tag} layer" if kind.tag_field else dotted(path) or "an experiment"
+            yield Problem((*path, name), f"missing; {owner} needs {name} = {_allowed(field.type)}.")
+
+
+def _spelling(key: str, names: list[str], path: KeyPath) -> str:
+    near = suggestion(key, names)
+    if near:
+        return near
+    homes = [dotted(leaf) for leaf in leaf_keys() if leaf[-1] == key and leaf[:-1] != path]
+    return f' Did you mean "{homes[0]}"?' if homes else ""
+
+
+def _check_tagged(value: Any, kind: inspect.UnionType, path: KeyPath) -> Iterator[Problem]:
+    options = {str(option.tag): option for option in kind.types if isinstance(option, inspect.StructType)}
+    allowed = ", ".join(f'"{tag}"' for tag in options)
+    if not isinstance(value, dict):
+        yield Problem(path, f"found {show(value)}; expected a table with type = one of {allowed}.")
+        return
+    tag = value.get("type")
+    if tag is None:
+        yield Problem((*path, "type"), f"missing; expected one of {allowed}.")
+    elif tag not in options:
+        near = suggestion(str(tag), options)
+        yield Problem((*path, "type"), f"found {show(tag)}; expected one of {allowed}.{near}")
+    else:
+        yield from _check_struct(value, options[tag], path)
+
+
+def _wrong(path: KeyPath, value: object, kind: inspect.Type) -> Problem:
+    literals = [option for option in _options(kind) if isinstance(option, inspect.LiteralType)]
+    choices = [str(choice) for literal in literals for choice in literal.values]
+    near = suggestion(value, choices) if isinstance(value, str) else ""
+    if not near and isinstance(value, str) and _fits(_unquoted(value), kind):
+        near = f" Write it without quotes: {value}."
+    return Problem(path, f"found {show(value)}; expected {_allowed(kind)}.{near}")
+
+
+def _unquoted(text: str) -> object:
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(text)
+
+
+def _options(kind: inspect.Type) -> tuple[inspect.Type, ...]:
+    return kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+
+
+def _fits(value: object, kind: inspect.Type) -> bool:
+    for option in _options(kind):
+        if isinstance(option, inspect.LiteralType) and value in option.values:
+            return True
+        if isinstance(option, inspect.IntType) and isinstance(value, int) and not isinstance(value, bool):
+            return True
+        if isinstance(option, inspect.FloatType) and isinstance(value, (int, float)) and not isinstance(value, bool):
+            return isfinite(value)
+        if isinstance(option, inspect.StrType) and isinstance(value, str):
+            return True
+        if isinstance(option, inspect.BoolType) and isinstance(value, bool):
+            return True
+        if isinstance(option, inspect.TupleType) and isinstance(value, (list, tuple)):
+            items = zip(value, option.item_types, strict=False)
+            return len(value) == len(option.item_types) and all(_fits(item, of) for item, of in items)
+    return False
+
+
+def _allowed(kind: inspect.Type) -> str:
+    words: list[str] = []
+    for option in _options(kind):
+        if isinstance(option, inspect.LiteralType):
+            quoted = [show(value) for value in option.values]
+            words.append(quoted[0] if len(quoted) == 1 else "one of " + ", ".join(quoted))
+        elif isinstance(option, inspect.IntType):
+            words.append("a whole number")
+        elif isinstance(option, inspect.FloatType):
+            words.append("a number")
+        elif isinstance(option, inspect.StrType):
+            words.append("text in quotes")
+        elif isinstance(option, inspect.BoolType):
+            words.append("true or false")
+        elif isinstance(option, inspect.TupleType):
+            words.append("[" + ", ".join(_allowed(of) for of in option.item_types) + "]")
+        elif isinstance(option, inspect.VarTupleType):
+            words.append(f"a list of {_plural(_allowed(option.item_type))}")
+        elif isinstance(option, (inspect.StructType, inspect.UnionType)):
+            words.append("a table")
+    return " or ".join(words)
+
+
+def _plural(words: str) -> str:
+    return {"a whole number": "whole numbers", "a number": "numbers", "a table": "tables"}.get(words, words)
+
+
+def _is_name(name: str) -> bool:
+    plain = name.replace(".", "").replace("_", "").replace("-", "")
+    return 0 < len(name) <= 64 and plain.isascii() and plain.isalnum() and name[0].isalnum()

@@ -1,0 +1,66 @@
+"""Writes an experiment as TOML and reads it back: what a run folder keeps and the coordinator is started with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from adamctl.config.experiment import Experiment
+from adamctl.config.load import load_experiment
+
+FILE_NAME = "experiment.toml"
+
+
+def to_toml(experiment: Experiment) -> str:
+    """Returns the whole experiment, defaults included, as TOML. What is unset is left out."""
+    return "\n".join(_table(msgspec.to_builtins(experiment), ())) + "\n"
+
+
+def write_resolved(experiment: Experiment, folder: Path) -> Path:
+    """Writes `experiment.toml` into a run folder and returns its path."""
+    path = folder / FILE_NAME
+    path.write_text(to_toml(experiment), encoding="utf-8")
+    return path
+
+
+def read_resolved(path: str | Path) -> Experiment:
+    """Reads an experiment that stands by itself: neither flags nor the environment change it.
+
+    Raises:
+        ConfigurationError: as `load_experiment`.
+    """
+    return load_experiment(path).experiment
+
+
+def _table(values: dict[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+    """Yields lines: plain values first, then tables, then arrays of tables, as TOML wants them."""
+    later: list[tuple[str, Any]] = []
+    for key, value in values.items():
+        if isinstance(value, dict) or (isinstance(value, (list, tuple)) and value and isinstance(value[0], dict)):
+            later.append((key, value))
+        elif value is not None:
+            yield f"{key} = {_value(value)}"
+    for key, value in later:
+        inner = (*path, key)
+        name = ".".join(inner)
+        if isinstance(value, dict):
+            yield f"\n[{name}]"
+            yield from _table(value, inner)
+        else:
+            for item in value:
+                yield f"\n[[{name}]]"
+                yield from _table(item, inner)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    return repr(value)

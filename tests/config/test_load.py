@@ -1,0 +1,178 @@
+"""What an experiment file may say, and what is said of one that is wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from adamctl.config.check import show, structure_problems
+from adamctl.config.experiment import Experiment
+from adamctl.config.load import load_experiment, parse_setting
+from adamctl.errors import ConfigurationError
+
+GOOD = """\
+name = "small"
+[data]
+format = "idx"
+source = "mnist"
+[model]
+input = [28, 28, 1]
+[[model.layers]]
+type = "conv2d"
+filters = 10
+kernel = 5
+[[model.layers]]
+type = "softmax"
+units = 10
+[optimizer]
+type = "sgd"
+lr = 0.05
+[train]
+passes = 3
+batch = 32
+[cluster]
+workers = 2
+"""
+
+
+def write(folder: Path, text: str = GOOD) -> Path:
+    path = folder / "exp.toml"
+    path.write_text(text)
+    return path
+
+
+def refusal(folder: Path, old: str, new: str) -> str:
+    assert old in GOOD
+    path = write(folder, GOOD.replace(old, new, 1))
+    with pytest.raises(ConfigurationError) as caught:
+        load_experiment(path)
+    return str(caught.value).replace(str(folder) + "/", "")
+
+
+def test_a_good_file(tmp_path: Path) -> None:
+    experiment = load_experiment(write(tmp_path)).experiment
+    assert (experiment.name, experiment.train.passes, experiment.cluster.workers) == ("small", 3, 2)
+    assert experiment.train.n_fetch == 1
+    assert len(experiment.model.layers) == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("batch = 32", "bacth = 32", 'exp.toml:19: train.bacth: unknown key. Did you mean "batch"?'),
+        ("batch = 32", "lr = 0.1", 'exp.toml:19: train.lr: unknown key. Did you mean "optimizer.lr"?'),
+        ("[train]", "[trian]", 'exp.toml:17: trian: unknown key. Did you mean "train"?'),
+        ("batch = 32", 'batch = "32"', 'found "32"; expected a whole number. Write it without quotes: 32.'),
+        ("batch = 32", "batch = 1.5", "train.batch: found 1.5; expected a whole number."),
+        ("batch = 32", "batch = true", "train.batch: found true; expected a whole number."),
+        ("batch = 32", "batch = 0", "train.batch: found 0; expected a whole number, at least 1."),
+        ("batch = 32", "pass_fraction = 0.0", "found 0.0; expected a number, above 0 and at most 1."),
+        ("batch = 32", "pass_fraction = 1.5", "exp.toml:19: train.pass_fraction: found 1.5"),
+        ("lr = 0.05", "lr = nan", "exp.toml:16: optimizer.lr: found nan; expected a number."),
+        ('"sgd"', '"adagard"', 'expected one of "adagrad", "momentum", "sgd". Did you mean "adagrad"?'),
+        ('"conv2d"', '"conv3d"', 'exp.toml:8: model.layers[0].type: found "conv3d"; expected one of "conv2d"'),
+        ('type = "conv2d"\n', "", "exp.toml:7: model.layers[0].type: missing; expected one of"),
+        ("kernel = 5", "kernel = [5, 5, 5]", "expected a whole number or [a whole number, a whole number]"),
+        ("kernel = 5", "kernel = 50", "exp.toml:7: model.layers[0]: a window of 50x50 does not fit"),
+        ("kernel = 5\n", "", "model.layers[0].kernel: missing; a conv2d layer needs kernel"),
+        ("units = 10", "units = -1", "exp.toml:11: model.layers[1]: units must be at least 1; found -1"),
+        ("units = 10", "unist = 10", 'Did you mean "units"?'),
+        ("input = [28, 28, 1]", "input = [28, 28]", "exp.toml:6: model.input: expected [features] or"),
+        ("input = [28, 28, 1]", 'input = "28"', 'found "28"; expected a list of whole numbers.'),
+        ('"softmax"', '"dense"', "model.loss: cross_entropy needs softmax as the last layer"),
+        ('name = "small"', 'name = "../up"', 'exp.toml:1: name: found "../up"; expected letters, digits'),
+        ('name = "small"', "", "exp.toml: name: missing; an experiment needs name = text in quotes."),
+        ('name = "small"', "name = = 1", "exp.toml:1: not valid TOML"),
+        ('"idx"', '"digits"', "exp.toml:3: data.format: found"),
+        ('source = "mnist"\n', "", "data.source: format = \"idx\" needs a path"),
+        ("workers = 2", "replication = 2", "exp.toml:21: cluster.replication: found 2 copies on 1 servers"),
+        ("workers = 2", "ps = 2\nreplication = 2", "found 2; only 1 is available in this version"),
+        ("workers = 2", "threads = \"auot\"", 'expected a whole number or "auto". Did you mean "auto"?'),
+        ("batch = 32", 'evaluate_on = "validation"', "data.validation is 0; set data.validation"),
+    ],
+)
+def test_one_clear_message(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    message = refusal(tmp_path, old, new)
+    assert expected in message
+    assert message.startswith("exp.toml")
+
+
+def test_all_problems_are_listed_at_once(tmp_path: Path) -> None:
+    message = refusal(tmp_path, "passes = 3\nbatch = 32", "passes = 0\nbatch = 0")
+    assert [line.split(": ")[1] for line in message.splitlines()] == ["train.passes", "train.batch"]
+
+
+def test_a_missing_file_names_the_nearest(tmp_path: Path) -> None:
+    write(tmp_path)
+    with pytest.raises(ConfigurationError, match=r'no such experiment file\. Did you mean ".*exp\.toml"'):
+        load_experiment(tmp_path / "epx.toml")
+
+
+def test_a_folder_and_a_binary_file_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        load_experiment(tmp_path)
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigurationError, match="UTF-8"):
+        load_experiment(binary)
+
+
+def test_precedence_flag_environment_file_default(tmp_path: Path) -> None:
+    environment = {"ADAMCTL_OPTIMIZER__LR": "0.2", "ADAMCTL_TRAIN__BATCH": "64", "ADAMCTL_CONTROLLER": "tcp://h:1"}
+    loaded = load_experiment(write(tmp_path), settings=[parse_setting("optimizer.lr=0.3")], environment=environment)
+    assert loaded.experiment.optimizer.lr == 0.3
+    assert loaded.experiment.train.batch == 64
+    kinds = {key: loaded.origins[key].kind for key in ("optimizer.lr", "train.batch", "train.passes", "train.n_push")}
+    assert kinds == {
+        "optimizer.lr": "flag", "train.batch": "environment", "train.passes": "file", "train.n_push": "default",
+    }
+    assert loaded.origins["train.passes"].place.endswith("exp.toml:18")
+
+
+def test_messages_about_flags_and_variables_name_them(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"^--set train\.bacth: train\.bacth: unknown key\. Did you mean"):
+        load_experiment(path, settings=[parse_setting("train.bacth=3")])
+    with pytest.raises(ConfigurationError, match=r"^ADAMCTL_TRAIN__BATCH: train\.batch: found \"many\""):
+        load_experiment(path, environment={"ADAMCTL_TRAIN__BATCH": "many"})
+    with pytest.raises(ConfigurationError, match="expected KEY=VALUE"):
+        parse_setting("optimizer.lr")
+
+
+def test_settings_reach_into_layers(tmp_path: Path) -> None:
+    loaded = load_experiment(write(tmp_path), settings=[parse_setting("model.layers.0.filters=4")])
+    assert loaded.experiment.model.layers[0].filters == 4  # type: ignore[union-attr]
+    with pytest.raises(ConfigurationError, match="expected a position from 0 to 1; found 7"):
+        load_experiment(write(tmp_path), settings=[parse_setting("model.layers.7.filters=4")])
+
+
+def test_text_that_looks_like_a_number_stays_text_where_text_is_expected(tmp_path: Path) -> None:
+    assert load_experiment(write(tmp_path), settings=[parse_setting("name=2014")]).experiment.name == "2014"
+
+
+def test_search_folders_flag_then_environment_then_file(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD.replace("[model]", 'search = ["/c"]\n[model]'))
+    loaded = load_experiment(path, search=["/a"], environment={"ADAMCTL_DATA": "/b:/a"})
+    assert loaded.experiment.data.search == ("/a", "/b", "/c")
+    assert str(loaded.origins["data.search"]) == "flag --data"
+
+
+def test_a_path_is_found_beside_the_experiment(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "data.npz").touch()
+    path = write(tmp_path, GOOD.replace('"mnist"', '"./sub/data.npz"').replace('"idx"', '"npz"'))
+    assert load_experiment(path).experiment.data.source == str((tmp_path / "sub" / "data.npz").resolve())
+
+
+def test_nothing_but_the_environment_given_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADAMCTL_TRAIN__BATCH", "64")
+    assert load_experiment(write(tmp_path)).experiment.train.batch == 32
+
+
+def test_values_are_shown_as_toml_writes_them() -> None:
+    assert [show(value) for value in (True, "a", [1, "b"], 0.5)] == ["true", '"a"', '[1, "b"]', "0.5"]
+
+
+def test_every_default_is_within_its_range() -> None:
+    values = {"name": "x", "model": {"input": [1], "layers": [{"type": "softmax", "units": 2}]}}
+    assert structure_problems(values) == []
+    assert Experiment.__struct_fields__[0] == "name"

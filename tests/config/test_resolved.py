@@ -1,0 +1,47 @@
+"""A resolved experiment reads back as itself."""
+
+import tomllib
+from pathlib import Path
+
+from adamctl.config.experiment import (
+    ClusterConfig,
+    DataConfig,
+    Experiment,
+    OptimizerConfig,
+    ScheduleConfig,
+    TrainConfig,
+)
+from adamctl.config.resolved import read_resolved, to_toml, write_resolved
+from adamctl.model.description import Conv2D, Dense, Dropout, MaxPool2D, Model, Softmax
+
+
+def experiment() -> Experiment:
+    layers = (
+        Conv2D(4, (3, 5), stride=2, padding="same", activation="relu", init="he"),
+        MaxPool2D(2, stride=(1, 2)),
+        Dropout(0.5),
+        Dense(8, activation="tanh"),
+        Softmax(3),
+    )
+    return Experiment(
+        name="round-trip",
+        model=Model((9, 9, 1), layers),
+        seed=2**40,
+        data=DataConfig(format="npz", source='/data/with "quotes"\\and\nlines.npz', search=("/a b", "/ü")),
+        optimizer=OptimizerConfig(lr=1e-05, schedule=ScheduleConfig(type="one_cycle", warmup=0.25)),
+        train=TrainConfig(target=0.99, local_lr=0.0, evaluate_every=0.25),
+        cluster=ClusterConfig(threads=3, ps=2),
+    )
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    path = write_resolved(experiment(), tmp_path)
+    assert path.name == "experiment.toml"
+    assert read_resolved(path) == experiment()
+
+
+def test_defaults_are_written_and_unset_values_are_not() -> None:
+    plain = Experiment(name="plain", model=Model((4,), (Softmax(2),)))
+    values = tomllib.loads(to_toml(plain))
+    assert values["train"]["n_push"] == 1
+    assert "target" not in values["train"]
