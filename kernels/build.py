@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from adamctl.kernels.backend import Backend
 from adamctl.kernels.conv2d import Conv2D
+from adamctl.kernels.convpool import ConvPool
 from adamctl.kernels.dense import Dense
 from adamctl.kernels.dropout import Dropout
 from adamctl.kernels.maxpool2d import MaxPool2D
@@ -41,10 +42,17 @@ def build_layers(
     model: Model, shapes: tuple[LayerShape, ...], tensors: tuple[Tensor, ...], backend: Backend
 ) -> tuple[NetworkLayer, ...]:
     """Returns the operations of a model in order."""
-    layers = []
+    layers: list[NetworkLayer] = []
     for shape in shapes:
         owned = tuple(index for index, tensor in enumerate(tensors) if tensor.layer == shape.index)
-        layers.append(NetworkLayer(shape, _operation(model, shape, backend), owned))
+        operation = _operation(model, shape, backend)
+        if backend == "numba" and layers and isinstance(operation, MaxPool2D):
+            before = layers[-1]
+            if isinstance(before.operation, Conv2D):
+                fused = ConvPool(before.operation, operation)
+                layers[-1] = NetworkLayer(before.shape, fused, before.tensors)
+                continue
+        layers.append(NetworkLayer(shape, operation, owned))
     return tuple(layers)
 
 

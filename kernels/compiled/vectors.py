@@ -1,0 +1,168 @@
+"""Pieces of a convolution written for vector registers, as LLVM instructions on vectors of eight float32.
+
+Loops over Python arrays leave it to the compiler to find the registers, and it does not keep a block of sums in them.
+These pieces say so: each is expanded in place where a compiled kernel calls it. Arrays are 1-D float32, offsets and
+steps are counted in elements, and nothing is checked. Eight lanes fill an AVX register; wider or narrower machines
+split or join them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+LANES = 8
+_FLOATS = ir.VectorType(ir.FloatType(), LANES)
+_INTEGERS = ir.VectorType(ir.IntType(32), LANES)
+_UNALIGNED = 4
+
+
+def _address(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
+    data = cgutils.create_struct_proxy(array_type)(context, builder, array).data
+    return builder.gep(data, [index])
+
+
+def _load(builder: Any, address: Any, vector: Any = _FLOATS) -> Any:
+    return builder.load(builder.bitcast(address, vector.as_pointer()), align=_UNALIGNED)
+
+
+def _store(builder: Any, value: Any, address: Any) -> None:
+    builder.store(value, builder.bitcast(address, value.type.as_pointer()), align=_UNALIGNED)
+
+
+def _spread(builder: Any, scalar: Any, vector: Any = _FLOATS) -> Any:
+    """Returns a vector with the scalar in every lane."""
+    undefined = ir.Constant(vector, ir.Undefined)
+    first = builder.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
+    lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), None)
+    return builder.shuffle_vector(first, undefined, lanes)
+
+
+def _multiply_add(builder: Any, left: Any, right: Any, total: Any) -> Any:
+    product = builder.fmul(left, right, flags=("contract",))
+    return builder.fadd(product, total, flags=("contract",))
+
+
+def _plus(builder: Any, start: Any, number: Any, step: Any) -> Any:
+    return builder.add(start, builder.mul(number, step))
+
+
+@intrinsic
+def window_sums(
+    typing: Any, x: Any, x_at: Any, x_row: Any, x_step: Any, w: Any, w_at: Any, w_step: Any,
+    rows: Any, run: Any, out: Any, out_at: Any, pixels: Any, vectors: Any,
+) -> Any:  # fmt: skip
+    """Sums of `pixels` neighbouring windows for 8 * `vectors` maps, all held in registers (both counts literal).
+
+    out[out_at + p*w_step + m] = sum over dy < rows, t < run of x[x_at + p*x_step + dy*x_row + t] *
+    w[w_at + (dy*run + t)*w_step + m].
+    """
+    if not isinstance(pixels, types.IntegerLiteral) or not isinstance(vectors, types.IntegerLiteral):
+        return None
+    count, width = pixels.literal_value, vectors.literal_value
+    size = types.intp
+    signature = types.void(x, size, size, size, w, size, size, size, size, out, size, pixels, vectors)
+
+    def expand(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        x_, x_at_, x_row_, x_step_, w_, w_at_, w_step_, rows_, run_, out_, out_at_, _, _ = arguments
+        zero = ir.Constant(_FLOATS, None)
+        sums = [
+            [cgutils.alloca_once_value(builder, zero) for _ in range(width)] for _ in range(count)
+        ]
+        for place in (place for line in sums for place in line):
+            builder.store(zero, place)
+        number = lambda value: ir.Constant(out_at_.type, value)  # noqa: E731
+        with cgutils.for_range(builder, rows_, intp=out_at_.type) as dy:
+            x_line = _plus(builder, x_at_, dy.index, x_row_)
+            w_line = _plus(builder, w_at_, builder.mul(dy.index, run_), w_step_)
+            with cgutils.for_range(builder, run_, intp=out_at_.type) as t:
+                w_tap = _plus(builder, w_line, t.index, w_step_)
+                weights = [
+                    _load(builder, _address(context, builder, signature.args[4], w_,
+                                            builder.add(w_tap, number(LANES * v))))
+                    for v in range(width)
+                ]  # fmt: skip
+                x_tap = builder.add(x_line, t.index)
+                for p in range(count):
+                    at = _plus(builder, x_tap, number(p), x_step_)
+                    value = _spread(builder, builder.load(_address(context, builder, signature.args[0], x_, at)))
+                    for v in range(width):
+                        total = _multiply_add(builder, value, weights[v], builder.load(sums[p][v]))
+                        builder.store(total, sums[p][v])
+        for p in range(count):
+            line = _plus(builder, out_at_, number(p), w_step_)
+            for v in range(width):
+                at = builder.add(line, number(LANES * v))
+                _store(builder, builder.load(sums[p][v]), _address(context, builder, signature.args[9], out_, at))
+        return context.get_dummy_value()
+
+    return signature, expand
+
+
+@intrinsic
+def add_scaled(
+    typing: Any, target: Any, target_at: Any, target_row: Any, source: Any, source_at: Any, source_row: Any,
+    scale: Any, rows: Any, vectors: Any,
+) -> Any:  # fmt: skip
+    """target[target_at + r*target_row + i] += scale * source[source_at + r*source_row + i], i < 8 * vectors."""
+    size = types.intp
+    signature = types.void(target, size, size, source, size, size, types.float32, size, size)
+
+    def expand(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target_, target_at_, target_row_, source_, source_at_, source_row_, scale_, rows_, vectors_ = arguments
+        factor = _spread(builder, scale_)
+        lanes = ir.Constant(target_at_.type, LANES)
+        with cgutils.for_range(builder, rows_, intp=target_at_.type) as row:
+            to_line = _plus(builder, target_at_, row.index, target_row_)
+            from_line = _plus(builder, source_at_, row.index, source_row_)
+            with cgutils.for_range(builder, vectors_, intp=target_at_.type) as vector:
+                offset = builder.mul(vector.index, lanes)
+                to = _address(context, builder, signature.args[0], target_, builder.add(to_line, offset))
+                at = _address(context, builder, signature.args[3], source_, builder.add(from_line, offset))
+                _store(builder, _multiply_add(builder, factor, _load(builder, at), _load(builder, to)), to)
+        return context.get_dummy_value()
+
+    return signature, expand
+
+
+@intrinsic
+def window_largest(
+    typing: Any, x: Any, x_at: Any, x_row: Any, x_step: Any, rows: Any, columns: Any,
+    place: Any, place_row: Any, place_step: Any, best: Any, where: Any, out_at: Any,
+) -> Any:  # fmt: skip
+    """The largest of a window for eight maps, and its place; NaN is largest, of equals the first one in row order.
+
+    best[out_at + i] = max over dy < rows, dx < columns of x[x_at + dy*x_row + dx*x_step + i];
+    where[out_at + i] = place + dy*place_row + dx*place_step of that maximum (int32).
+    """
+    size = types.intp
+    signature = types.void(x, size, size, size, size, size, size, size, size, best, where, size)
+
+    def expand(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        x_, x_at_, x_row_, x_step_, rows_, columns_, place_, place_row_, place_step_, best_, where_, at_ = arguments
+        narrow = lambda value: builder.trunc(value, ir.IntType(32))  # noqa: E731
+        first = _load(builder, _address(context, builder, signature.args[0], x_, x_at_))
+        held = cgutils.alloca_once_value(builder, first)
+        held_place = cgutils.alloca_once_value(builder, _spread(builder, narrow(place_), _INTEGERS))
+        builder.store(first, held)
+        builder.store(_spread(builder, narrow(place_), _INTEGERS), held_place)
+        with cgutils.for_range(builder, rows_, intp=at_.type) as dy:
+            with cgutils.for_range(builder, columns_, intp=at_.type) as dx:
+                at = _plus(builder, _plus(builder, x_at_, dy.index, x_row_), dx.index, x_step_)
+                value = _load(builder, _address(context, builder, signature.args[0], x_, at))
+                number = _plus(builder, _plus(builder, place_, dy.index, place_row_), dx.index, place_step_)
+                old = builder.load(held)
+                larger = builder.fcmp_unordered(">", value, old)
+                better = builder.and_(larger, builder.fcmp_ordered("ord", old, old))
+                builder.store(builder.select(better, value, old), held)
+                places = _spread(builder, narrow(number), _INTEGERS)
+                builder.store(builder.select(better, places, builder.load(held_place)), held_place)
+        _store(builder, builder.load(held), _address(context, builder, signature.args[9], best_, at_))
+        _store(builder, builder.load(held_place), _address(context, builder, signature.args[10], where_, at_))
+        return context.get_dummy_value()
+
+    return signature, expand

@@ -1,0 +1,114 @@
+"""A convolution and the max-pooling behind it as one operation: outputs = max over windows of f(conv2d(inputs)).
+
+Without numba it is the two operations one after the other. Compiled, one image at a time goes through both while it
+is in cache, the convolution's sums stay in registers, and backward follows only the pixels that won their window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.kernels.activations import CODES, activate
+from adamctl.kernels.backend import compiled
+from adamctl.kernels.conv2d import Conv2D
+from adamctl.kernels.maxpool2d import MaxPool2D
+from adamctl.kernels.operation import Array, Buffers, Operation, empty_buffers
+
+LANES = 8  # float32 in one vector of `adamctl.kernels.compiled.vectors`
+
+
+def round_up(size: int) -> int:
+    """Returns the next multiple of a vector's lanes."""
+    return -(-size // LANES) * LANES
+
+
+class ConvPool(Operation):
+    """Images [n, height, width, channels], outputs [n, pooled rows, pooled columns, filters]; compiled only."""
+
+    def __init__(self, convolution: Conv2D, pooling: MaxPool2D) -> None:
+        super().__init__(convolution.input_shape, pooling.output_shape, convolution.parameters)
+        self.convolution, self.pooling = convolution, pooling
+        self.activation = convolution.activation.activation
+        self._code = CODES[self.activation]
+        self._compiled = compiled("convolution")
+        height, width, channels = convolution.input_shape
+        self._padded_shape = (height + sum(convolution.pad_rows), width + sum(convolution.pad_columns), channels)
+        rows, columns, filters = convolution.output_shape
+        places = (*convolution.kernel, *convolution.stride, convolution.pad_rows[0], convolution.pad_columns[0])
+        pool = (*pooling.size, *pooling.stride)
+        extents = (height, width, channels, filters, *places, *self._padded_shape[:2], rows, columns, *pool)
+        self._geometry = np.array(extents, np.int64)
+
+    def allocate(
+        self, batch_max: int, needs_input_error: bool = True, dtype: type[np.floating] = np.float32
+    ) -> Buffers:
+        if dtype != np.float32:
+            raise ValueError(f"{type(self).__name__}: expected float32; found {dtype}")
+        buffers = empty_buffers(self, batch_max, needs_input_error, np.float32)
+        filters, kernel_height, kernel_width, channels = self.parameters[0]
+        taps, lanes = self.convolution.window, round_up(filters)
+        runs = filters * kernel_height * round_up(kernel_width * channels)
+        rows, columns, _ = self.convolution.output_shape
+        padded = int(np.prod(self._padded_shape)) + LANES  # whole vectors are read at the last pixels
+        sizes = {
+            "padded": padded,
+            "padded_error": padded,
+            "packed": taps * lanes,
+            "sums": rows * columns * lanes,
+            "best": lanes,
+            "runs": runs,
+            "gradient_runs": runs,
+        }
+        for name, size in sizes.items():
+            buffers.scratch[name] = np.zeros(size, np.float32)
+        buffers.scratch["where"] = np.zeros(lanes, np.int32)
+        buffers.scratch["winner"] = np.zeros((batch_max, *self.output_shape), np.int32)
+        return buffers
+
+    def forward(
+        self,
+        inputs: Array,
+        weights: Sequence[Array],
+        buffers: Buffers,
+        training: bool,
+        generator: np.random.Generator,
+    ) -> Array:
+        self._check("inputs", inputs, self.input_shape)
+        batch, scratch = len(inputs), buffers.scratch
+        outputs = buffers.output[:batch]
+        weight = weights[0].reshape(len(weights[1]), self.convolution.window)
+        self._compiled.forward(
+            inputs, weight, weights[1], outputs, scratch["winner"][:batch], scratch["padded"], scratch["packed"],
+            scratch["sums"], scratch["best"], scratch["where"], self._geometry, self._code,
+        )  # fmt: skip
+        if self._code > CODES["relu"]:
+            activate(self.activation, outputs)
+        return outputs
+
+    def backward(
+        self,
+        output_error: Array,
+        inputs: Array,
+        weights: Sequence[Array],
+        gradients: Sequence[Array | None],
+        buffers: Buffers,
+        needs_input_error: bool = True,
+    ) -> Array | None:
+        self._check("output error", output_error, self.output_shape)
+        batch, scratch = len(inputs), buffers.scratch
+        filters, taps = len(weights[1]), self.convolution.window
+        gradient, bias_gradient = gradients
+        if gradient is None or bias_gradient is None:
+            raise ValueError(f"{type(self).__name__}: expected arrays for both gradients; found None")
+        winner: NDArray[np.int32] = scratch["winner"][:batch].reshape(-1, filters)  # type: ignore[assignment]
+        image_errors = buffers.input_error[:batch] if needs_input_error else inputs[:0].copy()
+        self._compiled.backward(
+            inputs, weights[0].reshape(filters, taps), buffers.output[:batch].reshape(-1, filters),
+            output_error.reshape(-1, filters), gradient.reshape(filters, taps), bias_gradient, image_errors,
+            winner, int(needs_input_error), scratch["padded"], scratch["padded_error"], scratch["runs"],
+            scratch["gradient_runs"], self._geometry, self._code,
+        )  # fmt: skip
+        return image_errors if needs_input_error else None
