@@ -1,0 +1,258 @@
+"""How every other role uses the configuration service: the interface, and the client that speaks to a controller."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from adamctl.errors import ConfigurationError, DeadlineError, ProtocolError, RemoteError, UnreachableError
+from adamctl.net.transport import Body, Connection, Transport
+from adamctl.roles.controller.core_state import Changes
+from adamctl.roles.controller.interface import (
+    SILENCE_S,
+    ConfigurationStore,
+    Membership,
+    Waiting,
+    follow,
+    nodes,
+    nodes_of,
+    read_record,
+    wait_for,
+)
+from adamctl.roles.controller.memory import MemoryConfigurationStore
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import (
+    ConfigChanges,
+    ConfigCompareAndSetReply,
+    ConfigCompareAndSetRequest,
+    ConfigEntry,
+    ConfigReadReply,
+    ConfigReadRequest,
+    ConfigWatchReply,
+    ConfigWatchRequest,
+    Empty,
+    Hello,
+    Message,
+    NodeBeaconRequest,
+    NodeLeaveRequest,
+    NodeRegisterReply,
+    NodeRegisterRequest,
+)
+
+__all__ = [
+    "Changes",
+    "ConfigurationStore",
+    "ControllerClient",
+    "Membership",
+    "MemoryConfigurationStore",
+    "Waiting",
+    "follow",
+    "nodes",
+    "nodes_of",
+    "read_record",
+    "wait_for",
+]
+
+ReplyT = TypeVar("ReplyT", bound=Message)
+_ENTRIES = msgspec.msgpack.Decoder(list[ConfigEntry])
+_RETRY_FIRST_S = 0.05
+_RETRY_MAX_S = 1.0
+_AGAIN = (ErrorCode.DEADLINE_PASSED, ErrorCode.SHUTTING_DOWN, ErrorCode.NOT_READY)
+
+
+class ControllerClient:
+    """`ConfigurationStore` and `Membership` over the network.
+
+    Keeps one connection, makes a new one when it is lost (trying the addresses in turn) and sends a request again until
+    it is answered or its deadline has passed. Everything it sends is safe to send twice: a compare-and-set carries a
+    session and a sequence number, which the controllers remember.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        addresses: Sequence[str],
+        hello: Callable[[], Hello],
+        *,
+        deadline_s: float = 30.0,
+        attempt_s: float = 5.0,
+        session: str | None = None,
+        log: logging.Logger | None = None,
+    ) -> None:
+        """
+        Args:
+            addresses: of the controllers, at least one.
+            hello: gives the identity to connect with.
+            deadline_s: for every call that is not given its own.
+            attempt_s: after this long without an answer the connection counts as dead and is made anew.
+            session: a name that no other client ever uses; random if left out.
+        """
+        if not addresses:
+            raise ConfigurationError("no controller's address is known; give --controller or ADAMCTL_CONTROLLER")
+        self.addresses = tuple(addresses)
+        self.deadline_s = deadline_s
+        self.attempt_s = attempt_s
+        self._transport = transport
+        self._hello = hello
+        self._log = log or logging.getLogger("adamctl.controller.client")
+        self._connection: Connection | None = None
+        self._connecting = asyncio.Lock()
+        self._next_address = 0
+        self._changing = asyncio.Lock()  # one compare-and-set at a time, so that sequence numbers arrive in order
+        self._session = session or secrets.token_hex(12)
+        self._sessions_used = 0
+        self._sequence = 0
+
+    # --- ConfigurationStore -----------------------------------------------------------------------------------------
+
+    async def read(self, prefix: str) -> tuple[int, list[ConfigEntry]]:
+        reply, entries = await self._call(ConfigReadRequest(prefix), ConfigReadReply)
+        return reply.revision, entries
+
+    async def compare_and_set(self, changes: ConfigChanges) -> ConfigCompareAndSetReply:
+        body = (msgspec.msgpack.encode(changes),)
+        async with self._changing:
+            for _ in range(2):
+                self._sequence += 1
+                request = ConfigCompareAndSetRequest(self._session, self._sequence)
+                attempts = _Attempts()
+                try:
+                    reply, _ = await self._call(request, ConfigCompareAndSetReply, body, attempts=attempts)
+                    return reply
+                except RemoteError as error:
+                    # Refused at the first attempt, it was never applied: the controllers have forgotten our session.
+                    if error.code != ErrorCode.CLIENT_EVICTED or attempts.made > 1:
+                        raise
+                    self._sessions_used += 1
+                    self._session = f"{self._session.partition('+')[0]}+{self._sessions_used}"
+                    self._sequence = 0
+        raise RemoteError(ErrorCode.CLIENT_EVICTED, "the controllers forget our session as soon as it begins")
+
+    async def watch(self, prefix: str, after_revision: int, wait_s: float) -> Changes:
+        request = ConfigWatchRequest(prefix, after_revision, wait_s)
+        reply, entries = await self._call(request, ConfigWatchReply, wait_s=wait_s)
+        return Changes(reply.revision, tuple(entries), reply.deleted, reply.reset)
+
+    # --- Membership -------------------------------------------------------------------------------------------------
+
+    async def register(self, request: NodeRegisterRequest, *, deadline_s: float | None = None) -> NodeRegisterReply:
+        try:
+            reply, _ = await self._call(request, NodeRegisterReply, deadline_s=deadline_s)
+        except RemoteError as error:
+            if error.code == ErrorCode.BAD_CONFIGURATION:
+                raise ConfigurationError(str(error)) from error
+            raise
+        return reply
+
+    async def beacon(self, node: str, incarnation: int, *, deadline_s: float | None = None) -> None:
+        await self._call(NodeBeaconRequest(node, incarnation), Empty, deadline_s=deadline_s)
+
+    async def leave(self, node: str, incarnation: int, *, deadline_s: float | None = None) -> None:
+        await self._call(NodeLeaveRequest(node, incarnation), Empty, deadline_s=deadline_s)
+
+    # --- the connection ---------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Closes the connection. The client can be used again afterwards."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def _call(
+        self,
+        message: Message,
+        kind: type[ReplyT],
+        body: Body = (),
+        *,
+        deadline_s: float | None = None,
+        wait_s: float = 0.0,
+        attempts: _Attempts | None = None,
+    ) -> tuple[ReplyT, list[ConfigEntry]]:
+        """Sends a request until it is answered; `wait_s` is how long the controller may keep it on purpose."""
+        loop = asyncio.get_running_loop()
+        attempts = attempts or _Attempts()
+        allowed_s = (self.deadline_s if deadline_s is None else deadline_s) + wait_s
+        until_s = loop.time() + allowed_s
+        pause_s = _RETRY_FIRST_S
+        with Waiting(f"the controller at {self._where()}", patience_s=SILENCE_S + wait_s, log=self._log):
+            while True:
+                remaining_s = until_s - loop.time()
+                if remaining_s <= 0:
+                    raise UnreachableError(
+                        f"the controller at {self._where()} did not answer within {allowed_s:g} s "
+                        f"({attempts.problem}); is it running, and is --controller its address?"
+                    )
+                try:
+                    return await self._attempt(message, kind, body, min(self.attempt_s + wait_s, remaining_s), attempts)
+                except ProtocolError:
+                    raise
+                except UnreachableError as error:
+                    attempts.problem = str(error)
+                except RemoteError as error:
+                    if error.code not in _AGAIN:
+                        raise
+                    attempts.problem = str(error)
+                await asyncio.sleep(max(0.0, min(pause_s, until_s - loop.time())))
+                pause_s = min(2 * pause_s, _RETRY_MAX_S)
+
+    async def _attempt(
+        self, message: Message, kind: type[ReplyT], body: Body, deadline_s: float, attempts: _Attempts
+    ) -> tuple[ReplyT, list[ConfigEntry]]:
+        connection = await self._connected(deadline_s)
+        attempts.made += 1
+        try:
+            reply = await connection.request(message, body, deadline_s=deadline_s)
+        except DeadlineError:
+            await self._drop(connection)
+            raise
+        entries: list[ConfigEntry] = []
+        if len(reply.body):
+            try:
+                entries = _ENTRIES.decode(reply.body)
+            except msgspec.MsgspecError as error:
+                raise ProtocolError(f"malformed reply from the controller at {connection.peer_name}: {error}") from error
+            finally:
+                reply.release()
+        if not isinstance(reply.message, kind):
+            raise ProtocolError(f"the controller at {connection.peer_name} answered {type(reply.message).__name__}")
+        return reply.message, entries
+
+    async def _connected(self, deadline_s: float) -> Connection:
+        async with self._connecting:
+            if self._connection is not None and not self._connection.closed:
+                return self._connection
+            address = self.addresses[self._next_address % len(self.addresses)]
+            try:
+                self._connection = await self._transport.connect(address, self._hello(), deadline_s=deadline_s)
+            except UnreachableError:
+                self._next_address += 1
+                raise
+            peer = self._connection.peer
+            if peer.role != "controller":
+                await self.close()
+                raise ConfigurationError(
+                    f"expected a controller at {address}, found {peer.role} {peer.node}; give --controller its address"
+                )
+            return self._connection
+
+    async def _drop(self, connection: Connection) -> None:
+        if self._connection is connection:
+            self._connection = None
+            self._next_address += 1
+        await connection.close()
+
+    def _where(self) -> str:
+        return ", ".join(self.addresses)
+
+
+class _Attempts:
+    """How often one request has been sent, and what went wrong last."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self.problem = "no connection"

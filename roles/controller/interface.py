@@ -1,0 +1,184 @@
+"""What every role sees of the configuration service, whoever stands behind it, and what is often done with it.
+
+Keys and their values are listed in `adamctl.config.records`. All calls are made on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from adamctl.config.records import NodeRecord
+from adamctl.errors import DamagedDataError, UnreachableError
+from adamctl.roles.controller.core_state import Changes
+from adamctl.wire.messages import (
+    ConfigChanges,
+    ConfigCompareAndSetReply,
+    ConfigEntry,
+    NodeRegisterReply,
+    NodeRegisterRequest,
+)
+
+SILENCE_S = 2.0
+"""A wait longer than this is logged: for whom, where, since when."""
+SILENCE_REPEAT_S = 10.0
+WATCH_S = 20.0
+RecordT = TypeVar("RecordT", bound=msgspec.Struct)
+ResultT = TypeVar("ResultT")
+
+_log = logging.getLogger("adamctl.controller.client")
+
+
+class ConfigurationStore(Protocol):
+    """A small, strongly consistent store of keys: one controller now, Paxos or etcd behind the same calls later.
+
+    Every call raises UnreachableError (DeadlineError) when the service does not answer in time.
+    """
+
+    async def read(self, prefix: str) -> tuple[int, list[ConfigEntry]]:
+        """Returns the store's revision and all entries whose key starts with `prefix`, sorted by key; linearizable."""
+        ...
+
+    async def compare_and_set(self, changes: ConfigChanges) -> ConfigCompareAndSetReply:
+        """Makes all changes at one new revision if every condition holds, else none of them.
+
+        Applied at most once, however often the network makes it be sent. Changes nothing if `reply.conflicts` names
+        keys. After an UnreachableError it may or may not have been applied: read before doing it again.
+
+        Raises:
+            RemoteError: BAD_MESSAGE (a malformed key), OVER_QUOTA (the store is full).
+        """
+        ...
+
+    async def watch(self, prefix: str, after_revision: int, wait_s: float) -> Changes:
+        """Waits up to `wait_s` seconds for a change under `prefix` after a revision.
+
+        Returns the changed entries as they are now and the keys that are gone; nothing of both if the time ran out.
+        With `reset` the history is gone and `entries` are all there are. Watch on from the returned `revision`.
+        """
+        ...
+
+
+class Membership(Protocol):
+    """How a process becomes a member of the cluster and stays one. Only the driver uses it."""
+
+    async def register(self, request: NodeRegisterRequest, *, deadline_s: float) -> NodeRegisterReply:
+        """Raises ConfigurationError if the name is taken by a living process."""
+        ...
+
+    async def beacon(self, node: str, incarnation: int, *, deadline_s: float) -> None:
+        """Raises RemoteError with STALE_INCARNATION if this process is no longer the member of this name."""
+        ...
+
+    async def leave(self, node: str, incarnation: int, *, deadline_s: float) -> None: ...
+
+
+async def follow(store: ConfigurationStore, prefix: str, *, wait_s: float = WATCH_S) -> AsyncIterator[Changes]:
+    """Yields all entries of a prefix first (`reset`), then every change, without a gap. Never ends by itself."""
+    revision, entries = await store.read(prefix)
+    yield Changes(revision, tuple(entries), (), True)
+    while True:
+        changes = await store.watch(prefix, revision, wait_s)
+        revision = changes.revision
+        if changes.reset or changes.entries or changes.deleted:
+            yield changes
+
+
+async def read_record(store: ConfigurationStore, key: str, kind: type[RecordT]) -> tuple[RecordT, int] | None:
+    """Returns the record under a key and its revision, or None if there is no such key.
+
+    Raises:
+        DamagedDataError: the value is not such a record.
+    """
+    _, entries = await store.read(key)
+    for entry in entries:
+        if entry.key == key:
+            return _decode(entry, kind), entry.revision
+    return None
+
+
+async def nodes(store: ConfigurationStore, role: str | None = None) -> list[NodeRecord]:
+    """Returns the living nodes, of one role or of all, sorted by name."""
+    _, entries = await store.read("/nodes/")
+    return nodes_of(entries, role)
+
+
+def nodes_of(entries: Sequence[ConfigEntry], role: str | None = None) -> list[NodeRecord]:
+    """Returns the node records among entries."""
+    records = [_decode(entry, NodeRecord) for entry in entries if entry.key.startswith("/nodes/")]
+    return [record for record in records if role is None or record.role == role]
+
+
+async def wait_for(
+    store: ConfigurationStore,
+    prefix: str,
+    predicate: Callable[[list[ConfigEntry]], ResultT | None],
+    deadline_s: float,
+    describe: str,
+) -> ResultT:
+    """Waits until `predicate` of all entries of a prefix returns something other than None or False; returns that.
+
+    Args:
+        describe: what is waited for, as in "two parameter servers"; stands in the log after 2 s and in the error.
+
+    Raises:
+        UnreachableError: not within `deadline_s` seconds.
+    """
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + deadline_s
+    with Waiting(describe):
+        revision, entries = await store.read(prefix)
+        while True:
+            result = predicate(entries)
+            if result is not None and result is not False:
+                return result
+            remaining_s = until_s - loop.time()
+            if remaining_s <= 0:
+                raise UnreachableError(f"waited {deadline_s:g} s for {describe}, in vain")
+            changes = await store.watch(prefix, revision, min(remaining_s, WATCH_S))
+            if changes.reset or changes.entries or changes.deleted:
+                revision, entries = await store.read(prefix)
+            else:
+                revision = changes.revision
+
+
+class Waiting:
+    """`with Waiting("a at b"):` logs that we wait, and since when, if the block takes longer than 2 s."""
+
+    def __init__(self, describe: str, *, patience_s: float = SILENCE_S, log: logging.Logger = _log) -> None:
+        self.describe = describe
+        self._patience_s = patience_s
+        self._log = log
+        self._handle: asyncio.TimerHandle | None = None
+        self._started_s = 0.0
+
+    def __enter__(self) -> Waiting:
+        loop = asyncio.get_running_loop()
+        self._started_s = loop.time()
+        self._handle = loop.call_later(self._patience_s, self._warn)
+        return self
+
+    def _warn(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._log.warning("waiting for %s, for %.0f s now", self.describe, loop.time() - self._started_s)
+        self._handle = loop.call_later(SILENCE_REPEAT_S, self._warn)
+
+    def __exit__(self, *_: object) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+
+
+def _decode(entry: ConfigEntry, kind: type[RecordT]) -> RecordT:
+    try:
+        return msgspec.msgpack.decode(entry.value, type=kind)
+    except msgspec.MsgspecError as error:
+        raise DamagedDataError(
+            f"the configuration's {entry.key} is not a {kind.__name__}: {error}; it was written by another version "
+            "of adamctl or by hand; delete or rewrite it"
+        ) from error
+
+
