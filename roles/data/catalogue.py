@@ -1,0 +1,136 @@
+"""Data sets known by a bare name: their files, checksums and where they come from; and where a source is found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from adamctl.config.experiment import DataConfig
+from adamctl.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class CatalogueFile:
+    """One file, as its publisher offers it. Checksums are hex digits."""
+
+    name: str
+    size_bytes: int
+    md5: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class CatalogueEntry:
+    """A data set. `mirrors` are base addresses that end in a slash; they are tried in order."""
+
+    name: str
+    format: str
+    about: str
+    licence: str
+    files: tuple[CatalogueFile, ...]
+    mirrors: tuple[str, ...]
+
+
+CATALOGUE: Final[dict[str, CatalogueEntry]] = {
+    "mnist": CatalogueEntry(
+        name="mnist",
+        format="idx",
+        about="handwritten digits, 60,000 training and 10,000 test images of 28 x 28 bytes",
+        licence="CC BY-SA 3.0 (Y. LeCun, C. Cortes)",
+        files=(
+            CatalogueFile(
+                "train-images-idx3-ubyte.gz",
+                9912422,
+                "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            ),
+            CatalogueFile(
+                "train-labels-idx1-ubyte.gz",
+                28881,
+                "d53e105ee54ea40749a09fcbcd1e9432",
+                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            ),
+            CatalogueFile(
+                "t10k-images-idx3-ubyte.gz",
+                1648877,
+                "9fb629c4189551a2d022fa330f9573f3",
+                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            ),
+            CatalogueFile(
+                "t10k-labels-idx1-ubyte.gz",
+                4542,
+                "ec29112dd5afa0611ce80d1b7f02629c",
+                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+            ),
+        ),
+        mirrors=(
+            "https://ossci-datasets.s3.amazonaws.com/mnist/",
+            "https://storage.googleapis.com/cvdf-datasets/mnist/",
+            "http://yann.lecun.com/exdb/mnist/",
+        ),
+    ),
+}
+
+
+def find_source(config: DataConfig, search: Iterable[str] = ()) -> Path | None:
+    """Returns where the data of a configuration are; None for `digits`, which installs with scikit-learn.
+
+    A path (anything with a slash, or ~) is taken as it is. A bare name is looked up in `config.search`, then in
+    `search`, first match wins: DIR/NAME, for npz also DIR/NAME.npz, or DIR itself where it holds the named data set's
+    files.
+
+    Raises:
+        ConfigurationError: not there; the message says where it was looked for and, for a data set of the catalogue,
+            which files, from where, with which checksums, and the command that fetches them.
+    """
+    if config.format == "digits":
+        return None
+    source = config.source
+    if "/" in source or source.startswith("~") or source in (".", ".."):
+        path = Path(source).expanduser()
+        if path.exists():
+            return path
+        raise ConfigurationError(f"data.source: {path} does not exist (looked for from {Path.cwd()})")
+    folders = tuple(dict.fromkeys((*config.search, *search)))
+    for folder in (Path(name).expanduser() for name in folders):
+        if found := _find_in(folder, source, config.format):
+            return found
+    raise ConfigurationError(_not_found(source, folders))
+
+
+def _find_in(folder: Path, name: str, format: str) -> Path | None:
+    if (folder / name).exists():
+        return folder / name
+    if format == "npz" and (folder / f"{name}.npz").exists():
+        return folder / f"{name}.npz"
+    entry = CATALOGUE.get(name)
+    if entry is not None and all(_have(folder, file.name) for file in entry.files):
+        return folder
+    return None
+
+
+def _have(folder: Path, name: str) -> bool:
+    return (folder / name).is_file() or (folder / name.removesuffix(".gz")).is_file()
+
+
+def _not_found(name: str, folders: tuple[str, ...]) -> str:
+    where = f"looked in {', '.join(folders)}" if folders else "no folder to look in was given"
+    advice = "--data DIR or ADAMCTL_DATA names the folders to look in"
+    entry = CATALOGUE.get(name)
+    if entry is None:
+        known = ", ".join(sorted(CATALOGUE))
+        return (
+            f"data.source: no data set called {name!r} was found ({where}). {advice}; a path has a slash in it, "
+            f"as in ./{name}; names that can be fetched: {known}"
+        )
+    target = folders[0] if folders else "DIR"
+    lines = [
+        f"data.source: the data set {name!r} was not found ({where}).",
+        f"It consists of these files, which belong into {target}/{name}:",
+    ]
+    lines += [f"  {file.name}  {file.size_bytes} bytes  md5 {file.md5}  sha256 {file.sha256}" for file in entry.files]
+    lines += ["from any of:", *(f"  {mirror}" for mirror in entry.mirrors)]
+    lines += [f"This fetches and verifies them: adamctl data fetch {name} --data {target}", f"({advice}.)"]
+    return "\n".join(lines)

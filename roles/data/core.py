@@ -1,0 +1,268 @@
+"""What the data servers decide, without reading a file: order, splits, ranges, memory, what to prepare ahead.
+
+Everything here is a pure function of its arguments or a small state machine, so that any number of data servers agree
+on which example is where in a pass without talking to each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from itertools import pairwise
+from typing import Final, Generic, Literal, NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.config.experiment import DataConfig
+from adamctl.wire.constants import BODY_ALIGNMENT_BYTES, BODY_BYTES_MAX
+
+FILE_ORDER: Final = -1  # the pass number that means: in the order of the files
+ELEMENT_BYTES: Final = 4
+_ORDER_STREAM: Final = 0x4441_5441 << 32  # "DATA": keeps these Philox streams apart from those of initial weights
+_VALIDATION_STREAM: Final = 0x5641_4C49 << 32  # "VALI"
+
+Split = Literal["train", "validation", "test"]
+SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")
+Indices = NDArray[np.int64]
+
+
+class Range(NamedTuple):
+    """Examples [start, stop) of a split in the order of a pass."""
+
+    split: str
+    pass_number: int
+    start: int
+    stop: int
+
+
+# --- identity and order ---------------------------------------------------------------------------------------------
+
+
+def dataset_identity(config: DataConfig, input_shape: Sequence[int], seed: int) -> str:
+    """Returns the name of a data set in reads: 32 hex digits, equal on every server that is asked for the same."""
+    material = msgspec.msgpack.encode([msgspec.to_builtins(config), list(input_shape), seed])
+    return hashlib.blake2b(material, digest_size=16).hexdigest()
+
+
+def split_validation(examples: int, share: float, seed: int) -> tuple[Indices, Indices]:
+    """Returns (training, validation): disjoint ascending file indices that together are all training examples."""
+    held_out = round(examples * share)
+    drawn = _permutation(examples, seed, _VALIDATION_STREAM)
+    return np.sort(drawn[held_out:]), np.sort(drawn[:held_out])
+
+
+def pass_order(examples: int, seed: int, pass_number: int) -> Indices:
+    """Returns the order in which a pass visits `examples` examples; FILE_ORDER gives 0, 1, 2, ...
+
+    A fresh random order each pass, the same on every server for the same (seed, pass).
+    """
+    if pass_number == FILE_ORDER:
+        return np.arange(examples, dtype=np.int64)
+    return _permutation(examples, seed, _ORDER_STREAM ^ pass_number)
+
+
+def _permutation(examples: int, seed: int, stream: int) -> Indices:
+    """Sorts random keys: the raw output of Philox never changes between numpy versions, `Generator.permutation` may."""
+    bits = np.random.Philox(key=np.array([seed & (2**64 - 1), stream & (2**64 - 1)], np.uint64))
+    return np.argsort(bits.random_raw(examples), kind="stable").astype(np.int64, copy=False)
+
+
+# --- ranges ---------------------------------------------------------------------------------------------------------
+
+
+def body_layout(examples: int, example_elements: int) -> tuple[int, int]:
+    """Returns (offset of the labels, length of the body) in bytes: float32 images, then aligned int32 labels."""
+    images_bytes = examples * example_elements * ELEMENT_BYTES
+    labels_offset = -(-images_bytes // BODY_ALIGNMENT_BYTES) * BODY_ALIGNMENT_BYTES
+    return labels_offset, labels_offset + examples * ELEMENT_BYTES
+
+
+def examples_per_read_max(example_elements: int) -> int:
+    """Returns how many examples fit into one body; 0 if not even one does."""
+    return (BODY_BYTES_MAX - BODY_ALIGNMENT_BYTES) // ((example_elements + 1) * ELEMENT_BYTES)
+
+
+def range_problem(asked: Range, examples: dict[str, int], example_elements: int) -> str | None:
+    """Returns why a range cannot be read, or None if it can."""
+    if asked.split not in examples:
+        return f"expected one of the splits {', '.join(examples)}, found {asked.split!r}"
+    count = examples[asked.split]
+    if asked.pass_number < FILE_ORDER:
+        return f"expected a pass number >= {FILE_ORDER}, found {asked.pass_number}"
+    if not 0 <= asked.start < asked.stop <= count:
+        return (
+            f"expected 0 <= start < stop <= {count}, the examples of {asked.split!r}, "
+            f"found start {asked.start} and stop {asked.stop}"
+        )
+    most = examples_per_read_max(example_elements)
+    if asked.stop - asked.start > most:
+        return f"expected at most {most} examples in one read, found {asked.stop - asked.start}: read it in parts"
+    return None
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+
+class CachePlan(NamedTuple):
+    """What to keep of one file split.
+
+    `ready`: all examples, normalised float32. `raw`: the first `examples` decoded, as the source has them (each is
+    needed once per pass in a random order, so which ones stay does not matter, and never replacing any keeps the most
+    hits). `none`: the source holds its values in memory itself and making them ready is cheap.
+    """
+
+    form: Literal["ready", "raw", "none"]
+    examples: int
+    size_bytes: int
+
+
+def plan_cache(
+    examples: int, example_elements: int, *, raw_item_bytes: int, resident: bool, budget_bytes: int
+) -> CachePlan:
+    """Decides what to keep of `examples` examples within `budget_bytes`.
+
+    `resident` says that the source holds raw values (`raw_item_bytes` each) in memory already.
+    """
+    ready_bytes = examples * example_elements * ELEMENT_BYTES
+    if ready_bytes <= budget_bytes:
+        return CachePlan("ready", examples, ready_bytes)
+    example_bytes = example_elements * raw_item_bytes
+    kept = min(examples, max(budget_bytes, 0) // example_bytes)
+    if resident or kept == 0:
+        return CachePlan("none", 0, 0)
+    return CachePlan("raw", kept, kept * example_bytes)
+
+
+class Holder(NamedTuple):
+    """An open data set, how much memory it holds, and for how long nobody has read from it."""
+
+    dataset: str
+    size_bytes: int
+    idle_s: float
+
+
+def datasets_to_close(holders: Sequence[Holder], wanted_bytes: int, budget_bytes: int, idle_s_min: float) -> list[str]:
+    """Returns idle data sets, least recently used first, whose end makes room for `wanted_bytes` more.
+
+    A data set that was read less than `idle_s_min` ago is never closed for another one's sake. Closing is harmless: a
+    client that comes back is told UNKNOWN_DATASET and opens it again.
+    """
+    missing = sum(holder.size_bytes for holder in holders) + wanted_bytes - budget_bytes
+    closed = []
+    for holder in sorted(holders, key=lambda holder: -holder.idle_s):
+        if missing <= 0 or holder.idle_s < idle_s_min:
+            break
+        closed.append(holder.dataset)
+        missing -= holder.size_bytes
+    return closed
+
+
+# --- what to prepare ahead ------------------------------------------------------------------------------------------
+
+
+class _Stream:
+    """What was asked of one split in one pass: recent starts (at most `RECENT`), lowest and highest of all."""
+
+    RECENT: Final = 16
+
+    def __init__(self, start: int) -> None:
+        self.starts: OrderedDict[int, None] = OrderedDict()
+        self.lowest = self.highest = start
+
+    def add(self, start: int) -> None:
+        self.starts[start] = None
+        self.starts.move_to_end(start)
+        if len(self.starts) > self.RECENT:
+            self.starts.popitem(last=False)
+        self.lowest = min(self.lowest, start)
+        self.highest = max(self.highest, start)
+
+    def stride(self, length: int) -> int:
+        """The distance of neighbouring ranges: their length, or more where other servers read what is between."""
+        ordered = sorted(self.starts)
+        gaps = [after - before for before, after in pairwise(ordered)]
+        return max(min(gaps, default=length), length)
+
+
+class AheadPlanner:
+    """After a range was asked for, says which ones will be next.
+
+    Several workers ask in about the order of the pass, and several servers share a pass range by range: so the next
+    ranges are the highest start seen plus multiples of the smallest distance seen; past the end, the next pass begins.
+    """
+
+    STREAMS: Final = 64
+
+    def __init__(self, depth: int) -> None:
+        """`depth` is how many ranges are kept ahead."""
+        self.depth = depth
+        self._streams: OrderedDict[tuple[str, str, int], _Stream] = OrderedDict()
+
+    def asked(self, dataset: str, asked: Range, examples: int) -> list[Range]:
+        """Notes a read and returns the ranges to prepare, nearest first; `examples` is the size of the split."""
+        key = (dataset, asked.split, asked.pass_number)
+        stream = self._streams.setdefault(key, _Stream(asked.start))
+        self._streams.move_to_end(key)
+        if len(self._streams) > self.STREAMS:
+            self._streams.popitem(last=False)
+        stream.add(asked.start)
+        length = asked.stop - asked.start
+        if asked.stop == examples and asked.start in stream.starts and len(stream.starts) > 1:
+            length = max(length, min(stream.stride(1), examples))  # the last range of a pass may be a short one
+        stride = stream.stride(length)
+        ahead: list[Range] = []
+        start, pass_number = stream.highest + stride, asked.pass_number
+        while len(ahead) < self.depth:
+            if start >= examples:
+                if asked.pass_number == FILE_ORDER or pass_number > asked.pass_number:
+                    break
+                start, pass_number = stream.lowest, pass_number + 1
+            ahead.append(Range(asked.split, pass_number, start, min(start + length, examples)))
+            start += stride
+        return ahead
+
+    def forget(self, dataset: str) -> None:
+        """Drops what was noted of a data set."""
+        for key in [key for key in self._streams if key[0] == dataset]:
+            del self._streams[key]
+
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+
+
+class Ledger(Generic[KeyT]):
+    """Books of prepared ranges within a bound in bytes; the least recently used ones go first.
+
+    Invariant: `used_bytes` is the sum of what is in the books, and <= `bytes_max`.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.used_bytes = 0
+        self._sizes: OrderedDict[KeyT, int] = OrderedDict()
+
+    def __contains__(self, key: KeyT) -> bool:
+        return key in self._sizes
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def admit(self, key: KeyT, size_bytes: int) -> list[KeyT] | None:
+        """Books a new key and returns the ones that were dropped for it; None (nothing changed) if it can never fit."""
+        if size_bytes > self.bytes_max:
+            return None
+        self.remove(key)
+        dropped = []
+        while self.used_bytes + size_bytes > self.bytes_max:
+            oldest, oldest_bytes = self._sizes.popitem(last=False)
+            self.used_bytes -= oldest_bytes
+            dropped.append(oldest)
+        self._sizes[key] = size_bytes
+        self.used_bytes += size_bytes
+        return dropped
+
+    def remove(self, key: KeyT) -> None:
+        self.used_bytes -= self._sizes.pop(key, 0)

@@ -1,0 +1,157 @@
+"""Folders of JPEG or PNG files, one folder per class, decoded with Pillow (the `image` extra)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels
+
+TEST_SHARE: Final = 0.2
+_ENDINGS: Final = (".jpg", ".jpeg", ".png")
+_MODES: Final = {1: "L", 3: "RGB"}
+
+
+class ImageFolderSource:
+    """Images as bytes [height, width, channels], decoded when they are loaded.
+
+    Every image is scaled so that it just covers the model's input, then cropped around its centre; grey images become
+    RGB or colour images grey as the input's channels say. `folder/CLASS/*.jpg` or `folder/train/CLASS/*.jpg` and
+    `folder/test/CLASS/*.jpg`; without a test folder, the files whose name has a hash in the lowest `TEST_SHARE` are the
+    test set: adding files never moves an old one to the other side. Other files are left alone.
+    """
+
+    format = "imagefolder"
+    dtype = np.dtype(np.uint8)
+    value_max = 255.0
+    resident = False
+
+    def __init__(self, folder: Path, input_shape: Sequence[int]) -> None:
+        """Raises ConfigurationError: no Pillow, no images, unequal classes, or an input that is not an image's."""
+        _pillow()
+        if len(input_shape) != 3 or input_shape[2] not in _MODES:
+            raise ConfigurationError(
+                f"folders of images need a model input of [height, width, 1] or [height, width, 3], found {list(input_shape)}"
+            )
+        self.example_shape = tuple(input_shape)
+        self.classes, self._paths, self._labels = _list_images(folder)
+        self.stored_bytes = sum(path.stat().st_size for paths in self._paths.values() for path in paths)
+        self.resident_bytes = sum(labels.nbytes for labels in self._labels.values())
+
+    def labels(self, split: FileSplit) -> Labels:
+        return self._labels[split]
+
+    def paths(self, split: FileSplit) -> list[Path]:
+        """Returns the files of a split in order."""
+        return self._paths[split]
+
+    def load(self, split: FileSplit, indices: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """Raises DamagedDataError with the file's name if one cannot be decoded."""
+        paths = self._paths[split]
+        for row, index in enumerate(indices):
+            out[row] = decode_image(paths[index], self.example_shape)
+
+
+def decode_image(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Returns one image as bytes of `shape` [height, width, channels], scaled to cover it and cropped at the centre.
+
+    Raises:
+        DamagedDataError: the file is missing or cannot be decoded whole; the message names it.
+    """
+    image_module = _pillow()
+    height, width, channels = shape
+    try:
+        with image_module.open(path) as image:
+            image.draft(_MODES[channels], (width, height))  # JPEG: decode at 1/2, 1/4 or 1/8 where that is enough
+            image.load()
+            if image.mode.startswith("I"):  # 16-bit grey: Pillow would clip it at 255
+                image = image_module.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+            image = image.convert(_MODES[channels])
+            scale = max(width / image.width, height / image.height)
+            wide, high = max(width, round(image.width * scale)), max(height, round(image.height * scale))
+            if (wide, high) != image.size:
+                image = image.resize((wide, high), image_module.Resampling.BILINEAR)
+            left, top = (wide - width) // 2, (high - height) // 2
+            return np.asarray(image.crop((left, top, left + width, top + height)), np.uint8).reshape(shape)
+    except (OSError, ValueError, SyntaxError, EOFError, image_module.DecompressionBombError) as error:
+        raise DamagedDataError(
+            f"{path}: expected a whole JPEG or PNG image, found: {error}; repair the file or take it away"
+        ) from error
+
+
+def image_size(path: Path) -> tuple[int, int, int]:
+    """Returns (height, width, channels) as the file's header says; 3 channels for anything with colour.
+
+    Raises:
+        DamagedDataError: the header cannot be read.
+    """
+    image_module = _pillow()
+    try:
+        with image_module.open(path) as image:
+            grey = image.mode in ("1", "L") or image.mode.startswith("I")
+            return image.height, image.width, 1 if grey else 3
+    except (OSError, ValueError, SyntaxError, image_module.DecompressionBombError) as error:
+        raise DamagedDataError(f"{path}: expected a JPEG or PNG image, found: {error}") from error
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ConfigurationError(
+            "folders of images are decoded with Pillow, which is not installed here: pip install 'adamctl[image]'"
+        ) from error
+    return Image
+
+
+def _list_images(
+    folder: Path,
+) -> tuple[tuple[str, ...], dict[FileSplit, list[Path]], dict[FileSplit, Labels]]:
+    if not folder.is_dir():
+        raise ConfigurationError(f"expected a folder with one folder of images per class, found a file: {folder}")
+    train_folder = folder / "train" if (folder / "train").is_dir() else folder
+    test_folder = folder / "test" if train_folder != folder and (folder / "test").is_dir() else None
+    classes = _class_names(train_folder)
+    if test_folder is not None and (unknown := set(_class_names(test_folder)) - set(classes)):
+        raise ConfigurationError(
+            f"{test_folder}: expected classes that {train_folder} has ({', '.join(classes)}), found {', '.join(sorted(unknown))}"
+        )
+    paths: dict[FileSplit, list[Path]] = {split: [] for split in FILE_SPLITS}
+    labels: dict[FileSplit, list[int]] = {split: [] for split in FILE_SPLITS}
+    for label, name in enumerate(classes):
+        found = list(_images(train_folder / name))
+        if not found:
+            raise ConfigurationError(f"{train_folder / name}: expected JPEG or PNG files of class {name!r}, found none")
+        placed = [("test" if test_folder is None and _is_test(path) else "train", path) for path in found]
+        if test_folder is not None and (test_folder / name).is_dir():
+            placed += [("test", path) for path in _images(test_folder / name)]
+        for split in FILE_SPLITS:
+            chosen = [path for side, path in placed if side == split]
+            paths[split] += chosen
+            labels[split] += [label] * len(chosen)
+    return classes, paths, {split: np.array(numbers, np.int32) for split, numbers in labels.items()}
+
+
+def _class_names(folder: Path) -> tuple[str, ...]:
+    names = tuple(sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")))
+    if not names:
+        raise ConfigurationError(f"{folder}: expected one folder of JPEG or PNG files per class, found no folder")
+    return names
+
+
+def _images(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()):
+        if path.suffix.lower() in _ENDINGS and not path.name.startswith(".") and path.is_file():
+            yield path
+
+
+def _is_test(path: Path) -> bool:
+    """Decides by class and file name, so the same on every machine."""
+    digest = hashlib.blake2b(f"{path.parent.name}/{path.name}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < TEST_SHARE * 2**64

@@ -1,0 +1,132 @@
+"""What every reader gives: a `Source` of examples, and the checks that all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.errors import ConfigurationError, DamagedDataError
+
+FileSplit = Literal["train", "test"]
+FILE_SPLITS: tuple[FileSplit, ...] = ("train", "test")
+Labels = NDArray[np.int32]
+
+
+class Source(Protocol):
+    """Examples as their files hold them, not yet scaled. Methods may be called from several threads at once.
+
+    Attributes:
+        format: the name in DataConfig.format.
+        classes: names of the classes; a label is an index into it.
+        example_shape: shape of one example, equal to the model's input where one was given.
+        dtype: of the values: uint8 where the files hold bytes, else float32.
+        value_max: what `scale = "unit"` divides by: 255 for bytes, 1 where values stay as they are.
+        resident: True if all values are in memory, so that `load` only copies; False if `load` decodes files.
+        resident_bytes: memory that the source itself holds.
+        stored_bytes: size of the files.
+    """
+
+    format: str
+    classes: tuple[str, ...]
+    example_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    value_max: float
+    resident: bool
+    resident_bytes: int
+    stored_bytes: int
+
+    def labels(self, split: FileSplit) -> Labels:
+        """Returns the labels of a split, int32 [examples], in file order; its length is the size of the split."""
+        ...
+
+    def load(self, split: FileSplit, indices: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """Writes examples into `out` [len(indices), *example_shape], float32 or this source's dtype.
+
+        Raises:
+            DamagedDataError: a file cannot be decoded; the message names it.
+        """
+        ...
+
+
+class TableSource:
+    """A source whose values are arrays in memory: [examples, *shape] and labels [examples] per split."""
+
+    resident = True
+
+    def __init__(
+        self,
+        format: str,
+        arrays: dict[FileSplit, tuple[NDArray[Any], Labels]],
+        *,
+        value_max: float,
+        stored_bytes: int,
+        input_shape: Sequence[int] | None,
+        origin: str,
+    ) -> None:
+        """Raises ConfigurationError if the examples do not have the model's input shape (None: any will do)."""
+        found = arrays["train"][0].shape[1:]
+        self.format = format
+        self.example_shape = matching_shape(found, input_shape, origin)
+        self._images = {split: images.reshape(len(images), -1) for split, (images, _) in arrays.items()}
+        self._labels = {split: labels for split, (_, labels) in arrays.items()}
+        count = 1 + max((int(labels.max()) for labels in self._labels.values() if len(labels)), default=-1)
+        self.classes = tuple(str(number) for number in range(count))
+        self.dtype = arrays["train"][0].dtype
+        self.value_max = value_max
+        self.stored_bytes = stored_bytes
+        self.resident_bytes = sum(images.nbytes + labels.nbytes for images, labels in arrays.values())
+
+    def labels(self, split: FileSplit) -> Labels:
+        return self._labels[split]
+
+    def load(self, split: FileSplit, indices: NDArray[np.int64], out: NDArray[Any]) -> None:
+        rows = out.reshape(len(indices), -1)
+        images = self._images[split]
+        if len(indices) and indices[-1] - indices[0] + 1 == len(indices) and (np.diff(indices) == 1).all():
+            rows[...] = images[indices[0] : indices[-1] + 1]
+        elif rows.dtype == images.dtype:
+            np.take(images, indices, axis=0, out=rows, mode="clip")  # clip: with "raise" numpy copies twice
+        else:
+            rows[...] = images[indices]
+
+
+def matching_shape(found: Sequence[int], wanted: Sequence[int] | None, origin: str) -> tuple[int, ...]:
+    """Returns the shape that examples are given in: the model's input, if examples of shape `found` can be seen so.
+
+    A grey image [h, w] is [h, w, 1]; a model whose input is a flat [features] takes images row by row.
+
+    Raises:
+        ConfigurationError: they cannot; the message says what both are.
+    """
+    natural = (*found, 1) if len(found) == 2 else tuple(found)
+    if wanted is None:
+        return natural
+    if tuple(wanted) == natural or tuple(wanted) == (prod(natural),):
+        return tuple(wanted)
+    raise ConfigurationError(
+        f"the model's input is {list(wanted)}, but the examples of {origin} are {list(natural)}: "
+        f"set model.input = {list(natural)}, or choose other data"
+    )
+
+
+def checked_labels(values: NDArray[Any], examples: int, origin: str) -> Labels:
+    """Returns labels as int32 [examples].
+
+    Raises:
+        DamagedDataError: not one whole number >= 0 per example.
+    """
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.shape != (examples,):
+        raise DamagedDataError(
+            f"{origin}: expected one label for each of {examples} examples, found an array of shape {list(values.shape)}"
+        )
+    if not np.issubdtype(values.dtype, np.integer):
+        raise DamagedDataError(f"{origin}: expected whole numbers as labels, found {values.dtype}")
+    if examples and (int(values.min()) < 0 or int(values.max()) >= 2**31):
+        raise DamagedDataError(f"{origin}: expected labels from 0, found {int(values.min())} to {int(values.max())}")
+    return values.astype(np.int32)

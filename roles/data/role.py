@@ -1,0 +1,22 @@
+"""The data server as a plug-in of the command line."""
+
+from __future__ import annotations
+
+from adamctl.roles.registry import Option, Role
+
+ROLE = Role(
+    name="data",
+    summary="Decode, shuffle and stream training examples ahead of need",
+    run="adamctl.roles.data.server:run",
+    options=(
+        Option(
+            "data",
+            "folder in which bare names such as mnist are looked up (ADAMCTL_DATA)",
+            str,
+            None,
+            multiple=True,
+        ),
+        Option("threads", "decoding threads; by default half of this machine's cores, at least 1", int, None),
+        Option("ahead", "ranges to prepare ahead of each pass's readers", int, 8),
+    ),
+)
