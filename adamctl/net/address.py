@@ -1,0 +1,111 @@
+"""Addresses as users write them: `tcp://host:port`, `host:port`, `unix:///path`, `memory://name`."""
+
+from __future__ import annotations
+
+import os
+import platform
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from adamctl.errors import ConfigurationError
+
+UNIX_PATH_BYTES_MAX = 103
+"""The shortest limit of the systems we run on (macOS: 104 with the final zero byte; Linux: 108)."""
+
+_EXPECTED = "expected tcp://host:port, host:port or unix:///path"
+
+
+class Address(NamedTuple):
+    """`scheme` is "tcp" (host, port), "unix" (path) or "memory" (path is the name)."""
+
+    scheme: str
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    def __str__(self) -> str:
+        return format_address(self)
+
+
+def parse_address(text: str) -> Address:
+    """Returns the address that `text` names; a bare `host:port` is TCP, port 0 any free port.
+
+    Raises:
+        ConfigurationError: malformed; the message says what was expected and found.
+    """
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        scheme, rest = "tcp", text
+    if scheme == "tcp":
+        return _parse_tcp(text, rest)
+    if scheme == "unix":
+        if not rest.startswith("/") or len(rest) == 1:
+            raise ConfigurationError(f"{_EXPECTED}, found {text!r}: the path must be absolute and name a file")
+        length = len(os.fsencode(rest))
+        if length > UNIX_PATH_BYTES_MAX:
+            raise ConfigurationError(
+                f"the path of a Unix socket may be {UNIX_PATH_BYTES_MAX} bytes long at most, "
+                f"that of {text!r} is {length}; choose a shorter folder"
+            )
+        return Address("unix", path=rest)
+    if scheme == "memory" and rest:
+        return Address("memory", path=rest)
+    raise ConfigurationError(f"{_EXPECTED}, found {text!r}")
+
+
+def _parse_tcp(text: str, rest: str) -> Address:
+    host, separator, port_text = rest.rstrip("/").rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ConfigurationError(f"{_EXPECTED}, found {text!r}: write an IPv6 host in brackets, as in tcp://[::1]:7070")
+    if not separator or not host or "/" in host or not port_text.isascii() or not port_text.isdigit():
+        raise ConfigurationError(f"{_EXPECTED}, found {text!r}")
+    port = int(port_text)
+    if port > 65535:
+        raise ConfigurationError(f"{_EXPECTED}, found {text!r}: ports go from 0 to 65535")
+    return Address("tcp", host=host, port=port)
+
+
+def format_address(address: Address) -> str:
+    """Returns the text that `parse_address` reads back."""
+    if address.scheme == "tcp":
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        return f"tcp://{host}:{address.port}"
+    return f"{address.scheme}://{address.path}"
+
+
+def prefer(addresses: Iterable[str], peer_host_id: str) -> str:
+    """Returns the address to reach a peer at: its Unix socket if that is on this machine and exists, else TCP.
+
+    Args:
+        addresses: what the peer listens on.
+        peer_host_id: what `host_id()` gave there.
+
+    Raises:
+        ConfigurationError: none of them can be used from here.
+    """
+    choices = [(text, parse_address(text)) for text in addresses]
+    for text, address in choices:
+        if address.scheme == "memory":
+            return text
+        if address.scheme == "unix" and peer_host_id == host_id() and Path(address.path).is_socket():
+            return text
+    for text, address in choices:
+        if address.scheme == "tcp":
+            return text
+    names = ", ".join(text for text, _ in choices) or "none"
+    raise ConfigurationError(
+        f"expected an address that can be reached from this machine, found {names}; add a tcp:// one"
+    )
+
+
+def host_id() -> str:
+    """Returns a name that two processes share exactly if they run on the same machine since the same start of it."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        boot = f"{uuid.getnode():012x}"
+    return f"{platform.node()}/{boot}"

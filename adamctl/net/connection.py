@@ -1,0 +1,324 @@
+"""The client's end of a connection: requests out, replies in, credit kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from adamctl.errors import AdamctlError, DeadlineError, ProtocolError, RemoteError, UnreachableError
+from adamctl.net.handshake import check_hello_reply, refusal
+from adamctl.net.limits import ClientLimits, admits
+from adamctl.net.pool import BufferPool, PooledBuffer
+from adamctl.net.protocol import FrameProtocol, Outgoing, body_views
+from adamctl.wire.codec import FrameHead, decode_message, encode_request
+from adamctl.wire.constants import Flag, Opcode
+from adamctl.wire.decoder import BodyTarget, Frame, discard_target
+from adamctl.wire.messages import OPCODE_OF_REQUEST, CreditGrant, ErrorReply, Hello, HelloReply, Message
+
+_EMPTY = memoryview(b"")
+
+
+class StreamReply:
+    """A reply. `received_into`: the body is in the buffers the caller gave, `body` is then empty unless it was one."""
+
+    __slots__ = ("_buffer", "body", "message", "received_into")
+
+    def __init__(self, message: Message, body: memoryview, buffer: PooledBuffer | None, received_into: bool) -> None:
+        self.message = message
+        self.body = body
+        self.received_into = received_into
+        self._buffer = buffer
+
+    def release(self) -> None:
+        """Gives the body's buffer back; does nothing for a body that is empty or the caller's own."""
+        if self._buffer is not None:
+            self._buffer.release()
+            self._buffer = None
+            self.body = _EMPTY
+
+
+class Pending:
+    """A request from the moment it is made: waiting for credit, then for its turn, then for its reply."""
+
+    __slots__ = (
+        "answer", "deadline", "into", "into_bytes", "message", "one_way", "outgoing", "request_id", "size_bytes", "timer",
+        "views",
+    )  # fmt: skip
+
+    def __init__(self, message: Message, views: list[memoryview], size_bytes: int, one_way: bool) -> None:
+        self.message = message
+        self.views = views
+        self.size_bytes = size_bytes
+        self.one_way = one_way
+        self.request_id = 0
+        self.into: list[memoryview] | None = None
+        self.into_bytes = 0
+        self.deadline = 0.0
+        self.answer: asyncio.Future[Any]
+        self.timer: asyncio.TimerHandle
+        self.outgoing: Outgoing | None = None
+
+
+class ClientProtocol(FrameProtocol):
+    """Requests by id. Frames of the server that answer nothing we asked, except CREDIT, end the connection."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, pool: BufferPool, limits: ClientLimits, address: str) -> None:
+        super().__init__(loop)
+        self.address = address
+        self._pool = pool
+        self._limits = limits
+        self._pending: dict[int, Pending] = {}  # sent or about to be, by request id
+        self._waiting: deque[Pending] = deque()  # for credit, first in first out
+        self._last_id = 0
+        self._credit_bytes = 0
+        self._in_flight: dict[int, int] = {}  # body bytes by request id, kept until the reply even if nobody waits
+        self._in_flight_bytes = 0
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    async def greet(self, hello: Hello, deadline_s: float) -> HelloReply:
+        """Says HELLO and returns the answer. Raises as `Transport.connect` does."""
+        self._credit_bytes = 1
+        try:
+            reply: HelloReply = (await self.call(hello, (), deadline_s, None)).message
+        except RemoteError as error:
+            raise refusal(self.address, ErrorReply(error.code, str(error))) from None
+        check_hello_reply(hello, reply, self.address)
+        self._credit_bytes = reply.credit_bytes
+        return reply
+
+    async def call(
+        self,
+        message: Message,
+        body: Sequence[Any],
+        deadline_s: float,
+        into: Sequence[memoryview] | None,
+        one_way: bool = False,
+    ) -> Any:
+        """Sends a request, waits for credit before and for its reply (one-way: for the kernel) after."""
+        if self.closing or self.lost.done():
+            raise self._gone()
+        views, size_bytes = body_views(body)
+        pending = Pending(message, views, size_bytes, one_way)
+        if into is not None:
+            pending.into, pending.into_bytes = body_views(into)
+        pending.deadline = self.loop.time() + deadline_s
+        pending.answer = self.loop.create_future()
+        pending.timer = self.loop.call_at(pending.deadline, self._expire, pending)
+        try:
+            if not self._waiting and self._admitted(pending):
+                self._submit(pending)
+            else:
+                self._waiting.append(pending)
+            return await pending.answer
+        finally:
+            pending.timer.cancel()
+            self._forget(pending)
+
+    def _admitted(self, pending: Pending) -> bool:
+        if max(len(self._pending), len(self._in_flight)) >= self._limits.requests_per_connection_max:
+            return False
+        return not pending.size_bytes or admits(self._in_flight_bytes, pending.size_bytes, self._credit_bytes)
+
+    def _submit(self, pending: Pending) -> None:
+        self._last_id += 1
+        request_id = pending.request_id = self._last_id
+        head = encode_request(
+            pending.message,
+            request_id,
+            deadline_s=pending.deadline - self.loop.time(),
+            body_bytes=pending.size_bytes,
+            one_way=pending.one_way,
+        )
+        self._in_flight_bytes += pending.size_bytes
+        on_sent = None
+        if pending.one_way:
+            on_sent = lambda: self._one_way_sent(pending)  # noqa: E731
+        else:
+            self._in_flight[request_id] = pending.size_bytes
+        self._pending[request_id] = pending
+        pending.outgoing = self.send(head, pending.views, pending.size_bytes, on_sent)
+
+    def _submit_waiting(self) -> None:
+        while self._waiting and self._admitted(self._waiting[0]):
+            pending = self._waiting.popleft()
+            if not pending.answer.done():
+                try:
+                    self._submit(pending)
+                except (ValueError, TypeError) as error:
+                    pending.answer.set_exception(error)
+
+    def _expire(self, pending: Pending) -> None:
+        if not pending.answer.done():
+            what = "its turn (credit)" if not pending.request_id else "an answer"
+            name = type(pending.message).__name__
+            pending.answer.set_exception(DeadlineError(f"{self.address}: {name} waited too long for {what}"))
+
+    def _forget(self, pending: Pending) -> None:
+        """The caller has its answer or has gone away: nothing may read or write its buffers from here on."""
+        if not pending.request_id:
+            if pending in self._waiting:
+                self._waiting.remove(pending)
+                self._submit_waiting()
+            return
+        if self._pending.pop(pending.request_id, None) is None:
+            return  # answered
+        if self.lost.done() or pending.outgoing is None:
+            return
+        if self.withdraw(pending.outgoing):
+            self._in_flight_bytes -= pending.size_bytes
+            self._in_flight.pop(pending.request_id, None)
+            self._submit_waiting()
+        elif pending.size_bytes and pending.outgoing in self._handed_over:
+            # The rest of the body would be sent after the caller has changed it.
+            self.end(
+                UnreachableError(f"{self.address}: a request was given up while its body was being sent"), at_once=True
+            )
+        current = self.decoder.current
+        if current is not None and current.token is pending:
+            self.decoder.discard_body()
+
+    def _answer(self, pending: Pending, reply: StreamReply | None) -> None:
+        if not pending.answer.done():
+            pending.answer.set_result(reply)
+        elif reply is not None:
+            reply.release()
+
+    def _one_way_sent(self, pending: Pending) -> None:
+        self._pending.pop(pending.request_id, None)
+        self._answer(pending, None)
+        self._submit_waiting()
+
+    # --- what comes in ----------------------------------------------------------------------------------------------
+
+    def allocate(self, head: FrameHead) -> BodyTarget | None:
+        if not head.flags & Flag.REPLY:
+            raise ProtocolError(f"{self.address} sent a request with a body to a client")
+        pending = self._pending.get(head.request_id)
+        if pending is None:
+            return discard_target(head.body_bytes)
+        if pending.into is not None and pending.into_bytes == head.body_bytes and not head.flags & Flag.ERROR:
+            return BodyTarget(pending.into, pending)
+        buffer = self._pool.try_allocate(head.body_bytes)
+        if buffer is None:
+            self._pool.when_released(lambda: self.loop.call_soon_threadsafe(self.resume_blocked))
+            return None
+        return BodyTarget((buffer.view,), buffer)
+
+    def handle_frame(self, frame: Frame) -> None:
+        head = frame.head
+        if not head.flags & Flag.REPLY:
+            if head.opcode != Opcode.CREDIT:
+                raise ProtocolError(f"{self.address} sent a {Opcode(head.opcode).name} request to a client")
+            grant = decode_message(head.opcode, head.flags, frame.typed_header)
+            assert isinstance(grant, CreditGrant)
+            if not 0 <= grant.released_bytes <= self._in_flight_bytes:
+                raise ProtocolError(f"{self.address} returned {grant.released_bytes} bytes of credit, more than it had")
+            self._in_flight_bytes -= grant.released_bytes
+            self._submit_waiting()
+            return
+        if head.request_id == 0 and head.flags & Flag.ERROR:
+            error = decode_message(head.opcode, head.flags, frame.typed_header)
+            assert isinstance(error, ErrorReply)
+            self.end(refusal(self.address, error), at_once=True)
+            return
+        if head.request_id > self._last_id:
+            raise ProtocolError(f"{self.address} answered request {head.request_id}, which was never made")
+        self._in_flight_bytes -= self._in_flight.pop(head.request_id, 0)
+        pending = self._pending.pop(head.request_id, None)
+        if pending is None:
+            self.release_target(frame.target)
+        elif pending.one_way:
+            raise ProtocolError(f"{self.address} answered a one-way request")
+        else:
+            self._deliver(pending, frame)
+        self._submit_waiting()
+
+    def _deliver(self, pending: Pending, frame: Frame) -> None:
+        head, target = frame.head, frame.target
+        try:
+            if head.opcode != OPCODE_OF_REQUEST[type(pending.message)]:
+                raise ProtocolError(
+                    f"{self.address} answered a {type(pending.message).__name__} with opcode {head.opcode}"
+                )
+            message = decode_message(head.opcode, head.flags, frame.typed_header)
+        except ProtocolError as error:
+            self.release_target(target)
+            if not pending.answer.done():
+                pending.answer.set_exception(error)
+            raise
+        if isinstance(message, ErrorReply):
+            self.release_target(target)
+            if not pending.answer.done():
+                pending.answer.set_exception(RemoteError(message.code, message.message, message.details))
+        elif target is None:
+            self._answer(
+                pending, StreamReply(message, _EMPTY, None, pending.into is not None and not pending.into_bytes)
+            )
+        elif isinstance(target.token, PooledBuffer):
+            self._answer(pending, StreamReply(message, target.token.view, target.token, False))
+        else:
+            body = target.segments[0] if len(target.segments) == 1 else _EMPTY
+            self._answer(pending, StreamReply(message, body, None, target.token is pending))
+
+    def release_target(self, target: BodyTarget | None) -> None:
+        if target is not None and isinstance(target.token, PooledBuffer):
+            target.token.release()
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def _gone(self) -> AdamctlError:
+        reason = self.reason
+        text = f"{self.address}: {reason or 'the connection is closed'}"
+        return type(reason)(text) if isinstance(reason, ProtocolError) else UnreachableError(text)
+
+    def disconnected(self) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for pending in (*self._pending.values(), *waiting):
+            if not pending.answer.done():
+                pending.answer.set_exception(self._gone())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        # One-way requests wait for the kernel alone; theirs must fail too, not be told that they were sent.
+        for frame in (*self._handed_over, *self._outgoing):
+            frame.on_sent = None
+        super().connection_lost(exc)
+
+
+class StreamConnection:
+    """A `Connection` over TCP or a Unix socket; made by `StreamTransport.connect`."""
+
+    def __init__(self, protocol: ClientProtocol, peer: HelloReply) -> None:
+        self._protocol = protocol
+        self.peer = peer
+        self.peer_name = f"{peer.role}/{peer.node}@{protocol.address}"
+
+    async def request(
+        self, message: Message, body: Sequence[Any] = (), *, deadline_s: float, into: Sequence[memoryview] | None = None
+    ) -> StreamReply:
+        """See `adamctl.net.transport.Connection.request`. After an error, what `into` holds is undefined."""
+        reply: StreamReply = await self._protocol.call(message, body, deadline_s, into)
+        return reply
+
+    async def send_one_way(self, message: Message, body: Sequence[Any] = (), *, deadline_s: float) -> None:
+        """Sends a request that is not answered, after waiting for credit; returns when the kernel has taken it.
+
+        Raises:
+            DeadlineError, UnreachableError, ProtocolError: as `request`.
+        """
+        await self._protocol.call(message, body, deadline_s, None, one_way=True)
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Body bytes of requests that the peer has not given credit back for."""
+        return self._protocol._in_flight_bytes
+
+    @property
+    def closed(self) -> bool:
+        return self._protocol.closing
+
+    async def close(self) -> None:
+        self._protocol.end(UnreachableError("closed on this side"))
+        await self._protocol.wait_lost()

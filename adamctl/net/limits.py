@@ -1,0 +1,60 @@
+"""What a server allows its peers, and a client its servers: every queue, buffer and wait has a bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from adamctl.errors import ConfigurationError
+from adamctl.wire.constants import BODY_BYTES_MAX
+
+
+@dataclass(frozen=True)
+class ServerLimits:
+    """Bounds of one server. A peer that reaches one waits; one that does not move at all is cut.
+
+    Attributes:
+        connections_max: connections that have said HELLO; one more is refused with OVER_QUOTA.
+        handshakes_max: connections that have not; one more cuts the oldest of them.
+        hello_timeout_s: silence before HELLO after which a connection is cut.
+        requests_per_connection_max: requests not answered yet (answers not yet sent count); more are not read.
+        credit_bytes: bodies of requests in flight that each client is told it may have.
+        memory_bytes_max: quota of the pool all bodies are received into.
+        frame_timeout_s: how long one frame may take from its first byte to its last while we are reading.
+        write_stall_timeout_s: how long a peer may take nothing of what it is sent.
+        backlog: connections that the kernel may hold before they are accepted.
+    """
+
+    connections_max: int = 1024
+    handshakes_max: int = 256
+    hello_timeout_s: float = 5.0
+    requests_per_connection_max: int = 1024
+    credit_bytes: int = 64 << 20
+    memory_bytes_max: int = 1 << 30
+    frame_timeout_s: float = 60.0
+    write_stall_timeout_s: float = 60.0
+    backlog: int = 1024
+
+    def __post_init__(self) -> None:
+        if self.memory_bytes_max < BODY_BYTES_MAX:
+            raise ConfigurationError(
+                f"a server's memory quota must hold the longest body, {BODY_BYTES_MAX} bytes; found {self.memory_bytes_max}"
+            )
+        for name in ("connections_max", "handshakes_max", "requests_per_connection_max", "credit_bytes", "backlog"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} must be at least 1, found {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class ClientLimits:
+    """Bounds of one client: requests outstanding per connection, and memory for replies that bring no place of their own."""
+
+    requests_per_connection_max: int = 1024
+    memory_bytes_max: int = 1 << 30
+
+
+def admits(in_flight_bytes: int, size_bytes: int, credit_bytes: int) -> bool:
+    """Whether a body may be added to those in flight; both sides decide alike (docs/formats/wire.md, Credits).
+
+    A body longer than three quarters of the credit would wait for ever, so it goes when little else is in flight.
+    """
+    return in_flight_bytes + size_bytes <= credit_bytes or in_flight_bytes <= credit_bytes // 4

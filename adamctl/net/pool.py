@@ -1,0 +1,193 @@
+"""Page-aligned buffers in powers of two from 4 KiB to 32 MiB, counted references, one byte quota (Adam 3.3.1)."""
+
+from __future__ import annotations
+
+import mmap
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
+
+from adamctl.errors import BackpressureError
+
+SIZE_BYTES_MIN = 4 << 10
+SIZE_BYTES_MAX = 32 << 20
+
+
+@dataclass(frozen=True)
+class PoolStatistics:
+    """A reading of a pool. `outstanding_bytes + cached_bytes <= quota_bytes` always; bytes are whole buffers."""
+
+    quota_bytes: int
+    outstanding_bytes: int
+    cached_bytes: int
+    outstanding_buffers: int
+    peak_outstanding_bytes: int
+    allocations: int
+    reused: int
+    refused: int
+    lost: int
+
+
+class PooledBuffer:
+    """A counted hold on a buffer. `view` has the length that was asked for; invalid after the last `release`.
+
+    `retain` and `release` may be called from any thread.
+    """
+
+    __slots__ = ("_memory", "_pool", "_references", "view")
+
+    def __init__(self, pool: BufferPool, memory: memoryview, size_bytes: int) -> None:
+        self._pool = pool
+        self._memory = memory
+        self._references = 1
+        self.view = memory[:size_bytes]
+
+    @property
+    def capacity_bytes(self) -> int:
+        return len(self._memory)
+
+    @property
+    def references(self) -> int:
+        return self._references
+
+    def retain(self) -> None:
+        """Adds a hold. Raises RuntimeError if the buffer has already gone back."""
+        with self._pool._lock:
+            if self._references <= 0:
+                raise RuntimeError("a pooled buffer was retained after its last release")
+            self._references += 1
+
+    def release(self) -> None:
+        """Gives one hold back; the last one returns the buffer. Raises RuntimeError if there is none left."""
+        self._pool._release(self)
+
+    def __del__(self) -> None:
+        if self._references > 0:
+            self._pool._lost.append(len(self._memory))
+
+
+class BufferPool:
+    """Buffers for the bodies of frames. Thread-safe.
+
+    Args:
+        quota_bytes: outstanding and cached buffers together never take more.
+        cached_bytes_max: how much of it may lie unused, ready for the next allocation (default: a quarter of it).
+    """
+
+    def __init__(self, quota_bytes: int, *, cached_bytes_max: int | None = None) -> None:
+        if quota_bytes < SIZE_BYTES_MIN:
+            raise ValueError(f"the quota must be at least {SIZE_BYTES_MIN} bytes, found {quota_bytes}")
+        self.quota_bytes = quota_bytes
+        self.cached_bytes_max = quota_bytes // 4 if cached_bytes_max is None else cached_bytes_max
+        self._lock = Lock()  # guards all below, and the references of every buffer
+        self._free: dict[int, list[memoryview]] = {}
+        self._outstanding_bytes = 0
+        self._cached_bytes = 0
+        self._outstanding_buffers = 0
+        self._peak = 0
+        self._allocations = 0
+        self._reused = 0
+        self._refused = 0
+        self._lost_total = 0
+        self._waiters: deque[Callable[[], None]] = deque()
+        # Capacities of buffers dropped without release. Appended without the lock: the garbage collector may run
+        # inside it.
+        self._lost: deque[int] = deque()
+
+    def allocate(self, size_bytes: int) -> PooledBuffer:
+        """Returns a buffer of `size_bytes` with one hold; its content is undefined.
+
+        Raises:
+            BackpressureError: the quota does not allow it now.
+            ValueError: longer than 32 MiB.
+        """
+        buffer = self.try_allocate(size_bytes)
+        if buffer is None:
+            raise BackpressureError(
+                f"no room for a buffer of {size_bytes} bytes: {self._outstanding_bytes} of {self.quota_bytes} are in use; "
+                "wait until some are released"
+            )
+        return buffer
+
+    def try_allocate(self, size_bytes: int) -> PooledBuffer | None:
+        """Like `allocate`, but returns None where the quota does not allow it."""
+        capacity = capacity_for(size_bytes)
+        with self._lock:
+            self._reclaim_lost()
+            if self._outstanding_bytes + capacity > self.quota_bytes:
+                self._refused += 1
+                return None
+            free = self._free.get(capacity)
+            if free:
+                memory = free.pop()
+                self._cached_bytes -= capacity
+                self._reused += 1
+            else:
+                self._evict(self._outstanding_bytes + self._cached_bytes + capacity - self.quota_bytes)
+                memory = memoryview(mmap.mmap(-1, capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+            self._allocations += 1
+            self._outstanding_buffers += 1
+            self._outstanding_bytes += capacity
+            self._peak = max(self._peak, self._outstanding_bytes)
+        return PooledBuffer(self, memory, size_bytes)
+
+    def when_released(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` once, from whichever thread gives the next buffer back; callbacks go first in, first out."""
+        with self._lock:
+            self._waiters.append(callback)
+
+    def statistics(self) -> PoolStatistics:
+        with self._lock:
+            self._reclaim_lost()
+            return PoolStatistics(
+                self.quota_bytes,
+                self._outstanding_bytes,
+                self._cached_bytes,
+                self._outstanding_buffers,
+                self._peak,
+                self._allocations,
+                self._reused,
+                self._refused,
+                self._lost_total,
+            )
+
+    def _release(self, buffer: PooledBuffer) -> None:
+        with self._lock:
+            if buffer._references <= 0:
+                raise RuntimeError("a pooled buffer was released once too often")
+            buffer._references -= 1
+            if buffer._references:
+                return
+            capacity = len(buffer._memory)
+            self._outstanding_bytes -= capacity
+            self._outstanding_buffers -= 1
+            if self._cached_bytes + capacity <= self.cached_bytes_max:
+                self._free.setdefault(capacity, []).append(buffer._memory)
+                self._cached_bytes += capacity
+            waiters = list(self._waiters)
+            self._waiters.clear()
+        for callback in waiters:
+            callback()
+
+    def _evict(self, excess_bytes: int) -> None:
+        """Drops cached buffers, largest first, until `excess_bytes` fewer are held. Called with the lock."""
+        for capacity in sorted(self._free, reverse=True):
+            free = self._free[capacity]
+            while free and excess_bytes > 0:
+                free.pop()
+                self._cached_bytes -= capacity
+                excess_bytes -= capacity
+
+    def _reclaim_lost(self) -> None:
+        while self._lost:
+            self._outstanding_bytes -= self._lost.popleft()
+            self._outstanding_buffers -= 1
+            self._lost_total += 1
+
+
+def capacity_for(size_bytes: int) -> int:
+    """Returns the power of two that holds `size_bytes`. Raises ValueError above 32 MiB."""
+    if size_bytes > SIZE_BYTES_MAX:
+        raise ValueError(f"a pooled buffer may be {SIZE_BYTES_MAX} bytes long at most, {size_bytes} were asked for")
+    return max(SIZE_BYTES_MIN, 1 << (size_bytes - 1).bit_length()) if size_bytes > 0 else SIZE_BYTES_MIN

@@ -1,0 +1,299 @@
+"""One end of a TCP or Unix connection: bytes to frames, frames to bytes. Client and server build on it.
+
+`asyncio.BufferedProtocol` receives bodies straight into their final buffers; head and body are handed to the kernel as separate
+buffers. The transport's own write buffer is kept empty (high-water mark 0): while the kernel takes no more, frames wait in
+`_outgoing`, where they can still be withdrawn, and "the transport wants more" means that the kernel has taken every byte
+handed over before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from adamctl.errors import AdamctlError, ProtocolError, UnreachableError
+from adamctl.wire.codec import FrameHead
+from adamctl.wire.decoder import BodyTarget, Frame, FrameDecoder
+
+WRITE_BATCH_BYTES = 4 << 20
+"""Frames handed to the kernel in one call together: enough to keep it busy until the loop comes round again."""
+
+
+class Outgoing:
+    """A frame on its way out: first in the queue, then in the transport's hands, then sent."""
+
+    __slots__ = ("body", "head", "in_transport", "on_sent", "size_bytes")
+
+    def __init__(
+        self, head: bytes, body: Sequence[memoryview], size_bytes: int, on_sent: Callable[[], None] | None
+    ) -> None:
+        self.head = head
+        self.body = body
+        self.size_bytes = size_bytes  # of the body
+        self.on_sent = on_sent
+        self.in_transport = False
+
+
+class FrameProtocol(asyncio.BufferedProtocol):
+    """Base of both ends. Subclasses give `allocate`, `handle_frame`, `may_read` and `disconnected`.
+
+    All methods run on the loop's thread.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.decoder = FrameDecoder(self.allocate)
+        # Asked for by the transport before each read; the decoder's own method saves a call on the way.
+        self.get_buffer = self.decoder.want  # type: ignore[method-assign]
+        self.reason: AdamctlError | None = None  # why the connection ended, first cause
+        self.lost = loop.create_future()  # done when the transport is gone
+        self.outgoing_bytes = 0
+        self._transport: asyncio.Transport | None = None
+        self._incoming: deque[Frame] = deque()
+        self._outgoing: deque[Outgoing] = deque()
+        self._handed_over: list[Outgoing] = []
+        self._write_paused = False
+        self._read_paused = False
+        self._corked = False
+        self._draining = False
+        self._closing = False
+
+    # --- for subclasses ---------------------------------------------------------------------------------------------
+
+    def allocate(self, head: FrameHead) -> BodyTarget | None:
+        """Returns where a body goes, or None when there is no room; then `resume_blocked` is to be called later."""
+        raise NotImplementedError
+
+    def handle_frame(self, frame: Frame) -> None:
+        """Takes a frame; may raise ProtocolError."""
+        raise NotImplementedError
+
+    def may_read(self) -> bool:
+        """Whether another frame may be handled now; call `advance` when the answer changes to yes."""
+        return True
+
+    def disconnected(self) -> None:
+        """Called once, when the connection is gone; `reason` says why."""
+
+    def refuse(self, error: ProtocolError) -> None:
+        """Called when the peer broke the format, before the connection is cut."""
+
+    # --- asyncio ----------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=0)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        frames = self.decoder.received(nbytes)
+        if frames:
+            self._incoming.extend(frames)
+        elif self.decoder.failure is None and not self.decoder.blocked:
+            return
+        self.advance()
+
+    def eof_received(self) -> bool:
+        if self.decoder.mid_frame:
+            self.end(UnreachableError("the connection ended in the middle of a frame"))
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        if self.reason is None:
+            why = f": {exc}" if exc is not None else " by the peer"
+            self.reason = UnreachableError(f"the connection was closed{why}")
+        handed_over, self._handed_over = self._handed_over, []
+        waiting, self._outgoing = self._outgoing, deque()
+        self.outgoing_bytes = 0
+        self._incoming_dropped()
+        self.disconnected()
+        for frame in (*handed_over, *waiting):
+            self._call(frame.on_sent)
+        if not self.lost.done():
+            self.lost.set_result(None)
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._sent()
+        self.flush()
+
+    # --- receiving --------------------------------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Handles the frames that are waiting, as many as allowed, and reads on or not accordingly."""
+        if self._draining:
+            return
+        self._draining = True  # what callbacks ask for meanwhile, the loop below does
+        try:
+            while True:
+                self._corked = True
+                while self._incoming and not self._closing and self.may_read():
+                    self.handle_frame(self._incoming.popleft())
+                self._corked = False
+                self.flush()
+                if self._closing or not self._incoming or not self.may_read():
+                    break
+            if self.decoder.failure is not None and not self._incoming:
+                self._fail(self.decoder.failure)
+        except ProtocolError as error:
+            self._fail(error)
+        finally:
+            self._draining = self._corked = False
+        self._set_reading(not (self._incoming or self.decoder.blocked or self.decoder.failure or not self.may_read()))
+
+    def resume_blocked(self) -> None:
+        """Tries to go on with a body there was no room for."""
+        if self.decoder.blocked and not self._closing:
+            self._incoming.extend(self.decoder.resume())
+            self.advance()
+
+    @property
+    def reading(self) -> bool:
+        return not self._read_paused
+
+    def _set_reading(self, wanted: bool) -> None:
+        if self._closing or self._transport is None or wanted is not self._read_paused:
+            return
+        self._read_paused = not wanted
+        if wanted:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def _fail(self, error: ProtocolError) -> None:
+        if not self._closing:
+            self.refuse(error)
+        self.end(error)
+
+    def _incoming_dropped(self) -> None:
+        """Frames that were received but not handled go; what they hold is given back by `release_target`."""
+        for frame in self._incoming:
+            self.release_target(frame.target)
+        self._incoming.clear()
+        self.release_target(self.decoder.current)
+
+    def release_target(self, target: BodyTarget | None) -> None:
+        """Gives back what `allocate` returned, for a frame that nobody will see."""
+
+    # --- sending ----------------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        head: bytes,
+        body: Sequence[memoryview] = (),
+        size_bytes: int = 0,
+        on_sent: Callable[[], None] | None = None,
+    ) -> Outgoing:
+        """Queues a frame. `on_sent` is called when the kernel has taken its last byte or the connection is gone."""
+        frame = Outgoing(head, body, size_bytes, on_sent)
+        if self._closing:
+            self._call(on_sent)
+            return frame
+        self._outgoing.append(frame)
+        self.outgoing_bytes += size_bytes
+        if not self._corked and not self._write_paused:
+            self.flush()
+        return frame
+
+    def withdraw(self, frame: Outgoing) -> bool:
+        """Takes a frame out of the queue; False if some of its bytes may have left already."""
+        if frame.in_transport:
+            return False
+        try:
+            self._outgoing.remove(frame)
+        except ValueError:
+            return False
+        self.outgoing_bytes -= frame.size_bytes
+        return True
+
+    def flush(self) -> None:
+        """Hands frames to the kernel until it takes no more."""
+        while self._outgoing and not self._write_paused and not self._closing:
+            assert self._transport is not None
+            buffers: list[Any] = []
+            size = 0
+            while self._outgoing and size < WRITE_BATCH_BYTES:
+                frame = self._outgoing.popleft()
+                frame.in_transport = True
+                self._handed_over.append(frame)
+                buffers.append(frame.head)
+                buffers.extend(frame.body)
+                size += frame.size_bytes + len(frame.head)
+            if len(buffers) == 1:
+                self._transport.write(buffers[0])
+            else:
+                self._transport.writelines(buffers)
+            if not self._write_paused:
+                self._sent()
+
+    @property
+    def write_stalled(self) -> bool:
+        """Whether the peer has bytes to take."""
+        return self._write_paused
+
+    def _sent(self) -> None:
+        handed_over, self._handed_over = self._handed_over, []
+        for frame in handed_over:
+            self.outgoing_bytes -= frame.size_bytes
+            self._call(frame.on_sent)
+
+    def _call(self, callback: Callable[[], None] | None) -> None:
+        if callback is None:
+            return
+        try:
+            callback()
+        except Exception as error:  # a caller's mistake must not end the connection
+            self.loop.call_exception_handler({"message": "an on_sent callback failed", "exception": error})
+
+    # --- ending -----------------------------------------------------------------------------------------------------
+
+    @property
+    def closing(self) -> bool:
+        return self._closing
+
+    def end(self, reason: AdamctlError, *, at_once: bool = False) -> None:
+        """Closes the connection: after what was handed to the transport has left, or at once."""
+        if self.reason is None:
+            self.reason = reason
+        if self._transport is None:
+            return
+        if not self._closing:
+            self.flush()
+        self._closing = True
+        if at_once:
+            self._transport.abort()
+        else:
+            self._transport.close()
+
+    async def wait_lost(self, grace_s: float = 1.0) -> None:
+        """Waits until the connection is gone; after `grace_s` it is cut."""
+        await asyncio.wait({self.lost}, timeout=grace_s)
+        if not self.lost.done() and self._transport is not None:
+            self._transport.abort()
+            await asyncio.wait({self.lost}, timeout=grace_s)
+
+
+def body_views(body: Sequence[Any]) -> tuple[list[memoryview], int]:
+    """Returns flat byte views of a body's buffers, without empty ones, and the sum of their lengths.
+
+    Raises:
+        TypeError: one of them is not a C-contiguous buffer.
+    """
+    views: list[memoryview] = []
+    size = 0
+    for buffer in body:
+        view = memoryview(buffer)
+        if not view.nbytes:
+            continue
+        if view.format != "B" or view.ndim != 1:
+            view = view.cast("B")
+        elif not view.c_contiguous:
+            raise TypeError("a body is sent from C-contiguous buffers")
+        views.append(view)
+        size += view.nbytes
+    return views, size

@@ -1,0 +1,354 @@
+"""The server's end: connections that must say HELLO, requests handed to a handler, bounds on all of it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from adamctl.errors import ProtocolError, RemoteError, UnreachableError
+from adamctl.net.handler import report_failure
+from adamctl.net.handshake import answer_hello
+from adamctl.net.limits import ServerLimits, admits
+from adamctl.net.pool import BufferPool, PooledBuffer
+from adamctl.net.protocol import FrameProtocol, body_views
+from adamctl.net.transport import Handler, Lease
+from adamctl.wire.codec import FrameHead, decode_message, encode_error, encode_reply, encode_request
+from adamctl.wire.constants import ErrorCode, Flag, Opcode
+from adamctl.wire.decoder import BodyTarget, Frame
+from adamctl.wire.messages import CreditGrant, Hello, Message
+
+_LOG = logging.getLogger(__name__)
+_EMPTY = memoryview(b"")
+SWEEP_INTERVAL_S = 0.5
+
+
+class NoLease:
+    """The lease of an empty body: nothing to hold."""
+
+    def retain(self) -> None:
+        """Does nothing."""
+
+    def release(self) -> None:
+        """Does nothing."""
+
+
+_NO_LEASE = NoLease()
+
+
+class StreamRequest:
+    """A request that came over a stream; see `adamctl.net.transport.Request`."""
+
+    __slots__ = ("_answered", "_head", "_protocol", "body", "deadline_s", "lease", "message")
+
+    def __init__(
+        self,
+        protocol: ServerProtocol,
+        head: FrameHead,
+        message: Message,
+        buffer: PooledBuffer | None,
+        deadline_s: float,
+    ) -> None:
+        self._protocol = protocol
+        self._head = head
+        self._answered = False
+        self.message = message
+        self.body = _EMPTY if buffer is None else buffer.view
+        self.lease: Lease = _NO_LEASE if buffer is None else buffer
+        self.deadline_s = deadline_s
+
+    @property
+    def peer(self) -> Hello:
+        return self._protocol.peer
+
+    @property
+    def peer_name(self) -> str:
+        return self._protocol.peer_name
+
+    @property
+    def connection_id(self) -> int:
+        return self._protocol.connection_id
+
+    @property
+    def one_way(self) -> bool:
+        """Whether nobody waits for the answer; `reply` or `fail` must be called all the same."""
+        return bool(self._head.flags & Flag.ONE_WAY)
+
+    @property
+    def answered(self) -> bool:
+        return self._answered
+
+    def reply(self, message: Message, body: Sequence[Any] = (), on_sent: Callable[[], None] | None = None) -> None:
+        """Answers, and gives the body back. Raises RuntimeError if it was answered before."""
+        views, size_bytes = body_views(body)
+        head = b"" if self.one_way else encode_reply(self._head.opcode, self._head.request_id, message, size_bytes)
+        self._finish(head, views, size_bytes, on_sent)
+
+    def fail(self, code: int, message: str, details: Mapping[str, object] | None = None) -> None:
+        """Answers with an error, and gives the body back. Raises RuntimeError if it was answered before."""
+        head = b"" if self.one_way else encode_error(self._head.opcode, self._head.request_id, code, message, details)
+        self._finish(head, [], 0, None)
+
+    def _finish(
+        self, head: bytes, views: list[memoryview], size_bytes: int, on_sent: Callable[[], None] | None
+    ) -> None:
+        if self._answered:
+            raise RuntimeError(f"a {type(self.message).__name__} was answered twice")
+        self._answered = True
+        self.body = _EMPTY
+        self.lease.release()
+        self._protocol.finish(self._head, head, views, size_bytes, on_sent)
+
+
+class ServerProtocol(FrameProtocol):
+    """One accepted connection."""
+
+    peer: Hello
+
+    def __init__(self, server: StreamServer, address: str) -> None:
+        super().__init__(server.loop)
+        self.connection_id = next(server.connection_ids)
+        self.peer_name = f"?@{address}"
+        self.greeted = False
+        self.born_s = self.loop.time()
+        self.frame_since_s = 0.0  # when the sweep first saw the frame that is being received
+        self.frame_number = -1
+        self.stalled_since_s: float | None = None
+        self._server = server
+        self._address = address
+        self._outstanding = 0  # requests read and not yet answered, or whose answer the kernel has not yet taken
+        self._body_bytes = 0  # bodies of requests not yet answered
+        self._released_bytes = 0  # of one-way requests, not yet told to the client
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._server.accepted(self)
+
+    def may_read(self) -> bool:
+        return self._outstanding < self._server.limits.requests_per_connection_max
+
+    def allocate(self, head: FrameHead) -> BodyTarget | None:
+        if not self.greeted:
+            raise ProtocolError(f"expected HELLO first, found {Opcode(head.opcode).name}")
+        if head.flags & Flag.REPLY:
+            raise ProtocolError("a client sent an answer, which only servers do")
+        if not admits(self._body_bytes, head.body_bytes, self._server.limits.credit_bytes):
+            return None  # beyond its credit: it waits until `finish` frees some
+        buffer = self._server.pool.try_allocate(head.body_bytes)
+        if buffer is None:
+            self._server.pool.when_released(self._room_again)
+            return None
+        self._body_bytes += head.body_bytes
+        return BodyTarget((buffer.view,), buffer)
+
+    def _room_again(self) -> None:
+        """Called by whichever thread has released a buffer."""
+        try:
+            self.loop.call_soon_threadsafe(self.resume_blocked)
+        except RuntimeError:  # the loop has been closed meanwhile
+            _LOG.debug("a buffer was released after the loop of %s had ended", self.peer_name)
+
+    def handle_frame(self, frame: Frame) -> None:
+        head = frame.head
+        if not self.greeted:
+            self._greet(frame)
+            return
+        if head.flags & Flag.REPLY:
+            raise ProtocolError("a client sent an answer, which only servers do")
+        if head.opcode == Opcode.HELLO:
+            raise ProtocolError("a second HELLO on one connection")
+        buffer = frame.target.token if frame.target is not None else None
+        assert buffer is None or isinstance(buffer, PooledBuffer)
+        try:
+            message = decode_message(head.opcode, head.flags, frame.typed_header)
+        except ProtocolError:
+            self.release_target(frame.target)
+            raise
+        now = self.loop.time()
+        deadline_s = now + head.deadline_ms / 1000 if head.deadline_ms else float("inf")
+        request = StreamRequest(self, head, message, buffer, deadline_s)
+        self._outstanding += 1
+        try:
+            self._server.handler(request)
+        except Exception as error:
+            if request.answered:
+                _LOG.exception("the handler failed after it had answered %s", self.peer_name)
+            else:
+                report_failure(request, error)
+
+    def _greet(self, frame: Frame) -> None:
+        head = frame.head
+        if head.opcode != Opcode.HELLO or head.flags:
+            raise ProtocolError(f"expected HELLO first, found {Opcode(head.opcode).name}")
+        hello = decode_message(head.opcode, head.flags, frame.typed_header)
+        assert isinstance(hello, Hello)
+        try:
+            reply = self._server.admit(self, hello)
+        except RemoteError as error:
+            self.send(encode_error(Opcode.HELLO, head.request_id, error.code, str(error)))
+            self.end(ProtocolError(str(error)))
+            return
+        self.peer = hello
+        self.peer_name = f"{hello.role}/{hello.node}@{self._address}"
+        self.greeted = True
+        self.send(encode_reply(Opcode.HELLO, head.request_id, reply))
+
+    def release_target(self, target: BodyTarget | None) -> None:
+        if target is not None and isinstance(target.token, PooledBuffer):
+            target.token.release()
+
+    def refuse(self, error: ProtocolError) -> None:
+        _LOG.warning("%s broke the protocol and is cut: %s", self.peer_name, error)
+        code = ErrorCode.BAD_MESSAGE
+        self.send(encode_error(Opcode.HELLO, 0, code, str(error)))
+
+    # --- answering --------------------------------------------------------------------------------------------------
+
+    def finish(
+        self,
+        request: FrameHead,
+        head: bytes,
+        views: list[memoryview],
+        size_bytes: int,
+        on_sent: Callable[[], None] | None,
+    ) -> None:
+        """Sends an answer (none where `head` is empty) and lets the client send more."""
+        self._body_bytes -= request.body_bytes
+
+        def sent() -> None:
+            self._outstanding -= 1
+            if on_sent is not None:
+                on_sent()
+            if self._incoming or self._read_paused:
+                self.advance()
+
+        if head:
+            self.send(head, views, size_bytes, sent)
+        else:
+            sent()
+            self._return_credit(request.body_bytes)
+        if self.decoder.blocked:
+            self.resume_blocked()
+
+    def _return_credit(self, size_bytes: int) -> None:
+        self._released_bytes += size_bytes
+        if self._released_bytes >= max(1, self._server.limits.credit_bytes // 4):
+            self.send(encode_request(CreditGrant(self._released_bytes), 0, one_way=True))
+            self._released_bytes = 0
+
+    def disconnected(self) -> None:
+        self._server.gone(self)
+
+
+class StreamServer:
+    """A listening server, made by `StreamTransport.serve`.
+
+    Attributes:
+        addresses: what it listens on, ports filled in.
+        pool: the buffers of its requests' bodies; `pool.statistics()` for status replies.
+    """
+
+    def __init__(
+        self,
+        identity: Hello,
+        handler: Handler,
+        limits: ServerLimits,
+        on_disconnect: Callable[[int], None] | None,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.identity = identity
+        self.handler = handler
+        self.limits = limits
+        self.pool = BufferPool(limits.memory_bytes_max)
+        self.addresses: tuple[str, ...] = ()
+        self.connection_ids = itertools.count(1)
+        self._on_disconnect = on_disconnect
+        self._newcomers: dict[ServerProtocol, None] = {}  # before HELLO, oldest first
+        self._connections: dict[ServerProtocol, None] = {}  # after it
+        self._closers: list[Callable[[], None]] = []
+        self._closing = False
+        self._sweeper = self.loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+
+    @property
+    def connection_count(self) -> int:
+        """Connections that have said HELLO."""
+        return len(self._connections)
+
+    def listening(self, address: str, close: Callable[[], None]) -> None:
+        """Adds something that accepts connections; `close` stops it."""
+        self.addresses += (address,)
+        self._closers.append(close)
+
+    def protocol_factory(self, address: str) -> Callable[[], ServerProtocol]:
+        return lambda: ServerProtocol(self, address)
+
+    def accepted(self, protocol: ServerProtocol) -> None:
+        if self._closing:
+            protocol.end(UnreachableError("the server is closing"), at_once=True)
+            return
+        self._newcomers[protocol] = None
+        if len(self._newcomers) > self.limits.handshakes_max:
+            # A peer that means well says HELLO at once, so the oldest of them is the least likely to.
+            oldest = next(iter(self._newcomers))
+            del self._newcomers[oldest]
+            oldest.end(ProtocolError("too many connections that have not said HELLO"), at_once=True)
+
+    def admit(self, protocol: ServerProtocol, hello: Hello) -> Any:
+        """Returns the HelloReply for a newcomer. Raises RemoteError with the reason to refuse it."""
+        reply = answer_hello(self.identity, hello, self.limits.credit_bytes)
+        if self._closing:
+            raise RemoteError(ErrorCode.SHUTTING_DOWN, "the server is closing")
+        if len(self._connections) >= self.limits.connections_max:
+            raise RemoteError(
+                ErrorCode.OVER_QUOTA, f"all {self.limits.connections_max} connections are taken; try again later"
+            )
+        self._newcomers.pop(protocol, None)
+        self._connections[protocol] = None
+        return reply
+
+    def gone(self, protocol: ServerProtocol) -> None:
+        self._newcomers.pop(protocol, None)
+        if protocol in self._connections:
+            del self._connections[protocol]
+            if self._on_disconnect is not None:
+                self._on_disconnect(protocol.connection_id)
+
+    def _sweep(self) -> None:
+        """Cuts peers that do not move: silent before HELLO, in the middle of a frame, or not taking what is sent."""
+        now = self.loop.time()
+        for protocol in list(self._newcomers):
+            if now - protocol.born_s > self.limits.hello_timeout_s:
+                protocol.end(ProtocolError("no HELLO in time"), at_once=True)
+        for protocol in list(self._connections):
+            self._sweep_one(protocol, now)
+        self._sweeper = self.loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+
+    def _sweep_one(self, protocol: ServerProtocol, now: float) -> None:
+        decoder = protocol.decoder
+        if not decoder.mid_frame or not protocol.reading or protocol.frame_number != decoder.frames_seen:
+            protocol.frame_number = decoder.frames_seen
+            protocol.frame_since_s = now
+        elif now - protocol.frame_since_s > self.limits.frame_timeout_s:
+            protocol.end(ProtocolError(f"a frame took longer than {self.limits.frame_timeout_s} s"), at_once=True)
+        if not protocol.write_stalled:
+            protocol.stalled_since_s = None
+        elif protocol.stalled_since_s is None:
+            protocol.stalled_since_s = now
+        elif now - protocol.stalled_since_s > self.limits.write_stall_timeout_s:
+            protocol.end(UnreachableError("the peer takes no answers"), at_once=True)
+
+    async def close(self) -> None:
+        """Stops listening and closes every connection, after the answers already given have left or one second."""
+        self._closing = True
+        self._sweeper.cancel()
+        for close in self._closers:
+            close()
+        self._closers.clear()
+        protocols = [*self._connections, *self._newcomers]
+        for protocol in protocols:
+            protocol.end(UnreachableError("the server is closing"))
+        await asyncio.gather(*(protocol.wait_lost() for protocol in protocols))

@@ -1,0 +1,106 @@
+"""Listening sockets, with errors that say what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from adamctl.errors import ConfigurationError
+from adamctl.net.address import Address
+
+
+async def bind_tcp(address: Address) -> tuple[socket.socket, Address]:
+    """Returns a bound TCP socket and what it is bound to. Raises ConfigurationError."""
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise ConfigurationError(f"cannot listen on {address}: host {address.host!r} is not known ({error})") from error
+    found.sort(key=lambda info: info[0] != socket.AF_INET)  # "localhost" means 127.0.0.1 where both are there
+    family, kind, protocol, _, endpoint = found[0]
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(endpoint)
+        # Listening here, not later, lets two servers on one port fail in this call.
+        sock.listen(1)
+    except OSError as error:
+        sock.close()
+        raise ConfigurationError(f"cannot listen on {address}: {_bind_reason(address, error)}") from error
+    return sock, Address("tcp", address.host, sock.getsockname()[1])
+
+
+def _bind_reason(address: Address, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {address.port} is taken by another process; stop it, or choose another port (port 0 picks a free one)"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{address.host} is not an address of this machine; use one of its own, 127.0.0.1 or 0.0.0.0"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"port {address.port} needs privileges; choose one above 1023"
+    return f"{error.strerror or error}"
+
+
+def bind_unix(address: Address) -> tuple[socket.socket, Callable[[], None]]:
+    """Returns a bound Unix socket that only this user may connect to, and a function that removes its file.
+
+    A socket file that nobody listens on, left by a process that was killed, is replaced.
+
+    Raises:
+        ConfigurationError: the path is taken or cannot be made.
+    """
+    path = Path(address.path)
+    _clear_stale(address, path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        sock.bind(address.path)
+        # Nobody can connect before listen, so the file is never open to others.
+        os.chmod(address.path, 0o600)
+        made = os.stat(address.path).st_ino
+    except OSError as error:
+        sock.close()
+        hint = "create the folder first" if error.errno == errno.ENOENT else "choose another path"
+        raise ConfigurationError(f"cannot listen on {address}: {error.strerror or error}; {hint}") from error
+
+    def remove() -> None:
+        try:
+            if os.stat(address.path).st_ino == made:  # not that of a server that came after us
+                os.unlink(address.path)
+        except FileNotFoundError:
+            pass
+
+    return sock, remove
+
+
+def _clear_stale(address: Address, path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise ConfigurationError(f"cannot listen on {address}: {path} is a file of another kind; choose another path")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(address.path)
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+        except OSError:
+            pass
+    raise ConfigurationError(
+        f"cannot listen on {address}: another process listens there; stop it, or choose another path"
+    )
+
+
+def set_options(sock: socket.socket | None) -> None:
+    """Sends small frames at once and notices dead peers, on TCP; nothing to do elsewhere."""
+    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

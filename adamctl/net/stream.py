@@ -1,0 +1,126 @@
+"""The transport over TCP and Unix sockets; what the rest of the program uses.
+
+transport = StreamTransport()
+server = await transport.serve(["tcp://127.0.0.1:0"], identity, handler)
+connection = await transport.connect(server.addresses[0], hello, deadline_s=5)
+reply = await connection.request(StatusRequest(), deadline_s=5)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from adamctl.errors import ConfigurationError, DeadlineError, UnreachableError
+from adamctl.net.address import Address, parse_address
+from adamctl.net.connection import ClientProtocol, StreamConnection
+from adamctl.net.limits import ClientLimits, ServerLimits
+from adamctl.net.pool import BufferPool
+from adamctl.net.server import StreamServer
+from adamctl.net.sockets import bind_tcp, bind_unix
+from adamctl.net.transport import Handler
+from adamctl.wire.messages import Hello
+
+_RETRY_INTERVAL_S = 0.02
+
+
+class StreamTransport:
+    """Implements `adamctl.net.transport.Transport`. Belongs to one event loop; make one per loop.
+
+    Args:
+        server_limits: bounds of every server it starts.
+        client_limits: bounds of every connection it makes; the memory is shared by all of them.
+    """
+
+    def __init__(self, server_limits: ServerLimits | None = None, client_limits: ClientLimits | None = None) -> None:
+        self.server_limits = server_limits or ServerLimits()
+        self.client_limits = client_limits or ClientLimits()
+        self.pool = BufferPool(self.client_limits.memory_bytes_max)
+
+    async def connect(self, address: str, hello: Hello, *, deadline_s: float) -> StreamConnection:
+        """Connects and says HELLO.
+
+        Raises:
+            ConfigurationError: the address is malformed.
+            UnreachableError: nobody listens there, or the server has no room.
+            DeadlineError: it took longer than `deadline_s` seconds.
+            HandshakeError: the server refuses us: token or version.
+        """
+        target = parse_address(address)
+        if target.scheme == "memory":
+            raise ConfigurationError(f"{address} can only be reached inside one process's tests")
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + deadline_s
+        protocol = ClientProtocol(loop, self.pool, self.client_limits, str(target))
+        try:
+            async with asyncio.timeout_at(deadline):
+                await _open(loop, target, protocol)
+        except TimeoutError:
+            raise DeadlineError(f"{target} did not accept a connection within {deadline_s:g} s; is it up?") from None
+        except OSError as error:
+            raise UnreachableError(f"cannot reach {target}: {error.strerror or error}; is it up?") from error
+        try:
+            peer = await protocol.greet(hello, max(deadline - loop.time(), 0.0))
+        except BaseException:
+            protocol.end(UnreachableError("no HELLO was exchanged"), at_once=True)
+            raise
+        return StreamConnection(protocol, peer)
+
+    async def serve(
+        self,
+        addresses: Sequence[str],
+        identity: Hello,
+        handler: Handler,
+        *,
+        on_disconnect: Callable[[int], None] | None = None,
+        limits: ServerLimits | None = None,
+    ) -> StreamServer:
+        """Listens on all addresses; see `adamctl.net.transport.Transport.serve`.
+
+        Raises:
+            ConfigurationError: an address is malformed or taken; the message names it and says what to do.
+        """
+        targets = [parse_address(address) for address in addresses]
+        server = StreamServer(identity, handler, limits or self.server_limits, on_disconnect)
+        try:
+            for target in targets:
+                await _listen(server, target)
+        except BaseException:
+            await server.close()
+            raise
+        return server
+
+
+async def _open(loop: asyncio.AbstractEventLoop, target: Address, protocol: ClientProtocol) -> None:
+    if target.scheme == "tcp":
+        await loop.create_connection(lambda: protocol, target.host, target.port)
+        return
+    while True:
+        try:
+            await loop.create_unix_connection(lambda: protocol, target.path)
+            return
+        except BlockingIOError:  # the queue of a Unix socket is full: it cannot be waited for, only asked again
+            await asyncio.sleep(_RETRY_INTERVAL_S)
+
+
+async def _listen(server: StreamServer, target: Address) -> None:
+    loop = server.loop
+    if target.scheme == "tcp":
+        sock, bound = await bind_tcp(target)
+        listener = await loop.create_server(
+            server.protocol_factory(str(bound)), sock=sock, backlog=server.limits.backlog
+        )
+        server.listening(str(bound), listener.close)
+    elif target.scheme == "unix":
+        sock, remove = bind_unix(target)
+        listener = await loop.create_unix_server(
+            server.protocol_factory(str(target)), sock=sock, backlog=server.limits.backlog
+        )
+
+        def close() -> None:
+            listener.close()
+            remove()
+
+        server.listening(str(target), close)
+    else:
+        raise ConfigurationError(f"cannot listen on {target} outside one process's tests")

@@ -1,0 +1,215 @@
+"""Frames to bytes and bytes to messages, without any I/O. The format is docs/formats/wire.md.
+
+`adamctl.wire.decoder` takes a stream of bytes apart into frames with the functions of this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import msgspec
+
+from adamctl.errors import ProtocolError
+from adamctl.wire.constants import (
+    BODY_BYTES_MAX,
+    FRAME_HEADER,
+    FRAME_HEADER_BYTES,
+    FRAME_HEADER_CHECKSUM,
+    MAGIC,
+    TYPED_HEADER_BYTES_MAX,
+    VERSION_HIGHEST,
+    VERSION_LOWEST,
+    Flag,
+    Opcode,
+    body_bytes_max,
+)
+from adamctl.wire.messages import MESSAGES, OPCODE_OF_REQUEST, ErrorReply, Message
+
+DEADLINE_MS_MAX = 0xFFFFFFFF
+_REQUEST_ID_MAX = 0xFFFFFFFFFFFFFFFF
+_FLAG_SETS_ALLOWED = frozenset(int(flags) for flags in (Flag.NONE, Flag.ONE_WAY, Flag.REPLY, Flag.REPLY | Flag.ERROR))
+_BODY_BYTES_MAX: dict[int, int] = {int(opcode): body_bytes_max(opcode) for opcode in Opcode}
+_ENCODER = msgspec.msgpack.Encoder()
+_REQUEST_DECODERS: dict[int, msgspec.msgpack.Decoder[Any]] = {
+    int(opcode): msgspec.msgpack.Decoder(pair[0]) for opcode, pair in MESSAGES.items()
+}
+_REPLY_DECODERS: dict[int, msgspec.msgpack.Decoder[Any]] = {
+    int(opcode): msgspec.msgpack.Decoder(pair[1]) for opcode, pair in MESSAGES.items()
+}
+_ERROR_DECODER = msgspec.msgpack.Decoder(ErrorReply)
+
+
+class FrameHead(NamedTuple):
+    """The fixed header of a frame, checked. `flags` and `opcode` are plain integers, `deadline_ms` 0 means none."""
+
+    version: int
+    flags: int
+    opcode: int
+    request_id: int
+    deadline_ms: int
+    header_bytes: int
+    body_bytes: int
+    header_checksum: int
+
+
+def encode_message(message: Message) -> bytes:
+    """Returns the typed header of a message.
+
+    Raises:
+        ValueError: it is longer than 64 KiB; what may grow belongs into the body.
+    """
+    encoded = _ENCODER.encode(message)
+    if len(encoded) > TYPED_HEADER_BYTES_MAX:
+        raise ValueError(
+            f"the header of a {type(message).__name__} may be {TYPED_HEADER_BYTES_MAX} bytes long at most, "
+            f"this one is {len(encoded)}; what may grow travels in the body"
+        )
+    return encoded
+
+
+def encode_frame(
+    opcode: int,
+    request_id: int,
+    typed_header: bytes,
+    body_bytes: int = 0,
+    *,
+    flags: int = 0,
+    deadline_ms: int = 0,
+    version: int = VERSION_LOWEST,
+) -> bytes:
+    """Returns the fixed header and the typed header, joined; `body_bytes` bytes of body are to be sent after them.
+
+    Raises:
+        ValueError: a field is out of its range (a mistake of ours, never the peer's).
+    """
+    if body_bytes > _BODY_BYTES_MAX[opcode]:
+        raise ValueError(
+            f"a {Opcode(opcode).name} body may be {_BODY_BYTES_MAX[opcode]} bytes long at most, this one is {body_bytes}"
+        )
+    if len(typed_header) > TYPED_HEADER_BYTES_MAX or int(flags) not in _FLAG_SETS_ALLOWED:
+        raise ValueError(f"cannot frame {len(typed_header)} header bytes with flags {flags}")
+    fixed = FRAME_HEADER.pack(
+        MAGIC,
+        version,
+        flags,
+        opcode,
+        request_id & _REQUEST_ID_MAX,
+        min(deadline_ms, DEADLINE_MS_MAX),
+        len(typed_header),
+        body_bytes,
+        crc32(typed_header),
+    )
+    return b"".join((fixed, FRAME_HEADER_CHECKSUM.pack(crc32(fixed)), typed_header))
+
+
+def encode_request(
+    message: Message, request_id: int, *, deadline_s: float = 0.0, body_bytes: int = 0, one_way: bool = False
+) -> bytes:
+    """Returns the head of a request's frame. `deadline_s` is what is left of its time, 0 means without end."""
+    deadline_ms = max(1, round(deadline_s * 1000)) if deadline_s > 0 else 0
+    flags = Flag.ONE_WAY if one_way else Flag.NONE
+    opcode = OPCODE_OF_REQUEST[type(message)]
+    return encode_frame(opcode, request_id, encode_message(message), body_bytes, flags=flags, deadline_ms=deadline_ms)
+
+
+def encode_reply(opcode: int, request_id: int, message: Message, body_bytes: int = 0) -> bytes:
+    """Returns the head of a reply's frame.
+
+    Raises:
+        TypeError: the message is not the reply of that opcode.
+    """
+    expected = MESSAGES[Opcode(opcode)][1]
+    if type(message) is not expected:
+        raise TypeError(f"the reply of {Opcode(opcode).name} is {expected.__name__}, found {type(message).__name__}")
+    return encode_frame(opcode, request_id, encode_message(message), body_bytes, flags=Flag.REPLY)
+
+
+def encode_error(
+    opcode: int, request_id: int, code: int, text: str, details: Mapping[str, object] | None = None
+) -> bytes:
+    """Returns the frame of a refusal. Long texts are cut, and details that would not fit are left out."""
+    flags = Flag.REPLY | Flag.ERROR
+    text = text[:8192]
+    try:
+        header = encode_message(ErrorReply(int(code), text, dict(details or {})))
+    except (ValueError, TypeError):
+        header = encode_message(ErrorReply(int(code), text))
+    return encode_frame(opcode, request_id, header, flags=flags)
+
+
+def parse_head(data: bytes | bytearray | memoryview) -> FrameHead:
+    """Returns the fixed header in the first 36 bytes of `data`.
+
+    Raises:
+        ProtocolError: the first thing found wrong; nothing behind it has been trusted.
+    """
+    magic, *fields = FRAME_HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise ProtocolError(
+            f"expected a frame that begins with {MAGIC!r}, found {bytes(magic)!r}; is the peer adamctl?"
+        )
+    head = FrameHead(*fields)
+    if not VERSION_LOWEST <= head.version <= VERSION_HIGHEST:
+        raise ProtocolError(
+            f"expected frame version {VERSION_LOWEST} to {VERSION_HIGHEST}, found {head.version}; update the older side"
+        )
+    (checksum,) = FRAME_HEADER_CHECKSUM.unpack_from(data, FRAME_HEADER.size)
+    found = crc32(memoryview(data)[: FRAME_HEADER.size])
+    if checksum != found:
+        raise ProtocolError(f"frame header damaged: its checksum says {checksum:#010x}, its bytes give {found:#010x}")
+    if head.flags not in _FLAG_SETS_ALLOWED:
+        raise ProtocolError(f"unknown flags {head.flags:#04x}")
+    limit = _BODY_BYTES_MAX.get(head.opcode)
+    if limit is None:
+        raise ProtocolError(f"unknown opcode {head.opcode}")
+    if head.header_bytes > TYPED_HEADER_BYTES_MAX:
+        raise ProtocolError(f"typed header of {head.header_bytes} bytes, at most {TYPED_HEADER_BYTES_MAX} are allowed")
+    if head.body_bytes > limit:
+        raise ProtocolError(f"body of {head.body_bytes} bytes, a {Opcode(head.opcode).name} may carry {limit} at most")
+    return head
+
+
+def check_typed_header(head: FrameHead, typed_header: bytes) -> None:
+    """Raises ProtocolError if the typed header is not the one that the fixed header announced."""
+    found = crc32(typed_header)
+    if found != head.header_checksum:
+        raise ProtocolError(
+            f"typed header damaged: its checksum says {head.header_checksum:#010x}, its bytes give {found:#010x}"
+        )
+
+
+def decode_message(opcode: int, flags: int, typed_header: bytes) -> Message:
+    """Returns the message in a typed header: the request, the reply or the `ErrorReply` of an opcode.
+
+    Fields that a newer peer has appended are ignored, missing ones get their defaults.
+
+    Raises:
+        ProtocolError: it is not that message.
+    """
+    if flags & Flag.ERROR:
+        decoder = _ERROR_DECODER
+    else:
+        decoder = (_REPLY_DECODERS if flags & Flag.REPLY else _REQUEST_DECODERS)[opcode]
+    try:
+        message: Message = decoder.decode(typed_header)
+    except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError) as error:
+        kind = "error reply" if flags & Flag.ERROR else "reply" if flags & Flag.REPLY else "request"
+        raise ProtocolError(f"a {Opcode(opcode).name} {kind} that cannot be read: {error}") from error
+    return message
+
+
+__all__ = [
+    "BODY_BYTES_MAX",
+    "FRAME_HEADER_BYTES",
+    "FrameHead",
+    "check_typed_header",
+    "decode_message",
+    "encode_error",
+    "encode_frame",
+    "encode_message",
+    "encode_reply",
+    "encode_request",
+    "parse_head",
+]
