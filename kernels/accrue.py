@@ -1,4 +1,4 @@
-"""What a Downpour replica does with a gradient: accrue it and apply it to its own weights (DistBelief 4.1, Adam 3.2.2)."""
+"""What a Downpour replica does with a gradient: accrue it, apply it to its weights (DistBelief 4.1, Adam 3.2.2)."""
 
 from __future__ import annotations
 

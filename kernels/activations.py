@@ -1,7 +1,7 @@
 """Bias and activation of a layer in one operation, forward in place and backward from the outputs alone.
 
-relu(x) = max(x, 0); tanh(x); sigmoid(x) = 1 / (1 + exp(-x)). Their derivatives need only the output a: [a > 0],
-1 - a^2 and a (1 - a), so the inputs are not kept (Adam 3.2.1 reuses their memory).
+relu(x) = max(x, 0); tanh(x); sigmoid(x) = 1 / (1 + exp(-x)). Their derivatives need only the output a: [a >
+0], 1 - a^2 and a (1 - a), so the inputs are not kept (Adam 3.2.1 reuses their memory).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Chooses the implementation of every kernel: numba where it is installed, else numpy; the user may force one.
 
-numpy is the reference and always there. numexpr serves element-wise work. numba fuses what the others do in several
-passes; its functions live in `adamctl.kernels.compiled`, whose modules import numba and are imported only when they
-are used. Compiled code is cached on disk, so it is compiled once per machine and version.
+numpy is the reference and always there. numexpr serves element-wise work. numba fuses what the others do in
+several passes; its functions live in `adamctl.kernels.compiled`, whose modules import numba and are
+imported only when they are used. Compiled code is cached on disk, so it is compiled once per machine and
+version.
 """
 
 from __future__ import annotations
@@ -44,9 +45,7 @@ def choose(forced: str | None = None) -> Backend:
     if name not in get_args(Backend):
         raise ConfigurationError(f"{source}: expected one of {', '.join(get_args(Backend))}; found {name!r}")
     if name not in offered:
-        raise ConfigurationError(
-            f"{source}: {name} is not installed; install it or use one of {', '.join(offered)}"
-        )
+        raise ConfigurationError(f"{source}: {name} is not installed; install it or use one of {', '.join(offered)}")
     return name
 
 

@@ -59,9 +59,7 @@ def build_layers(
 def _operation(model: Model, shape: LayerShape, backend: Backend) -> Operation:
     layer = shape.layer
     if isinstance(layer, description.Conv2D):
-        return Conv2D(
-            shape.input, layer.filters, layer.kernel, layer.stride, layer.padding, layer.activation, backend
-        )
+        return Conv2D(shape.input, layer.filters, layer.kernel, layer.stride, layer.padding, layer.activation, backend)
     if isinstance(layer, description.MaxPool2D):
         return MaxPool2D(shape.input, layer.size, layer.stride, backend)
     if isinstance(layer, description.Dense):

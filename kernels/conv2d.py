@@ -1,8 +1,8 @@
 """A convolution with one bias per map (Adam 2.1), as one matrix product over unfolded windows.
 
-outputs[n, y, x, m] = f(b[m] + sum over (dy, dx, c) of W[m, dy, dx, c] * inputs[n, y*sy + dy - py, x*sx + dx - px, c]),
-inputs outside the image being zero. The windows are unfolded into the rows of a matrix (Chellapilla et al. 2006), so
-that forward, weight gradient and input error are one product each.
+outputs[n, y, x, m] = f(b[m] + sum over (dy, dx, c) of W[m, dy, dx, c] * inputs[n, y*sy + dy - py, x*sx + dx
+- px, c]), inputs outside the image being zero. The windows are unfolded into the rows of a matrix
+(Chellapilla et al. 2006), so that forward, weight gradient and input error are one product each.
 """
 
 from __future__ import annotations
@@ -40,14 +40,10 @@ class Conv2D(Operation):
         self.kernel, self.stride = pair(kernel), pair(stride)
         rows = window_output(height, self.kernel[0], self.stride[0], padding)
         columns = window_output(width, self.kernel[1], self.stride[1], padding)
-        super().__init__(
-            input_shape, (rows, columns, filters), [(filters, *self.kernel, channels), (filters,)]
-        )
+        super().__init__(input_shape, (rows, columns, filters), [(filters, *self.kernel, channels), (filters,)])
         self.filters, self.window = filters, prod(self.kernel) * channels
         self.pad_rows = same_padding(height, self.kernel[0], self.stride[0]) if padding == "same" else (0, 0)
-        self.pad_columns = (
-            same_padding(width, self.kernel[1], self.stride[1]) if padding == "same" else (0, 0)
-        )
+        self.pad_columns = same_padding(width, self.kernel[1], self.stride[1]) if padding == "same" else (0, 0)
         self.activation = BiasActivation(activation, backend)
         self._compiled = compiled_if(self.activation.backend, "images")
 

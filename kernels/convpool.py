@@ -1,7 +1,8 @@
 """A convolution and the max-pooling behind it as one operation: outputs = max over windows of f(conv2d(inputs)).
 
-Without numba it is the two operations one after the other. Compiled, one image at a time goes through both while it
-is in cache, the convolution's sums stay in registers, and backward follows only the pixels that won their window.
+Without numba it is the two operations one after the other. Compiled, one image at a time goes through both
+while it is in cache, the convolution's sums stay in registers, and backward follows only the pixels that
+won their window.
 """
 
 from __future__ import annotations

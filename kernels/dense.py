@@ -1,7 +1,8 @@
 """A fully connected layer (Adam 2.1): outputs = f(inputs W^T + b).
 
-Weight [units, inputs], bias [units]. An image in front of it is flattened row by row. Its weight gradient is the
-product E^T A of the errors [n, units] and the activations [n, inputs], which Adam 3.2.6 sends instead of the product.
+Weight [units, inputs], bias [units]. An image in front of it is flattened row by row. Its weight gradient
+is the product E^T A of the errors [n, units] and the activations [n, inputs], which Adam 3.2.6 sends
+instead of the product.
 """
 
 from __future__ import annotations

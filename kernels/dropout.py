@@ -1,6 +1,7 @@
 """Inverted dropout: while training each input is zeroed with probability `rate`, the rest scaled by 1 / (1 - rate).
 
-Outside training the layer is the identity, so nothing needs scaling there (Srivastava et al. 2014, section 10).
+Outside training the layer is the identity, so nothing needs scaling there (Srivastava et al. 2014, section
+10).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What training minimises: the mean loss of a batch and its derivative, from integer class labels.
 
-Cross entropy of a softmax: mean of -ln p[label]; its derivative at the logits is (p - onehot) / n. Squared error
-(Adam 2.2): mean of 0.5 * sum_i (t_i - a_i)^2 with one-hot targets t; its derivative at the outputs is (a - t) / n.
+Cross entropy of a softmax: mean of -ln p[label]; its derivative at the logits is (p - onehot) / n. Squared
+error (Adam 2.2): mean of 0.5 * sum_i (t_i - a_i)^2 with one-hot targets t; its derivative at the outputs is
+(a - t) / n.
 """
 
 from __future__ import annotations

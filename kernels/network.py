@@ -1,7 +1,8 @@
 """A network built from its description, and one thread's training context (Adam 3.2.1).
 
-The network is shared by all threads and holds no state of a step. Each thread makes its own `Context`, which holds
-everything a step writes; weights are read where they are, without locks, while other threads change them (Adam 3.2.2).
+The network is shared by all threads and holds no state of a step. Each thread makes its own `Context`,
+which holds everything a step writes; weights are read where they are, without locks, while other threads
+change them (Adam 3.2.2).
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class Network:
         return [flat[t.offset : t.offset + t.size].reshape(t.shape) for t in self.tensors]
 
     def context(self, seed: int, training: bool = True) -> Context:
-        """Returns buffers for one thread; `seed` feeds its generator. `training` False leaves out what backward needs."""
+        """Returns buffers for one thread; `seed` feeds its generator. `training` False leaves out backward's."""
         gradient = np.zeros(self.flat_size if training else 0, np.float32)
         buffers = [
             layer.operation.allocate(self.batch_max, training and position > self._backward_stop)
@@ -159,9 +160,7 @@ class Network:
         layer = self.layers[stage.layer]
         weights = [views[index] for index in layer.tensors]
         buffers = context.buffers[stage.layer]
-        outputs = layer.operation.forward(
-            context.inputs[stage.layer], weights, buffers, training, context.generator
-        )
+        outputs = layer.operation.forward(context.inputs[stage.layer], weights, buffers, training, context.generator)
         context.inputs.append(outputs)
 
     def backward_stage(
@@ -179,17 +178,13 @@ class Network:
             return None
         return layer.operation.backward(error, inputs, weights, gradients, buffers, needed)
 
-    def evaluate(
-        self, context: Context, weights: Array | Views, images: Array, labels: Labels
-    ) -> tuple[float, int]:
+    def evaluate(self, context: Context, weights: Array | Views, images: Array, labels: Labels) -> tuple[float, int]:
         """Returns (summed loss, correct) over any number of examples; nothing is dropped out."""
         views = self._views_of(weights)
         loss_sum, correct = 0.0, 0
         for start in range(0, len(images), self.batch_max):
             part = images[start : start + self.batch_max]
-            measured = self.loss.evaluate(
-                self.predict(context, views, part), labels[start : start + len(part)]
-            )
+            measured = self.loss.evaluate(self.predict(context, views, part), labels[start : start + len(part)])
             loss_sum, correct = loss_sum + measured.loss_sum, correct + measured.correct
         return loss_sum, correct
 
@@ -206,11 +201,7 @@ class Network:
         return self.views(weights) if isinstance(weights, np.ndarray) else weights
 
     def _check_batch(self, images: Array) -> None:
-        good = (
-            images.shape[1:] == self.model.input
-            and len(images) <= self.batch_max
-            and images.dtype == np.float32
-        )
+        good = images.shape[1:] == self.model.input and len(images) <= self.batch_max and images.dtype == np.float32
         if not good or not images.flags.c_contiguous:
             raise ValueError(
                 f"images: expected contiguous float32 [n <= {self.batch_max}, "

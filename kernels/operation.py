@@ -1,10 +1,11 @@
 """The common shape of every layer operation: buffers are allocated once, a step allocates nothing (Adam 3.2.1).
 
-An operation is built once per layer and shared by all threads; it holds no state of a step. Each thread allocates its
-own `Buffers` (the layer's part of a training context) and passes them to every call. Weights are read from, and may be
-changed by other threads during, any call: the operation reads them where they are and never copies or locks them
-(Adam 3.2.2). Nothing here knows whether neighbouring layers are local: `forward` takes the whole input of the layer and
-`backward` the error of its whole output, wherever they came from (Adam 3.2.5).
+An operation is built once per layer and shared by all threads; it holds no state of a step. Each thread
+allocates its own `Buffers` (the layer's part of a training context) and passes them to every call. Weights
+are read from, and may be changed by other threads during, any call: the operation reads them where they are
+and never copies or locks them (Adam 3.2.2). Nothing here knows whether neighbouring layers are local:
+`forward` takes the whole input of the layer and `backward` the error of its whole output, wherever they
+came from (Adam 3.2.5).
 """
 
 from __future__ import annotations
@@ -129,9 +130,7 @@ def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
     return height, width, channels
 
 
-def empty_buffers(
-    operation: Operation, batch_max: int, needs_input_error: bool, dtype: type[np.floating]
-) -> Buffers:
+def empty_buffers(operation: Operation, batch_max: int, needs_input_error: bool, dtype: type[np.floating]) -> Buffers:
     """Returns zeroed output and input error for an operation, no scratch."""
     output = np.zeros((batch_max, *operation.output_shape), dtype)
     error = np.zeros((batch_max, *operation.input_shape) if needs_input_error else (0,), dtype)

@@ -1,10 +1,11 @@
 """The order of one training step, driven by what has arrived: forward through the layers, loss, and back.
 
-A step of L layers has 2 L + 1 stages: forward 0..L-1, loss, backward L-1..0. Each needs one thing, what the stage
-before it makes: the activations that go into a layer, or the error at its outputs. When a model is partitioned
-(Adam 3.2.5) parts of that thing come from workers that hold the neighbouring partitions, named here as sources; the
-stage is ready when all of them, and the local one, have arrived, in any order and even ahead of time. In the local
-case nothing comes from elsewhere and the walk runs to its end. Decides only; whoever holds the walk does the work.
+A step of L layers has 2 L + 1 stages: forward 0..L-1, loss, backward L-1..0. Each needs one thing, what the
+stage before it makes: the activations that go into a layer, or the error at its outputs. When a model is
+partitioned (Adam 3.2.5) parts of that thing come from workers that hold the neighbouring partitions, named
+here as sources; the stage is ready when all of them, and the local one, have arrived, in any order and even
+ahead of time. In the local case nothing comes from elsewhere and the walk runs to its end. Decides only;
+whoever holds the walk does the work.
 """
 
 from __future__ import annotations
@@ -75,9 +76,7 @@ class Walk:
         """
         if source == LOCAL:
             if stage != self.position or self._local_arrived:
-                raise ValueError(
-                    f"stage {stage}: its local part cannot arrive while stage {self.position} is next"
-                )
+                raise ValueError(f"stage {stage}: its local part cannot arrive while stage {self.position} is next")
             self._local_arrived = True
         elif source not in self._missing[stage]:
             raise ValueError(f"stage {stage}: nothing is awaited from {source!r}")

@@ -1,10 +1,10 @@
 """A convolution with bias, activation and max-pooling in one pass per image, sums held in registers.
 
-Everything of one image stays in a core's cache: the padded image, its convolution and its error are 1-D scratch
-arrays reused for every image. Maps are padded to whole vectors of eight, and so is each run of kw * channels numbers
-that a window takes from one image row. `geometry` is [height, width, channels, filters, kh, kw, sy, sx, top, left,
-padded height, padded width, rows, columns, pool kh, pool kw, pool sy, pool sx] as int64; rows and columns are those
-of the convolution.
+Everything of one image stays in a core's cache: the padded image, its convolution and its error are 1-D
+scratch arrays reused for every image. Maps are padded to whole vectors of eight, and so is each run of kw *
+channels numbers that a window takes from one image row. `geometry` is [height, width, channels, filters,
+kh, kw, sy, sx, top, left, padded height, padded width, rows, columns, pool kh, pool kw, pool sy, pool sx]
+as int64; rows and columns are those of the convolution.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How every compiled kernel is compiled: ahead of use for stated types, cached on disk, without the interpreter lock."""
+"""How every compiled kernel is compiled: ahead of use, cached on disk, free of the interpreter lock."""
 
 from __future__ import annotations
 

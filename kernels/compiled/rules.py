@@ -45,9 +45,7 @@ def nesterov(before: Any, after: Any, velocity: Any, gradient: Any, lr: float, m
 
 
 @kernel((IN1, OUT1, OUT1, IN1, f64, f64, f64))
-def adagrad(
-    before: Any, after: Any, squares: Any, gradient: Any, lr: float, keep: float, floor: float
-) -> None:
+def adagrad(before: Any, after: Any, squares: Any, gradient: Any, lr: float, keep: float, floor: float) -> None:
     """squares += gradient^2; after = before * keep - lr * gradient / sqrt(max(squares, floor))."""
     rate, kept, least = np.float32(lr), np.float32(keep), np.float32(floor)
     for i in range(len(after)):

@@ -1,24 +1,32 @@
 """Pieces of a convolution written for vector registers, as LLVM instructions on vectors of eight float32.
 
-Loops over Python arrays leave it to the compiler to find the registers, and it does not keep a block of sums in them.
-These pieces say so: each is expanded in place where a compiled kernel calls it. Arrays are 1-D float32, offsets and
-steps are counted in elements, and nothing is checked. Eight lanes fill an AVX register; wider or narrower machines
-split or join them.
+Loops over Python arrays leave it to the compiler to find the registers, and it does not keep a block of
+sums in them. These pieces say so: each is expanded in place where a compiled kernel calls it. Arrays are
+1-D float32, offsets and steps are counted in elements, and nothing is checked. Eight lanes fill an AVX
+register; wider or narrower machines split or join them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
+import numba.core.cgutils
+import numba.extending
+from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
 from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
+
+cgutils: Any = numba.core.cgutils
 
 LANES = 8
 _FLOATS = ir.VectorType(ir.FloatType(), LANES)
 _INTEGERS = ir.VectorType(ir.IntType(32), LANES)
 _UNALIGNED = 4
+
+
+def intrinsic(function: Callable[..., Any]) -> Any:
+    """As numba's; it is called without its first parameter, which a type checker cannot follow."""
+    return numba.extending.intrinsic(function)
 
 
 def _address(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
@@ -70,12 +78,9 @@ def window_sums(
     def expand(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         x_, x_at_, x_row_, x_step_, w_, w_at_, w_step_, rows_, run_, out_, out_at_, _, _ = arguments
         zero = ir.Constant(_FLOATS, None)
-        sums = [
-            [cgutils.alloca_once_value(builder, zero) for _ in range(width)] for _ in range(count)
-        ]
+        sums = [[cgutils.alloca_once_value(builder, zero) for _ in range(width)] for _ in range(count)]
         for place in (place for line in sums for place in line):
             builder.store(zero, place)
-        number = lambda value: ir.Constant(out_at_.type, value)  # noqa: E731
         with cgutils.for_range(builder, rows_, intp=out_at_.type) as dy:
             x_line = _plus(builder, x_at_, dy.index, x_row_)
             w_line = _plus(builder, w_at_, builder.mul(dy.index, run_), w_step_)
@@ -83,20 +88,20 @@ def window_sums(
                 w_tap = _plus(builder, w_line, t.index, w_step_)
                 weights = [
                     _load(builder, _address(context, builder, signature.args[4], w_,
-                                            builder.add(w_tap, number(LANES * v))))
+                                            builder.add(w_tap, ir.Constant(out_at_.type, LANES * v))))
                     for v in range(width)
                 ]  # fmt: skip
                 x_tap = builder.add(x_line, t.index)
                 for p in range(count):
-                    at = _plus(builder, x_tap, number(p), x_step_)
+                    at = _plus(builder, x_tap, ir.Constant(out_at_.type, p), x_step_)
                     value = _spread(builder, builder.load(_address(context, builder, signature.args[0], x_, at)))
                     for v in range(width):
                         total = _multiply_add(builder, value, weights[v], builder.load(sums[p][v]))
                         builder.store(total, sums[p][v])
         for p in range(count):
-            line = _plus(builder, out_at_, number(p), w_step_)
+            line = _plus(builder, out_at_, ir.Constant(out_at_.type, p), w_step_)
             for v in range(width):
-                at = builder.add(line, number(LANES * v))
+                at = builder.add(line, ir.Constant(out_at_.type, LANES * v))
                 _store(builder, builder.load(sums[p][v]), _address(context, builder, signature.args[9], out_, at))
         return context.get_dummy_value()
 
@@ -144,23 +149,26 @@ def window_largest(
 
     def expand(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         x_, x_at_, x_row_, x_step_, rows_, columns_, place_, place_row_, place_step_, best_, where_, at_ = arguments
-        narrow = lambda value: builder.trunc(value, ir.IntType(32))  # noqa: E731
         first = _load(builder, _address(context, builder, signature.args[0], x_, x_at_))
         held = cgutils.alloca_once_value(builder, first)
-        held_place = cgutils.alloca_once_value(builder, _spread(builder, narrow(place_), _INTEGERS))
+        held_place = cgutils.alloca_once_value(
+            builder, _spread(builder, builder.trunc(place_, ir.IntType(32)), _INTEGERS)
+        )
         builder.store(first, held)
-        builder.store(_spread(builder, narrow(place_), _INTEGERS), held_place)
-        with cgutils.for_range(builder, rows_, intp=at_.type) as dy:
-            with cgutils.for_range(builder, columns_, intp=at_.type) as dx:
-                at = _plus(builder, _plus(builder, x_at_, dy.index, x_row_), dx.index, x_step_)
-                value = _load(builder, _address(context, builder, signature.args[0], x_, at))
-                number = _plus(builder, _plus(builder, place_, dy.index, place_row_), dx.index, place_step_)
-                old = builder.load(held)
-                larger = builder.fcmp_unordered(">", value, old)
-                better = builder.and_(larger, builder.fcmp_ordered("ord", old, old))
-                builder.store(builder.select(better, value, old), held)
-                places = _spread(builder, narrow(number), _INTEGERS)
-                builder.store(builder.select(better, places, builder.load(held_place)), held_place)
+        builder.store(_spread(builder, builder.trunc(place_, ir.IntType(32)), _INTEGERS), held_place)
+        with (
+            cgutils.for_range(builder, rows_, intp=at_.type) as dy,
+            cgutils.for_range(builder, columns_, intp=at_.type) as dx,
+        ):
+            at = _plus(builder, _plus(builder, x_at_, dy.index, x_row_), dx.index, x_step_)
+            value = _load(builder, _address(context, builder, signature.args[0], x_, at))
+            number = _plus(builder, _plus(builder, place_, dy.index, place_row_), dx.index, place_step_)
+            old = builder.load(held)
+            larger = builder.fcmp_unordered(">", value, old)
+            better = builder.and_(larger, builder.fcmp_ordered("ord", old, old))
+            builder.store(builder.select(better, value, old), held)
+            places = _spread(builder, builder.trunc(number, ir.IntType(32)), _INTEGERS)
+            builder.store(builder.select(better, places, builder.load(held_place)), held_place)
         _store(builder, builder.load(held), _address(context, builder, signature.args[9], best_, at_))
         _store(builder, builder.load(held_place), _address(context, builder, signature.args[10], where_, at_))
         return context.get_dummy_value()

@@ -1,7 +1,8 @@
 """Adagrad as in DistBelief 4.1: each parameter has its own rate eta_i = gamma / sqrt(sum_j g_ij^2).
 
-The sum includes the present gradient: a_i += g_i^2, then w_i -= lr * g_i / sqrt(a_i). Where the gradient is zero
-nothing changes, also when the sum is still zero. Weight decay is decoupled: w -= lr * weight_decay * w.
+The sum includes the present gradient: a_i += g_i^2, then w_i -= lr * g_i / sqrt(a_i). Where the gradient is
+zero nothing changes, also when the sum is still zero. Weight decay is decoupled: w -= lr * weight_decay *
+w.
 """
 
 from __future__ import annotations

@@ -20,9 +20,7 @@ def make_rule(config: RuleConfig, backend: str | None = None) -> Rule:
         ConfigurationError: no rule has that name, or a setting is out of range.
     """
     if config.name not in RULES:
-        raise ConfigurationError(
-            f"rule.name: expected one of {', '.join(sorted(RULES))}; found {config.name!r}"
-        )
+        raise ConfigurationError(f"rule.name: expected one of {', '.join(sorted(RULES))}; found {config.name!r}")
     if not 0 <= config.momentum < 1:
         raise ConfigurationError(f"rule.momentum: expected at least 0 and below 1; found {config.momentum}")
     if config.weight_decay < 0:

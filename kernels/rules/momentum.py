@@ -1,6 +1,7 @@
 """Gradient descent with momentum m (Sutskever et al. 2013): v = m v + g, w -= lr * v.
 
-With `nesterov` the step looks ahead: w -= lr * (g + m v). Weight decay is decoupled: w -= lr * weight_decay * w.
+With `nesterov` the step looks ahead: w -= lr * (g + m v). Weight decay is decoupled: w -= lr * weight_decay
+* w.
 """
 
 from __future__ import annotations
@@ -23,11 +24,7 @@ class Momentum(Rule):
         (velocity,) = state
         velocity *= np.float32(self.config.momentum)
         velocity += gradient
-        change = (
-            gradient + np.float32(self.config.momentum) * velocity
-            if self.config.nesterov
-            else velocity.copy()
-        )
+        change = gradient + np.float32(self.config.momentum) * velocity if self.config.nesterov else velocity.copy()
         change *= np.float32(lr)
         np.multiply(weights_in, np.float32(1 - lr * self.config.weight_decay), out=weights_out)
         weights_out -= change

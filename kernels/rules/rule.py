@@ -1,8 +1,9 @@
 """The common shape of a server's update rules: one pass over a range of one tensor's elements.
 
-A rule is built once per job and holds no state of a shard; the shard's state arrays are passed to every call. All
-arrays are 1-D contiguous float32 of equal length. `weights_out` may be `weights_in` itself (in place) or another array
-(the server writes the new version beside the old one while that is being sent); state is updated in place.
+A rule is built once per job and holds no state of a shard; the shard's state arrays are passed to every
+call. All arrays are 1-D contiguous float32 of equal length. `weights_out` may be `weights_in` itself (in
+place) or another array (the server writes the new version beside the old one while that is being sent);
+state is updated in place.
 """
 
 from __future__ import annotations
@@ -16,9 +17,7 @@ from adamctl.kernels.backend import Backend, choose, compiled_if
 from adamctl.kernels.operation import Array
 from adamctl.model.rule import RuleConfig
 
-BLOCK = (
-    1 << 14
-)  # elements: a block of each array, and a temporary, stay in a core's cache between numpy's passes
+BLOCK = 1 << 14  # elements: a block of each array, and a temporary, stay in a core's cache between numpy's passes
 
 
 class Rule(ABC):
@@ -41,9 +40,7 @@ class Rule(ABC):
         """Returns the state of `size` elements before the first update: zeros."""
         return [np.zeros(size, np.float32) for _ in self.state_names]
 
-    def apply(
-        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, lr: float
-    ) -> None:
+    def apply(self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, lr: float) -> None:
         """Writes the updated weights and state; the gradient is only read.
 
         Raises:
