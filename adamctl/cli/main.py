@@ -1,0 +1,99 @@
+"""The `adamctl` command: finds subcommands, turns errors into one clear message and an exit code.
+
+Exit codes: 0 ok, 1 the run failed, 2 usage or configuration, 3 unreachable or timed out, 4 degraded, 5 damaged data,
+130 and 143 ended by a signal.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from adamctl import __version__
+from adamctl.cli.lazy import LazyGroup
+from adamctl.errors import AdamctlError
+
+EXIT_INTERRUPTED = 130
+
+COMMANDS = {
+    "train": ("adamctl.cli.train:command", "Train a network: start every role here, or join a cluster"),
+    "eval": ("adamctl.cli.evaluate:command", "Measure a checkpoint's accuracy on a split of the data"),
+    "predict": ("adamctl.cli.predict:command", "Classify image files with a checkpoint"),
+    "summary": ("adamctl.cli.summary:command", "Show layers, parameters, memory and bytes per push of an experiment"),
+    "config": ("adamctl.cli.config:command", "Check an experiment, or show it with the origin of each value"),
+    "status": ("adamctl.cli.status:command", "Show the nodes and jobs of a cluster"),
+    "top": ("adamctl.cli.top:command", "Watch the nodes and jobs of a cluster"),
+    "logs": ("adamctl.cli.logs:command", "Print or follow the logs of a run"),
+    "bench": ("adamctl.cli.bench:command", "Measure against the limits of this machine"),
+    "doctor": ("adamctl.cli.doctor:command", "Check this machine and say what to do about what is found"),
+}
+
+BUILT_IN_ROLES = {
+    "controller": "Keep membership, jobs and bucket maps; start it first",
+    "ps": "Hold shards of the parameters and apply updates",
+    "data": "Decode, shuffle and stream training examples; inspect and fetch data sets",
+    "worker": "Train a replica of the model with many lock-free threads",
+    "coordinator": "Run one job: hand out ranges, order evaluations and checkpoints",
+}
+"""Names and summaries repeat those of the roles' own descriptions, so that `--help` need not import them; a test
+compares the two."""
+
+
+class Application(LazyGroup):
+    """The top command; roles that other packages register stand beside the built-in ones."""
+
+    def sections(self) -> dict[str, dict[str, str]]:
+        return {
+            "Commands": {name: summary for name, (_, summary) in COMMANDS.items()},
+            "Roles (adamctl ROLE start)": BUILT_IN_ROLES | self._third_party(),
+        }
+
+    def load(self, name: str) -> click.Command | None:
+        if name in COMMANDS:
+            return self.imported(COMMANDS[name][0])
+        if name in BUILT_IN_ROLES or name in self._third_party():
+            from adamctl.cli.role import role_group
+
+            return role_group(name)
+        return None
+
+    def _third_party(self) -> dict[str, str]:
+        from adamctl.cli.third_party import summaries
+
+        return summaries(exclude=frozenset(BUILT_IN_ROLES))
+
+
+@click.command(
+    cls=Application,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    help="Train deep networks on ordinary CPU machines: Project Adam and DistBelief as one program.",
+)
+@click.version_option(__version__, prog_name="adamctl")
+def application() -> None:
+    pass
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs one command line and returns its exit code; messages go to stderr."""
+    try:
+        result = application.main(list(arguments), prog_name="adamctl", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return EXIT_INTERRUPTED
+    except AdamctlError as error:
+        click.echo(f"error: {error}", err=True)
+        return error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone; nothing left to tell it
+        return 0
+    except Exception:
+        traceback.print_exc()
+        return 1

@@ -1,0 +1,151 @@
+"""The view model: from a run's progress to labelled texts and rows. Pure, so that it can be tested as a table.
+
+The rich display, the plain lines and the closing summary all draw from here and decide nothing themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from adamctl.live.units import count, duration, share, size
+from adamctl.roles.coordinator.progress import EvaluationResult, RunProgress
+
+MESSAGES_SHOWN_MAX = 3
+_STATE_TEXT = {
+    "starting": "starting",
+    "warmstart": "warm start: one replica alone",
+    "training": "training",
+    "evaluating": "evaluating",
+    "finishing": "finishing: last evaluation and checkpoint",
+    "ended": "done",
+    "failed": "failed",
+    "stopped": "stopped",
+}
+
+
+@dataclass(frozen=True)
+class ProcessReading:
+    """What this machine says of one role's process; `cpu_share` is 1.0 for one busy core."""
+
+    cpu_share: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class RoleLine:
+    """One process of the run, as a row of texts."""
+
+    role: str
+    node: str
+    state: str
+    cpu: str
+    memory: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class View:
+    """Everything the live display shows.
+
+    Attributes:
+        title: job and state.
+        share: of the run that is done, 0 to 1.
+        facts: (label, value) in the order they are shown.
+        roles: one row per process.
+        messages: the newest few, oldest first.
+    """
+
+    title: str
+    share: float
+    facts: tuple[tuple[str, str], ...]
+    roles: tuple[RoleLine, ...]
+    messages: tuple[str, ...]
+
+
+def view_of(progress: RunProgress, readings: Mapping[str, ProcessReading]) -> View:
+    """Returns what to show; `readings` are by node name and may lack any of them."""
+    return View(
+        title=f"{progress.job}: {_STATE_TEXT.get(progress.state, progress.state)}",
+        share=min(max(progress.progress, 0.0), 1.0),
+        facts=tuple(_facts(progress)),
+        roles=tuple(_role_line(row.role, row.node, row.state, row.detail, readings) for row in progress.roles),
+        messages=progress.messages[-MESSAGES_SHOWN_MAX:],
+    )
+
+
+def _facts(progress: RunProgress) -> Sequence[tuple[str, str]]:
+    return (
+        ("pass", _passes(progress)),
+        ("loss", "-" if progress.loss is None else f"{progress.loss:.4f}"),
+        (f"{_split(progress)} top-1", _accuracy(progress)),
+        ("images/s", count(progress.images_per_s)),
+        ("connections/s", count(progress.connections_per_s)),
+        ("updates/s", count(progress.updates_per_s)),
+        ("staleness p50/p99", _staleness(progress)),
+        ("waited for data", share(progress.waiting_share)),
+        ("trained", duration(progress.train_seconds)),
+        ("time left", duration(progress.eta_seconds)),
+    )
+
+
+def _passes(progress: RunProgress) -> str:
+    done = min(progress.pass_number + progress.pass_share, progress.passes_total)
+    return f"{done:.2f} of {progress.passes_total}"
+
+
+def _split(progress: RunProgress) -> str:
+    return progress.evaluations[-1].split if progress.evaluations else "test"
+
+
+def _accuracy(progress: RunProgress) -> str:
+    if progress.top1 is None:
+        return "-"
+    return f"{share(progress.top1)} (best {share(progress.best_top1)})"
+
+
+def _staleness(progress: RunProgress) -> str:
+    if progress.staleness_p50 is None:
+        return "-"
+    return f"{progress.staleness_p50}/{progress.staleness_p99}"
+
+
+def _role_line(role: str, node: str, state: str, detail: str, readings: Mapping[str, ProcessReading]) -> RoleLine:
+    reading = readings.get(node)
+    cpu = "-" if reading is None else f"{reading.cpu_share * 100:.0f}%"
+    memory = "-" if reading is None else size(reading.memory_bytes)
+    return RoleLine(role, node, state, cpu, memory, detail)
+
+
+def progress_line(progress: RunProgress) -> str:
+    """Returns one plain line: what a log or a pipe gets every ten seconds."""
+    parts = [progress.state, f"pass {_passes(progress)}"]
+    if progress.loss is not None:
+        parts.append(f"loss {progress.loss:.4f}")
+    if progress.top1 is not None:
+        parts.append(f"{_split(progress)} top-1 {share(progress.top1)}")
+    parts.append(f"{count(progress.images_per_s)} images/s")
+    if progress.staleness_p50 is not None:
+        parts.append(f"staleness {_staleness(progress)}")
+    if progress.eta_seconds is not None:
+        parts.append(f"{duration(progress.eta_seconds)} left")
+    return f"{progress.job}: " + ", ".join(parts)
+
+
+def evaluation_line(job: str, result: EvaluationResult) -> str:
+    """Returns one plain line about an evaluation."""
+    where = f"pass {result.passes:.2f}, {duration(result.train_seconds)} of training"
+    return f"{job}: {result.split} top-1 {share(result.top1)}, loss {result.loss:.4f} ({where})"
+
+
+def closing_lines(progress: RunProgress, folder: str, commands: Sequence[str]) -> list[str]:
+    """Returns the short summary that ends a run: what was reached, how fast, where it is and what to type next."""
+    head = {"ended": "done", "stopped": f"stopped: {progress.failure}" if progress.failure else "stopped"}
+    lines = [f"{progress.job}: {head.get(progress.state, progress.state)}"]
+    if progress.best_top1 is not None:
+        lines.append(f"  {_split(progress) + ' top-1':<14} {share(progress.top1)}, best {share(progress.best_top1)}")
+    trained = f"{duration(progress.train_seconds)}, {count(progress.images_per_s)} images/s"
+    lines.append(f"  {'trained':<14} {trained}, {count(progress.connections_per_s)} connections/s")
+    lines.append(f"  {'run folder':<14} {folder}")
+    lines.extend(f"  {'next' if index == 0 else '':<14} {command}" for index, command in enumerate(commands))
+    return lines

@@ -1,0 +1,125 @@
+"""What is shown of a run, as texts."""
+
+import io
+
+from rich.console import Console
+
+from adamctl.live.display import render
+from adamctl.live.plain import PlainReporter
+from adamctl.live.reporter import choose_reporter
+from adamctl.live.units import count, duration, share, size
+from adamctl.live.view import ProcessReading, closing_lines, evaluation_line, progress_line, view_of
+from adamctl.roles.coordinator.progress import EvaluationResult, RoleRow, RunProgress
+
+EVALUATION = EvaluationResult(passes=0.25, progress=0.025, train_seconds=12.0, split="test", top1=0.9712, loss=0.1)
+PROGRESS = RunProgress(
+    state="training",
+    job="mnist",
+    passes_total=10,
+    pass_number=2,
+    pass_share=0.5,
+    progress=0.25,
+    images_per_s=12_345.6,
+    connections_per_s=9.3e9,
+    updates_per_s=1.2e9,
+    loss=0.12345,
+    evaluations=(EVALUATION,),
+    top1=0.9712,
+    best_top1=0.98,
+    staleness_p50=1,
+    staleness_p99=7,
+    waiting_share=0.013,
+    train_seconds=75.0,
+    eta_seconds=3725.0,
+    roles=(RoleRow(role="worker", node="worker-1", state="training", detail="pass 2"),),
+    messages=("a", "b", "c", "d"),
+)
+
+
+def test_every_figure_of_the_interface_is_there() -> None:
+    facts = dict(view_of(PROGRESS, {}).facts)
+    assert facts == {
+        "pass": "2.50 of 10",
+        "loss": "0.1235",
+        "test top-1": "97.12% (best 98.00%)",
+        "images/s": "12.3 k",
+        "connections/s": "9.30 G",
+        "updates/s": "1.20 G",
+        "staleness p50/p99": "1/7",
+        "waited for data": "1.30%",
+        "trained": "1 min 15 s",
+        "time left": "1 h 02 min",
+    }
+
+
+def test_before_anything_is_known() -> None:
+    facts = dict(view_of(RunProgress(state="starting", job="x", passes_total=3), {}).facts)
+    assert facts["loss"] == facts["test top-1"] == facts["staleness p50/p99"] == facts["time left"] == "-"
+
+
+def test_a_row_per_role_with_what_this_machine_says_of_it() -> None:
+    view = view_of(PROGRESS, {"worker-1": ProcessReading(cpu_share=1.98, memory_bytes=300 << 20)})
+    line = view.roles[0]
+    assert (line.role, line.state, line.cpu, line.memory, line.detail) == (
+        "worker", "training", "198%", "300.0 MiB", "pass 2",
+    )
+    assert view_of(PROGRESS, {}).roles[0].cpu == "-"
+
+
+def test_only_the_newest_messages() -> None:
+    assert view_of(PROGRESS, {}).messages == ("b", "c", "d")
+
+
+def test_plain_lines() -> None:
+    assert progress_line(PROGRESS) == (
+        "mnist: training, pass 2.50 of 10, loss 0.1235, test top-1 97.12%, 12.3 k images/s, staleness 1/7, "
+        "1 h 02 min left"
+    )
+    assert evaluation_line("mnist", EVALUATION) == (
+        "mnist: test top-1 97.12%, loss 0.1000 (pass 0.25, 12.0 s of training)"
+    )
+
+
+def test_a_plain_line_every_ten_seconds_and_one_per_evaluation() -> None:
+    lines: list[str] = []
+    now = 0.0
+    reporter = PlainReporter(lines.append, lambda: now)
+    for second in range(25):
+        now = float(second)
+        reporter.show(PROGRESS, {})
+    assert len([line for line in lines if line.startswith("mnist: training")]) == 3
+    assert len([line for line in lines if "of training)" in line]) == 1
+    assert len(lines) == 4 + 4  # each message once
+
+
+def test_without_a_terminal_there_are_no_control_codes() -> None:
+    stream = io.StringIO()
+    reporter = choose_reporter(stream, plain=False)
+    reporter.show(PROGRESS, {})
+    reporter.note("a note")
+    reporter.close()
+    assert "\x1b" not in stream.getvalue()
+    assert stream.getvalue().splitlines()[-1] == "a note"
+
+
+def test_the_rich_picture_holds_figures_roles_and_messages() -> None:
+    console = Console(file=io.StringIO(), width=120)
+    console.print(render(view_of(PROGRESS, {})))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    for expected in ("mnist: training", "12.3 k", "97.12% (best 98.00%)", "worker-1", "time left"):
+        assert expected in text
+
+
+def test_the_closing_summary() -> None:
+    lines = closing_lines(PROGRESS, "runs/mnist/001", ["adamctl eval runs/mnist/001"])
+    assert lines[1].split() == ["test", "top-1", "97.12%,", "best", "98.00%"]
+    assert lines[-1].split() == ["next", "adamctl", "eval", "runs/mnist/001"]
+
+
+def test_units() -> None:
+    assert [count(v) for v in (0, 999, 1234, 45_600, 2.5e6, 7e12)] == [
+        "0", "999", "1.23 k", "45.6 k", "2.50 M", "7.00 T",
+    ]
+    assert [size(v) for v in (5, 2048, 3 << 20)] == ["5 B", "2.0 KiB", "3.0 MiB"]
+    assert [duration(v) for v in (None, 4.25, 119.6, 7500)] == ["-", "4.2 s", "2 min 00 s", "2 h 05 min"]
+    assert share(0.5) == "50.00%"
