@@ -1,0 +1,133 @@
+"""Fetch and push in the background of compute: the two network activities of Downpour (DistBelief 4.1, Adam 3.2.6).
+
+All of it runs on the event loop's thread, except the installation of fetched parameters, which is a pass over memory and
+has a thread of its own. At most one fetch is under way; wishes that come meanwhile are answered by the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from adamctl.kernels.operation import Array
+from adamctl.roles.ps.client import ParameterClient, PushSet
+from adamctl.roles.ps.client import Base as PushBase
+from adamctl.roles.worker.core_slots import Base, Slot
+from adamctl.roles.worker.replica import Replica, gradient_view
+
+STALENESS_MAX = 64  # the last place of the histogram: that or more
+
+
+class Downpour:
+    """The push and fetch activities of one replica.
+
+    Attributes:
+        updates: parameter updates acknowledged (k * M * N for factors, as in Adam 4.3.2).
+        staleness: acknowledged shard pushes by staleness; the last place is STALENESS_MAX or more.
+        refused: shard pushes that a server refused, for example because they were not finite.
+        failure: set to the first error that ended an activity.
+    """
+
+    def __init__(self, replica: Replica, client: ParameterClient, on_failure: Callable[[BaseException], None]) -> None:
+        self._replica, self._client, self._on_failure = replica, client, on_failure
+        self._fetch_wanted = asyncio.Event()
+        self._installer = ThreadPoolExecutor(1, thread_name_prefix="install")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._fetching: asyncio.Task[None] | None = None
+        self._factored = frozenset(replica.factor_tensors)
+        self.updates = 0
+        self.staleness = np.zeros(STALENESS_MAX + 1, np.int64)
+        self.refused = 0
+        self.last_refusal = ""
+        self.fetches = 0
+        self.pushes = 0
+
+    async def start(self) -> None:
+        """Fetches the first parameters, then fetches whenever asked to."""
+        await self._fetch()
+        self._fetching = asyncio.create_task(self._guard(self._fetch_forever()))
+
+    def want_fetch(self) -> None:
+        self._fetch_wanted.set()
+
+    def push(self, slot: Slot) -> None:
+        """Starts the push of an accrued gradient."""
+        task = asyncio.create_task(self._guard(self._push(slot)))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def settled(self) -> None:
+        """Waits until every push that was started has been answered."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def snapshot(self, into: Array) -> None:
+        """Pulls the servers' parameters as they are now, for an evaluation."""
+        await self._client.pull(into)
+
+    async def close(self) -> None:
+        for task in (*self._tasks, *([self._fetching] if self._fetching else [])):
+            task.cancel()
+        await asyncio.gather(*self._tasks, *([self._fetching] if self._fetching else []), return_exceptions=True)
+        self._installer.shutdown(wait=True)
+
+    def take_staleness(self) -> tuple[int, ...]:
+        """Returns the histogram since the last call, without the empty tail."""
+        counts = np.trim_zeros(self.staleness, "b")
+        taken = tuple(int(count) for count in counts)
+        self.staleness[:] = 0
+        return taken
+
+    async def _fetch_forever(self) -> None:
+        while True:
+            await self._fetch_wanted.wait()
+            self._fetch_wanted.clear()
+            await self._fetch()
+
+    async def _fetch(self) -> None:
+        pulled = await self._client.pull(self._replica.fetched)
+        base = Base(pulled.pushes, pulled.sequences)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._installer, self._replica.install, base)
+        self.fetches += 1
+
+    async def _push(self, slot: Slot) -> None:
+        push_set = self._push_set(slot)
+        try:
+            pending = self._client.start_push(push_set)
+            slot.sequences = pending.sequences
+            outcome = await pending
+        finally:
+            self._replica.acknowledged(slot)
+        self.pushes += 1
+        self.updates += outcome.updates
+        if outcome.staleness:
+            clipped = np.clip(np.asarray(outcome.staleness, np.int64), 0, STALENESS_MAX)
+            self.staleness += np.bincount(clipped, minlength=STALENESS_MAX + 1)
+        if outcome.refused:
+            self.refused += len(outcome.refused)
+            self.last_refusal = str(outcome.refused[0])
+
+    def _push_set(self, slot: Slot) -> PushSet:
+        layout = self._replica.layout
+        base = None if slot.base is None else PushBase(slot.base.pushes, slot.base.sequences)
+        push_set = PushSet(layout, slot.learning_rate, slot.steps, slot.examples, base)
+        gradient = self._replica.gradient(slot)
+        for index, tensor in enumerate(layout.tensors):
+            if index not in self._factored:
+                push_set.gradient(index, gradient_view(gradient, tensor))
+        for index, factors in self._replica.factors(slot).items():
+            push_set.factors(index, factors.errors, factors.activations)
+        return push_set
+
+    async def _guard(self, activity: Coroutine[Any, Any, None]) -> None:
+        try:
+            await activity
+        except asyncio.CancelledError:
+            raise
+        except BaseException as failure:
+            self._on_failure(failure)

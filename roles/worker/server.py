@@ -1,0 +1,235 @@
+"""The worker process: finds a run that wants workers, joins it, trains until it ends, looks for the next.
+
+Kernels are compiled, or loaded from the cache, in a thread from the first moment on, so that a run need not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from adamctl.config.experiment import TrainConfig
+from adamctl.config.records import JobRecord, NodeRecord, job_key, node_key
+from adamctl.errors import ConfigurationError, RemoteError, RunFailedError, UnreachableError
+from adamctl.kernels.backend import warm_up
+from adamctl.kernels.network import Network
+from adamctl.model.layout import ParameterLayout, build_layout
+from adamctl.model.protocol import choose_protocol, has_factors
+from adamctl.net.transport import Connection, Request
+from adamctl.roles.controller.client import Changes, ConfigurationStore, follow, read_record
+from adamctl.roles.coordinator.client import CoordinatorClient, Joined
+from adamctl.roles.data.client import DataClient
+from adamctl.roles.driver import RoleContext
+from adamctl.roles.ps.client import ParameterClient
+from adamctl.roles.worker.session import Session, SessionRunner
+from adamctl.wire.constants import ErrorCode
+
+ATTACH_DEADLINE_S = 60.0
+RETRY_S = 0.5
+TRY_LATER = frozenset({ErrorCode.OVER_QUOTA, ErrorCode.NOT_READY, ErrorCode.SHUTTING_DOWN})
+
+
+@dataclass
+class WorkerProcess:
+    """One worker process; at most one session at a time."""
+
+    context: RoleContext
+    threads: int
+    session: SessionRunner | None = None
+    jobs_done: set[str] = field(default_factory=set)
+
+    def status(self) -> dict[str, Any]:
+        if self.session is None:
+            return {"state": "waiting for a run", "threads": self.threads}
+        return self.session.status()
+
+
+async def run(context: RoleContext) -> None:
+    """Serves runs until told to stop; with `once`, a single one."""
+    threads = context.options.get("threads")
+    threads = available_cores() if threads is None else threads
+    if threads < 1:
+        raise ConfigurationError(f"--threads: expected at least 1; found {threads}")
+    process = WorkerProcess(context, int(threads))
+    context.status = process.status
+    loader = ThreadPoolExecutor(1, thread_name_prefix="compile")
+    compiled = asyncio.get_running_loop().run_in_executor(
+        loader, warm_up, None, lambda module: context.log.info("loading kernels: %s (compiled on first use)", module)
+    )
+    await context.serve(_refuse)
+    stop = asyncio.create_task(context.stopping.wait())
+    try:
+        await _serve_runs(process, stop, compiled)
+    finally:
+        stop.cancel()
+        loader.shutdown(wait=False)
+
+
+async def _serve_runs(process: WorkerProcess, stop: asyncio.Task[bool], compiled: asyncio.Future[Any]) -> None:
+    context = process.context
+    while not context.stopping.is_set():
+        joining = asyncio.create_task(_find_run(process))
+        await asyncio.wait({stop, joining}, return_when=asyncio.FIRST_COMPLETED)
+        if not joining.done():
+            joining.cancel()
+            return
+        job, coordinator, joined = joining.result()
+        try:
+            await compiled
+            reason = await _train(process, job, coordinator, joined)
+            context.log.info("run %s: %s", job, reason or "ended")
+            process.jobs_done.add(job)
+        except (UnreachableError, RemoteError) as failure:
+            if not await _run_is_over(context, job):
+                raise
+            context.log.info("run %s is over: %s", job, failure)
+            process.jobs_done.add(job)
+        finally:
+            process.session = None
+            await coordinator.close()
+        if context.options.get("once"):
+            return
+
+
+async def _find_run(process: WorkerProcess) -> tuple[str, CoordinatorClient, Joined]:
+    """Waits for a running job that takes this worker."""
+    store = _store(process.context)
+    jobs: dict[str, JobRecord] = {}
+    changes = aiter(follow(store, "/jobs/", wait_s=RETRY_S * 4))
+    while True:
+        update: Changes = await anext(changes)
+        _apply(jobs, update)
+        while True:
+            taken, retry = await _try_join(process, jobs)
+            if taken is not None:
+                await changes.aclose()  # type: ignore[attr-defined]
+                return taken
+            if not retry:
+                break
+            await asyncio.sleep(RETRY_S)
+            update = await store.watch("/jobs/", update.revision, 0.0)
+            _apply(jobs, update)
+
+
+def _apply(jobs: dict[str, JobRecord], update: Changes) -> None:
+    if update.reset:
+        jobs.clear()
+    for entry in update.entries:
+        name = entry.key.removeprefix("/jobs/")
+        if "/" not in name:
+            jobs[name] = msgspec.msgpack.decode(entry.value, type=JobRecord)
+    for key in update.deleted:
+        jobs.pop(key.removeprefix("/jobs/"), None)
+
+
+async def _try_join(
+    process: WorkerProcess, jobs: dict[str, JobRecord]
+) -> tuple[tuple[str, CoordinatorClient, Joined] | None, bool]:
+    """Offers this worker to each running job; the second value says whether trying again soon makes sense."""
+    context, retry = process.context, False
+    wanted = context.options.get("job")
+    for job, record in sorted(jobs.items()):
+        if record.state != "running" or job in process.jobs_done or (wanted and job != wanted):
+            continue
+        try:
+            coordinator = CoordinatorClient(await connect_node(context, record.coordinator))
+        except UnreachableError as failure:
+            context.log.warning("run %s: its coordinator %s does not answer: %s", job, record.coordinator, failure)
+            retry = True
+            continue
+        try:
+            joined = await coordinator.join(context.node, context.incarnation, process.threads)
+            return (job, coordinator, joined), False
+        except (RemoteError, UnreachableError) as refusal:
+            await coordinator.close()
+            if isinstance(refusal, RemoteError) and refusal.code not in TRY_LATER:
+                continue
+            retry = True
+    return None, retry
+
+
+async def connect_node(context: RoleContext, node: str) -> Connection:
+    """Connects to a node by name. Raises UnreachableError if it is not registered or does not answer."""
+    found = await read_record(_store(context), node_key(node), NodeRecord)
+    if found is None:
+        raise UnreachableError(f"node {node!r} is not registered (it may have died); see `adamctl status`")
+    return await context.connect(found[0], deadline_s=5.0)
+
+
+async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClient, joined: Joined) -> str:
+    context, experiment = process.context, joined.experiment
+    layout = build_layout(experiment.model, joined.reply.servers_expected)
+    if layout.hash != joined.reply.layout_hash:
+        raise RunFailedError(
+            f"run {job}: this worker derives parameter layout {layout.hash}, the coordinator {joined.reply.layout_hash}; "
+            "both must run the same version of adamctl"
+        )
+    network = Network(experiment.model, experiment.train.batch)
+    parameters = ParameterClient.from_context(context, job)
+    data = DataClient(context, joined.data_servers)
+    try:
+        await asyncio.gather(
+            parameters.attach(deadline_s=ATTACH_DEADLINE_S),
+            data.open(experiment.data, experiment.model.input, experiment.seed),
+        )
+        process.session = SessionRunner(
+            Session(
+                context.node,
+                context.incarnation,
+                experiment,
+                joined.reply.dataset,
+                network,
+                layout,
+                process.threads,
+                coordinator,
+                parameters,
+                data,
+                factor_tensors(experiment.train, layout, parameters.servers_of_tensors()),
+                context.log,
+            )
+        )
+        context.log.info("run %s: replica %d, %d threads", job, joined.reply.replica, process.threads)
+        return await process.session.run(context.stopping)
+    finally:
+        await data.close()
+        await parameters.close()
+
+
+def factor_tensors(train: TrainConfig, layout: ParameterLayout, servers: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the tensors that are pushed as factors: all dense weights, none, or where it moves fewer bytes."""
+    if train.protocol == "gradient":
+        return ()
+    examples = train.batch * train.n_push
+    return tuple(
+        index
+        for index, tensor in enumerate(layout.tensors)
+        if has_factors(tensor)
+        and (train.protocol == "factors" or choose_protocol(tensor, examples, servers[index]) == "factors")
+    )
+
+
+def available_cores() -> int:
+    """Returns how many cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+async def _run_is_over(context: RoleContext, job: str) -> bool:
+    """Says whether the configuration service knows that a run has ended (its coordinator may be gone already)."""
+    found = await read_record(_store(context), job_key(job), JobRecord)
+    return found is None or found[0].state == "ended"
+
+
+def _store(context: RoleContext) -> ConfigurationStore:
+    assert context.controller is not None
+    return context.controller
+
+
+def _refuse(request: Request) -> None:
+    request.fail(ErrorCode.UNKNOWN_OPCODE, "a worker serves no requests but STATUS and SHUTDOWN")

@@ -1,0 +1,276 @@
+"""One worker's part in one run: batches to the threads, gradients to the servers, reports to the coordinator.
+
+The session asks for ranges ahead of need and reads their examples in the background (Adam 3.1), so that threads find the
+next batch in memory. It is over when the coordinator says that the run has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+
+from adamctl.config.experiment import Experiment
+from adamctl.config.schedule import learning_rate
+from adamctl.errors import RunFailedError
+from adamctl.kernels.network import Network
+from adamctl.model.layout import ParameterLayout
+from adamctl.roles.coordinator.client import CoordinatorClient
+from adamctl.roles.data.client import Batch as Examples
+from adamctl.roles.data.client import DataClient
+from adamctl.roles.ps.client import ParameterClient
+from adamctl.roles.worker.compute import Batch, BatchDone, ComputeThreads
+from adamctl.roles.worker.core_batches import Task, TaskLedger, cut
+from adamctl.roles.worker.downpour import Downpour
+from adamctl.roles.worker.replica import Replica
+from adamctl.wire.messages import EvaluateTask, NextTaskReply, NextTaskRequest, TaskReport, TrainTask
+
+POLL_S = 5.0
+RANGES_AHEAD = 2  # beyond the one being computed: its examples are being read while threads work
+
+
+@dataclass(frozen=True)
+class Session:
+    """What a session works with; `node` and `incarnation` are this worker's."""
+
+    node: str
+    incarnation: int
+    experiment: Experiment
+    dataset: str
+    network: Network
+    layout: ParameterLayout
+    threads: int
+    coordinator: CoordinatorClient
+    parameters: ParameterClient
+    data: DataClient
+    factor_tensors: tuple[int, ...]
+    log: logging.Logger
+
+
+class SessionRunner:
+    """Runs one session to its end. Everything happens on the event loop except what `ComputeThreads` does."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        experiment = session.experiment
+        factor = experiment.local_learning_rate_factor()
+        self._local_factor = factor
+        applies_locally = factor != 0.0 if factor is not None else experiment.train.local_lr != 0.0
+        train = experiment.train
+        self._replica = Replica(
+            session.network,
+            session.layout,
+            session.threads,
+            train.batch,
+            train.n_push,
+            train.n_fetch,
+            session.factor_tensors,
+            applies_locally,
+        )
+        self._loop = asyncio.get_running_loop()
+        self._threads = ComputeThreads(
+            session.network,
+            self._replica,
+            session.threads,
+            seed=hash((experiment.seed, session.incarnation)) & (2**31 - 1),
+            done=self._done_on_thread,
+            skip_dense_gradients=bool(session.factor_tensors) and not applies_locally,
+        )
+        self._downpour = Downpour(self._replica, session.parameters, self._fail)
+        self._ledger = TaskLedger()
+        self._reports: list[TaskReport] = []
+        self._news = asyncio.Event()
+        self._taking: set[asyncio.Task[None]] = set()
+        self._accepted = 0
+        self._examples: dict[int, Examples] = {}
+        self._failure: BaseException | None = None
+        self._evaluation: tuple[int, asyncio.Task[None]] | None = None
+        self._updates_reported = 0
+        self._flushing: asyncio.Task[None] | None = None
+        self.batches_done = 0
+        self.compute_s = self.wait_s = 0.0
+
+    async def run(self, stopping: asyncio.Event) -> str:
+        """Trains until the run ends or `stopping` is set; returns the reason that was given.
+
+        Raises:
+            RunFailedError: a thread or a network activity failed; the cause is chained.
+            UnreachableError: the coordinator or a server is gone.
+        """
+        self._threads.start()
+        stop = asyncio.create_task(stopping.wait())
+        try:
+            await self._downpour.start()
+            return await self._work(stop)
+        finally:
+            stop.cancel()
+            await self._close()
+
+    # --- tasks -------------------------------------------------------------------------------------------------------
+
+    async def _work(self, stop: asyncio.Task[bool]) -> str:
+        asking: asyncio.Task[NextTaskReply] | None = None
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            wanted = max(RANGES_AHEAD + 1 - self._accepted, 0)
+            if asking is None and (wanted or self._reports):
+                asking = asyncio.create_task(self._ask(wanted, POLL_S if wanted else 0.0))
+            elif self._reports:
+                await self._act(await self._ask(0, 0.0))
+                continue
+            news = asyncio.create_task(self._news.wait())
+            waiting = {stop, news} | ({asking} if asking is not None else set())
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            news.cancel()
+            self._news.clear()
+            if stop.done():
+                if asking is not None:
+                    asking.cancel()
+                await self._leave()
+                return "stopped"
+            if asking is not None and asking.done():
+                reply = asking.result()
+                asking = None
+                if reply.ended:
+                    return reply.reason
+                await self._act(reply)
+
+    async def _ask(self, wanted: int, wait_s: float) -> NextTaskReply:
+        reports, self._reports = tuple(self._reports), []
+        updates = self._downpour.updates - self._updates_reported
+        self._updates_reported += updates
+        return await self._session.coordinator.next_tasks(
+            NextTaskRequest(
+                self._session.node,
+                self._session.incarnation,
+                reports,
+                wanted,
+                wait_s,
+                updates,
+                self._downpour.take_staleness(),
+                self.status(),
+            )
+        )
+
+    async def _act(self, reply: NextTaskReply) -> None:
+        for task in (*reply.train, *reply.evaluate):
+            self._accepted += 1
+            taking = asyncio.create_task(self._take(task))
+            self._taking.add(taking)
+            taking.add_done_callback(self._taking.discard)
+        if not reply.train and not self._accepted:
+            await self._flush()
+
+    async def _take(self, task: Task) -> None:
+        """Reads a task's examples and hands its batches to the threads."""
+        try:
+            if isinstance(task, EvaluateTask):
+                await self._snapshot(task.evaluation)
+            split = task.split if isinstance(task, EvaluateTask) else "train"
+            pass_number = task.pass_number if isinstance(task, TrainTask) else -1
+            examples = await self._session.data.read(self._session.dataset, split, pass_number, task.start, task.stop)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as failure:
+            self._fail(failure)
+            return
+        self._examples[task.id] = examples
+        cuts = cut(task, self._session.network.batch_max)
+        report = self._ledger.begin(task, len(cuts))
+        if report is not None:
+            self._finish(task, report)
+            return
+        optimizer, local_lr = self._session.experiment.optimizer, self._session.experiment.train.local_lr
+        for piece in cuts:
+            rate = learning_rate(optimizer.lr, optimizer.schedule, piece.progress)
+            local = local_lr if self._local_factor is None else self._local_factor * rate
+            part = slice(piece.start, piece.stop)
+            self._threads.submit(Batch(task, examples.images[part], examples.labels[part], rate, local or 0.0))
+
+    async def _snapshot(self, evaluation: int) -> None:
+        """Pulls parameters once per evaluation, after everything this replica has accrued was pushed."""
+        if self._evaluation is None or self._evaluation[0] != evaluation:
+            self._evaluation = (evaluation, asyncio.create_task(self._pull_snapshot()))
+        await asyncio.shield(self._evaluation[1])
+
+    async def _pull_snapshot(self) -> None:
+        if not self._ledger.training:
+            await self._flush()
+        await self._downpour.snapshot(self._replica.snapshot)
+
+    async def _flush(self) -> None:
+        """Pushes what is accrued while no thread trains, and waits until all pushes are answered."""
+        if not self._ledger.training:
+            for slot in self._replica.flush():
+                self._downpour.push(slot)
+        await self._downpour.settled()
+
+    # --- what comes back ---------------------------------------------------------------------------------------------
+
+    def _done_on_thread(self, done: BatchDone) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._done, done)
+        except RuntimeError:
+            return  # the loop is closed: the session is over
+
+    def _done(self, done: BatchDone) -> None:
+        if done.failure is not None:
+            self._fail(done.failure)
+            return
+        if done.actions is not None:
+            if done.actions.push is not None:
+                self._downpour.push(done.actions.push)
+            if done.actions.fetch:
+                self._downpour.want_fetch()
+        self.batches_done += 1
+        self.compute_s += done.compute_s
+        self.wait_s += done.wait_s
+        task = done.batch.task
+        report = self._ledger.add(
+            task, len(done.batch.labels), done.loss_sum, done.correct, done.compute_s, done.wait_s
+        )
+        if report is not None:
+            self._finish(task, report)
+
+    def _finish(self, task: Task, report: TaskReport) -> None:
+        self._examples.pop(task.id).release()
+        self._accepted -= 1
+        self._reports.append(report)
+        self._news.set()
+
+    def _fail(self, failure: BaseException) -> None:
+        if self._failure is None:
+            self._failure = failure if isinstance(failure, Exception) else RunFailedError(repr(failure))
+        self._news.set()
+
+    async def _leave(self) -> None:
+        session = self._session
+        await self._flush()
+        await session.coordinator.leave(session.node, session.incarnation, self._reports)
+
+    async def _close(self) -> None:
+        self._threads.stop()
+        await asyncio.to_thread(self._threads.join, 30.0)
+        for task in self._taking:
+            task.cancel()
+        await asyncio.gather(*self._taking, return_exceptions=True)
+        await self._downpour.close()
+        for examples in self._examples.values():
+            examples.release()
+        self._replica.memory.close()
+
+    def status(self) -> dict[str, object]:
+        busy_s = self.compute_s + self.wait_s
+        return {
+            "state": "training" if self._ledger.training else "evaluating" if len(self._ledger) else "waiting",
+            "job": self._session.experiment.name,
+            "threads": self._session.threads,
+            "batches": self.batches_done,
+            "pushes": self._downpour.pushes,
+            "fetches": self._downpour.fetches,
+            "refused": self._downpour.refused,
+            "waiting_share": self.wait_s / busy_s if busy_s else 0.0,
+            "time": time.time(),
+        }
