@@ -13,7 +13,7 @@ from adamctl.net.limits import ClientLimits, admits
 from adamctl.net.pool import BufferPool, PooledBuffer
 from adamctl.net.protocol import FrameProtocol, Outgoing, body_views
 from adamctl.wire.codec import FrameHead, decode_message, encode_request
-from adamctl.wire.constants import Flag, Opcode
+from adamctl.wire.constants import ErrorCode, Flag, Opcode
 from adamctl.wire.decoder import BodyTarget, Frame, discard_target
 from adamctl.wire.messages import OPCODE_OF_REQUEST, CreditGrant, ErrorReply, Hello, HelloReply, Message
 
@@ -43,9 +43,18 @@ class Pending:
     """A request from the moment it is made: waiting for credit, then for its turn, then for its reply."""
 
     __slots__ = (
-        "answer", "deadline", "into", "into_bytes", "message", "one_way", "outgoing", "request_id", "size_bytes", "timer",
+        "answer",
+        "deadline",
+        "into",
+        "into_bytes",
+        "message",
+        "one_way",
+        "outgoing",
+        "request_id",
+        "size_bytes",
+        "timer",
         "views",
-    )  # fmt: skip
+    )
 
     def __init__(self, message: Message, views: list[memoryview], size_bytes: int, one_way: bool) -> None:
         self.message = message
@@ -203,11 +212,11 @@ class ClientProtocol(FrameProtocol):
             return BodyTarget(pending.into, pending)
         buffer = self._pool.try_allocate(head.body_bytes)
         if buffer is None:
-            self._pool.when_released(lambda: self.loop.call_soon_threadsafe(self.resume_blocked))
+            self._pool.when_released(self.room_again)
             return None
         return BodyTarget((buffer.view,), buffer)
 
-    def handle_frame(self, frame: Frame) -> None:
+    def handle_frame(self, frame: Frame, began_s: float) -> None:
         head = frame.head
         if not head.flags & Flag.REPLY:
             if head.opcode != Opcode.CREDIT:
@@ -252,7 +261,7 @@ class ClientProtocol(FrameProtocol):
         if isinstance(message, ErrorReply):
             self.release_target(target)
             if not pending.answer.done():
-                pending.answer.set_exception(RemoteError(message.code, message.message, message.details))
+                pending.answer.set_exception(self._refused(message))
         elif target is None:
             self._answer(
                 pending, StreamReply(message, _EMPTY, None, pending.into is not None and not pending.into_bytes)
@@ -262,6 +271,11 @@ class ClientProtocol(FrameProtocol):
         else:
             body = target.segments[0] if len(target.segments) == 1 else _EMPTY
             self._answer(pending, StreamReply(message, body, None, target.token is pending))
+
+    def _refused(self, error: ErrorReply) -> AdamctlError:
+        if error.code == ErrorCode.DEADLINE_PASSED:
+            return DeadlineError(f"{self.address}: {error.message}")
+        return RemoteError(error.code, error.message, error.details)
 
     def release_target(self, target: BodyTarget | None) -> None:
         if target is not None and isinstance(target.token, PooledBuffer):

@@ -51,8 +51,8 @@ def report_failure(request: Request, error: Exception) -> None:
 def async_handler(function: Callable[[Request], Awaitable[Answer]]) -> Handler:
     """Returns a handler that runs a coroutine per request, as a task of the running loop.
 
-    Their number is bounded by what a server lets each connection have outstanding. An exception is answered as by a plain
-    handler; a cancelled task answers SHUTTING_DOWN.
+    Their number is bounded by what a server lets each connection have outstanding. An exception is answered as by a
+    plain handler; a cancelled task answers SHUTTING_DOWN.
     """
     tasks: set[asyncio.Task[None]] = set()  # the loop itself holds tasks only weakly
 

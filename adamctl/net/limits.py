@@ -37,7 +37,8 @@ class ServerLimits:
     def __post_init__(self) -> None:
         if self.memory_bytes_max < BODY_BYTES_MAX:
             raise ConfigurationError(
-                f"a server's memory quota must hold the longest body, {BODY_BYTES_MAX} bytes; found {self.memory_bytes_max}"
+                f"a server's memory quota must hold the longest body, {BODY_BYTES_MAX} bytes; "
+                f"found {self.memory_bytes_max}"
             )
         for name in ("connections_max", "handshakes_max", "requests_per_connection_max", "credit_bytes", "backlog"):
             if getattr(self, name) < 1:
@@ -46,7 +47,7 @@ class ServerLimits:
 
 @dataclass(frozen=True)
 class ClientLimits:
-    """Bounds of one client: requests outstanding per connection, and memory for replies that bring no place of their own."""
+    """Bounds of one client: requests outstanding per connection, and memory for replies received without `into`."""
 
     requests_per_connection_max: int = 1024
     memory_bytes_max: int = 1 << 30

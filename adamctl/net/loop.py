@@ -25,6 +25,6 @@ def run(
     debug: bool | None = None,
     loop_factory: Callable[[], asyncio.AbstractEventLoop] = new_event_loop,
 ) -> Result:
-    """Runs a coroutine to its end on a new loop and returns its result; a Ctrl-C cancels it first, as asyncio.run does."""
+    """Runs a coroutine on a new loop and returns its result; a Ctrl-C cancels it first, as in asyncio.run."""
     with asyncio.Runner(debug=debug, loop_factory=loop_factory) as runner:
         return runner.run(main)

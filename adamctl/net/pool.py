@@ -105,8 +105,8 @@ class BufferPool:
         buffer = self.try_allocate(size_bytes)
         if buffer is None:
             raise BackpressureError(
-                f"no room for a buffer of {size_bytes} bytes: {self._outstanding_bytes} of {self.quota_bytes} are in use; "
-                "wait until some are released"
+                f"no room for a buffer of {size_bytes} bytes: {self._outstanding_bytes} of {self.quota_bytes} "
+                "are in use; wait until some are released"
             )
         return buffer
 

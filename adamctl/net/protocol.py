@@ -1,9 +1,9 @@
 """One end of a TCP or Unix connection: bytes to frames, frames to bytes. Client and server build on it.
 
-`asyncio.BufferedProtocol` receives bodies straight into their final buffers; head and body are handed to the kernel as separate
-buffers. The transport's own write buffer is kept empty (high-water mark 0): while the kernel takes no more, frames wait in
-`_outgoing`, where they can still be withdrawn, and "the transport wants more" means that the kernel has taken every byte
-handed over before.
+`asyncio.BufferedProtocol` receives bodies straight into their final buffers; head and body are handed to the kernel as
+separate buffers. The transport's own write buffer is kept empty (high-water mark 0): while the kernel takes no more,
+frames wait in `_outgoing`, where they can still be withdrawn, and "the transport wants more" means that the kernel has
+taken every byte handed over before.
 """
 
 from __future__ import annotations
@@ -46,12 +46,14 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self.loop = loop
         self.decoder = FrameDecoder(self.allocate)
         # Asked for by the transport before each read; the decoder's own method saves a call on the way.
-        self.get_buffer = self.decoder.want  # type: ignore[method-assign]
+        self.get_buffer = self.decoder.want  # type: ignore[method-assign, assignment]
         self.reason: AdamctlError | None = None  # why the connection ended, first cause
         self.lost = loop.create_future()  # done when the transport is gone
         self.outgoing_bytes = 0
         self._transport: asyncio.Transport | None = None
-        self._incoming: deque[Frame] = deque()
+        self._incoming: deque[tuple[Frame, float]] = deque()  # with when each began
+        self._body_began_s = 0.0
+        self._body_number = -1
         self._outgoing: deque[Outgoing] = deque()
         self._handed_over: list[Outgoing] = []
         self._write_paused = False
@@ -66,8 +68,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
         """Returns where a body goes, or None when there is no room; then `resume_blocked` is to be called later."""
         raise NotImplementedError
 
-    def handle_frame(self, frame: Frame) -> None:
-        """Takes a frame; may raise ProtocolError."""
+    def handle_frame(self, frame: Frame, began_s: float) -> None:
+        """Takes a frame that began to arrive at `began_s` (loop.time()); may raise ProtocolError."""
         raise NotImplementedError
 
     def may_read(self) -> bool:
@@ -89,7 +91,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         frames = self.decoder.received(nbytes)
         if frames:
-            self._incoming.extend(frames)
+            self._queue(frames)
         elif self.decoder.failure is None and not self.decoder.blocked:
             return
         self.advance()
@@ -133,7 +135,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
             while True:
                 self._corked = True
                 while self._incoming and not self._closing and self.may_read():
-                    self.handle_frame(self._incoming.popleft())
+                    self.handle_frame(*self._incoming.popleft())
                 self._corked = False
                 self.flush()
                 if self._closing or not self._incoming or not self.may_read():
@@ -149,8 +151,26 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def resume_blocked(self) -> None:
         """Tries to go on with a body there was no room for."""
         if self.decoder.blocked and not self._closing:
-            self._incoming.extend(self.decoder.resume())
+            self._queue(self.decoder.resume())
             self.advance()
+
+    def room_again(self) -> None:
+        """Like `resume_blocked`, for whichever thread has released a buffer."""
+        try:
+            self.loop.call_soon_threadsafe(self.resume_blocked)
+        except RuntimeError:  # the loop has ended meanwhile
+            return
+
+    def body_begins(self) -> None:
+        """To be called by `allocate`: deadlines count from here, however long the body takes or has to wait."""
+        if self._body_number != self.decoder.frames_seen:
+            self._body_number = self.decoder.frames_seen
+            self._body_began_s = self.loop.time()
+
+    def _queue(self, frames: Sequence[Frame]) -> None:
+        now = self.loop.time()
+        for frame in frames:
+            self._incoming.append((frame, now if frame.target is None else self._body_began_s))
 
     @property
     def reading(self) -> bool:
@@ -172,7 +192,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     def _incoming_dropped(self) -> None:
         """Frames that were received but not handled go; what they hold is given back by `release_target`."""
-        for frame in self._incoming:
+        for frame, _ in self._incoming:
             self.release_target(frame.target)
         self._incoming.clear()
         self.release_target(self.decoder.current)

@@ -136,23 +136,17 @@ class ServerProtocol(FrameProtocol):
             raise ProtocolError(f"expected HELLO first, found {Opcode(head.opcode).name}")
         if head.flags & Flag.REPLY:
             raise ProtocolError("a client sent an answer, which only servers do")
+        self.body_begins()
         if not admits(self._body_bytes, head.body_bytes, self._server.limits.credit_bytes):
             return None  # beyond its credit: it waits until `finish` frees some
         buffer = self._server.pool.try_allocate(head.body_bytes)
         if buffer is None:
-            self._server.pool.when_released(self._room_again)
+            self._server.pool.when_released(self.room_again)
             return None
         self._body_bytes += head.body_bytes
         return BodyTarget((buffer.view,), buffer)
 
-    def _room_again(self) -> None:
-        """Called by whichever thread has released a buffer."""
-        try:
-            self.loop.call_soon_threadsafe(self.resume_blocked)
-        except RuntimeError:  # the loop has been closed meanwhile
-            _LOG.debug("a buffer was released after the loop of %s had ended", self.peer_name)
-
-    def handle_frame(self, frame: Frame) -> None:
+    def handle_frame(self, frame: Frame, began_s: float) -> None:
         head = frame.head
         if not self.greeted:
             self._greet(frame)
@@ -168,10 +162,12 @@ class ServerProtocol(FrameProtocol):
         except ProtocolError:
             self.release_target(frame.target)
             raise
-        now = self.loop.time()
-        deadline_s = now + head.deadline_ms / 1000 if head.deadline_ms else float("inf")
+        deadline_s = began_s + head.deadline_ms / 1000 if head.deadline_ms else float("inf")
         request = StreamRequest(self, head, message, buffer, deadline_s)
         self._outstanding += 1
+        if deadline_s < self.loop.time():
+            request.fail(ErrorCode.DEADLINE_PASSED, f"the deadline passed before {self.peer_name} was served")
+            return
         try:
             self._server.handler(request)
         except Exception as error:

@@ -38,7 +38,7 @@ async def bind_tcp(address: Address) -> tuple[socket.socket, Address]:
 
 def _bind_reason(address: Address, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"port {address.port} is taken by another process; stop it, or choose another port (port 0 picks a free one)"
+        return f"port {address.port} is taken by another process; stop it or choose another port (0 picks a free one)"
     if error.errno == errno.EADDRNOTAVAIL:
         return f"{address.host} is not an address of this machine; use one of its own, 127.0.0.1 or 0.0.0.0"
     if error.errno in (errno.EACCES, errno.EPERM):

@@ -1,7 +1,7 @@
 """What a role sees of the network: connections that carry requests, and servers that answer them.
 
-TCP, Unix sockets (`adamctl.net.stream`) and the in-memory twin (`adamctl.net.memory`) implement the same protocols, so a
-role never knows which one it has. All calls are made on the event loop's thread.
+TCP, Unix sockets (`adamctl.net.stream`) and the in-memory twin (`adamctl.net.memory`) implement the same protocols, so
+a role never knows which one it has. All calls are made on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ class Reply(Protocol):
 
     message: Message
     body: memoryview
+    received_into: bool
+    """Whether the body is in the caller's buffers; `body` is then that buffer if it was one, else empty."""
 
     def release(self) -> None: ...
 
@@ -42,12 +44,27 @@ class Request(Protocol):
     message: Message
     body: memoryview
     lease: Lease
-    peer: Hello
-    peer_name: str
     deadline_s: float
     """Clock reading (loop.time()) after which the requester no longer waits; inf if it always does."""
-    connection_id: int
-    """Distinguishes the connections of one server's lifetime."""
+
+    @property
+    def peer(self) -> Hello: ...
+
+    @property
+    def peer_name(self) -> str: ...
+
+    @property
+    def connection_id(self) -> int:
+        """Distinguishes the connections of one server's lifetime."""
+        ...
+
+    @property
+    def one_way(self) -> bool:
+        """Whether nobody waits for the answer; it must be given all the same, so that credit is returned."""
+        ...
+
+    @property
+    def answered(self) -> bool: ...
 
     def reply(self, message: Message, body: Body = (), on_sent: Callable[[], None] | None = None) -> None: ...
 
@@ -82,6 +99,14 @@ class Connection(Protocol):
             UnreachableError: the connection is or was closed.
             RemoteError: the peer refused; the connection goes on.
             ProtocolError: the peer broke the format; the connection is closed.
+        """
+        ...
+
+    async def send_one_way(self, message: Message, body: Body = (), *, deadline_s: float) -> None:
+        """Sends a request that is not answered, after waiting for credit; returns when the kernel has taken it.
+
+        Raises:
+            DeadlineError, UnreachableError, ProtocolError: as `request`.
         """
         ...
 

@@ -86,7 +86,8 @@ def encode_frame(
     """
     if body_bytes > _BODY_BYTES_MAX[opcode]:
         raise ValueError(
-            f"a {Opcode(opcode).name} body may be {_BODY_BYTES_MAX[opcode]} bytes long at most, this one is {body_bytes}"
+            f"the body of a {Opcode(opcode).name} may be {_BODY_BYTES_MAX[opcode]} bytes long at most, "
+            f"this one is {body_bytes}"
         )
     if len(typed_header) > TYPED_HEADER_BYTES_MAX or int(flags) not in _FLAG_SETS_ALLOWED:
         raise ValueError(f"cannot frame {len(typed_header)} header bytes with flags {flags}")

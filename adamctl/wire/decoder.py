@@ -7,8 +7,8 @@ The decoder says where the next bytes are to go, so that a body is received stra
         count = socket.recv_into(decoder.want())
         for frame in decoder.received(count): ...
 
-Heads, small bodies and the ends of bodies go through a small staging buffer, so that one read can bring several small frames;
-the rest of a body is written directly. Every limit and both checksums are checked before `allocate` is called.
+Heads, small bodies and the ends of bodies go through a small staging buffer, so that one read can bring several small
+frames; the rest of a body is written directly. Every limit and both checksums are checked before `allocate` is called.
 """
 
 from __future__ import annotations
