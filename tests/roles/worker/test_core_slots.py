@@ -1,0 +1,163 @@
+"""Downpour's bookkeeping: when to push and fetch, what fetched parameters lack, when a gradient may be forgotten."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from adamctl.roles.worker.core_slots import Base, SlotCore, SlotState
+
+SHARDS = 3
+
+
+def base(sequence: int | list[int], pushes: int = 0) -> Base:
+    return Base(np.full(SHARDS, pushes), np.broadcast_to(np.asarray(sequence), SHARDS).astype(np.int64))
+
+
+def make(threads: int = 1, slots: int = 3, n_push: int = 1, n_fetch: int = 1, keeps: bool = True) -> SlotCore:
+    return SlotCore(threads, slots, n_push, n_fetch, keeps)
+
+
+def step(core: SlotCore, thread: int = 0) -> bool:
+    assert core.begin_step(thread) is not None
+    return core.end_step(thread, 8, 0.1, 0.1).push is not None
+
+
+def test_pushes_every_n_push_steps_and_fetches_every_n_fetch_steps_of_a_thread() -> None:
+    core = make(n_push=3, n_fetch=2, slots=8)
+    pushed, fetched = [], []
+    for number in range(1, 13):
+        slot = core.begin_step(0)
+        actions = core.end_step(0, 8, 0.1, 0.1)
+        pushed += [number] if actions.push is not None else []
+        fetched += [number] if actions.fetch else []
+        assert slot is not None
+    assert pushed == [3, 6, 9, 12]
+    assert fetched == [2, 4, 6, 8, 10, 12]
+
+
+def test_a_pushed_slot_carries_the_sum_of_its_steps() -> None:
+    core = make(n_push=3)
+    for _ in range(2):
+        assert not step(core)
+    slot = core.begin_step(0)
+    assert core.end_step(0, 5, 0.2, 0.3).push is slot
+    assert slot is not None and (slot.steps, slot.examples, slot.learning_rate) == (3, 21, 0.2)
+
+
+def test_threads_accrue_apart() -> None:
+    core = make(threads=2)
+    first, second = core.begin_step(0), core.begin_step(1)
+    assert first is not second
+
+
+def test_a_thread_waits_while_all_its_slots_are_on_their_way_and_goes_on_when_one_is_contained() -> None:
+    core = make(slots=2)
+    slots = []
+    for number in (1, 2):
+        slot = core.begin_step(0)
+        assert slot is not None
+        core.end_step(0, 8, 0.1, 0.1)
+        slot.sequences = np.full(SHARDS, number)
+        slots.append(slot)
+    assert core.begin_step(0) is None
+    core.acknowledged(slots[0])
+    assert core.begin_step(0) is None, "acknowledged, but no fetch is known to contain it"
+    core.fetched(base(1))
+    assert core.begin_step(0) is slots[0]
+
+
+def test_without_local_application_a_slot_is_free_when_acknowledged() -> None:
+    core = make(slots=1, keeps=False)
+    slot = core.begin_step(0)
+    assert slot is not None
+    core.end_step(0, 8, 0.1, 0.0)
+    assert core.begin_step(0) is None
+    core.acknowledged(slot)
+    assert core.begin_step(0) is slot
+    assert core.fetched(base(0)) == []
+
+
+def test_fetched_parameters_lack_what_is_accruing_and_what_no_sequence_says_they_contain() -> None:
+    core = make(slots=4, n_push=2)
+    step(core)
+    step(core)
+    pushed = core.slots[0]
+    step(core)
+    accruing = core.slots[1]
+    assert [r.slot for r in core.fetched(base(0))] == [pushed, accruing], "the push has no numbers yet"
+    pushed.sequences = np.full(SHARDS, 1)
+    assert [r.slot for r in core.fetched(base(0))] == [pushed, accruing]
+    assert [r.slot for r in core.fetched(base(1))] == [accruing], "contained, though not acknowledged yet"
+    assert pushed.state is SlotState.PUSHING
+
+
+def test_a_push_contained_in_some_shards_is_lacking_in_the_others_only() -> None:
+    core = make()
+    step(core)
+    core.slots[0].sequences = np.full(SHARDS, 4)
+    (reapply,) = core.fetched(base([4, 3, 4]))
+    assert reapply.shards is not None and reapply.shards.tolist() == [False, True, False]
+
+
+def test_an_acknowledged_push_is_kept_until_every_shard_contains_it() -> None:
+    core = make()
+    step(core)
+    slot = core.slots[0]
+    slot.sequences = np.full(SHARDS, 1)
+    core.acknowledged(slot)
+    core.fetched(base([1, 1, 0]))
+    assert slot.state is SlotState.ACKNOWLEDGED
+    core.fetched(base(1))
+    assert slot.state is SlotState.FREE
+
+
+def test_flush_hands_over_what_is_accrued_and_nothing_empty() -> None:
+    core = make(threads=2, n_push=4)
+    step(core, 0)
+    core.begin_step(1)
+    assert [slot.thread for slot in core.flush()] == [0]
+    assert core.flush() == []
+
+
+def test_the_base_of_a_slot_is_what_was_installed_when_it_began_to_fill() -> None:
+    core = make(n_push=2)
+    core.fetched(base(0, pushes=7))
+    slot = core.begin_step(0)
+    core.fetched(base(0, pushes=9))
+    assert slot is not None and slot.base is not None and slot.base.pushes.tolist() == [7] * SHARDS
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_replica_never_forgets_nor_repeats_its_own_work(seed: int) -> None:
+    """Weights are modelled as a count of the replica's own steps: server's count + what is re-applied = all of them."""
+    chance = random.Random(seed)
+    core = make(threads=2, slots=3, n_push=chance.randint(1, 3), n_fetch=1)
+    made, applied, sequence = 0, 0, 0
+    on_the_way: list = []
+    for _ in range(300):
+        action = chance.random()
+        if action < 0.5:
+            thread = chance.randrange(2)
+            if core.begin_step(thread) is not None:
+                made += 1
+                pushed = core.end_step(thread, 1, 0.1, 0.1).push
+                if pushed is not None:
+                    sequence += 1
+                    pushed.sequences = np.full(SHARDS, sequence)
+                    on_the_way.append(pushed)
+        elif action < 0.75 and on_the_way:
+            slot = on_the_way.pop(0)
+            applied += slot.steps
+            arrived = int(slot.sequences[0])
+            if chance.random() < 0.8:
+                core.acknowledged(slot)
+            else:
+                core.fetched(base(arrived))
+                core.acknowledged(slot)
+        else:
+            contained = min((int(s.sequences[0]) for s in on_the_way), default=sequence + 1) - 1
+            lacking = core.fetched(base(contained))
+            assert applied + sum(r.slot.steps for r in lacking) == made, f"seed {seed}"

@@ -1,0 +1,107 @@
+"""Shared weights, accrued gradients and factors of a replica, without network or threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from adamctl.kernels.network import Network
+from adamctl.model.description import Dense, Model, Softmax
+from adamctl.model.layout import build_layout
+from adamctl.roles.worker.core_slots import Base
+from adamctl.roles.worker.memory import SharedMemory
+from adamctl.roles.worker.replica import Replica
+
+MODEL = Model((6,), (Dense(5, "relu"), Softmax(3)))
+
+
+@pytest.fixture
+def network() -> Network:
+    return Network(MODEL, 4, backend="numpy")
+
+
+def make(network: Network, factors: tuple[int, ...] = (), n_push: int = 1, local: bool = True) -> Replica:
+    return Replica(network, build_layout(MODEL, 1), 2, 4, n_push, 1, factors, local)
+
+
+def one_step(network: Network, replica: Replica, context, lr: float = 0.5):
+    generator = np.random.default_rng(5)
+    images = generator.standard_normal((4, 6), np.float32)
+    labels = np.array([0, 1, 2, 0], np.int32)
+    slot = replica.begin_step(0)
+    assert slot is not None
+    network.step(context, replica.weight_views, images, labels)
+    return slot, replica.end_step(0, slot, context, 4, lr, lr)
+
+
+def nothing_contained(replica: Replica) -> Base:
+    count = len(replica.layout.shards)
+    return Base(np.zeros(count, np.int64), np.zeros(count, np.int64))
+
+
+def test_a_step_is_accrued_and_applied_locally(network: Network) -> None:
+    replica, context = make(network), network.context(0)
+    replica.weights[:] = np.random.default_rng(1).standard_normal(len(replica.weights), np.float32)
+    before = replica.weights.copy()
+    slot, actions = one_step(network, replica, context)
+    assert actions.push is slot
+    np.testing.assert_array_equal(replica.gradient(slot), context.gradient)
+    np.testing.assert_allclose(replica.weights, before - np.float32(0.5) * context.gradient, rtol=1e-6)
+
+
+def test_accrued_factors_multiply_to_the_accrued_gradient(network: Network) -> None:
+    layout = build_layout(MODEL, 1)
+    weights = tuple(i for i, t in enumerate(layout.tensors) if t.name.endswith("weight"))
+    replica, context = make(network, weights, n_push=3), network.context(0)
+    replica.weights[:] = np.random.default_rng(1).standard_normal(len(replica.weights), np.float32)
+    for _ in range(3):
+        slot, _ = one_step(network, replica, context)
+    for index, factors in replica.factors(slot).items():
+        tensor = layout.tensors[index]
+        accrued = replica.gradient(slot)[tensor.offset : tensor.offset + tensor.size].reshape(tensor.shape)
+        assert factors.errors.shape[0] == 12
+        np.testing.assert_allclose(factors.errors.T @ factors.activations, accrued, rtol=1e-4, atol=1e-5)
+
+
+def test_fetched_parameters_get_the_work_they_lack(network: Network) -> None:
+    replica, context = make(network), network.context(0)
+    first, _ = one_step(network, replica, context)
+    second, _ = one_step(network, replica, context)
+    replica.fetched[:] = 3.0
+    replica.install(nothing_contained(replica))
+    expected = 3.0 - 0.5 * (replica.gradient(first) + replica.gradient(second))
+    np.testing.assert_allclose(replica.weights, expected, rtol=1e-6)
+
+
+def test_fetched_parameters_that_contain_a_push_in_some_shards_lack_it_in_the_others(network: Network) -> None:
+    replica, context = make(network), network.context(0)
+    slot, _ = one_step(network, replica, context)
+    count = len(replica.layout.shards)
+    slot.sequences = np.ones(count, np.int64)
+    contained = np.ones(count, np.int64)
+    contained[1] = 0
+    replica.fetched[:] = 1.0
+    replica.install(Base(np.zeros(count, np.int64), contained))
+    expected = np.ones_like(replica.weights)
+    shard = replica.layout.shards[1]
+    part = slice(shard.offset, shard.offset + shard.size)
+    expected[part] -= 0.5 * replica.gradient(slot)[part]
+    np.testing.assert_allclose(replica.weights, expected, rtol=1e-6)
+
+
+def test_stop_wakes_a_thread_that_waits_for_a_slot(network: Network) -> None:
+    replica, context = make(network), network.context(0)
+    for _ in range(4):
+        one_step(network, replica, context)
+    replica.stop()
+    assert replica.begin_step(0) is None
+
+
+def test_shared_memory_gives_zeroed_aligned_arrays_and_refuses_more_than_it_has() -> None:
+    memory = SharedMemory(4096)
+    first, second = memory.array(3), memory.array(2, 5)
+    assert first.tolist() == [0, 0, 0] and second.shape == (2, 5)
+    assert (second.ctypes.data - first.ctypes.data) % 64 == 0
+    with pytest.raises(MemoryError, match="shared memory"):
+        memory.array(1 << 20)
+    memory.close()
