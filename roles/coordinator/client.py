@@ -83,9 +83,7 @@ class CoordinatorClient:
                 return cls(await transport.connect(address, hello, deadline_s=deadline_s))
             except UnreachableError as error:
                 reasons.append(f"{address}: {error}")
-        raise UnreachableError(
-            f"no address of the coordinator answered: {'; '.join(reasons) or 'none is known'}"
-        )
+        raise UnreachableError(f"no address of the coordinator answered: {'; '.join(reasons) or 'none is known'}")
 
     async def join(self, node: str, incarnation: int, threads: int, *, deadline_s: float = 10.0) -> Joined:
         """Offers a worker to the run.
@@ -93,9 +91,7 @@ class CoordinatorClient:
         Raises:
             RemoteError: OVER_QUOTA, the run has the workers it asked for; RUN_ENDED; NOT_READY, try again.
         """
-        reply = await self.connection.request(
-            RunJoinRequest(node, incarnation, threads), deadline_s=deadline_s
-        )
+        reply = await self.connection.request(RunJoinRequest(node, incarnation, threads), deadline_s=deadline_s)
         message = reply.message
         assert isinstance(message, RunJoinReply)
         try:
@@ -121,9 +117,7 @@ class CoordinatorClient:
 
     async def leave(self, node: str, incarnation: int, reports: Sequence[TaskReport] = ()) -> None:
         """Reports what is done and gives the rest back; others get it at once."""
-        await self.next_tasks(
-            NextTaskRequest(node, incarnation, tuple(reports), wanted=0, wait_s=0.0, leaving=True)
-        )
+        await self.next_tasks(NextTaskRequest(node, incarnation, tuple(reports), wanted=0, wait_s=0.0, leaving=True))
 
     async def status(self, after_state: str = "", wait_s: float = 0.0) -> RunProgress:
         """Returns the run's progress: at once, or when its state is no longer `after_state`, or after `wait_s`."""
@@ -134,9 +128,7 @@ class CoordinatorClient:
     async def stop(self, reason: str, checkpoint: bool = True, *, deadline_s: float = 10.0) -> None:
         """Asks the run to end early; returns when that is noted. Poll `status` for the end."""
         try:
-            _take_body(
-                await self.connection.request(RunStopRequest(reason, checkpoint), deadline_s=deadline_s)
-            )
+            _take_body(await self.connection.request(RunStopRequest(reason, checkpoint), deadline_s=deadline_s))
         except RemoteError as error:
             raise RemoteError(error.code, f"the run cannot be stopped: {error}", error.details) from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from adamctl.roles.coordinator.core_events import RunSnapshot
 from adamctl.wire.messages import NextTaskRequest, TaskReport
 
 RECENT_REPORTS = 32
@@ -50,6 +51,13 @@ class Tally:
         self.wait_s = 0.0
         self.staleness: list[int] = []
         self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT_REPORTS)
+
+    def restore(self, snapshot: RunSnapshot) -> None:
+        """Goes on counting from a checkpoint."""
+        self.examples, self.duplicates = snapshot.examples, snapshot.duplicates
+        self.steps, self.updates = snapshot.steps, snapshot.updates
+        self.compute_s, self.wait_s = snapshot.compute_seconds, snapshot.wait_seconds
+        self.staleness = list(snapshot.staleness)
 
     def add_request(self, request: NextTaskRequest) -> None:
         self.updates += request.updates

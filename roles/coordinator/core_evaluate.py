@@ -5,49 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
+from adamctl.roles.coordinator.core_work import WorkerKey
 from adamctl.roles.coordinator.progress import EvaluationResult
-from adamctl.wire.messages import TaskReport
+from adamctl.wire.messages import EvaluateTask, TaskReport
 
 EVALUATION_RANGE_EXAMPLES = 1000
 TIME_TO = ("0.90", "0.95", "0.97", "0.98", "0.985", "0.99", "0.993")
 
 
 class Evaluation:
-    """One evaluation by one worker from one snapshot of the parameters.
+    """One look, by one worker, from one snapshot of the parameters.
 
-    `exclusive`: nothing is trained meanwhile. `worker` is who does it, None until somebody has begun. Moments
-    (`train_seconds`, `progress`) are those of the beginning, when the parameters are pulled.
+    `exclusive`: nothing is trained meanwhile. `worker` is who does it, None until somebody has begun. `train_seconds`
+    and `progress` are those of the beginning, when the parameters are pulled.
     """
 
-    def __init__(self, number: int, passes: float, examples: int, exclusive: bool) -> None:
-        self.number = number
-        self.passes = passes
-        self.examples = examples
-        self.exclusive = exclusive
-        self.begin()
+    def __init__(self, passes: float, examples: int, exclusive: bool) -> None:
+        self.passes, self.examples, self.exclusive = passes, examples, exclusive
+        self.number = 0
+        self.begin(None, 0.0, 0.0)
 
-    def begin(self, worker: tuple[str, int] | None = None, train_seconds: float = 0.0, progress: float = 0.0) -> None:
+    def begin(self, worker: WorkerKey | None, train_seconds: float, progress: float) -> None:
         """Starts, or starts again: without a worker if the one who had it died."""
-        self.worker = worker
-        self.train_seconds = train_seconds
-        self.progress = progress
+        self.worker, self.train_seconds, self.progress = worker, train_seconds, progress
         step = EVALUATION_RANGE_EXAMPLES
         self.left = [(at, min(at + step, self.examples)) for at in range(0, self.examples, step)]
-        self.seen = 0
-        self.correct = 0
+        self.out: dict[int, int] = {}
+        self.seen = self.correct = 0
         self.loss_sum = 0.0
-
-    def take(self) -> tuple[int, int] | None:
-        return self.left.pop(0) if self.left else None
-
-    def report(self, start: int, stop: int, report: TaskReport) -> None:
-        self.seen += stop - start
-        self.correct += report.correct
-        self.loss_sum += report.loss_sum
-
-    @property
-    def done(self) -> bool:
-        return self.seen == self.examples
 
     def result(self, split: str) -> EvaluationResult:
         """Returns top-1 as a share and the mean loss per example."""
@@ -59,6 +44,66 @@ class Evaluation:
             top1=self.correct / self.examples,
             loss=self.loss_sum / self.examples,
         )
+
+
+class EvaluationDesk:
+    """The evaluations of a run: at most one at a time; `due` is the mark that the current one was ordered for."""
+
+    def __init__(self, split: str, examples: int = 0) -> None:
+        self.split, self.examples = split, examples
+        self.results: list[EvaluationResult] = []
+        self.current: Evaluation | None = None
+        self.due: float | None = None
+        self._number = 0
+
+    @property
+    def exclusive(self) -> bool:
+        return self.current is not None and self.current.exclusive
+
+    def order(self, passes: float, exclusive: bool, due: float | None = None) -> None:
+        """Has an evaluation done; `due` is None for the last one of a run, which a resumed run decides on anew."""
+        assert self.current is None and self.examples > 0
+        self.current, self.due = Evaluation(passes, self.examples, exclusive), due
+
+    def cancel(self) -> None:
+        """Drops the current one; `due` stays, so that a resumed run makes up for it."""
+        self.current = None
+
+    def is_with(self, worker: WorkerKey) -> bool:
+        """Whether this worker has the current evaluation and ranges of it are left to give it."""
+        return self.current is not None and self.current.worker == worker and bool(self.current.left)
+
+    def begin(self, worker: WorkerKey, train_seconds: float, progress: float) -> None:
+        assert self.current is not None
+        self._number += 1
+        self.current.begin(worker, train_seconds, progress)
+        self.current.number = self._number
+
+    def take(self, task_id: int) -> EvaluateTask:
+        """Hands the next range to the worker that has the evaluation; call it only while `is_with` holds."""
+        assert self.current is not None
+        start, stop = self.current.left.pop(0)
+        self.current.out[task_id] = stop - start
+        return EvaluateTask(task_id, self.current.number, self.split, start, stop)
+
+    def report(self, worker: WorkerKey, report: TaskReport) -> EvaluationResult | None:
+        """Notes a finished range; returns the result with the last one. What is not current is ignored."""
+        current = self.current
+        if current is None or current.worker != worker or report.id not in current.out:
+            return None
+        current.seen += current.out.pop(report.id)
+        current.correct += report.correct
+        current.loss_sum += report.loss_sum
+        if current.seen < current.examples:
+            return None
+        self.current = self.due = None
+        self.results.append(current.result(self.split))
+        return self.results[-1]
+
+    def lose(self, worker: WorkerKey) -> None:
+        """The worker is dead: another begins anew, for the parameters have moved on."""
+        if self.current is not None and self.current.worker == worker:
+            self.current.begin(None, 0.0, 0.0)
 
 
 class Marks:
@@ -85,7 +130,7 @@ class Marks:
 
 
 def time_to(evaluations: Sequence[EvaluationResult], target: float | None) -> dict[str, float]:
-    """Returns accuracy -> seconds of training at the first evaluation that reached it; the ones not reached are absent."""
+    """Returns accuracy -> seconds of training at the first evaluation that reached it, for those reached."""
     wanted = list(TIME_TO)
     if target is not None and not any(float(name) == target for name in wanted):
         wanted.append(f"{target:g}")

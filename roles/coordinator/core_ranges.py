@@ -122,14 +122,16 @@ class RangeBook:
     def take(self) -> Range | None:
         """Hands out the next range, oldest pass first, or None if there is nothing before a pass ends."""
         if self.finished:
-            return None
+            return None  # what died after the last pass ended is left undone: the end waits for nobody
         for number in sorted(self.ledgers):
             taken = self.ledgers[number].take()
             if taken is not None:
+                self._end_passes()
                 return taken
         return None
 
     def give_back(self, given: Range) -> None:
+        """The range's worker is dead: it is handed out again, before anything new."""
         ledger = self.ledgers.get(given.pass_number)
         if ledger is not None:
             ledger.give_back(given.start, given.stop)
@@ -164,13 +166,14 @@ class RangeBook:
         return [(n, book.frontier, book.done_intervals()) for n, book in sorted(self.ledgers.items())]
 
     def restore(self, state: Iterable[tuple[int, int, Iterable[tuple[int, int]]]]) -> None:
-        """Goes on from `state`, also with ranges of another length than before."""
+        """Goes on from `state`, also with ranges of another length, or more or fewer passes, than before."""
         self.ledgers = {}
         for number, frontier, done in state:
+            if number >= self.passes:  # the run was made shorter: its last pass is behind us
+                number, frontier, done = self.passes - 1, self.examples, [(0, self.examples)]
             self.current = number
             self.ledgers[number] = PassLedger(number, self.examples, self.range_examples)
             self.ledgers[number].restore(done, frontier)
-            self.ledgers[number].ended = False
         for number, ledger in self.ledgers.items():
             ledger.ended = number < self.current
         self._end_passes()

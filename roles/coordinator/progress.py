@@ -6,9 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-State: TypeAlias = Literal[
-    "starting", "warmstart", "training", "evaluating", "finishing", "ended", "failed", "stopped"
-]
+State: TypeAlias = Literal["starting", "warmstart", "training", "evaluating", "finishing", "ended", "failed", "stopped"]
 FINAL_STATES: frozenset[str] = frozenset({"ended", "failed", "stopped"})
 
 

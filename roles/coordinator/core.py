@@ -1,0 +1,326 @@
+"""The coordinator of a run as a pure state machine: an event and a clock reading in, instructions out.
+
+    state        what happens                                    left when
+    starting     servers and data are being waited for           Ready
+    warmstart    one replica alone trains (DistBelief 4.1)       `warmstart_steps` steps are reported
+    training     ranges go to whoever asks                       the last pass has ended, target reached, stop
+    evaluating   one worker evaluates, nothing is trained        its last range is reported
+    finishing    what is out comes in, then a last checkpoint    all of it is there, or a deadline passed
+    ended, failed, stopped                                       never: everybody who asks is told
+
+With several workers an evaluation is done by one while the others train on, and the state stays `training`. A parked
+request is answered in the very step that brings work for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from adamctl.roles.coordinator import core_events as events
+from adamctl.roles.coordinator.core_clock import TrainingClock
+from adamctl.roles.coordinator.core_evaluate import EvaluationDesk
+from adamctl.roles.coordinator.core_events import Event, Instruction, RunPlan
+from adamctl.roles.coordinator.core_ranges import RangeBook
+from adamctl.roles.coordinator.core_state import Ending, RunState, Worker
+from adamctl.roles.coordinator.core_work import WorkerKey
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import EvaluateTask, NextTaskReply, NextTaskRequest, TrainTask
+
+
+class RunCore(RunState):
+    """One run. `step` is the only way in."""
+
+    def __init__(self, plan: RunPlan, now_s: float) -> None:
+        super().__init__(plan, now_s)
+        self._instructions: list[Instruction] = []
+
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    def step(self, event: Event, now_s: float) -> list[Instruction]:
+        """Takes one event; `now_s` must not go backwards. Returns what the shell has to do, in order."""
+        assert now_s >= self.now_s, "the clock went backwards"
+        self.now_s = now_s
+        _HANDLERS[type(event)](self, event)
+        if self._ready and not self.final_state:
+            self._settle()
+        if self.final_state:
+            self._tell_the_end()
+        instructions, self._instructions = self._instructions, []
+        return instructions
+
+    def _on_ready(self, event: events.Ready) -> None:
+        plan, snapshot = self.plan, event.snapshot
+        range_examples = plan.range_batches * plan.batch
+        self.book = RangeBook(plan.passes, event.train_examples, range_examples, plan.pass_fraction)
+        self.desk = EvaluationDesk(plan.evaluate_on, event.evaluation_examples)
+        if snapshot is not None:
+            self.book.restore(snapshot.passes)
+            self.tally.restore(snapshot)
+            self.clock = TrainingClock(snapshot.train_seconds)
+            self.desk.results = list(snapshot.evaluations)
+            self.checkpoint_number = snapshot.checkpoint
+            seen = max((result.progress for result in self.desk.results), default=0.0)
+            self._trained_since_evaluation = self.book.handed_out > round(seen * self.book.examples_total)
+        self._set_up(snapshot.elapsed_seconds if snapshot else 0.0)
+        for marks in (self._evaluation_marks, self._checkpoint_marks):
+            marks.reached(self.book.handed_out)
+        self._ready, self._alone_since_s = True, self.now_s
+        if not event.evaluation_examples:
+            self._say(f"the {plan.evaluate_on} split is empty: nothing will be evaluated")
+        elif snapshot is not None and snapshot.evaluation_due is not None:
+            self._order_evaluation(snapshot.evaluation_due)
+
+    def _on_join(self, event: events.WorkerJoins) -> None:
+        for other in [key for key in self.workers if key[0] == event.node]:
+            self._lose(other, "it has joined again")
+        job = self.plan.job
+        if self.final_state:
+            self._refuse(event.token, ErrorCode.RUN_ENDED, f"run {job} is over ({self.final_state})")
+        elif not self._ready:
+            self._refuse(event.token, ErrorCode.NOT_READY, f"run {job} is still starting; try again soon")
+        elif len(self.workers) >= self.plan.workers:
+            wanted = f"the {self.plan.workers} that cluster.workers asks for"
+            self._refuse(event.token, ErrorCode.OVER_QUOTA, f"run {job} has its workers, {wanted}; try another run")
+        else:
+            key = (event.node, event.incarnation)
+            self.workers[key] = Worker(key, 4 + 2 * max(event.threads, 1), self.now_s)
+            self._instructions.append(events.Admit(event.token, self._replicas))
+            self._replicas += 1
+
+    def _on_tasks_wanted(self, event: events.TasksWanted) -> None:
+        request = event.request
+        key = (request.node, request.incarnation)
+        worker = self.workers.get(key)
+        self._take_reports(key, request)
+        if self.final_state:
+            self._answer(event.token, NextTaskReply(ended=True, reason=self._end_text))
+            self.workers.pop(key, None)
+        elif worker is None:
+            text = f"worker {request.node} is not one of run {self.plan.job}, or was taken for dead; join again"
+            self._refuse(event.token, ErrorCode.STALE_INCARNATION, text)
+        elif request.leaving:
+            self._lose(key, "it left")
+            self._answer(event.token, NextTaskReply())
+        else:
+            if worker.parked is not None:
+                self._answer(worker.parked[0], NextTaskReply())
+            worker.heard_s, worker.status = self.now_s, request.status
+            worker.parked = (event.token, request, self.now_s + request.wait_s)
+
+    def _take_reports(self, key: WorkerKey, request: NextTaskRequest) -> None:
+        self.tally.add_request(request)
+        for report in request.reports:
+            before = self.tally.examples
+            if self.work.report(key, report, self.now_s):
+                self._trained_since_evaluation = True
+                if key in self.workers:
+                    self.workers[key].examples += self.tally.examples - before
+                if self.ending is not None and self.ending.reason != "stop":
+                    self.ending.wait_until_s = self.now_s + self.plan.finish_wait_s
+                continue
+            result = self.desk.report(key, report)
+            if result is not None:
+                self._instructions.append(events.Evaluated(result))
+                target = self.plan.target
+                if target is not None and result.top1 >= target and self.ending is None:
+                    self._end("target", f"target {target:g} reached", self.plan.finish_wait_s)
+
+    def _on_worker_lost(self, event: events.WorkerLost) -> None:
+        self._lose((event.node, event.incarnation), event.cause)
+
+    def _on_failed(self, event: events.Failed) -> None:
+        self._finish("failed", event.cause)
+
+    def _on_stop_wanted(self, event: events.StopWanted) -> None:
+        if not self._ready:
+            self._finish("stopped", event.reason)
+        elif self.ending is None or self.ending.reason != "stop":
+            self.desk.cancel()
+            self._end("stop", event.reason, self.plan.stop_wait_s, event.checkpoint)
+
+    def _on_checkpoint(self, event: events.CheckpointWritten | events.CheckpointFailed) -> None:
+        if event.number != self._checkpoint_writing:
+            return
+        self._checkpoint_writing = 0
+        if isinstance(event, events.CheckpointFailed):
+            text = f"checkpoint {event.number} could not be written: {event.cause}"
+            if self.ending is not None and self.ending.checkpoint == event.number:
+                self._finish("failed", text)
+            else:
+                self._say(text)
+
+    def _on_tick(self, event: events.Tick) -> None:
+        """Deadlines are looked at after every event."""
+
+    # --- after every event ------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Goes on until nothing more follows from where the run stands."""
+        for worker in list(self.workers.values()):
+            if worker.parked is None and self.now_s >= self._deadline_s(worker):
+                self._lose(worker.key, f"no word from it for {self.plan.silent_after_s:g} s")
+        if self._needs_worker and self.now_s >= self._alone_since_s + self.plan.no_worker_s:
+            self._finish("failed", f"no worker for {self.plan.no_worker_s:g} s; start one with: adamctl worker start")
+        settled = False
+        while not settled and not self.final_state:
+            before = len(self._instructions)
+            self._order_what_is_due()
+            self._advance_ending()
+            self._serve()
+            settled = len(self._instructions) == before
+
+    def _order_what_is_due(self) -> None:
+        if self.ending is not None:
+            return
+        if self.desk.current is None and self.desk.examples:
+            passes = self._evaluation_marks.reached(self.book.handed_out)
+            if passes is not None:
+                self._order_evaluation(passes)
+        if self._checkpoint_marks.reached(self.book.handed_out) is not None:
+            self._checkpoint_wanted = True
+        # After the evaluation, so that its result is in the manifest and a lone worker has pushed everything.
+        if self._checkpoint_wanted and self.desk.current is None and not self._checkpoint_writing:
+            self._checkpoint_wanted = False
+            self._write_checkpoint()
+
+    def _order_evaluation(self, passes: float) -> None:
+        self.desk.order(passes, exclusive=len(self.workers) <= 1, due=passes)
+
+    def _write_checkpoint(self) -> int:
+        self.checkpoint_number += 1
+        self._checkpoint_writing = self.checkpoint_number
+        self._instructions.append(events.WriteCheckpoint(self.checkpoint_number, self.snapshot()))
+        return self.checkpoint_number
+
+    def _advance_ending(self) -> None:
+        """What is out comes in, then a last evaluation, then a last checkpoint, then the end."""
+        if self.ending is None:
+            if not self.book.finished:
+                return
+            self._end("passes", "", self.plan.finish_wait_s)
+        ending = self.ending
+        assert ending is not None
+        if self.clock.ranges_out:
+            if self.now_s < ending.wait_until_s:
+                return
+            for key in self.workers:
+                self.work.lose(key, self.now_s)
+        if ending.reason != "stop":
+            if self.desk.current is None and self.desk.examples and self._trained_since_evaluation:
+                self.desk.order(self.passes_handed_out, exclusive=True)
+            if self.desk.current is not None:
+                return
+        if self._checkpoint_writing:
+            return
+        if ending.checkpoint_wanted and not ending.checkpoint and self.tally.examples:
+            ending.checkpoint = self._write_checkpoint()
+        else:
+            self._finish("stopped" if ending.reason == "stop" else "ended", ending.cause)
+
+    def _serve(self) -> None:
+        """Answers every parked request for which there is work or news, longest waiting first."""
+        waiting = [worker for worker in self.workers.values() if worker.parked is not None]
+        for worker in sorted(waiting, key=lambda w: w.parked[0] if w.parked else 0):
+            assert worker.parked is not None
+            token, request, until_s = worker.parked
+            evaluate = self._evaluate_tasks(worker, request.wanted)
+            train = self._train_tasks(worker, request.wanted - len(evaluate))
+            drain = self._halted
+            news = drain and not worker.told_drain
+            worker.told_drain = drain
+            if evaluate or train or news or self.now_s >= until_s:
+                worker.parked, worker.heard_s = None, self.now_s
+                self._answer(token, NextTaskReply(tuple(train), tuple(evaluate), drain))
+
+    def _evaluate_tasks(self, worker: Worker, wanted: int) -> list[EvaluateTask]:
+        current = self.desk.current
+        if current is not None and current.worker is None and wanted > 0:
+            warm_alone = self._warming and worker.key == self._warm_worker and len(self.workers) > 1
+            if not warm_alone and not (current.exclusive and self.clock.ranges_out):
+                self._trained_since_evaluation = False
+                self.desk.begin(worker.key, self.train_seconds, self.book.handed_out / self.book.examples_total)
+        tasks: list[EvaluateTask] = []
+        while len(tasks) < wanted and self.desk.is_with(worker.key):
+            tasks.append(self.desk.take(self._task_id()))
+        return tasks
+
+    def _train_tasks(self, worker: Worker, wanted: int) -> list[TrainTask]:
+        if self._warming:
+            self._warm_worker = self._warm_worker or worker.key
+            if self._warm_worker != worker.key:
+                return []
+        tasks: list[TrainTask] = []
+        while len(tasks) < wanted and not self._halted and not self.desk.is_with(worker.key):
+            if self.work.out(worker.key) >= worker.ranges_max:
+                break
+            task = self.work.hand_out(worker.key, self._task_id(), self.now_s)
+            if task is None:
+                break
+            tasks.append(task)
+            self._order_what_is_due()
+        return tasks
+
+    def _lose(self, key: WorkerKey, cause: str) -> None:
+        worker = self.workers.pop(key, None)
+        if worker is None:
+            return
+        examples = self.work.lose(key, self.now_s)
+        self.desk.lose(key)
+        if self._warm_worker == key:
+            self._warm_worker = None
+        if not self.workers:
+            self._alone_since_s = self.now_s
+        again = f"; {examples} examples are handed out again" if examples else ""
+        self._say(f"worker {key[0]} is gone: {cause}{again}")
+        if worker.parked is not None:
+            self._refuse(worker.parked[0], ErrorCode.STALE_INCARNATION, f"worker {key[0]} was taken for dead: {cause}")
+
+    def _end(self, reason: str, cause: str, wait_s: float, checkpoint: bool = True) -> None:
+        written = self.ending.checkpoint if self.ending is not None else 0
+        self.ending = Ending(reason, cause, self.now_s + wait_s, checkpoint, written)
+
+    def _finish(self, state: str, cause: str) -> None:
+        if self.final_state:
+            return
+        for key in self.workers:
+            self.work.lose(key, self.now_s)
+        self.final_state, self.cause = state, cause
+        self._instructions.append(events.Finished(state, cause))
+
+    def _tell_the_end(self) -> None:
+        """Workers still in `workers` afterwards have not been told yet: they have no request waiting."""
+        for worker in [w for w in self.workers.values() if w.parked is not None]:
+            assert worker.parked is not None
+            self._answer(worker.parked[0], NextTaskReply(ended=True, reason=self._end_text))
+            del self.workers[worker.key]
+
+    @property
+    def _end_text(self) -> str:
+        return f"{self.final_state}: {self.cause}" if self.cause else self.final_state
+
+    def _task_id(self) -> int:
+        self._last_task_id += 1
+        return self._last_task_id
+
+    def _answer(self, token: int, reply: NextTaskReply) -> None:
+        self._instructions.append(events.Answer(token, reply))
+
+    def _refuse(self, token: int, code: int, message: str) -> None:
+        self._instructions.append(events.Refuse(token, code, message))
+
+    def _say(self, text: str) -> None:
+        self._instructions.append(events.Say(text))
+
+
+_HANDLERS: dict[type[Any], Callable[[RunCore, Any], None]] = {
+    events.Ready: RunCore._on_ready,
+    events.WorkerJoins: RunCore._on_join,
+    events.TasksWanted: RunCore._on_tasks_wanted,
+    events.WorkerLost: RunCore._on_worker_lost,
+    events.Failed: RunCore._on_failed,
+    events.StopWanted: RunCore._on_stop_wanted,
+    events.CheckpointWritten: RunCore._on_checkpoint,
+    events.CheckpointFailed: RunCore._on_checkpoint,
+    events.Tick: RunCore._on_tick,
+}

@@ -1,0 +1,143 @@
+"""Where a run stands: everything its state machine remembers, and what can be asked of it at any time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from adamctl.roles.coordinator.core_clock import Tally, TrainingClock
+from adamctl.roles.coordinator.core_evaluate import EvaluationDesk, Marks
+from adamctl.roles.coordinator.core_events import RunPlan, RunSnapshot
+from adamctl.roles.coordinator.core_ranges import RangeBook
+from adamctl.roles.coordinator.core_work import TrainingWork, WorkerKey
+from adamctl.wire.messages import NextTaskRequest
+
+
+@dataclass
+class Worker:
+    """One that has joined. `parked`: token of its waiting request, the request, when it is answered at the latest."""
+
+    key: WorkerKey
+    ranges_max: int
+    heard_s: float
+    parked: tuple[int, NextTaskRequest, float] | None = None
+    told_drain: bool = False
+    examples: int = 0
+    status: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Ending:
+    """Why and how the run comes to its end: `reason` is `passes`, `target` or `stop`."""
+
+    reason: str
+    cause: str
+    wait_until_s: float
+    checkpoint_wanted: bool
+    checkpoint: int = 0
+
+
+class RunState:
+    """One run, to be read only: `adamctl.roles.coordinator.core.RunCore` changes it."""
+
+    def __init__(self, plan: RunPlan, now_s: float) -> None:
+        self.plan, self.now_s, self.started_s = plan, now_s, now_s
+        self.workers: dict[WorkerKey, Worker] = {}
+        self.tally, self.clock = Tally(), TrainingClock()
+        self.book = RangeBook(plan.passes, 1, 1, plan.pass_fraction)
+        self.desk = EvaluationDesk(plan.evaluate_on)
+        self.ending: Ending | None = None
+        self.final_state = ""
+        self.cause = ""
+        self.checkpoint_number = 0
+        self._set_up(0.0)
+        self._ready = False
+        self._trained_since_evaluation = False
+        self._checkpoint_wanted = False
+        self._checkpoint_writing = 0
+        self._warm_worker: WorkerKey | None = None
+        self._alone_since_s = now_s
+        self._last_task_id = 0
+        self._replicas = 0
+
+    def _set_up(self, elapsed_before_s: float) -> None:
+        """What depends on how many examples a pass has."""
+        book = self.book
+        self.work = TrainingWork(book, self.clock, self.tally)
+        self._evaluation_marks = Marks(self.plan.evaluate_every, book.examples, book.examples_total)
+        self._checkpoint_marks = Marks(self.plan.checkpoint_every, book.examples, book.examples_total)
+        self._elapsed_before_s = elapsed_before_s
+
+    # --- what can be asked at any time ------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        if self.final_state:
+            return self.final_state
+        if not self._ready:
+            return "starting"
+        if self.desk.exclusive:
+            return "evaluating"
+        if self.ending is not None:
+            return "finishing"
+        return "warmstart" if self._warming else "training"
+
+    @property
+    def elapsed_s(self) -> float:
+        return self._elapsed_before_s + self.now_s - self.started_s
+
+    @property
+    def train_seconds(self) -> float:
+        return self.clock.seconds(self.now_s)
+
+    @property
+    def passes_handed_out(self) -> float:
+        return round(self.book.handed_out / self.book.examples, 6)
+
+    @property
+    def _warming(self) -> bool:
+        return self.tally.steps < self.plan.warmstart_steps
+
+    @property
+    def _halted(self) -> bool:
+        """Nothing is handed out for training; workers finish what they have."""
+        return self.ending is not None or self.desk.exclusive
+
+    def wakeup_s(self) -> float:
+        """Returns the clock reading at which a `Tick` is due if nothing else happens first, inf for never."""
+        if self.final_state or not self._ready:
+            return inf
+        times = [self._deadline_s(worker) for worker in self.workers.values()]
+        if self._needs_worker:
+            times.append(self._alone_since_s + self.plan.no_worker_s)
+        if self.ending is not None and self.clock.ranges_out:
+            times.append(self.ending.wait_until_s)
+        return min(times, default=inf)
+
+    def _deadline_s(self, worker: Worker) -> float:
+        return worker.parked[2] if worker.parked else worker.heard_s + self.plan.silent_after_s
+
+    def snapshot(self) -> RunSnapshot:
+        """Returns what the run needs to go on from here later."""
+        tally = self.tally
+        return RunSnapshot(
+            passes=self.book.state(),
+            pass_examples=self.book.examples,
+            examples=tally.examples,
+            duplicates=tally.duplicates,
+            steps=tally.steps,
+            updates=tally.updates,
+            train_seconds=self.train_seconds,
+            elapsed_seconds=self.elapsed_s,
+            compute_seconds=tally.compute_s,
+            wait_seconds=tally.wait_s,
+            staleness=list(tally.staleness),
+            evaluations=list(self.desk.results),
+            evaluation_due=self.desk.due,
+            checkpoint=self.checkpoint_number,
+        )
+
+    @property
+    def _needs_worker(self) -> bool:
+        return not self.workers and (self.ending is None or self.desk.current is not None)
