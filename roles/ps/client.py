@@ -1,0 +1,348 @@
+"""How workers, coordinators and tools use a job's parameters: attach, push, pull, checkpoint.
+
+One client per (node, incarnation) and job; all calls on one event loop. Each shard stays on one connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.errors import AdamctlError, BackpressureError, DeadlineError, RemoteError, UnreachableError
+from adamctl.kernels.operation import Array
+from adamctl.model.layout import ParameterLayout
+from adamctl.model.protocol import servers_of_tensors
+from adamctl.net.address import prefer
+from adamctl.net.transport import Connection, Transport
+from adamctl.roles.ps.checkpoint import load_parameters, read_checkpoint
+from adamctl.roles.ps.delivery import Delivery, RefusedPart
+from adamctl.roles.ps.lane import Lane, pause
+from adamctl.roles.ps.pulling import Pulled, Puller
+from adamctl.roles.ps.push_set import Base, Numbers, PushSet
+from adamctl.roles.ps.routing import JobRouting, ReadableStore, read_node, read_routing
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import AttachReply, AttachRequest, CheckpointFile, CheckpointReply, CheckpointRequest, Hello
+
+if TYPE_CHECKING:
+    from adamctl.roles.driver import RoleContext
+
+__all__ = [
+    "Base",
+    "ParameterClient",
+    "PendingPush",
+    "Pulled",
+    "PushOutcome",
+    "PushSet",
+    "RefusedPart",
+    "load_parameters",
+    "read_checkpoint",
+]
+
+SPEAK_AFTER_S = 2.0
+CONNECT_S = 5.0
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PushOutcome:
+    """What became of a push.
+
+    Attributes:
+        staleness: per applied shard, pushes of others between the base and the application (repeated answers: 0).
+        refused: shards to which nothing was applied, and why; their numbers are spent.
+        updates: parameter updates applied, as Adam 4.3.2 counts them.
+    """
+
+    staleness: tuple[int, ...]
+    refused: tuple[RefusedPart, ...]
+    updates: int
+
+
+@dataclass
+class PendingPush:
+    """A push on its way. Await it, or call `wait`; its arrays are borrowed until then.
+
+    Attributes:
+        number: counts this client's pushes from 1.
+        sequences: per shard of the layout, the number this push has there; 0 for shards it does not touch.
+    """
+
+    number: int
+    push: PushSet
+    sequences: Numbers
+    _done: asyncio.Future[PushOutcome] = field(repr=False)
+
+    async def wait(self, deadline_s: float) -> PushOutcome:
+        """Raises DeadlineError after `deadline_s` seconds; delivery then goes on in the background."""
+        finished, _ = await asyncio.wait([self._done], timeout=deadline_s)
+        if not finished:
+            raise DeadlineError(f"push {self.number} was not acknowledged within {deadline_s:g} s; still being sent")
+        return self._done.result()
+
+    def __await__(self) -> Generator[Any, None, PushOutcome]:
+        return asyncio.shield(self._done).__await__()
+
+    @property
+    def done(self) -> bool:
+        return self._done.done()
+
+    def lacking(self, pulled: Pulled) -> NDArray[np.bool_]:
+        """Returns, per shard of the layout, whether this push is not contained in what was pulled there."""
+        missing: NDArray[np.bool_] = pulled.sequences < self.sequences
+        return missing
+
+
+class ParameterClient:
+    """A job's parameters on however many servers.
+
+    Attributes:
+        layout: of the job; known after `attach`.
+        routing: the last reading of who holds what.
+        issued: per shard, the last sequence number given out.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        hello: Callable[[], Hello],
+        store: ReadableStore,
+        job: str,
+        *,
+        notice: Callable[[str], None] | None = None,
+        attempt_s: float = 10.0,
+        pushes_max: int = 64,
+    ) -> None:
+        """Args:
+        hello: identity to connect with; node and incarnation name this client in the servers' memory.
+        store: the configuration service.
+        notice: told what is being waited for; default: the log.
+        attempt_s: an unanswered request is sent again after this long.
+        pushes_max: pushes that may be unacknowledged at once.
+        """
+        self.job = job
+        self.layout: ParameterLayout
+        self.routing: JobRouting
+        self.issued: Numbers = np.zeros(0, np.int64)
+        self.attempt_s = attempt_s
+        self._transport, self._hello, self._store = transport, hello, store
+        self._notice = notice or log.warning
+        self._pushes_max = pushes_max
+        self._pushes = 0
+        self._lanes: dict[str, Lane] = {}
+        self._deliveries: set[asyncio.Task[None]] = set()
+        self._reading: asyncio.Task[None] | None = None
+
+    @classmethod
+    def from_context(cls, context: RoleContext, job: str, **options: Any) -> ParameterClient:
+        """Returns a client for a role: its transport, identity, controller and log."""
+        assert context.controller is not None
+        notice = options.pop("notice", context.log.warning)
+        return cls(context.transport, context.hello, context.controller, job, notice=notice, **options)
+
+    # --- attach ------------------------------------------------------------------------------------------------------
+
+    async def attach(self, *, deadline_s: float = 60.0) -> None:
+        """Reads the job's layout and buckets and attaches to every server that holds a part, waiting until all serve.
+
+        Raises:
+            DeadlineError: not all did within `deadline_s`; the message says which, and why.
+            RemoteError: LAYOUT_MISMATCH, OVER_QUOTA, CLIENT_EVICTED, or UNKNOWN_JOB at the end of the deadline.
+        """
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        spoken = False
+        attempt = 0
+        while True:
+            try:
+                async with asyncio.timeout_at(started + deadline_s):
+                    await self._attach_once()
+                return
+            except TimeoutError as error:
+                raise DeadlineError(f"job {self.job!r}: {self._troubles()} (after {deadline_s:g} s)") from error
+            except (UnreachableError, RemoteError) as error:
+                if isinstance(error, RemoteError) and error.code not in _WAIT_CODES:
+                    raise
+                waited_s = loop.time() - started
+                if waited_s >= deadline_s:
+                    raise
+                if waited_s >= SPEAK_AFTER_S and not spoken:
+                    spoken = True
+                    self._notice(f"waiting for the servers of job {self.job!r} since {waited_s:.0f} s: {error}")
+            await pause(attempt)
+            attempt += 1
+
+    async def _attach_once(self) -> None:
+        routing = await read_routing(self._store, self.job)
+        if not self.issued.size:
+            self.layout = routing.layout
+            self.issued = np.zeros(len(routing.layout.shards), np.int64)
+        self.routing = routing
+        await gather_all(self.lane(node).connected() for node in routing.servers)
+
+    def _troubles(self) -> str:
+        found = [f"{lane.node}: {lane.trouble}" for lane in self._lanes.values() if lane.trouble]
+        return "; ".join(found) or "its parameter servers do not answer"
+
+    async def _connect(self, node: str) -> Connection:
+        """Looks a server up, connects and attaches; learns which of our numbers it already has."""
+        record = await read_node(self._store, node)
+        hello = self._hello()
+        connection = await self._transport.connect(prefer(record.addresses, record.host), hello, deadline_s=CONNECT_S)
+        try:
+            request = AttachRequest(self.job, self.routing.record.layout_hash)
+            reply = await connection.request(request, deadline_s=self.attempt_s)
+        except BaseException:
+            await connection.close()
+            raise
+        assert isinstance(reply.message, AttachReply)
+        if len(reply.body):
+            known = np.frombuffer(reply.body, "<i8").reshape(-1, 2)
+            fresh = known[self.issued[known[:, 0]] == 0]
+            self.issued[fresh[:, 0]] = fresh[:, 1]
+            reply.release()
+        return connection
+
+    def lane(self, node: str) -> Lane:
+        if node not in self._lanes:
+            self._lanes[node] = Lane(node, self._connect)
+        return self._lanes[node]
+
+    async def reread(self) -> None:
+        """Reads the routing anew, once for all who ask at the same time."""
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._reread())
+        await asyncio.shield(self._reading)
+
+    async def _reread(self) -> None:
+        try:
+            self.routing = await read_routing(self._store, self.job, self.layout)
+        finally:
+            self._reading = None
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        return tuple(self.routing.servers)
+
+    def servers_of_tensors(self) -> tuple[int, ...]:
+        """Returns, per tensor, how many servers hold a part of it (for `choose_protocol`)."""
+        return servers_of_tensors(self.layout, dict(enumerate(self.routing.primary)))
+
+    # --- push --------------------------------------------------------------------------------------------------------
+
+    def start_push(self, push: PushSet) -> PendingPush:
+        """Gives the push its numbers and starts to send it; the order of calls is the order on every shard.
+
+        Raises:
+            BackpressureError: `pushes_max` pushes are unacknowledged.
+        """
+        if len(self._deliveries) >= self._pushes_max:
+            raise BackpressureError(f"{self._pushes_max} pushes are unacknowledged: {self._troubles()}; wait for some")
+        self._pushes += 1
+        sequences = np.zeros_like(self.issued)
+        for run in (run for by_tensor in self.routing.runs.values() for runs in by_tensor.values() for run in runs):
+            if run.tensor in push.updates:
+                touched = slice(run.shards[0], run.shards[-1] + 1)
+                self.issued[touched] += 1
+                sequences[touched] = self.issued[touched]
+        done: asyncio.Future[PushOutcome] = asyncio.get_running_loop().create_future()
+        done.add_done_callback(_mark_retrieved)
+        pending = PendingPush(self._pushes, push, sequences, done)
+        delivery = Delivery(self, self._pushes, push, sequences)
+        task = asyncio.create_task(self._deliver(delivery, pending, done))
+        self._deliveries.add(task)
+        task.add_done_callback(self._deliveries.discard)
+        return pending
+
+    async def push(self, push: PushSet, *, deadline_s: float = 60.0) -> PushOutcome:
+        """Sends a push and returns when every shard has answered.
+
+        Raises:
+            DeadlineError: too late; it may still be applied.
+            RemoteError: the job is unknown or has ended, or the layout does not match.
+            BackpressureError: too many pushes are unacknowledged.
+        """
+        return await self.start_push(push).wait(deadline_s)
+
+    async def _deliver(self, delivery: Delivery, pending: PendingPush, done: asyncio.Future[PushOutcome]) -> None:
+        try:
+            await delivery.run()
+        except AdamctlError as error:
+            done.set_exception(error)
+        except asyncio.CancelledError:
+            done.cancel()
+            raise
+        except Exception as error:
+            log.exception("push %d", pending.number)
+            done.set_exception(error)
+        else:
+            done.set_result(PushOutcome(tuple(delivery.staleness), tuple(delivery.refused), delivery.updates))
+
+    # --- pull --------------------------------------------------------------------------------------------------------
+
+    async def pull(self, into: Array, *, shards: Sequence[int] | None = None, deadline_s: float = 60.0) -> Pulled:
+        """Receives parameters straight into a flat vector laid out like the job's `ParameterLayout`.
+
+        Each shard is at one version; different shards may be at different ones. On an error some may be overwritten.
+
+        Args:
+            into: float32 [layout.flat_size], C-contiguous; padding between tensors is left as it is.
+            shards: which ones, ascending; default all.
+
+        Raises:
+            DeadlineError: not all answered in time.
+            RemoteError: the job is unknown or has ended.
+        """
+        return await Puller(self, into, shards).run(deadline_s)
+
+    # --- the rest ----------------------------------------------------------------------------------------------------
+
+    async def checkpoint(self, folder: str, *, deadline_s: float = 600.0) -> tuple[CheckpointFile, ...]:
+        """Has every server write its shards into `folder` under temporary names; returns all files, sorted by name.
+
+        Raises:
+            DeadlineError, UnreachableError, RemoteError: a server did not; its message names it.
+        """
+
+        async def one(node: str) -> tuple[CheckpointFile, ...]:
+            try:
+                reply = await self.lane(node).request(CheckpointRequest(self.job, folder), deadline_s=deadline_s)
+            except RemoteError as error:
+                raise RemoteError(error.code, f"parameter server {node}: {error}", error.details) from error
+            assert isinstance(reply.message, CheckpointReply)
+            return reply.message.files
+
+        found = await gather_all(one(node) for node in self.routing.servers)
+        return tuple(sorted((file for files in found for file in files), key=lambda file: file.name))
+
+    async def close(self) -> None:
+        """Gives up what is unacknowledged and closes the connections."""
+        for task in tuple(self._deliveries):
+            task.cancel()
+        await asyncio.gather(*self._deliveries, return_exceptions=True)
+        for lane in self._lanes.values():
+            await lane.drop()
+
+
+_WAIT_CODES = (ErrorCode.NOT_READY, ErrorCode.UNKNOWN_JOB, ErrorCode.NEWER_EPOCH, ErrorCode.SHUTTING_DOWN)
+
+
+async def gather_all(work: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
+    """Runs all at once; if one fails, cancels the others and raises its error."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _mark_retrieved(done: asyncio.Future[PushOutcome]) -> None:
+    """A caller that no longer waits must not cause a message about an exception nobody saw."""
+    if not done.cancelled():
+        done.exception()

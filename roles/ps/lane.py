@@ -1,0 +1,104 @@
+"""One server as a client sees it: a connection that comes back, and pushes that stay in order.
+
+Servers apply only the next number of a client on a shard, so after any trouble the oldest unfinished push goes first
+and alone, until everything that was in flight at the trouble is answered. Without trouble pushes are pipelined.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeAlias
+
+from adamctl.errors import DeadlineError, UnreachableError
+from adamctl.net.transport import Body, Connection, Reply
+from adamctl.wire.messages import Message
+
+Order: TypeAlias = tuple[int, int]
+"""(number of the push, number of the envelope in it); smaller is older."""
+
+PAUSE_FIRST_S = 0.01
+PAUSE_LONGEST_S = 1.0
+
+
+class Lane:
+    """The way to one server.
+
+    Attributes:
+        node: the server's name.
+        trouble: the last failure, for messages; empty when the last request was answered.
+    """
+
+    def __init__(self, node: str, connect: Callable[[str], Awaitable[Connection]]) -> None:
+        """`connect(node)` looks the server up, connects and attaches."""
+        self.node = node
+        self.trouble = ""
+        self._connect = connect
+        self._connection: Connection | None = None
+        self._connecting = asyncio.Lock()
+        self._unfinished: set[Order] = set()
+        self._careful_until: Order | None = None
+        self._progress = asyncio.Condition()
+
+    async def connected(self) -> Connection:
+        """Returns the connection, made anew if there is none. Raises UnreachableError and what attaching raises."""
+        connection = self._connection
+        if connection is not None and not connection.closed:
+            return connection
+        async with self._connecting:
+            if self._connection is None or self._connection.closed:
+                self._connection = await self._connect(self.node)
+            return self._connection
+
+    async def request(
+        self, message: Message, body: Body = (), *, deadline_s: float, into: Sequence[memoryview] | None = None
+    ) -> Reply:
+        """Like `Connection.request`, connecting first where needed; remembers failures in `trouble`."""
+        try:
+            connection = await self.connected()
+            reply = await connection.request(message, body, deadline_s=deadline_s, into=into)
+        except (UnreachableError, DeadlineError) as error:
+            self.trouble = str(error)
+            raise
+        self.trouble = ""
+        return reply
+
+    async def drop(self) -> None:
+        """Closes the connection; the next request makes a new one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    @asynccontextmanager
+    async def unfinished(self, order: Order) -> AsyncIterator[None]:
+        """While inside, the envelope counts as not yet answered."""
+        self._unfinished.add(order)
+        try:
+            yield
+        finally:
+            self._unfinished.discard(order)
+            if self._careful_until is not None:
+                if not self._unfinished or min(self._unfinished) > self._careful_until:
+                    self._careful_until = None
+                async with self._progress:
+                    self._progress.notify_all()
+
+    async def turn(self, order: Order) -> None:
+        """Waits until the envelope may be sent."""
+        if self._careful_until is None:
+            return
+        async with self._progress:
+            await self._progress.wait_for(
+                lambda: self._careful_until is None or not self._unfinished or order <= min(self._unfinished)
+            )
+
+    def be_careful(self) -> None:
+        """Something was lost or refused for its order: from now on the oldest first, one by one."""
+        if self._unfinished:
+            self._careful_until = max(self._unfinished)
+
+
+async def pause(attempt: int) -> None:
+    """Waits before retry number `attempt` (from 0), longer each time."""
+    await asyncio.sleep(min(PAUSE_FIRST_S * 2 ** min(attempt, 10), PAUSE_LONGEST_S))
