@@ -1,3 +1,42 @@
-"""Train deep networks on ordinary CPU machines: Project Adam (OSDI 2014) and DistBelief (NIPS 2012) as one program."""
+"""Train deep networks on ordinary CPU machines: Project Adam (OSDI 2014) and DistBelief (NIPS 2012) as one program.
+
+    import adamctl as adam
+    net = adam.Sequential([adam.Dense(128, activation="relu"), adam.Softmax(10)], input_shape=(8, 8, 1))
+    run = adam.fit(net, "digits", optimizer=adam.Momentum(0.05), passes=20)
+"""
+
+from __future__ import annotations
+
+from typing import Any
 
 __version__ = "0.1.0"
+
+# Loaded on first use: the command line imports this package on every start.
+_EXPORTS = {
+    "Conv2D": "adamctl.model.description",
+    "MaxPool2D": "adamctl.model.description",
+    "Dense": "adamctl.model.description",
+    "Dropout": "adamctl.model.description",
+    "Softmax": "adamctl.model.description",
+    "Model": "adamctl.model.description",
+    "Sequential": "adamctl.api.network",
+    "SGD": "adamctl.api.optimizers",
+    "Momentum": "adamctl.api.optimizers",
+    "Adagrad": "adamctl.api.optimizers",
+    "Schedule": "adamctl.api.optimizers",
+    "fit": "adamctl.api.fit",
+    "Run": "adamctl.api.fit",
+}
+__all__ = sorted(_EXPORTS)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'adamctl' has no attribute {name!r}; it offers {', '.join(__all__)}")
+    from importlib import import_module
+
+    return getattr(import_module(_EXPORTS[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -193,7 +193,7 @@ def _tensors(shapes: tuple[LayerShape, ...]) -> tuple[Tensor, ...]:
             ("weight", weight, distribution, scale),
             ("bias", weight[:1], "zeros", 0.0),
         ):
-            tensors.append(Tensor(f"{shape.name}.{part}", shape.index, extents, offset, kind, spread))  # type: ignore[arg-type]
+            tensors.append(Tensor(f"{shape.name}.{part}", shape.index, extents, offset, kind, spread))
             offset = _aligned(offset + prod(extents))
     return tuple(tensors)
 

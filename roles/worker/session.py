@@ -155,7 +155,8 @@ class SessionRunner:
         )
 
     async def _act(self, reply: NextTaskReply) -> None:
-        for task in (*reply.train, *reply.evaluate):
+        tasks: list[Task] = [*reply.train, *reply.evaluate]
+        for task in tasks:
             self._accepted += 1
             taking = asyncio.create_task(self._take(task))
             self._taking.add(taking)

@@ -1,0 +1,1 @@
+"""The Python interface; `import adamctl as adam` offers its names directly."""
