@@ -1,56 +1,158 @@
-"""Runs one role in this process: options, network, registration, beacons, log, orderly end.
+"""Runs one role in this process: options, log, signals, lifeline, network, orderly end.
 
-The interface below is what every role is written against.
+`RoleContext` (roles/context.py) is what every role is written against; `run_role` makes one for a process, tests make
+their own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any
 
-from adamctl.net.transport import Handler, Server, Transport
-from adamctl.wire.messages import Hello
+from adamctl.errors import AdamctlError, ConfigurationError, RunFailedError, UnreachableError
+from adamctl.net import loop as event_loop
+from adamctl.net.address import parse_address
+from adamctl.roles.context import RoleContext
+from adamctl.roles.process import (
+    CommonOptions,
+    ReadyReport,
+    logging_to,
+    node_name,
+    signals_to,
+    unix_socket_address,
+    watch_lifeline,
+)
+from adamctl.roles.registry import Role
 
-if TYPE_CHECKING:
-    from adamctl.roles.controller.client import ConfigurationStore
+__all__ = ["CommonOptions", "RoleContext", "run_role"]
+
+CANCEL_DEADLINE_S = 5.0
 
 
-@dataclass
-class RoleContext:
-    """What the driver gives a role's `run(context)`.
+def run_role(role: Role, options: CommonOptions, role_options: Mapping[str, Any]) -> int:
+    """Runs a role until it ends and returns the process's exit code; messages go to stderr and the log file.
 
-    Attributes:
-        role: name of the role.
-        node: this process's name in the cluster, unique among living nodes.
-        options: the role's own flags by name (dashes as underscores).
-        transport: how to reach others; `hello()` is the identity to connect with.
-        controller: the configuration service; None for the controller itself.
-        incarnation: issued by the controllers at `serve`; 0 before and for the controller.
-        stopping: set when this role should end (signal, SHUTDOWN request, lost parent); `run` then returns.
-        log: writes to stderr and the role's log file.
-        status: called for STATUS requests; a role replaces it to add its own plain values.
+    0 at the end of the run or when told by a SHUTDOWN request, 130 and 143 after SIGINT and SIGTERM, the code of an
+    `AdamctlError`, 1 with a traceback for any other exception.
     """
+    report: ReadyReport | None = None
+    log = logging.getLogger("adamctl")
+    try:
+        node = node_name(role.name, options)
+        report = ReadyReport(options.ready_fd, role.name, node)
+        with logging_to(role.name, node, options) as log:
+            try:
+                with unix_socket_address(node, options.socket_folder) as socket_address:
+                    return event_loop.run(_run(role, options, role_options, node, socket_address, log, report))
+            except AdamctlError as error:
+                log.error("%s", error)
+                report.failed(str(error), error.exit_code)
+                return error.exit_code
+            except Exception as error:
+                log.exception("%s %s failed", role.name, node)
+                report.failed(f"{type(error).__name__}: {error}", 1)
+                return 1
+    except AdamctlError as error:  # before there was a log
+        print(f"error: {error}", file=sys.stderr)
+        if report is not None:
+            report.failed(str(error), error.exit_code)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
 
-    role: str
-    node: str
-    options: Mapping[str, Any]
-    transport: Transport
-    controller: ConfigurationStore | None
-    stopping: asyncio.Event
-    log: logging.Logger
-    incarnation: int = 0
-    token: str = ""
-    status: Callable[[], dict[str, Any]] = dict
 
-    def hello(self) -> Hello:
-        raise NotImplementedError
+async def _run(
+    role: Role,
+    options: CommonOptions,
+    role_options: Mapping[str, Any],
+    node: str,
+    socket_address: str | None,
+    log: logging.Logger,
+    report: ReadyReport,
+) -> int:
+    from adamctl.net.stream import StreamTransport
+    from adamctl.roles.controller.client import ControllerClient
 
-    async def serve(
-        self, handler: Handler, *, addresses: Sequence[str] = (), on_disconnect: Callable[[int], None] | None = None
-    ) -> Server:
-        """Listens (default addresses: from the role's `--bind` and `--port` flags, and a Unix socket for this host), registers with the
-        controller, starts beacons, answers STATUS and SHUTDOWN itself, and reports ready. `handler` gets the rest."""
-        raise NotImplementedError
+    loop = asyncio.get_running_loop()
+    host = f"[{options.bind}]" if ":" in options.bind else options.bind
+    context = RoleContext(
+        role=role.name,
+        node=node,
+        options=role_options,
+        transport=StreamTransport(),
+        controller=None,
+        stopping=asyncio.Event(),
+        log=log,
+        token=options.token,
+        common=options,
+        listen=(f"tcp://{host}:{options.port}", *((socket_address,) if socket_address else ())),
+        ready_report=report,
+    )
+    client: ControllerClient | None = None
+    if role.needs_controller:
+        addresses = tuple(str(parse_address(text)) for text in options.controller)
+        client = ControllerClient(context.transport, addresses, context.hello, log=log)
+        context.controller = context.membership = client
+    if options.lifeline_fd is not None:
+        gone = UnreachableError("the process that started this role is gone")
+
+        def on_end() -> None:
+            with suppress(RuntimeError):  # the loop has ended before
+                loop.call_soon_threadsafe(context.fail, gone)
+
+        watch_lifeline(options.lifeline_fd, on_end)
+    task = asyncio.ensure_future(_function(role)(context))
+    try:
+        with signals_to(lambda number: _on_signal(context, task, number)):
+            await _until_ended(context, task)
+    finally:
+        await context.close()
+        if client is not None:
+            await client.close()
+    if context.failure is not None:
+        if task.done() and not task.cancelled() and task.exception() is not None:
+            log.info("while stopping, %s", task.exception())
+        raise context.failure
+    if not task.cancelled():
+        task.result()
+    return context.exit_code
+
+
+def _function(role: Role) -> Callable[[RoleContext], Coroutine[Any, Any, None]]:
+    module, _, name = role.run.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f"role {role.name} cannot be started: {role.run}: {error}") from error
+    result: Callable[[RoleContext], Coroutine[Any, Any, None]] = function
+    return result
+
+
+async def _until_ended(context: RoleContext, task: asyncio.Future[None]) -> None:
+    """Returns when the role has ended, at most `--stop-deadline` (none before it was ready) after it was asked to."""
+    stopping = asyncio.ensure_future(context.stopping.wait())
+    waiting: set[asyncio.Future[Any]] = {task, stopping}
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not task.done() and context.ready:
+        await asyncio.wait({task}, timeout=context.common.stop_deadline_s)
+        if not task.done():
+            context.log.warning("did not end within %g s; cancelled", context.common.stop_deadline_s)
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=CANCEL_DEADLINE_S)
+    if not task.done():
+        context.fail(RunFailedError(f"{context.role} {context.node} does not stop"))
+        raise RunFailedError(f"{context.role} {context.node} does not stop; ended by force")
+
+
+def _on_signal(context: RoleContext, task: asyncio.Future[None], number: int) -> None:
+    if context.stopping.is_set():
+        task.cancel()
+    context.stop(f"received {signal.Signals(number).name}", exit_code=128 + number)

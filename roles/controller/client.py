@@ -80,7 +80,7 @@ class ControllerClient:
         hello: Callable[[], Hello],
         *,
         deadline_s: float = 30.0,
-        attempt_s: float = 5.0,
+        attempt_s: float = 2.0,
         session: str | None = None,
         log: logging.Logger | None = None,
     ) -> None:
@@ -215,7 +215,7 @@ class ControllerClient:
             try:
                 entries = _ENTRIES.decode(reply.body)
             except msgspec.MsgspecError as error:
-                raise ProtocolError(f"malformed reply from the controller at {connection.peer_name}: {error}") from error
+                raise ProtocolError(f"{connection.peer_name} sent a malformed list of entries: {error}") from error
             finally:
                 reply.release()
         if not isinstance(reply.message, kind):

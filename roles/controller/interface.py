@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -164,7 +165,9 @@ class Waiting:
 
     def _warn(self) -> None:
         loop = asyncio.get_running_loop()
-        self._log.warning("waiting for %s, for %.0f s now", self.describe, loop.time() - self._started_s)
+        waited_s = loop.time() - self._started_s
+        since = (datetime.now().astimezone() - timedelta(seconds=waited_s)).isoformat(timespec="seconds")
+        self._log.warning("waiting for %s since %s (%.0f s)", self.describe, since, waited_s)
         self._handle = loop.call_later(SILENCE_REPEAT_S, self._warn)
 
     def __exit__(self, *_: object) -> None:

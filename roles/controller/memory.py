@@ -8,11 +8,10 @@ from typing import cast
 
 from adamctl.config.records import NodeRecord, encode, node_key
 from adamctl.errors import RemoteError
-from adamctl.roles.controller.core import (
+from adamctl.roles.controller.core import ControllerConfig, ControllerCore
+from adamctl.roles.controller.core_events import (
     Answer,
     CompareAndSet,
-    ControllerConfig,
-    ControllerCore,
     Disconnected,
     Event,
     Instruction,

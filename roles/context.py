@@ -1,0 +1,252 @@
+"""What a role is written against: its identity, its network, its membership, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from adamctl.config.records import NodeRecord, node_key
+from adamctl.errors import AdamctlError, ProtocolError, RemoteError, RunFailedError, UnreachableError
+from adamctl.net.address import host_id, parse_address
+from adamctl.net.handshake import make_hello
+from adamctl.net.transport import Connection, Handler, Request, Server, Transport
+from adamctl.roles.process import CommonOptions, ReadyReport, advertised
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import Empty, Hello, NodeRegisterRequest, ShutdownRequest, StatusReply, StatusRequest
+
+if TYPE_CHECKING:
+    from adamctl.roles.controller.client import ConfigurationStore, Membership
+
+LEAVE_DEADLINE_S = 2.0
+
+
+@dataclass
+class RoleContext:
+    """What the driver gives a role's `run(context)`.
+
+    Attributes:
+        role: name of the role.
+        node: this process's name in the cluster, unique among living nodes.
+        options: the role's own flags by name (dashes as underscores).
+        transport: how to reach others; `hello()` is the identity to connect with.
+        controller: the configuration service; None for the controller itself.
+        stopping: set when this role should end (signal, SHUTDOWN request, lost parent); `run` then returns.
+        log: writes to stderr and the role's log file.
+        incarnation: issued by the controllers at `serve`; 0 before and for the controller.
+        token: the cluster's shared secret.
+        status: called for STATUS requests; a role replaces it to add its own plain values.
+        common: the flags that every role has.
+        membership: where `serve` registers; None for the controller and for roles without a cluster in tests.
+        listen: addresses that `serve` listens on by default.
+        ready_report: who is told when the role serves.
+        ready_lines: makes the lines printed for a role started by hand, from its addresses.
+        failure: why the role must end, if it is an error; `run_role` raises it after `run` has returned.
+        stop_reason: why `stopping` was set, for people.
+        exit_code: what the process exits with if there is no failure.
+    """
+
+    role: str
+    node: str
+    options: Mapping[str, Any]
+    transport: Transport
+    controller: ConfigurationStore | None
+    stopping: asyncio.Event
+    log: logging.Logger
+    incarnation: int = 0
+    token: str = ""
+    status: Callable[[], dict[str, Any]] = dict
+    common: CommonOptions = field(default_factory=CommonOptions)
+    membership: Membership | None = None
+    listen: tuple[str, ...] = ()
+    ready_report: ReadyReport | None = None
+    ready_lines: Callable[[tuple[str, ...]], tuple[str, ...]] | None = None
+    failure: AdamctlError | None = None
+    stop_reason: str = ""
+    exit_code: int = 0
+    addresses: tuple[str, ...] = ()
+    _server: Server | None = None
+    _beacons: asyncio.Task[None] | None = None
+    _started_s: float = 0.0
+    _ready: bool = False
+
+    def hello(self) -> Hello:
+        """Returns the identity to connect with, and to serve as."""
+        return make_hello(self.role, self.node, self.incarnation, self.token)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the role listens and is a member."""
+        return self._ready
+
+    async def serve(
+        self,
+        handler: Handler,
+        *,
+        addresses: Sequence[str] = (),
+        on_disconnect: Callable[[int], None] | None = None,
+    ) -> Server:
+        """Listens, registers, starts the beacons and reports ready. May be called once.
+
+        Answers STATUS and SHUTDOWN itself, and everything with NOT_READY before the registration is done; `handler`
+        gets the rest. `addresses` default to those of the role's `--bind` and `--port` flags and a Unix socket for
+        peers on this host. The server is closed by the driver after `run` has returned.
+
+        Raises:
+            ConfigurationError: an address is taken, or the node's name is.
+            UnreachableError: no controller answered within `--controller-deadline`.
+        """
+        if self._server is not None:
+            raise RuntimeError("a role serves once; give all addresses in one call")
+        self._started_s = asyncio.get_running_loop().time()
+        server = await self.transport.serve(
+            tuple(addresses) or self._listen_by_default(),
+            self.hello(),
+            lambda request: self._handle(request, handler),
+            on_disconnect=on_disconnect,
+        )
+        self._server = server
+        self.addresses = advertised(server.addresses, self.common)
+        if self.membership is not None:
+            await self._register(self.membership, server)
+        self._ready = True
+        if self.ready_report is not None:
+            lines = self.ready_lines or self._ready_lines
+            self.ready_report.serving(self.addresses, self.incarnation, lines(self.addresses))
+        self.log.info("ready on %s", ", ".join(self.addresses))
+        return server
+
+    async def connect(self, node: str | NodeRecord, deadline_s: float) -> Connection:
+        """Connects to a node by name or record: through its Unix socket if it is on this host, else by TCP.
+
+        Raises:
+            UnreachableError: no living node has this name, or it cannot be reached at any of its addresses.
+            HandshakeError: it refuses us.
+        """
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + deadline_s
+        record = await self._record(node) if isinstance(node, str) else node
+        problem = "it has no address that can be used from here"
+        for address in _usable(record):
+            try:
+                connection = await self.transport.connect(
+                    address, self.hello(), deadline_s=max(until_s - loop.time(), 0.001)
+                )
+            except ProtocolError:
+                raise
+            except UnreachableError as error:
+                problem = str(error)
+                continue
+            if connection.peer.node == record.node:
+                return connection
+            problem = f"{address} is now {connection.peer.role} {connection.peer.node}"
+            await connection.close()
+        raise UnreachableError(f"cannot reach {record.role} {record.node}: {problem}")
+
+    def stop(self, reason: str, *, exit_code: int = 0) -> None:
+        """Asks the role to end; the first reason stays."""
+        if not self.stopping.is_set():
+            self.stop_reason = reason
+            self.exit_code = exit_code
+            self.log.info("stopping: %s", reason)
+            self.stopping.set()
+
+    def fail(self, error: AdamctlError) -> None:
+        """Asks the role to end because of an error, which decides the exit code; the first one stays."""
+        if self.failure is None and not self.stopping.is_set():
+            self.failure = error
+        self.stop(str(error), exit_code=error.exit_code)
+
+    async def close(self) -> None:
+        """Leaves the cluster and closes what `serve` opened. The driver calls it; tests may."""
+        if self._beacons is not None:
+            self._beacons.cancel()
+            await asyncio.gather(self._beacons, return_exceptions=True)
+        if self.membership is not None and self.incarnation and not isinstance(self.failure, UnreachableError):
+            try:
+                await self.membership.leave(self.node, self.incarnation, deadline_s=LEAVE_DEADLINE_S)
+            except AdamctlError as error:
+                self.log.info("could not say goodbye: %s", error)
+        if self._server is not None:
+            await self._server.close()
+        self._ready = False
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _listen_by_default(self) -> tuple[str, ...]:
+        if self.listen:
+            return self.listen
+        host = f"[{self.common.bind}]" if ":" in self.common.bind else self.common.bind
+        return (f"tcp://{host}:{self.common.port}",)
+
+    def _handle(self, request: Request, handler: Handler) -> None:
+        match request.message:
+            case StatusRequest():
+                own = {
+                    "role": self.role,
+                    "node": self.node,
+                    "incarnation": self.incarnation,
+                    "uptime_s": round(asyncio.get_running_loop().time() - self._started_s, 3),
+                    "ready": self._ready,
+                }
+                request.reply(StatusReply({**self.status(), **own}))
+            case ShutdownRequest(reason=reason):
+                request.reply(Empty())
+                self.stop(f"told by {request.peer.node}: {reason}")
+            case _ if not self._ready:
+                request.fail(ErrorCode.NOT_READY, f"{self.role} {self.node} has not joined the cluster yet")
+            case _:
+                handler(request)
+
+    async def _register(self, membership: Membership, server: Server) -> None:
+        request = NodeRegisterRequest(
+            self.node, self.role, self.addresses, host_id(), os.getpid(), self.common.capacity_bytes
+        )
+        reply = await membership.register(request, deadline_s=self.common.controller_deadline_s)
+        self.incarnation = reply.incarnation
+        with suppress(AttributeError):
+            server.identity = self.hello()  # type: ignore[attr-defined]
+        self._beacons = asyncio.create_task(self._send_beacons(membership, reply.beacon_interval_s))
+
+    async def _send_beacons(self, membership: Membership, interval_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            sent_s = loop.time()
+            try:
+                await membership.beacon(
+                    self.node, self.incarnation, deadline_s=self.common.controller_deadline_s
+                )
+            except RemoteError as error:
+                if error.code == ErrorCode.STALE_INCARNATION:
+                    self.fail(RunFailedError(f"this process is no longer part of the cluster: {error}"))
+                    return
+                self.log.warning("the controller refused a beacon: %s", error)
+            except (UnreachableError, ProtocolError) as error:
+                self.fail(UnreachableError(f"lost the cluster: {error}"))
+                return
+            await asyncio.sleep(max(0.0, sent_s + interval_s - loop.time()))
+
+    async def _record(self, node: str) -> NodeRecord:
+        from adamctl.roles.controller.client import read_record
+
+        if self.controller is None:
+            raise UnreachableError(f"cannot look up {node}: this process has no controller")
+        found = await read_record(self.controller, node_key(node), NodeRecord)
+        if found is None:
+            raise UnreachableError(f"no living node is called {node}; `adamctl status` lists those that are")
+        return found[0]
+
+    def _ready_lines(self, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        return (f"{self.role} {self.node} ready on {addresses[0] if addresses else 'no address'}",)
+
+
+def _usable(record: NodeRecord) -> list[str]:
+    """Returns a node's addresses in the order to try them from this host."""
+    order = {"memory": 0, "unix": 1, "tcp": 2}
+    same_host = record.host == host_id()
+    found = [(order[parse_address(text).scheme], text) for text in record.addresses]
+    return [text for rank, text in sorted(found) if rank != 1 or same_host]

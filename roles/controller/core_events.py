@@ -1,0 +1,109 @@
+"""What goes into the configuration service's core and what comes out: events and instructions.
+
+`token` is the shell's handle on a request; it comes back in exactly one Answer or Refuse. `connection` names the
+requester's connection for as long as it lasts. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from adamctl.roles.controller.core_state import LogRecord
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import ConfigChanges, ConfigEntry, Message, NodeRegisterRequest
+
+# --- events ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    token: int
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompareAndSet:
+    token: int
+    session: str
+    sequence: int
+    changes: ConfigChanges
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    token: int
+    connection: int
+    prefix: str
+    after_revision: int
+    wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    token: int
+    connection: int
+    request: NodeRegisterRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Beacon:
+    token: int
+    connection: int
+    node: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    token: int
+    node: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Comes at least every quarter of `lost_after_s` and at every `next_deadline_s`."""
+
+
+Event: TypeAlias = Read | CompareAndSet | Watch | Register | Beacon | Leave | Disconnected | Tick
+
+# --- instructions ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Append to the log and sync it before anything that follows is carried out."""
+
+    record: LogRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Reply to a request. `entries` is the body, None for a reply without one."""
+
+    token: int
+    message: Message
+    entries: tuple[ConfigEntry, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    token: int
+    code: ErrorCode
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that people should read in the log."""
+
+    message: str
+
+
+Instruction: TypeAlias = Persist | Answer | Refuse | Notice

@@ -1,0 +1,257 @@
+"""What a role's process has around it: name, log, signals, the lifeline to its parent, the ready report, its socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from adamctl.errors import ConfigurationError
+from adamctl.net.address import UNIX_PATH_BYTES_MAX, parse_address
+
+LIFELINE_GRACE_S = 10.0
+"""How long a role may take to end by itself after its parent has gone; then the process is ended."""
+
+
+@dataclass(frozen=True)
+class CommonOptions:
+    """The flags that every role has.
+
+    Attributes:
+        controller: addresses of the controllers (`--controller`, ADAMCTL_CONTROLLER), `host:port` or as in
+            `adamctl.net.address`.
+        name: the node's name (`--name`); empty: the role and six random hexadecimal digits.
+        bind: host to listen on (`--bind`); 127.0.0.1 can be reached from this machine only.
+        port: TCP port to listen on (`--port`), 0 for any free one.
+        advertise: host that others are told (`--advertise`); empty: `bind`, or, where that is 0.0.0.0 or ::, the
+            address from which this machine reaches the controller.
+        token: shared secret that both sides of a connection must have (`--token`, ADAMCTL_TOKEN).
+        log_level: debug, info, warning or error (`--log-level`), for stderr and the file.
+        log_file: a second place for the log (`--log-file`).
+        socket_folder: where the Unix socket for peers on this machine goes (`--socket-folder`); None: a private
+            folder that is removed at the end.
+        capacity_bytes: memory that this node offers (`--capacity`), 0: not said.
+        lifeline_fd: inherited pipe whose end means that the parent is gone, and the role with it (`--lifeline-fd`).
+        ready_fd: inherited pipe for one line of JSON when the role serves (`--ready-fd`), or when it could not.
+        controller_deadline_s: how long the controllers may be out of reach before the role gives up
+            (`--controller-deadline`).
+        stop_deadline_s: how long the role may take to end after it was asked to (`--stop-deadline`).
+    """
+
+    controller: tuple[str, ...] = ("tcp://127.0.0.1:7070",)
+    name: str = ""
+    bind: str = "127.0.0.1"
+    port: int = 0
+    advertise: str = ""
+    token: str = ""
+    log_level: str = "info"
+    log_file: Path | None = None
+    socket_folder: Path | None = None
+    capacity_bytes: int = 0
+    lifeline_fd: int | None = None
+    ready_fd: int | None = None
+    controller_deadline_s: float = 60.0
+    stop_deadline_s: float = 30.0
+
+
+def node_name(role: str, options: CommonOptions) -> str:
+    """Returns the name that was given, or a fresh one.
+
+    Raises:
+        ConfigurationError: the name cannot be part of a key.
+    """
+    name = options.name or f"{role}-{secrets.token_hex(3)}"
+    if "/" in name or any(character.isspace() for character in name) or len(name.encode()) > 128:
+        raise ConfigurationError(f"--name: expected at most 128 bytes without '/' and spaces, found {name!r}")
+    return name
+
+
+# --- log ------------------------------------------------------------------------------------------------------------
+
+
+class _Formatter(logging.Formatter):
+    """`2026-05-01T12:00:00.123+02:00 INFO ps ps-3f2a message`."""
+
+    def __init__(self, role: str, node: str) -> None:
+        super().__init__(f"%(asctime)s %(levelname)s {role} {node.replace('%', '%%')} %(message)s")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
+        return datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")
+
+
+@contextmanager
+def logging_to(role: str, node: str, options: CommonOptions) -> Iterator[logging.Logger]:
+    """Sends everything that adamctl logs to stderr and the log file while the block lasts; yields the role's logger.
+
+    Raises:
+        ConfigurationError: an unknown level, or a file that cannot be written.
+    """
+    level = logging.getLevelNamesMapping().get(options.log_level.upper())
+    if level is None:
+        raise ConfigurationError(f"--log-level: expected debug, info, warning or error, found {options.log_level!r}")
+    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
+    if options.log_file is not None:
+        try:
+            options.log_file.parent.mkdir(parents=True, exist_ok=True)
+            handlers.append(logging.FileHandler(options.log_file, encoding="utf-8"))
+        except OSError as error:
+            text = f"--log-file {options.log_file}: {error.strerror}; choose another place"
+            raise ConfigurationError(text) from error
+    root = logging.getLogger("adamctl")
+    before = (root.level, root.propagate)
+    root.setLevel(level)
+    root.propagate = False
+    for handler in handlers:
+        handler.setFormatter(_Formatter(role, node))
+        root.addHandler(handler)
+    try:
+        yield logging.getLogger(f"adamctl.{role}")
+    finally:
+        for handler in handlers:
+            root.removeHandler(handler)
+            handler.close()
+        root.setLevel(before[0])
+        root.propagate = before[1]
+
+
+# --- life and death -------------------------------------------------------------------------------------------------
+
+
+def watch_lifeline(fd: int, on_end: Callable[[], None]) -> None:
+    """Calls `on_end`, from a thread of its own, when the pipe's other end is closed: the parent has gone.
+
+    If the process is still there LIFELINE_GRACE_S later, ends it: a role never outlives the run that owns it.
+    """
+
+    def wait() -> None:
+        with suppress(OSError):
+            while os.read(fd, 4096):
+                pass
+        on_end()
+        threading.Event().wait(LIFELINE_GRACE_S)
+        os._exit(1)
+
+    os.set_inheritable(fd, False)
+    threading.Thread(target=wait, name="lifeline", daemon=True).start()
+
+
+@contextmanager
+def signals_to(call: Callable[[int], None]) -> Iterator[None]:
+    """Calls `call(number)` on the running loop on SIGINT and SIGTERM while the block lasts.
+
+    Does nothing outside the main thread, where Python cannot take signals.
+    """
+    loop = asyncio.get_running_loop()
+    taken = []
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, call, int(number))
+            taken.append(number)
+    try:
+        yield
+    finally:
+        for number in taken:
+            loop.remove_signal_handler(number)
+
+
+class ReadyReport:
+    """Tells whoever started this process, once, that it serves (or why it does not)."""
+
+    def __init__(self, fd: int | None, role: str, node: str) -> None:
+        self._fd = fd
+        self._role = role
+        self._node = node
+        if fd is not None:
+            os.set_inheritable(fd, False)
+
+    def serving(self, addresses: tuple[str, ...], incarnation: int, lines: tuple[str, ...]) -> None:
+        """Writes the JSON line, or, for a role started by hand, `lines` to stdout."""
+        if self._fd is not None:
+            self._write({"addresses": addresses, "incarnation": incarnation})
+        else:
+            for line in lines:
+                print(line, flush=True)
+
+    def failed(self, error: str, exit_code: int) -> None:
+        self._write({"error": error, "exit_code": exit_code})
+
+    def _write(self, values: dict[str, Any]) -> None:
+        fd, self._fd = self._fd, None
+        if fd is None:
+            return
+        line = json.dumps({"role": self._role, "node": self._node, "pid": os.getpid(), **values})
+        with suppress(OSError):  # nobody reads any more: the lifeline says so, too
+            os.write(fd, line.encode() + b"\n")
+        with suppress(OSError):
+            os.close(fd)
+
+
+# --- addresses ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def unix_socket_address(node: str, folder: Path | None) -> Iterator[str | None]:
+    """Yields an address for peers on this machine, in a private folder that is gone afterwards.
+
+    None where no path is short enough for a Unix socket.
+    """
+    private = folder is None
+    if folder is None:
+        base = tempfile.gettempdir()
+        if len(os.fsencode(base)) > UNIX_PATH_BYTES_MAX - 40:
+            base = "/tmp"
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="adamctl-", dir=base))
+        except OSError:
+            yield None
+            return
+    path = folder / ("s" if private else f"{node}.s")
+    try:
+        yield f"unix://{path}" if len(os.fsencode(path)) <= UNIX_PATH_BYTES_MAX and path.is_absolute() else None
+    finally:
+        with suppress(OSError):
+            path.unlink()
+        if private:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def advertised(addresses: tuple[str, ...], options: CommonOptions) -> tuple[str, ...]:
+    """Returns the addresses as others can use them: `--advertise`, or a wildcard replaced by this machine's address."""
+    result = []
+    for text in addresses:
+        address = parse_address(text)
+        if address.scheme == "tcp":
+            if options.advertise:
+                address = address._replace(host=options.advertise)
+            elif address.host in ("0.0.0.0", "::"):
+                address = address._replace(host=outward_host(options.controller))
+        result.append(str(address))
+    return tuple(dict.fromkeys(result))
+
+
+def outward_host(controller: tuple[str, ...]) -> str:
+    """Returns the address that this machine has in the network towards the controller (sends nothing)."""
+    for text in controller:
+        address = parse_address(text)
+        if address.scheme != "tcp":
+            continue
+        with suppress(OSError):
+            family, kind, protocol, _, where = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, kind, protocol) as probe:
+                probe.connect(where)
+                return str(probe.getsockname()[0])
+    return socket.gethostname()
