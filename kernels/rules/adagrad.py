@@ -39,10 +39,10 @@ class Adagrad(Rule):
         self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, lr: float
     ) -> None:
         (squares,) = state
-        scalars = {"lr": lr, "keep": 1 - lr * self.config.weight_decay, "floor": FLOOR}
+        scalars = {"lr": lr, "keep": 1 - lr * self.config.weight_decay, "least": FLOOR}
         arrays = {"w": weights_in, "a": squares, "g": gradient}
         evaluate("a + g * g", squares, arrays, scalars)
-        evaluate("w * keep - lr * g / sqrt(where(a < floor, floor, a))", weights_out, arrays, scalars)
+        evaluate("w * keep - lr * g / sqrt(where(a < least, least, a))", weights_out, arrays, scalars)
 
     def _apply_numba(
         self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, lr: float

@@ -1,0 +1,85 @@
+"""What every operation is checked for: numerical gradients, agreement of implementations, empty and single batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from adamctl.kernels.backend import installed
+from adamctl.kernels.operation import Buffers, Operation
+
+BACKENDS = installed()
+BATCH_MAX = 5
+Build = Callable[[str], Operation]
+
+
+@dataclass
+class Run:
+    """One forward and backward of an operation, and what it was given."""
+
+    inputs: np.ndarray
+    weights: list[np.ndarray]
+    error: np.ndarray
+    outputs: np.ndarray
+    gradients: list[np.ndarray]
+    input_error: np.ndarray
+    buffers: Buffers
+
+
+def run(operation: Operation, batch: int, seed: int, dtype=np.float32, poison: bool = False, training=True) -> Run:
+    """Runs forward and backward on random numbers; `poison` puts one NaN into the inputs."""
+    generator = np.random.default_rng(seed)
+    inputs = generator.standard_normal((batch, *operation.input_shape)).astype(dtype)
+    if poison:
+        inputs.flat[inputs.size // 2] = np.nan
+    weights = [generator.standard_normal(shape).astype(dtype) * 0.5 for shape in operation.parameters]
+    error = generator.standard_normal((batch, *operation.output_shape)).astype(dtype)
+    buffers = operation.allocate(BATCH_MAX, True, dtype)
+    outputs = operation.forward(inputs, weights, buffers, training, np.random.default_rng(seed)).copy()
+    gradients = [np.full(shape, 7, dtype) for shape in operation.parameters]
+    input_error = operation.backward(error.copy(), inputs, weights, gradients, buffers, True)
+    return Run(inputs, weights, error, outputs, gradients, input_error.copy(), buffers)
+
+
+def check_gradients(build: Build, batch: int = 2, seed: int = 3, tolerance: float = 1e-6) -> None:
+    """Compares backward with central differences of the numpy reference in float64: relative error < tolerance.
+
+    The loss is sum(outputs * error); the generator is seeded anew so that dropout draws the same mask.
+    """
+    operation = build("numpy")
+    given = run(operation, batch, seed, np.float64)
+    buffers = operation.allocate(BATCH_MAX, True, np.float64)
+
+    def loss() -> float:
+        outputs = operation.forward(given.inputs, given.weights, buffers, True, np.random.default_rng(seed))
+        return float((outputs * given.error).sum())
+
+    for array, analytic in zip([given.inputs, *given.weights], [given.input_error, *given.gradients], strict=True):
+        numerical = np.zeros_like(array)
+        for place in np.ndindex(array.shape):
+            kept, step = array[place], 1e-6
+            array[place] = kept + step
+            above = loss()
+            array[place] = kept - step
+            numerical[place] = (above - loss()) / (2 * step)
+            array[place] = kept
+        scale = max(np.abs(numerical).max(), 1.0)
+        np.testing.assert_allclose(analytic, numerical, atol=tolerance * scale * 10, rtol=0)
+
+
+def check_implementations(build: Build, batch: int, tolerance: float = 2e-5) -> None:
+    """Runs every installed implementation on the same numbers: differences < tolerance of the largest value."""
+    reference = run(build("numpy"), batch, seed=4)
+    for backend in BACKENDS[1:]:
+        other = run(build(backend), batch, seed=4)
+        compare_runs(reference, other, tolerance)
+
+
+def compare_runs(reference: Run, other: Run, tolerance: float = 2e-5) -> None:
+    pairs = [(reference.outputs, other.outputs), (reference.input_error, other.input_error)]
+    pairs += zip(reference.gradients, other.gradients, strict=True)
+    for expected, found in pairs:
+        scale = max(np.abs(expected).max(initial=0), 1.0)
+        np.testing.assert_allclose(found, expected, atol=tolerance * scale, rtol=0)
