@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Sequence, Set
 from itertools import pairwise
 from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
@@ -250,19 +250,27 @@ class Ledger(Generic[KeyT]):
     def __len__(self) -> int:
         return len(self._sizes)
 
-    def admit(self, key: KeyT, size_bytes: int) -> list[KeyT] | None:
-        """Books a new key and returns the ones that were dropped for it; None (nothing changed) if it can never fit."""
-        if size_bytes > self.bytes_max:
-            return None
+    def admit(self, key: KeyT, size_bytes: int, keep: Set[KeyT] = frozenset()) -> list[KeyT] | None:
+        """Books a new key and returns those dropped for it; None (nothing changed) if that would drop one of `keep`."""
         self.remove(key)
         dropped = []
-        while self.used_bytes + size_bytes > self.bytes_max:
-            oldest, oldest_bytes = self._sizes.popitem(last=False)
-            self.used_bytes -= oldest_bytes
-            dropped.append(oldest)
+        missing = self.used_bytes + size_bytes - self.bytes_max
+        for old, old_bytes in self._sizes.items():
+            if missing <= 0 or old in keep:
+                break
+            dropped.append(old)
+            missing -= old_bytes
+        if missing > 0:
+            return None
+        for old in dropped:
+            self.remove(old)
         self._sizes[key] = size_bytes
         self.used_bytes += size_bytes
         return dropped
+
+    def touch(self, key: KeyT) -> None:
+        """Notes that a key is still wanted."""
+        self._sizes.move_to_end(key)
 
     def remove(self, key: KeyT) -> None:
         self.used_bytes -= self._sizes.pop(key, 0)

@@ -37,7 +37,8 @@ class ImageFolderSource:
         _pillow()
         if len(input_shape) != 3 or input_shape[2] not in _MODES:
             raise ConfigurationError(
-                f"folders of images need a model input of [height, width, 1] or [height, width, 3], found {list(input_shape)}"
+                "folders of images need a model input of [height, width, 1] or [height, width, 3], "
+                f"found {list(input_shape)}"
             )
         self.example_shape = tuple(input_shape)
         self.classes, self._paths, self._labels = _list_images(folder)
@@ -120,7 +121,8 @@ def _list_images(
     classes = _class_names(train_folder)
     if test_folder is not None and (unknown := set(_class_names(test_folder)) - set(classes)):
         raise ConfigurationError(
-            f"{test_folder}: expected classes that {train_folder} has ({', '.join(classes)}), found {', '.join(sorted(unknown))}"
+            f"{test_folder}: expected classes that {train_folder} has ({', '.join(classes)}), "
+            f"found {', '.join(sorted(unknown))}"
         )
     paths: dict[FileSplit, list[Path]] = {split: [] for split in FILE_SPLITS}
     labels: dict[FileSplit, list[int]] = {split: [] for split in FILE_SPLITS}

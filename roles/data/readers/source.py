@@ -123,7 +123,7 @@ def checked_labels(values: NDArray[Any], examples: int, origin: str) -> Labels:
         values = values[:, 0]
     if values.shape != (examples,):
         raise DamagedDataError(
-            f"{origin}: expected one label for each of {examples} examples, found an array of shape {list(values.shape)}"
+            f"{origin}: expected one label for each of {examples} examples, found an array {list(values.shape)}"
         )
     if not np.issubdtype(values.dtype, np.integer):
         raise DamagedDataError(f"{origin}: expected whole numbers as labels, found {values.dtype}")

@@ -1,0 +1,369 @@
+"""How workers and coordinators read examples from one or several data servers.
+
+client = DataClient.from_context(context, joined.data_servers)
+data = await client.open(experiment.data, experiment.model.input, experiment.seed)
+batch = await client.read(data, "train", pass_number=0, start=0, stop=256)
+...
+batch.release()
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from adamctl.config.experiment import DataConfig
+from adamctl.errors import (
+    AdamctlError,
+    ConfigurationError,
+    DamagedDataError,
+    DeadlineError,
+    ProtocolError,
+    RemoteError,
+    UnreachableError,
+)
+from adamctl.net.transport import Connection, Reply
+from adamctl.roles.data.batches import Batch, ReadInto, batch_of, check_into, new_arrays, receiving_views
+from adamctl.roles.data.core import FILE_ORDER, Range, examples_per_read_max
+from adamctl.wire.constants import BODY_ALIGNMENT_BYTES, ErrorCode
+from adamctl.wire.messages import DataOpenReply, DataOpenRequest, DataReadRequest, Message
+
+if TYPE_CHECKING:
+    from adamctl.roles.driver import RoleContext
+
+__all__ = ["FILE_ORDER", "Batch", "DataClient", "DataSet", "Range", "ReadAhead", "ReadInto"]
+
+OPEN_DEADLINE_S: Final = 120.0
+READ_DEADLINE_S: Final = 60.0
+_ATTEMPT_S: Final = 20.0
+_CONNECT_S: Final = 5.0
+_AWAY_FIRST_S: Final = 0.05  # how long a server that failed is left alone, doubled up to the next one
+_AWAY_MAX_S: Final = 2.0
+_TRY_ELSEWHERE: Final = (ErrorCode.OVER_QUOTA, ErrorCode.SHUTTING_DOWN, ErrorCode.NOT_READY, ErrorCode.DEADLINE_PASSED)
+
+Connector = Callable[[], Awaitable[Connection]]
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """An open data set: `dataset` names it in reads, `examples` maps train, validation and test to their counts."""
+
+    dataset: str
+    examples: dict[str, int]
+    classes: tuple[str, ...]
+    config: DataConfig
+    input_shape: tuple[int, ...]
+    seed: int
+
+
+class _Server:
+    """One data server: its connection, made when it is needed, and for how long it is left alone after a failure."""
+
+    def __init__(self, name: str, connect: Connector, connection: Connection | None = None) -> None:
+        self.name = name
+        self.away_until_s = 0.0
+        self.reason = "not tried yet"
+        self._away_s = _AWAY_FIRST_S
+        self._connect = connect
+        self._connection = connection
+        self._connecting = asyncio.Lock()
+
+    async def request(
+        self,
+        message: Message,
+        body: Sequence[bytes] = (),
+        *,
+        deadline_s: float,
+        into: Sequence[memoryview] | None = None,
+    ) -> Reply:
+        async with self._connecting:
+            if self._connection is None or self._connection.closed:
+                self._connection = await self._connect()
+        reply = await self._connection.request(message, body, deadline_s=deadline_s, into=into)
+        self._away_s = _AWAY_FIRST_S
+        return reply
+
+    def failed(self, now_s: float, error: Exception) -> None:
+        self.reason = str(error)
+        self.away_until_s = now_s + self._away_s
+        self._away_s = min(2 * self._away_s, _AWAY_MAX_S)
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+
+class DataClient:
+    """Reads from several data servers as from one. Every server holds the same data in the same order.
+
+    Consecutive ranges go to consecutive servers; a range whose server is gone or too busy is read from the next one.
+    """
+
+    def __init__(self, connectors: Mapping[str, Connector]) -> None:
+        """`connectors` maps the servers' names, the same order for every client, to what connects to them."""
+        if not connectors:
+            raise ConfigurationError("no data server is known: start one with `adamctl data start`")
+        self._servers = [_Server(name, connect) for name, connect in connectors.items()]
+        self._padding = memoryview(bytearray(BODY_ALIGNMENT_BYTES))
+
+    @classmethod
+    def over(cls, connections: Sequence[Connection]) -> DataClient:
+        """Returns a client over connections that are there; one that is lost is not made anew."""
+
+        def connector(connection: Connection) -> Connector:
+            async def connect() -> Connection:
+                if connection.closed:
+                    raise UnreachableError(f"the connection to {connection.peer_name} is closed")
+                return connection
+
+            return connect
+
+        return cls({f"{number}: {each.peer_name}": connector(each) for number, each in enumerate(connections)})
+
+    @classmethod
+    def from_context(cls, context: RoleContext, nodes: Sequence[str]) -> DataClient:
+        """Returns a client of the named nodes; their addresses are looked up whenever a connection is to be made."""
+        return cls({node: _node_connector(context, node) for node in nodes})
+
+    # --- opening ----------------------------------------------------------------------------------------------------
+
+    async def open(
+        self, config: DataConfig, input_shape: Sequence[int], seed: int, *, deadline_s: float = OPEN_DEADLINE_S
+    ) -> DataSet:
+        """Opens a data set on every server that can be reached.
+
+        Raises:
+            ConfigurationError, DamagedDataError: what a server found wrong; or the servers hold different data.
+            UnreachableError: no server answered.
+        """
+        shape = tuple(input_shape)
+        answers = await asyncio.gather(
+            *(self._open_on(server, config, shape, seed, deadline_s) for server in self._servers),
+            return_exceptions=True,
+        )
+        opened: list[tuple[_Server, DataOpenReply]] = []
+        for server, answer in zip(self._servers, answers, strict=True):
+            if isinstance(answer, DataOpenReply):
+                opened.append((server, answer))
+            elif not isinstance(answer, (UnreachableError, ProtocolError)):
+                raise answer
+        if not opened:
+            raise UnreachableError(f"no data server could be reached: {self._reasons()}")
+        first, reply = opened[0]
+        for server, other in opened[1:]:
+            if other != reply:
+                raise ConfigurationError(
+                    f"expected the same data on all data servers, found {reply.examples} on {first.name} and "
+                    f"{other.examples} on {server.name}: give them the same files"
+                )
+        return DataSet(reply.dataset, reply.examples, reply.classes, config, shape, seed)
+
+    async def _open_on(
+        self, server: _Server, config: DataConfig, shape: tuple[int, ...], seed: int, deadline_s: float
+    ) -> DataOpenReply:
+        body = msgspec.msgpack.encode(config)
+        try:
+            reply = await server.request(DataOpenRequest(shape, seed), (body,), deadline_s=deadline_s)
+        except RemoteError as error:
+            raise _translated(error, server.name) from error
+        except (UnreachableError, ProtocolError) as error:
+            server.failed(asyncio.get_running_loop().time(), error)
+            raise
+        reply.release()
+        assert isinstance(reply.message, DataOpenReply)
+        return reply.message
+
+    async def _open_again(self, server: _Server, data: DataSet, deadline_s: float) -> None:
+        """A server that has restarted, or needed the memory, opens the data set again; it must find the same."""
+        reply = await self._open_on(server, data.config, data.input_shape, data.seed, deadline_s)
+        if (reply.dataset, reply.examples) != (data.dataset, data.examples):
+            raise ConfigurationError(
+                f"the data on {server.name} have changed during the run: expected {data.examples}, "
+                f"found {reply.examples}"
+            )
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    async def read(
+        self,
+        data: DataSet,
+        split: str,
+        pass_number: int,
+        start: int,
+        stop: int,
+        into: ReadInto | None = None,
+        *,
+        deadline_s: float = READ_DEADLINE_S,
+    ) -> Batch:
+        """Reads examples [start, stop) of a split in the order of a pass (FILE_ORDER: of the files).
+
+        With `into`, they are received straight into these arrays. A range too long for one reply is read in parts.
+
+        Raises:
+            DamagedDataError: a file cannot be decoded; the message names it.
+            RemoteError: BAD_RANGE. ValueError: `into` has other shapes.
+            UnreachableError: no server answered within `deadline_s`.
+        """
+        deadline = asyncio.get_running_loop().time() + deadline_s
+        most = max(1, examples_per_read_max(prod(data.input_shape)))
+        whole = Range(split, pass_number, start, stop)
+        if into is None and stop - start <= most:
+            return await self._read_part(data, whole, None, start // max(1, stop - start), deadline)
+        images, labels = into if into is not None else new_arrays(stop - start, data.input_shape)
+        check_into(images, labels, stop - start, data.input_shape)
+        reads = []
+        for at in range(start, stop, most):
+            part = whole._replace(start=at, stop=min(at + most, stop))
+            rows = slice(at - start, part.stop - start)
+            number = at // min(most, stop - start)
+            reads.append(
+                asyncio.ensure_future(self._read_part(data, part, (images[rows], labels[rows]), number, deadline))
+            )
+        try:
+            await asyncio.gather(*reads)
+        finally:  # after an error nothing may write into the caller's arrays any more
+            for read in reads:
+                read.cancel()
+            await asyncio.gather(*reads, return_exceptions=True)
+        return Batch(images, labels)
+
+    async def _read_part(
+        self, data: DataSet, wanted: Range, into: ReadInto | None, number: int, deadline: float
+    ) -> Batch:
+        """Tries the servers from `number` on until one answers or the deadline has passed."""
+        loop = asyncio.get_running_loop()
+        while True:
+            for offset in range(len(self._servers)):
+                server = self._servers[(number + offset) % len(self._servers)]
+                if loop.time() < server.away_until_s:
+                    continue
+                try:
+                    return await self._read_from(server, data, wanted, into, deadline)
+                except RemoteError as error:
+                    if error.code not in _TRY_ELSEWHERE:
+                        raise
+                    server.failed(loop.time(), error)
+                except (UnreachableError, ProtocolError) as error:
+                    server.failed(loop.time(), error)
+            now = loop.time()
+            if now >= deadline:
+                raise DeadlineError(f"no data server gave examples {wanted.start} to {wanted.stop}: {self._reasons()}")
+            next_s = min(server.away_until_s for server in self._servers)
+            await asyncio.sleep(min(max(next_s - now, 0.001), deadline - now))
+
+    async def _read_from(
+        self, server: _Server, data: DataSet, wanted: Range, into: ReadInto | None, deadline: float
+    ) -> Batch:
+        loop = asyncio.get_running_loop()
+        request = DataReadRequest(data.dataset, *wanted)
+        views = None if into is None else receiving_views(into, self._padding)
+        for attempt in range(2):
+            left_s = min(max(deadline - loop.time(), 0.001), _ATTEMPT_S)
+            try:
+                reply = await server.request(request, deadline_s=left_s, into=views)
+                break
+            except RemoteError as error:
+                if error.code != ErrorCode.UNKNOWN_DATASET or attempt:
+                    raise _translated(error, server.name) from error
+                await self._open_again(server, data, max(deadline - loop.time(), 0.001))
+        return batch_of(reply, data.input_shape, wanted, into, server.name)
+
+    def _reasons(self) -> str:
+        return "; ".join(f"{server.name}: {server.reason}" for server in self._servers)
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        await asyncio.gather(*(server.close() for server in self._servers))
+
+
+class ReadAhead:
+    """Reads ranges in the background, a bounded number at a time, and gives them out in the order they were asked for.
+
+        ahead = ReadAhead(client, data, ranges_in_flight=4)
+        await ahead.ask(Range("train", 0, 0, 256))     # waits while 4 are asked for and not taken
+        batch = await ahead.take()                     # waits until the first of them is there
+
+    `waited_s` is how long `take` has waited in all: time that compute had nothing to do.
+    """
+
+    def __init__(self, client: DataClient, data: DataSet, *, ranges_in_flight: int = 4) -> None:
+        self.waited_s = 0.0
+        self._client = client
+        self._data = data
+        self._room = asyncio.Semaphore(ranges_in_flight)
+        self._reads: deque[asyncio.Task[Batch]] = deque()
+        self._asked = asyncio.Event()
+
+    def __len__(self) -> int:
+        """Ranges that were asked for and not taken."""
+        return len(self._reads)
+
+    async def ask(self, wanted: Range, into: ReadInto | None = None) -> None:
+        """Begins to read a range, after waiting for room."""
+        await self._room.acquire()
+        self._reads.append(asyncio.create_task(self._client.read(self._data, *wanted, into)))
+        self._asked.set()
+
+    async def take(self) -> Batch:
+        """Returns the next batch; the caller releases it. Raises as `DataClient.read`. One caller at a time."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        try:
+            while not self._reads:
+                self._asked.clear()
+                await self._asked.wait()
+            read = self._reads[0]
+            await asyncio.wait([read])
+        finally:
+            self.waited_s += loop.time() - began_s
+        if self._reads and self._reads[0] is read:
+            self._reads.popleft()
+            self._room.release()
+        return read.result()
+
+    async def close(self) -> None:
+        """Gives up everything that was not taken."""
+        reads = list(self._reads)
+        self._reads.clear()
+        for read in reads:
+            read.cancel()
+            self._room.release()
+        for result in await asyncio.gather(*reads, return_exceptions=True):
+            if isinstance(result, Batch):
+                result.release()
+
+
+def _translated(error: RemoteError, server: str) -> AdamctlError:
+    """Makes of a server's refusal the error that it was there, so that a command ends with its exit code."""
+    kinds: dict[int, type[AdamctlError]] = {
+        ErrorCode.BAD_CONFIGURATION: ConfigurationError,
+        ErrorCode.DAMAGED_DATA: DamagedDataError,
+    }
+    kind = kinds.get(error.code)
+    if kind is not None:
+        return kind(f"{error} (data server {server})")
+    return RemoteError(error.code, f"data server {server}: {error}", error.details)
+
+
+def _node_connector(context: RoleContext, node: str) -> Connector:
+    async def connect() -> Connection:
+        from adamctl.config.records import NodeRecord, node_key
+        from adamctl.net.address import prefer
+        from adamctl.roles.controller.client import read_record
+
+        assert context.controller is not None
+        found = await read_record(context.controller, node_key(node), NodeRecord)
+        if found is None:
+            raise UnreachableError(f"{node} is not registered with the controller")
+        record, _ = found
+        return await context.transport.connect(
+            prefer(record.addresses, record.host), context.hello(), deadline_s=_CONNECT_S
+        )
+
+    return connect

@@ -1,0 +1,105 @@
+"""One open data set: where its examples are, in which order each pass takes them, and how to make them ready."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from math import prod
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.config.experiment import DataConfig
+from adamctl.errors import ConfigurationError
+from adamctl.roles.data.core import Indices, Range, pass_order, plan_cache, split_validation
+from adamctl.roles.data.decode import BLOCK_EXAMPLES, ExampleCache, scaling_for
+from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source
+
+_ORDERS_MAX: Final = 4
+
+
+class OpenDataSet:
+    """A source with its splits, scaling and decoded examples. Its methods may be called from several threads.
+
+    `examples` maps train, validation and test to their counts; `elements` is the size of one example.
+    """
+
+    def __init__(self, name: str, config: DataConfig, source: Source, seed: int, budget_bytes: int) -> None:
+        """`budget_bytes` is for decoded examples. Raises ConfigurationError if there is nothing to train on."""
+        self.name = name
+        self.config = config
+        self.source = source
+        self.seed = seed
+        self.elements = prod(source.example_shape)
+        self.classes = source.classes
+        counts = {split: len(source.labels(split)) for split in FILE_SPLITS}
+        train, validation = split_validation(counts["train"], config.validation, seed)
+        if not len(train):
+            raise ConfigurationError(f"expected training examples in {config.source!r}, found none")
+        self._members: dict[str, tuple[FileSplit, Indices]] = {
+            "train": ("train", train),
+            "validation": ("train", validation),
+            "test": ("test", np.arange(counts["test"], dtype=np.int64)),
+        }
+        self.examples = {split: len(indices) for split, (_, indices) in self._members.items()}
+        scaling = scaling_for(config.scale, source, train)
+        self.caches: dict[FileSplit, ExampleCache] = {}
+        for split in FILE_SPLITS:
+            plan = plan_cache(
+                counts[split],
+                self.elements,
+                raw_item_bytes=source.dtype.itemsize,
+                resident=source.resident,
+                budget_bytes=budget_bytes,
+            )
+            budget_bytes -= plan.size_bytes
+            self.caches[split] = ExampleCache(plan, source, split, scaling)
+        self._orders: OrderedDict[tuple[str, int], Indices] = OrderedDict()
+        self._orders_lock = threading.Lock()
+        self.read_at_s = time.monotonic()
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that it may come to hold."""
+        return self.source.resident_bytes + sum(cache.plan.size_bytes for cache in self.caches.values())
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that it holds by now."""
+        return self.source.resident_bytes + sum(cache.filled_bytes for cache in self.caches.values())
+
+    def order(self, split: str, pass_number: int) -> Indices:
+        """Returns the file indices of a split in the order of a pass; the last few are remembered."""
+        with self._orders_lock:
+            order = self._orders.get((split, pass_number))
+            if order is None:
+                members = self._members[split][1]
+                order = members[pass_order(len(members), self.seed, pass_number)]
+                self._orders[split, pass_number] = order
+                if len(self._orders) > _ORDERS_MAX:
+                    self._orders.popitem(last=False)
+            self._orders.move_to_end((split, pass_number))
+            return order
+
+    def gather(self, wanted: Range, images: NDArray[np.float32], labels: NDArray[np.int32]) -> None:
+        """Writes a range into `images` [n, elements] and `labels` [n]. Raises DamagedDataError."""
+        indices = self.order(wanted.split, wanted.pass_number)[wanted.start : wanted.stop]
+        file_split = self._members[wanted.split][0]
+        self.caches[file_split].gather(indices, images)
+        np.take(self.source.labels(file_split), indices, out=labels, mode="clip")
+
+    def fill_tasks(self) -> list[Callable[[], None]]:
+        """Returns tasks that make everything ready which is in memory and has room; none for files to decode."""
+        tasks: list[Callable[[], None]] = []
+        if not self.source.resident:
+            return tasks
+        for cache in self.caches.values():
+            if cache.plan.form == "ready":
+                for start in range(0, cache.plan.examples, BLOCK_EXAMPLES):
+                    stop = min(start + BLOCK_EXAMPLES, cache.plan.examples)
+                    tasks.append(partial(cache.fill, start, stop))
+        return tasks

@@ -1,0 +1,129 @@
+"""The data server: answers DATA_OPEN and DATA_READ, with the work done in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from adamctl.config.experiment import DataConfig
+from adamctl.errors import BackpressureError, ProtocolError
+from adamctl.net.handler import report_failure
+from adamctl.net.transport import Request
+from adamctl.roles.data.core import Range
+from adamctl.roles.data.dataset import OpenDataSet
+from adamctl.roles.data.store import DataStore, ReadyRange
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import DataOpenReply, DataOpenRequest, DataReadReply, DataReadRequest
+
+if TYPE_CHECKING:
+    from adamctl.roles.driver import RoleContext
+
+_OPENING_THREADS: Final = 2
+_OPENING_MAX: Final = 64
+_CONFIGURATION = msgspec.msgpack.Decoder(DataConfig)
+
+
+class DataServer:
+    """Serves one `DataStore`. All methods are called on the event loop's thread and do not block."""
+
+    def __init__(self, store: DataStore, loop: asyncio.AbstractEventLoop) -> None:
+        self.store = store
+        self._loop = loop
+        self._openers = ThreadPoolExecutor(_OPENING_THREADS, thread_name_prefix="open")
+        self._opening = 0
+
+    def handle(self, request: Request) -> None:
+        """Answers a request, now or when its work is done."""
+        message = request.message
+        if isinstance(message, DataReadRequest):
+            self._read(request, message)
+        elif isinstance(message, DataOpenRequest):
+            self._open(request, message)
+        else:
+            request.fail(ErrorCode.UNKNOWN_OPCODE, f"a data server does not serve {type(message).__name__}")
+
+    def status(self) -> dict[str, Any]:
+        return self.store.status() | {"opening": self._opening}
+
+    def close(self) -> None:
+        """Ends the threads; what is still in work is never answered. Blocks until they have ended."""
+        self._openers.shutdown(cancel_futures=True)
+        self.store.close()
+
+    # --- reads ------------------------------------------------------------------------------------------------------
+
+    def _read(self, request: Request, message: DataReadRequest) -> None:
+        wanted = Range(message.split, message.pass_number, message.start, message.stop)
+
+        def done(result: ReadyRange | Exception) -> None:
+            self._post(partial(self._answer_read, request, result))
+
+        ready = self.store.read(message.dataset, wanted, done)
+        if ready is not None:
+            self._answer_read(request, ready)
+
+    def _answer_read(self, request: Request, result: ReadyRange | Exception) -> None:
+        if isinstance(result, Exception):
+            report_failure(request, result)
+        elif self._loop.time() > request.deadline_s:
+            result.release()
+            request.fail(ErrorCode.DEADLINE_PASSED, "the range was made ready too late")
+        else:
+            request.reply(DataReadReply(result.examples, result.labels_offset), (result.body,), result.release)
+
+    # --- opening ----------------------------------------------------------------------------------------------------
+
+    def _open(self, request: Request, message: DataOpenRequest) -> None:
+        try:
+            config = _CONFIGURATION.decode(request.body)
+        except msgspec.DecodeError as error:
+            raise ProtocolError(f"expected a DataConfig in the body of DATA_OPEN: {error}") from error
+        if self._opening >= _OPENING_MAX:
+            raise BackpressureError(f"{_OPENING_MAX} data sets are being opened already; ask again later")
+        self._opening += 1
+        self._openers.submit(self._open_in_thread, request, config, message.input_shape, message.seed)
+
+    def _open_in_thread(self, request: Request, config: DataConfig, input_shape: tuple[int, ...], seed: int) -> None:
+        result: OpenDataSet | Exception
+        try:
+            result = self.store.open(config, input_shape, seed)
+        except Exception as error:
+            result = error
+        self._post(partial(self._answer_open, request, result))
+
+    def _answer_open(self, request: Request, result: OpenDataSet | Exception) -> None:
+        self._opening -= 1
+        if isinstance(result, Exception):
+            report_failure(request, result)
+        else:
+            request.reply(DataOpenReply(result.name, result.examples, result.classes))
+
+    def _post(self, action: Callable[[], None]) -> None:
+        """Has the event loop carry something out, unless it has ended meanwhile."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(action)
+
+
+async def run(context: RoleContext) -> None:
+    """Runs the role until it is asked to stop."""
+    options = context.options
+    threads = options.get("threads") or max(1, (os.cpu_count() or 2) // 2)
+    ahead = options.get("ahead")
+    store = DataStore(options.get("data") or (), threads=threads, ahead=8 if ahead is None else ahead)
+    server = DataServer(store, asyncio.get_running_loop())
+    context.status = server.status
+    try:
+        listening = await context.serve(server.handle)
+        try:
+            await context.stopping.wait()
+        finally:
+            await listening.close()
+    finally:
+        await asyncio.get_running_loop().run_in_executor(None, server.close)
