@@ -89,7 +89,7 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
     except AdamctlError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"adamctl: error: {error}", err=True)
         return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone; nothing left to tell it

@@ -1,0 +1,97 @@
+"""Flags that several commands share, and how their values become settings of an experiment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from adamctl.config.load import LoadedExperiment
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+SETTING_FLAGS = {
+    "workers": "cluster.workers",
+    "ps": "cluster.ps",
+    "threads": "cluster.threads",
+    "passes": "train.passes",
+    "seed": "seed",
+    "target": "train.target",
+}
+"""Flags that are short for `--set KEY=VALUE`."""
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
+data_option = click.option(
+    "--data",
+    multiple=True,
+    metavar="DIR",
+    help="Folder in which a bare name such as mnist is looked up; may be given again. [ADAMCTL_DATA]",
+)
+set_option = click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set any key, e.g. --set optimizer.lr=0.01."
+)
+controller_option = click.option(
+    "--controller",
+    multiple=True,
+    metavar="ADDR",
+    envvar="ADAMCTL_CONTROLLER",
+    help="Address of a controller, host:port. [ADAMCTL_CONTROLLER]",
+)
+token_option = click.option(
+    "--token", default="", metavar="SECRET", envvar="ADAMCTL_TOKEN", help="The cluster's secret. [ADAMCTL_TOKEN]"
+)
+runs_option = click.option(
+    "--run-dir", default="runs", metavar="DIR", show_default=True, help="Folder that holds the run folders."
+)
+
+
+def experiment_options(command: CommandT) -> CommandT:
+    """Adds EXP.toml, --set, --data and the flags that are short for a setting."""
+    for option in (
+        click.option("--target", type=float, help="Stop when top-1 reaches this share."),
+        click.option("--seed", type=int, help="Seed of initial values and orders."),
+        click.option("--passes", type=int, help="Walks over the training set."),
+        click.option("--threads", type=int, help="Compute threads of each worker."),
+        click.option("--ps", type=int, help="Parameter servers."),
+        click.option("--workers", type=int, help="Workers."),
+        data_option,
+        set_option,
+        click.argument("experiment", metavar="EXP.toml", type=click.Path()),
+    ):
+        command = option(command)
+    return command
+
+
+def load(experiment: str, settings: tuple[str, ...], data: tuple[str, ...], flags: Mapping[str, Any]) -> LoadedExperiment:
+    """Loads an experiment with what the command line and the environment say.
+
+    Raises:
+        ConfigurationError: anything in it is wrong.
+    """
+    from adamctl.config.load import Origin, Setting, load_experiment, parse_setting
+
+    short = [
+        Setting(key, flags[flag], Origin("flag", f"--{flag}"))
+        for flag, key in SETTING_FLAGS.items()
+        if flags.get(flag) is not None
+    ]
+    overrides = (*(parse_setting(text) for text in settings), *short)
+    return load_experiment(experiment, settings=overrides, environment=os.environ, search=data)
+
+
+def addresses(controller: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the controllers' addresses, checked; one flag or variable may hold several, separated by commas.
+
+    Raises:
+        ConfigurationError: none was given, or one is malformed.
+    """
+    from adamctl.errors import ConfigurationError
+    from adamctl.net.address import parse_address
+
+    found = tuple(str(parse_address(part)) for text in controller for part in text.replace(",", " ").split())
+    if not found:
+        raise ConfigurationError("no controller is known; give --controller HOST:PORT or set ADAMCTL_CONTROLLER")
+    return found

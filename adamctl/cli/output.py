@@ -1,0 +1,40 @@
+"""What goes to stdout: one JSON object, or a table in plain text."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+SCHEMA_VERSION = 1
+
+
+def print_json(values: dict[str, Any]) -> None:
+    """Prints one object; `schema_version` comes first, and what is not a number becomes null."""
+    click.echo(json.dumps(_plain({"schema_version": SCHEMA_VERSION} | values), indent=2))
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """Returns aligned columns; those whose index is in `right` are aligned to the right."""
+    widths = [max(len(cell) for cell in column) for column in zip(header, *rows, strict=True)]
+    lines = []
+    for row in (header, *rows):
+        cells = [
+            cell.rjust(width) if index in right else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

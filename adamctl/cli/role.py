@@ -1,0 +1,152 @@
+"""`adamctl ROLE start`: the flags every role has, those of its own, and the driver that runs it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import click
+
+from adamctl.cli.lazy import LazyGroup
+from adamctl.errors import ConfigurationError
+from adamctl.roles.registry import GROUP, Option, Role
+
+BUILT_IN = frozenset({"controller", "ps", "data", "worker", "coordinator"})
+DATA_COMMANDS = {
+    "inspect": ("adamctl.cli.data:inspect", "Show what is in a data set"),
+    "fetch": ("adamctl.cli.data:fetch", "Download and verify a known data set"),
+}
+_PATH = click.Path(path_type=Path)
+_ENVIRONMENT = {"data": "ADAMCTL_DATA"}
+
+
+def common_parameters() -> list[click.Parameter]:
+    """Returns the flags of `adamctl.roles.process.CommonOptions`, under the names of its fields."""
+    options: list[tuple[list[str], dict[str, Any]]] = [
+        (
+            ["--controller"],
+            {
+                "multiple": True,
+                "metavar": "ADDR",
+                "envvar": "ADAMCTL_CONTROLLER",
+                "help": "Address of a controller, host:port. [ADAMCTL_CONTROLLER]",
+            },
+        ),
+        (["--name"], {"default": "", "help": "Name of this node; by default the role and random digits."}),
+        (
+            ["--bind"],
+            {
+                "default": "127.0.0.1",
+                "envvar": "ADAMCTL_BIND",
+                "show_default": True,
+                "help": "Host to listen on; 0.0.0.0 can be reached from other machines.",
+            },
+        ),
+        (["--port"], {"default": 0, "help": "TCP port to listen on, 0 for any free one."}),
+        (["--advertise"], {"default": "", "help": "Host that others are told to reach this node at."}),
+        (
+            ["--token"],
+            {"default": "", "envvar": "ADAMCTL_TOKEN", "help": "Secret shared by the whole cluster. [ADAMCTL_TOKEN]"},
+        ),
+        (
+            ["--log-level"],
+            {"default": "info", "envvar": "ADAMCTL_LOG_LEVEL", "help": "debug, info, warning or error."},
+        ),
+        (["--log-file"], {"type": _PATH, "help": "A second place for the log."}),
+        (["--socket-folder"], {"type": _PATH, "help": "Where the Unix socket for this machine's peers goes."}),
+        (["--capacity", "capacity_bytes"], {"default": 0, "help": "Bytes of memory that this node offers."}),
+        (["--lifeline-fd"], {"type": int, "hidden": True}),
+        (["--ready-fd"], {"type": int, "hidden": True}),
+        (
+            ["--controller-deadline", "controller_deadline_s"],
+            {"default": 60.0, "help": "Seconds that the controllers may be out of reach."},
+        ),
+        (
+            ["--stop-deadline", "stop_deadline_s"],
+            {"default": 30.0, "help": "Seconds that this role may take to end."},
+        ),
+    ]
+    return [click.Option(names, **attributes) for names, attributes in options]
+
+
+def find_role(name: str) -> Role:
+    """Returns the description of a role; built-in ones are found without a look at installed packages.
+
+    Raises:
+        ConfigurationError: another package's description cannot be loaded, or is not one.
+    """
+    if name in BUILT_IN:
+        role = import_module(f"adamctl.roles.{name}.role").ROLE
+        assert isinstance(role, Role)
+        return role
+    points = [point for point in entry_points(group=GROUP) if point.name == name]
+    if len(points) > 1:
+        raise ConfigurationError(f"two installed packages add a role called {name!r}; uninstall one of them")
+    try:
+        found = points[0].load()
+    except Exception as error:
+        raise ConfigurationError(f"role {name!r} ({points[0].value}) cannot be loaded: {error}") from error
+    if not isinstance(found, Role):
+        raise ConfigurationError(f"entry point {name!r} ({points[0].value}) is not an adamctl.roles.registry.Role")
+    return found
+
+
+class RoleGroup(LazyGroup):
+    """`adamctl ROLE`: `start`, and for data servers what can be done with data without one."""
+
+    def sections(self) -> dict[str, dict[str, str]]:
+        others = DATA_COMMANDS if self.name == "data" else {}
+        return {"Commands": {"start": "Start this role"} | {name: text for name, (_, text) in others.items()}}
+
+    def load(self, name: str) -> click.Command | None:
+        if name == "start" and self.name is not None:
+            return start_command(find_role(self.name))
+        if self.name == "data" and name in DATA_COMMANDS:
+            return self.imported(DATA_COMMANDS[name][0])
+        return None
+
+
+def role_group(name: str) -> click.Group:
+    """Returns the group of a role's subcommands."""
+    return RoleGroup(name=name, context_settings={"help_option_names": ["-h", "--help"]})
+
+
+def start_command(role: Role) -> click.Command:
+    """Returns `start` with the flags of every role and those of this one."""
+    own = {option.name.replace("-", "_") for option in role.options}
+    common = [parameter for parameter in common_parameters() if parameter.name not in own]
+    common_names = {parameter.name for parameter in common}
+
+    def start(**values: Any) -> int:
+        from adamctl.roles.driver import CommonOptions, run_role
+
+        shared = {name: value for name, value in values.items() if name in common_names}
+        controllers = (part for text in shared["controller"] for part in text.replace(",", " ").split())
+        shared["controller"] = tuple(controllers)
+        if role.needs_controller and not shared["controller"]:
+            raise ConfigurationError("no controller is known; give --controller HOST:PORT or set ADAMCTL_CONTROLLER")
+        return run_role(role, CommonOptions(**shared), {name: values[name] for name in own})
+
+    return click.Command(
+        "start",
+        params=[*(_own_parameter(option) for option in role.options), *common],
+        callback=start,
+        help=role.summary + ".",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+def _own_parameter(option: Option) -> click.Option:
+    name = option.name.replace("_", "-")
+    attributes: dict[str, Any] = {"help": option.help, "multiple": option.multiple}
+    if option.kind is bool:
+        return click.Option([f"--{name}"], is_flag=True, default=bool(option.default), help=option.help)
+    if option.name in _ENVIRONMENT:
+        attributes["envvar"] = _ENVIRONMENT[option.name]
+    attributes["type"] = click.Path() if option.name in _ENVIRONMENT else option.kind
+    if not option.multiple:
+        attributes["default"] = option.default
+        attributes["show_default"] = option.default not in (None, "")
+    return click.Option([f"--{name}"], **attributes)

@@ -1,0 +1,35 @@
+"""Words for the first cause of a run's end: which role, where, what happened to it and the end of its log."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+LOG_LINES_MAX = 20
+LOG_BYTES_MAX = 64 << 10
+_TRACEBACK = "Traceback (most recent call last):"
+
+
+def last_lines(log: Path, count: int = LOG_LINES_MAX) -> list[str]:
+    """Returns the last lines of a log; more, where a traceback begins before them, so that it is whole."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(0, 2)
+            stream.seek(max(stream.tell() - LOG_BYTES_MAX, 0))
+            lines = stream.read().decode(errors="replace").splitlines()
+    except OSError:
+        return []
+    start = max(len(lines) - count, 0)
+    tracebacks = [index for index, line in enumerate(lines) if line.startswith(_TRACEBACK)]
+    if tracebacks and tracebacks[-1] < start and len(lines) - tracebacks[-1] < 10 * count:
+        start = tracebacks[-1]
+    return lines[start:]
+
+
+def first_cause(role: str, node: str, reason: str, log: Path) -> str:
+    """Returns the message that ends a failed run."""
+    lines = last_lines(log)
+    text = f"the run failed: {node} (role {role} on {platform.node()}) ended: {reason}"
+    if not lines:
+        return f"{text}\n  its log is empty: {log}"
+    return "\n".join([text, f"  the end of {log}:", *(f"    {line}" for line in lines)])

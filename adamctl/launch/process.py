@@ -1,0 +1,135 @@
+"""One role as a process of this machine: its own session, its log, a lifeline to us and its ready report."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+READY_BYTES_MAX = 64 << 10
+_SINGLE_THREADED = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+
+
+@dataclass(frozen=True)
+class RoleCommand:
+    """What to start: `arguments` follow `adamctl ROLE start`."""
+
+    role: str
+    node: str
+    arguments: tuple[str, ...]
+
+    def line(self) -> tuple[str, ...]:
+        return (sys.executable, "-m", "adamctl", self.role, "start", "--name", self.node, *self.arguments)
+
+
+class Lifeline:
+    """A pipe that every role of a run inherits one end of. When our end closes, even by a kill, the roles go."""
+
+    def __init__(self) -> None:
+        self.read_fd, self._write_fd = os.pipe()
+        self._open = True
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            os.close(self.read_fd)
+            os.close(self._write_fd)
+
+
+class RoleProcess:
+    """A started role.
+
+    Attributes:
+        command: how it was started.
+        log: where its stdout and stderr go.
+        ready: what it reported when it began to serve, or why it could not; None before.
+    """
+
+    def __init__(
+        self, command: RoleCommand, log: Path, lifeline: Lifeline, environment: Mapping[str, str], line: Sequence[str]
+    ) -> None:
+        self.command = command
+        self.log = log
+        self.ready: dict[str, Any] | None = None
+        self._report = b""
+        self._ready_fd, ready_write = os.pipe()
+        os.set_blocking(self._ready_fd, False)
+        try:
+            with log.open("ab") as stream:
+                self._process = subprocess.Popen(
+                    (*line, "--ready-fd", str(ready_write), "--lifeline-fd", str(lifeline.read_fd)),
+                    stdin=subprocess.DEVNULL,
+                    stdout=stream,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                    pass_fds=(ready_write, lifeline.read_fd),
+                    start_new_session=True,
+                )
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            os.close(ready_write)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def status(self) -> int | None:
+        """The reaped process's status, negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def read_ready(self) -> dict[str, Any] | None:
+        """Returns the report the first time that it is complete, else None."""
+        if self.ready is not None or self._ready_fd < 0:
+            return None
+        with suppress(BlockingIOError):
+            while chunk := os.read(self._ready_fd, 4096):
+                self._report += chunk
+                if len(self._report) > READY_BYTES_MAX:
+                    break
+        if not self._report.endswith(b"\n"):
+            return None
+        with suppress(ValueError):
+            self.ready = json.loads(self._report)
+        return self.ready
+
+    def terminate(self) -> None:
+        """Asks the role to end in order."""
+        if self._process.poll() is None:
+            with suppress(ProcessLookupError):
+                self._process.terminate()
+
+    def kill(self) -> None:
+        """Ends the role and whatever it started, at once, and reaps it."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def close(self) -> None:
+        """Closes our end of the ready pipe."""
+        if self._ready_fd >= 0:
+            os.close(self._ready_fd)
+            self._ready_fd = -1
+
+
+def role_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment of a role: ours, with one thread per call for the libraries that make their own.
+
+    Roles divide the cores among their own threads; a library that did so too would fight them for the same cores.
+    """
+    return {**environment, **dict.fromkeys(_SINGLE_THREADED, "1")}

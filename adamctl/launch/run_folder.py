@@ -1,0 +1,91 @@
+"""Run folders: `runs/NAME/NNN/` with the resolved experiment, metrics, a log per role, checkpoints, a summary."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from adamctl.config.check import suggestion
+from adamctl.errors import ConfigurationError
+
+DEFAULT_BASE = Path("runs")
+EXPERIMENT = "experiment.toml"
+METRICS = "metrics.jsonl"
+LOGS = "logs"
+CHECKPOINTS = "checkpoints"
+SUMMARY = "summary.json"
+_ATTEMPTS_MAX = 1000
+
+
+def create_run_folder(base: Path, name: str) -> Path:
+    """Makes the next free `base/name/NNN` with its subfolders; two runs that start at once get two folders.
+
+    Raises:
+        ConfigurationError: the folder cannot be written.
+    """
+    try:
+        number = max(_numbers(base / name), default=0)
+        for candidate in range(number + 1, number + 1 + _ATTEMPTS_MAX):
+            folder = base / name / f"{candidate:03d}"
+            try:
+                folder.mkdir(parents=True)
+            except FileExistsError:
+                continue
+            (folder / LOGS).mkdir()
+            (folder / CHECKPOINTS).mkdir()
+            return folder
+    except OSError as error:
+        raise ConfigurationError(
+            f"{base / name}: run folders cannot be made there: {error.strerror}; choose another --run-dir"
+        ) from error
+    raise ConfigurationError(f"{base / name}: no free run number found; remove old runs or choose another --run-dir")
+
+
+def find_run(run: str, base: Path = DEFAULT_BASE) -> Path:
+    """Returns the folder that `run` names: a run folder's path, `NAME/NNN`, or `NAME` for its newest run.
+
+    Raises:
+        ConfigurationError: there is no such run.
+    """
+    for folder in (Path(run), base / run):
+        if (folder / EXPERIMENT).is_file():
+            return folder
+        numbers = _numbers(folder)
+        if numbers:
+            return folder / f"{max(numbers):03d}"
+    names = [entry.name for entry in base.iterdir() if entry.is_dir()] if base.is_dir() else []
+    known = f" Runs in {base}: {', '.join(sorted(names))}." if names else f" There are no runs in {base}."
+    raise ConfigurationError(f"no run {run!r}.{suggestion(run, names)}{known}")
+
+
+def newest_run_with_checkpoint(base: Path, name: str) -> Path | None:
+    """Returns the newest run of an experiment that has a finished checkpoint."""
+    for number in sorted(_numbers(base / name), reverse=True):
+        folder = base / name / f"{number:03d}"
+        if checkpoints(folder):
+            return folder
+    return None
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Returns the finished checkpoints of a run, oldest first; one without its manifest is not finished."""
+    found = (folder / CHECKPOINTS).glob("*/manifest.json")
+    return sorted((manifest.parent for manifest in found), key=lambda path: path.name)
+
+
+def append_metrics(folder: Path, values: dict[str, Any]) -> None:
+    """Adds one line to `metrics.jsonl`."""
+    with (folder / METRICS).open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(values) + "\n")
+
+
+def write_summary(folder: Path, values: dict[str, Any]) -> None:
+    """Writes `summary.json`."""
+    (folder / SUMMARY).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+
+def _numbers(folder: Path) -> list[int]:
+    if not folder.is_dir():
+        return []
+    return [int(entry.name) for entry in folder.iterdir() if entry.is_dir() and entry.name.isdigit()]

@@ -1,0 +1,132 @@
+"""What the end of a role means for a run: a pure state machine, an event in, decisions out.
+
+    role ended       before it served        a worker, later           anything else, later
+    ---------------  ----------------------  ------------------------  --------------------
+    run not over     the run fails           start it again, else go   the run fails
+                                             on without it, else fail
+    run over         as it should be         as it should be           as it should be
+
+A configuration or start-up failure is never retried. The first cause is kept: what ends because of it says nothing new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+WORKER_RESTARTS_MAX = 3
+"""How often one worker is started again in a run."""
+
+EXIT_CONFIGURATION = 2
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Start this worker again."""
+
+    node: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """Tell the user; nothing else is to be done."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Fail:
+    """End the run: `node` is the first cause. `exit_code` is the command's, `reason` says what happened to it."""
+
+    node: str
+    reason: str
+    exit_code: int
+
+
+Decision: TypeAlias = Restart | Note | Fail
+
+
+@dataclass(frozen=True)
+class RoleEnd:
+    """A process that has been reaped; `status` as `subprocess` gives it: negative for a signal's number.
+
+    `error` and `exit_code` are what the role itself reported when it could not start serving.
+    """
+
+    node: str
+    status: int
+    error: str = ""
+    exit_code: int = 0
+
+
+class Supervision:
+    """The roles of one run. Not thread-safe; used by the front's event loop only."""
+
+    def __init__(self, roles: dict[str, str], restarts_max: int = WORKER_RESTARTS_MAX) -> None:
+        """`roles` maps node -> role."""
+        self._roles = dict(roles)
+        self._serving: set[str] = set()
+        self._gone: set[str] = set()
+        self._restarts = dict.fromkeys(roles, 0)
+        self._restarts_max = restarts_max
+        self.over = False
+        self.failure: Fail | None = None
+
+    @property
+    def waiting_for(self) -> tuple[str, ...]:
+        """Nodes that have been started and do not serve yet."""
+        return tuple(node for node in self._roles if node not in self._serving and node not in self._gone)
+
+    def serves(self, node: str) -> None:
+        """A role has reported that it serves."""
+        self._serving.add(node)
+
+    def end(self) -> None:
+        """The run is over or being ended: from now on every role is expected to go."""
+        self.over = True
+
+    def ended(self, ends: Iterable[RoleEnd]) -> list[Decision]:
+        """Returns what to do about processes that were reaped together.
+
+        Workers are judged last: when a server and a worker are found dead at once, the server is the cause.
+        """
+        decisions: list[Decision] = []
+        for end in sorted(ends, key=lambda end: self._roles[end.node] == "worker"):
+            if not self.over:
+                decisions.append(self._judge(end))
+        return decisions
+
+    def _judge(self, end: RoleEnd) -> Decision:
+        reason = end.error or describe_status(end.status)
+        if end.node not in self._serving:
+            return self._fail(end, reason, end.exit_code or max(end.status, 1))
+        self._serving.discard(end.node)
+        if self._roles[end.node] != "worker":
+            return self._fail(end, reason, 1)
+        retry = end.status != EXIT_CONFIGURATION and self._restarts[end.node] < self._restarts_max
+        if retry:
+            self._restarts[end.node] += 1
+            return Restart(end.node)
+        self._gone.add(end.node)
+        others = [node for node, role in self._roles.items() if role == "worker" and node not in self._gone]
+        if others:
+            return Note(f"{end.node} ended: {reason}; going on with {', '.join(others)}")
+        return self._fail(end, f"{reason}; no worker is left", 1)
+
+    def _fail(self, end: RoleEnd, reason: str, exit_code: int) -> Fail:
+        self.over = True
+        self.failure = Fail(end.node, reason, exit_code)
+        return self.failure
+
+
+def describe_status(status: int) -> str:
+    """Returns `exit status 3` or `killed by SIGKILL`."""
+    if status >= 0:
+        return f"exit status {status}"
+    import signal
+
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"killed by signal {-status}"
