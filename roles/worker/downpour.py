@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from adamctl.kernels.operation import Array
-from adamctl.roles.ps.client import ParameterClient, PushSet
 from adamctl.roles.ps.client import Base as PushBase
+from adamctl.roles.ps.client import ParameterClient, PushSet
 from adamctl.roles.worker.core_slots import Base, Slot
 from adamctl.roles.worker.replica import Replica, gradient_view
 

@@ -171,9 +171,9 @@ async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClien
         )
     network = Network(experiment.model, experiment.train.batch)
     parameters = ParameterClient.from_context(context, job)
-    data = DataClient(context, joined.data_servers)
+    data = DataClient.from_context(context, joined.data_servers)
     try:
-        await asyncio.gather(
+        _, dataset = await asyncio.gather(
             parameters.attach(deadline_s=ATTACH_DEADLINE_S),
             data.open(experiment.data, experiment.model.input, experiment.seed),
         )
@@ -182,7 +182,7 @@ async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClien
                 context.node,
                 context.incarnation,
                 experiment,
-                joined.reply.dataset,
+                dataset,
                 network,
                 layout,
                 process.threads,

@@ -18,7 +18,7 @@ from adamctl.kernels.network import Network
 from adamctl.model.layout import ParameterLayout
 from adamctl.roles.coordinator.client import CoordinatorClient
 from adamctl.roles.data.client import Batch as Examples
-from adamctl.roles.data.client import DataClient
+from adamctl.roles.data.client import DataClient, DataSet
 from adamctl.roles.ps.client import ParameterClient
 from adamctl.roles.worker.compute import Batch, BatchDone, ComputeThreads
 from adamctl.roles.worker.core_batches import Task, TaskLedger, cut
@@ -27,7 +27,8 @@ from adamctl.roles.worker.replica import Replica
 from adamctl.wire.messages import EvaluateTask, NextTaskReply, NextTaskRequest, TaskReport, TrainTask
 
 POLL_S = 5.0
-RANGES_AHEAD = 2  # beyond the one being computed: its examples are being read while threads work
+BATCHES_AHEAD_PER_THREAD = 3  # enough that the next is in memory when a thread is done with one
+RANGES_MIN = 3  # one being computed, one read, one asked for
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Session:
     node: str
     incarnation: int
     experiment: Experiment
-    dataset: str
+    dataset: DataSet
     network: Network
     layout: ParameterLayout
     threads: int
@@ -78,6 +79,8 @@ class SessionRunner:
             skip_dense_gradients=bool(session.factor_tensors) and not applies_locally,
         )
         self._downpour = Downpour(self._replica, session.parameters, self._fail)
+        batches = BATCHES_AHEAD_PER_THREAD * session.threads
+        self._ranges_held = max(RANGES_MIN, 1 - (-batches // experiment.train.range_batches))
         self._ledger = TaskLedger()
         self._reports: list[TaskReport] = []
         self._news = asyncio.Event()
@@ -114,7 +117,7 @@ class SessionRunner:
         while True:
             if self._failure is not None:
                 raise self._failure
-            wanted = max(RANGES_AHEAD + 1 - self._accepted, 0)
+            wanted = max(self._ranges_held - self._accepted, 0)
             if asking is None and (wanted or self._reports):
                 asking = asyncio.create_task(self._ask(wanted, POLL_S if wanted else 0.0))
             elif self._reports:
