@@ -1,6 +1,6 @@
 """How workers and coordinators read examples from one or several data servers.
 
-client = DataClient.from_context(context, joined.data_servers)
+client = DataClient(context, joined.data_servers)
 data = await client.open(experiment.data, experiment.model.input, experiment.seed)
 batch = await client.read(data, "train", pass_number=0, start=0, stop=256)
 ...
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Final
@@ -65,13 +65,13 @@ class DataSet:
 class _Server:
     """One data server: its connection, made when it is needed, and for how long it is left alone after a failure."""
 
-    def __init__(self, name: str, connect: Connector, connection: Connection | None = None) -> None:
+    def __init__(self, name: str, connect: Connector) -> None:
         self.name = name
         self.away_until_s = 0.0
         self.reason = "not tried yet"
         self._away_s = _AWAY_FIRST_S
         self._connect = connect
-        self._connection = connection
+        self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
 
     async def request(
@@ -105,31 +105,21 @@ class DataClient:
     Consecutive ranges go to consecutive servers; a range whose server is gone or too busy is read from the next one.
     """
 
-    def __init__(self, connectors: Mapping[str, Connector]) -> None:
-        """`connectors` maps the servers' names, the same order for every client, to what connects to them."""
-        if not connectors:
+    def __init__(self, source: RoleContext | Sequence[Connection], nodes: Sequence[str] = ()) -> None:
+        """
+        Args:
+            source: a role's context, with the names of the data servers in `nodes` (the same order for every client):
+                addresses are looked up whenever a connection is to be made. Or connections that are there; one that
+                is lost is not made anew.
+        """
+        if isinstance(source, Sequence):
+            self._servers = [_Server(each.peer_name, _connector_over(each)) for each in source]
+        else:
+            self._servers = [_Server(node, _connector_of_node(source, node)) for node in nodes]
+        if not self._servers:
             raise ConfigurationError("no data server is known: start one with `adamctl data start`")
-        self._servers = [_Server(name, connect) for name, connect in connectors.items()]
         self._padding = memoryview(bytearray(BODY_ALIGNMENT_BYTES))
-
-    @classmethod
-    def over(cls, connections: Sequence[Connection]) -> DataClient:
-        """Returns a client over connections that are there; one that is lost is not made anew."""
-
-        def connector(connection: Connection) -> Connector:
-            async def connect() -> Connection:
-                if connection.closed:
-                    raise UnreachableError(f"the connection to {connection.peer_name} is closed")
-                return connection
-
-            return connect
-
-        return cls({f"{number}: {each.peer_name}": connector(each) for number, each in enumerate(connections)})
-
-    @classmethod
-    def from_context(cls, context: RoleContext, nodes: Sequence[str]) -> DataClient:
-        """Returns a client of the named nodes; their addresses are looked up whenever a connection is to be made."""
-        return cls({node: _node_connector(context, node) for node in nodes})
+        self._opened: dict[str, DataSet] = {}
 
     # --- opening ----------------------------------------------------------------------------------------------------
 
@@ -162,7 +152,9 @@ class DataClient:
                     f"expected the same data on all data servers, found {reply.examples} on {first.name} and "
                     f"{other.examples} on {server.name}: give them the same files"
                 )
-        return DataSet(reply.dataset, reply.examples, reply.classes, config, shape, seed)
+        data = DataSet(reply.dataset, reply.examples, reply.classes, config, shape, seed)
+        self._opened[data.dataset] = data
+        return data
 
     async def _open_on(
         self, server: _Server, config: DataConfig, shape: tuple[int, ...], seed: int, deadline_s: float
@@ -192,7 +184,7 @@ class DataClient:
 
     async def read(
         self,
-        data: DataSet,
+        data: DataSet | str,
         split: str,
         pass_number: int,
         start: int,
@@ -203,13 +195,16 @@ class DataClient:
     ) -> Batch:
         """Reads examples [start, stop) of a split in the order of a pass (FILE_ORDER: of the files).
 
-        With `into`, they are received straight into these arrays. A range too long for one reply is read in parts.
+        `data` is what `open` returned, or its name. With `into`, they are received straight into these arrays. A range too long for one reply is read in parts.
 
         Raises:
             DamagedDataError: a file cannot be decoded; the message names it.
-            RemoteError: BAD_RANGE. ValueError: `into` has other shapes.
+            RemoteError: BAD_RANGE.
+            ValueError: `into` has other shapes. KeyError: this client has not opened `data`.
             UnreachableError: no server answered within `deadline_s`.
         """
+        if isinstance(data, str):
+            data = self._opened[data]
         deadline = asyncio.get_running_loop().time() + deadline_s
         most = max(1, examples_per_read_max(prod(data.input_shape)))
         whole = Range(split, pass_number, start, stop)
@@ -292,7 +287,7 @@ class ReadAhead:
     `waited_s` is how long `take` has waited in all: time that compute had nothing to do.
     """
 
-    def __init__(self, client: DataClient, data: DataSet, *, ranges_in_flight: int = 4) -> None:
+    def __init__(self, client: DataClient, data: DataSet | str, *, ranges_in_flight: int = 4) -> None:
         self.waited_s = 0.0
         self._client = client
         self._data = data
@@ -351,7 +346,16 @@ def _translated(error: RemoteError, server: str) -> AdamctlError:
     return RemoteError(error.code, f"data server {server}: {error}", error.details)
 
 
-def _node_connector(context: RoleContext, node: str) -> Connector:
+def _connector_over(connection: Connection) -> Connector:
+    async def connect() -> Connection:
+        if connection.closed:
+            raise UnreachableError(f"the connection to {connection.peer_name} is closed")
+        return connection
+
+    return connect
+
+
+def _connector_of_node(context: RoleContext, node: str) -> Connector:
     async def connect() -> Connection:
         from adamctl.config.records import NodeRecord, node_key
         from adamctl.net.address import prefer
