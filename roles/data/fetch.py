@@ -1,0 +1,185 @@
+"""`adamctl data fetch`: downloads a data set of the catalogue and verifies it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import http.client
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from adamctl.errors import ConfigurationError, DamagedDataError, UnreachableError
+from adamctl.roles.data.catalogue import CATALOGUE, CatalogueEntry, CatalogueFile
+
+TIMEOUT_S: Final = 30.0
+_PIECE_BYTES: Final = 256 << 10
+_HTTP_PARTIAL: Final = 206
+
+Progress = Callable[[str, int, int], None]
+"""Called with a file's name, how many of its bytes are there, and how many there will be."""
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What was done: `folder` holds the data set; files by whether they were there already or came now."""
+
+    folder: Path
+    kept: tuple[str, ...]
+    downloaded: tuple[str, ...]
+    downloaded_bytes: int
+
+
+def fetch(
+    name: str,
+    data_folder: Path,
+    *,
+    base_url: str | None = None,
+    progress: Progress | None = None,
+    timeout_s: float = TIMEOUT_S,
+    entry: CatalogueEntry | None = None,
+) -> Fetched:
+    """Makes sure that every file of a data set is in `data_folder/name` with the right checksum.
+
+    What is there and right is kept. A file is downloaded under a temporary name, continued if an earlier attempt left a
+    part, verified, and only then renamed, so a download that went wrong never takes the place of a good file.
+
+    Args:
+        base_url: the only place to download from, instead of the catalogue's mirrors in turn.
+        timeout_s: of connecting and of each piece, not of a whole file.
+        entry: instead of the catalogue's.
+
+    Raises:
+        ConfigurationError: no such data set, or the folder cannot be written.
+        DamagedDataError: what a mirror gave has another checksum, and no other one gave the right file.
+        UnreachableError: no mirror gave the whole file; the message says why for each.
+    """
+    entry = entry or CATALOGUE.get(name)
+    if entry is None:
+        raise ConfigurationError(f"expected one of the data sets {', '.join(sorted(CATALOGUE))}, found {name!r}")
+    bases = entry.mirrors if base_url is None else (base_url.rstrip("/") + "/",)
+    folder = data_folder.expanduser() / name
+    kept: list[str] = []
+    downloaded: list[str] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _only_one(folder):
+            for file in entry.files:
+                if is_right(folder / file.name, file):
+                    kept.append(file.name)
+                else:
+                    _fetch_file(folder, file, bases, progress, timeout_s)
+                    downloaded.append(file.name)
+                if progress is not None:
+                    progress(file.name, file.size_bytes, file.size_bytes)
+    except OSError as error:
+        raise ConfigurationError(f"{folder} cannot be written: {error}; choose another folder with --data") from error
+    size_bytes = sum(file.size_bytes for file in entry.files if file.name in downloaded)
+    return Fetched(folder, tuple(kept), tuple(downloaded), size_bytes)
+
+
+def is_right(path: Path, file: CatalogueFile) -> bool:
+    """Returns whether a file is there with the catalogue's length and SHA-256."""
+    return path.is_file() and path.stat().st_size == file.size_bytes and _sha256(path) == file.sha256
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    """Two fetches into one folder would write the same temporary files."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigurationError(f"another `adamctl data fetch` is writing into {folder}; wait for it") from error
+        yield
+    finally:
+        os.close(handle)
+
+
+class _TransferError(Exception):
+    """One mirror did not give the whole file."""
+
+
+def _fetch_file(
+    folder: Path, file: CatalogueFile, bases: tuple[str, ...], progress: Progress | None, timeout_s: float
+) -> None:
+    part = folder / f".{file.name}.part"
+    reasons: list[str] = []
+    damaged: list[str] = []
+    for base in bases:
+        url = base + file.name
+        try:
+            _download(url, part, file, progress, timeout_s)
+        except _TransferError as error:
+            reasons.append(f"  {url}: {error}")
+            continue
+        found = _sha256(part)
+        if found == file.sha256:
+            _sync(part)
+            part.replace(folder / file.name)
+            return
+        part.unlink()
+        damaged.append(f"  {url}: expected sha256 {file.sha256}, found {found}")
+    if damaged:
+        lines = "\n".join((*damaged, *reasons))
+        raise DamagedDataError(f"{file.name}: no mirror gave the right file; nothing was replaced\n{lines}")
+    lines = "\n".join(reasons)
+    raise UnreachableError(
+        f"{file.name} could not be downloaded; run the command again to go on, or give another place with --url\n{lines}"
+    )
+
+
+def _download(url: str, part: Path, file: CatalogueFile, progress: Progress | None, timeout_s: float) -> None:
+    """Writes a file to `part`, going on after what is there. Raises _TransferError unless it is then whole."""
+    there = part.stat().st_size if part.exists() else 0
+    if there >= file.size_bytes:
+        part.unlink()
+        there = 0
+    request = urllib.request.Request(url, headers={"User-Agent": "adamctl"})
+    if there:
+        request.add_header("Range", f"bytes={there}-")
+    try:
+        answer = urllib.request.urlopen(request, timeout=timeout_s)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise _TransferError(_reason(error)) from error
+    with answer, part.open("ab") as stream:
+        if there and answer.status != _HTTP_PARTIAL:
+            stream.truncate(0)  # this mirror gives whole files only
+            there = 0
+        while there <= file.size_bytes:
+            try:
+                piece = answer.read(min(_PIECE_BYTES, file.size_bytes + 1 - there))
+            except (OSError, http.client.HTTPException) as error:
+                raise _TransferError(f"{_reason(error)} after {there} of {file.size_bytes} bytes") from error
+            if not piece:
+                break
+            stream.write(piece)
+            there += len(piece)
+            if progress is not None:
+                progress(file.name, min(there, file.size_bytes), file.size_bytes)
+    if there < file.size_bytes:
+        raise _TransferError(f"expected {file.size_bytes} bytes, found {there}: the answer was cut short")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, urllib.error.HTTPError):
+        return f"HTTP {error.code} {error.reason}"
+    if isinstance(error, urllib.error.URLError):
+        return str(error.reason)
+    return f"{type(error).__name__}: {error}"
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())

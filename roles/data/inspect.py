@@ -1,0 +1,94 @@
+"""`adamctl data inspect`: what a data set holds, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod, sqrt
+from typing import Any, Final
+
+import numpy as np
+
+from adamctl.config.experiment import DataConfig
+from adamctl.roles.data.catalogue import find_source
+from adamctl.roles.data.readers import open_source
+from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source
+
+SCHEMA_VERSION: Final = 1
+_BLOCK_EXAMPLES: Final = 1024
+_NATURAL_SHAPE: Final = (64, 64, 3)
+
+
+def inspect(
+    config: DataConfig, *, input_shape: Sequence[int] | None = None, search: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Reads every example of a data set once and describes it.
+
+    Args:
+        input_shape: the model's input, to see the examples as the model does; None: as the files hold them (folders of
+            images, whose sizes differ, are then seen scaled to 64 x 64 and their sizes are given as well).
+
+    Returns:
+        `schema_version, format, source, path, shape, dtype, stored_bytes, decoded_bytes, classes` (names), and `splits`:
+        for train and test `examples, classes` (name -> count), `min, max, mean, std` of the unscaled values; for folders
+        of images also `sizes`, [lowest, highest] height and width.
+
+    Raises:
+        ConfigurationError, DamagedDataError: as the readers do.
+    """
+    path = find_source(config, search)
+    shape = input_shape
+    if shape is None and config.format == "imagefolder":
+        shape = _NATURAL_SHAPE
+    source = open_source(config.format, path, shape)
+    splits = {split: _describe(source, split) for split in FILE_SPLITS}
+    if config.format == "imagefolder":
+        _add_sizes(source, splits)
+    examples = sum(split["examples"] for split in splits.values())
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "format": source.format,
+        "source": config.source,
+        "path": None if path is None else str(path),
+        "shape": list(source.example_shape),
+        "dtype": source.dtype.name,
+        "stored_bytes": source.stored_bytes,
+        "decoded_bytes": examples * prod(source.example_shape) * 4,
+        "classes": list(source.classes),
+        "splits": splits,
+    }
+
+
+def _describe(source: Source, split: FileSplit) -> dict[str, Any]:
+    labels = source.labels(split)
+    counts = np.bincount(labels, minlength=len(source.classes))
+    described: dict[str, Any] = {
+        "examples": len(labels),
+        "classes": {name: int(count) for name, count in zip(source.classes, counts, strict=True)},
+    }
+    if not len(labels):
+        return described
+    lowest, highest, total, squares = np.inf, -np.inf, 0.0, 0.0
+    buffer = np.empty((min(_BLOCK_EXAMPLES, len(labels)), *source.example_shape), np.float32)
+    for start in range(0, len(labels), _BLOCK_EXAMPLES):
+        indices = np.arange(start, min(start + _BLOCK_EXAMPLES, len(labels)))
+        values = buffer[: len(indices)]
+        source.load(split, indices, values)
+        lowest, highest = min(lowest, float(values.min())), max(highest, float(values.max()))
+        total += float(values.sum(dtype=np.float64))
+        squares += float(np.square(values, dtype=np.float64).sum())
+    size = len(labels) * prod(source.example_shape)
+    mean = total / size
+    described |= {"min": lowest, "max": highest, "mean": mean, "std": sqrt(max(squares / size - mean * mean, 0.0))}
+    return described
+
+
+def _add_sizes(source: Source, splits: dict[FileSplit, dict[str, Any]]) -> None:
+    from adamctl.roles.data.readers.imagefolder import ImageFolderSource, image_size
+
+    assert isinstance(source, ImageFolderSource)
+    for split, described in splits.items():
+        sizes = [image_size(path) for path in source.paths(split)]
+        if sizes:
+            heights, widths = [size[0] for size in sizes], [size[1] for size in sizes]
+            described["sizes"] = {"height": [min(heights), max(heights)], "width": [min(widths), max(widths)]}
+            described["grey"] = sum(size[2] == 1 for size in sizes)
