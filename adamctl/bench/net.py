@@ -1,8 +1,9 @@
 """1 MiB frames over one connection between two processes, against plain blocking sockets.
 
-"Plain" means: blocking `sendall` of one reused 1 MiB buffer, `recv_into` one preallocated 1 MiB buffer, default socket buffers.
-Ours means: BENCH_BLOCK frames through `StreamTransport`, received by a server process into pooled buffers and dropped,
-sent within credit. Rounds of both alternate, so that both meet the same machine; the best of each is reported.
+"Plain" means: blocking `sendall` of one reused 1 MiB buffer, `recv_into` one preallocated 1 MiB buffer, default socket
+buffers. Ours means: BENCH_BLOCK frames through `StreamTransport`, received by a server process into pooled buffers and
+dropped, sent within credit, answered one by one ("acknowledged") or not ("one_way"). Rounds of both
+alternate, so that both meet the same machine; the best of each is reported.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from adamctl.wire.messages import BenchBlockRequest, Empty
 BLOCK_BYTES = 1 << 20
 PACKAGES = ("adamctl", "uvloop", "msgspec")
 _FAMILIES = {"tcp": socket.AF_INET, "unix": socket.AF_UNIX}
-_SENDERS = 8
+_SENDERS = 16
 _START_S = 30.0
 _ROUND_S = 300.0
 
@@ -190,13 +191,14 @@ def _measure(scheme: str, blocks: int, block_bytes: int, rounds: int) -> list[di
         }
         seconds: dict[str, list[float]] = {name: [] for name in ("plain", *cases)}
         warm_up = max(1, blocks // 8)
-        for case in (plain, *cases.values()):
+        everyone: tuple[_Plain | _Frames, ...] = (plain, *cases.values())
+        for case in everyone:
             case.round(warm_up)
         for _ in range(rounds):
             seconds["plain"].append(plain.round(blocks))
-            for name, case in cases.items():
-                seconds[name].append(case.round(blocks))
-        for case in (plain, *cases.values()):
+            for name, frames in cases.items():
+                seconds[name].append(frames.round(blocks))
+        for case in everyone:
             case.close()
     gigabytes = blocks * block_bytes / 1e9
     limit = gigabytes / min(seconds["plain"])

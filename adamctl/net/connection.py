@@ -73,10 +73,20 @@ class Pending:
 class ClientProtocol(FrameProtocol):
     """Requests by id. Frames of the server that answer nothing we asked, except CREDIT, end the connection."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, pool: BufferPool, limits: ClientLimits, address: str) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        pool: BufferPool,
+        limits: ClientLimits,
+        address: str,
+        *,
+        lossy: bool = False,
+    ) -> None:
         super().__init__(loop)
         self.address = address
         self._pool = pool
+        # On a stream, what a given-up request holds comes back with its late reply. Where frames can vanish, at once.
+        self._lossy = lossy
         self._limits = limits
         self._pending: dict[int, Pending] = {}  # sent or about to be, by request id
         self._waiting: deque[Pending] = deque()  # for credit, first in first out
@@ -176,9 +186,11 @@ class ClientProtocol(FrameProtocol):
             return  # answered
         if self.lost.done() or pending.outgoing is None:
             return
-        if self.withdraw(pending.outgoing):
-            self._in_flight_bytes -= pending.size_bytes
-            self._in_flight.pop(pending.request_id, None)
+        if self.withdraw(pending.outgoing) or self._lossy:
+            if not pending.one_way:
+                self._in_flight_bytes -= self._in_flight.pop(pending.request_id, 0)
+            else:
+                self._in_flight_bytes -= pending.size_bytes
             self._submit_waiting()
         elif pending.size_bytes and pending.outgoing in self._handed_over:
             # The rest of the body would be sent after the caller has changed it.
@@ -197,6 +209,8 @@ class ClientProtocol(FrameProtocol):
 
     def _one_way_sent(self, pending: Pending) -> None:
         self._pending.pop(pending.request_id, None)
+        if self._lossy:
+            self._in_flight_bytes -= pending.size_bytes
         self._answer(pending, None)
         self._submit_waiting()
 
@@ -223,9 +237,10 @@ class ClientProtocol(FrameProtocol):
                 raise ProtocolError(f"{self.address} sent a {Opcode(head.opcode).name} request to a client")
             grant = decode_message(head.opcode, head.flags, frame.typed_header)
             assert isinstance(grant, CreditGrant)
-            if not 0 <= grant.released_bytes <= self._in_flight_bytes:
+            released_bytes = 0 if self._lossy else grant.released_bytes
+            if not 0 <= released_bytes <= self._in_flight_bytes:
                 raise ProtocolError(f"{self.address} returned {grant.released_bytes} bytes of credit, more than it had")
-            self._in_flight_bytes -= grant.released_bytes
+            self._in_flight_bytes -= released_bytes
             self._submit_waiting()
             return
         if head.request_id == 0 and head.flags & Flag.ERROR:
@@ -323,6 +338,16 @@ class StreamConnection:
             DeadlineError, UnreachableError, ProtocolError: as `request`.
         """
         await self._protocol.call(message, body, deadline_s, None, one_way=True)
+
+    @classmethod
+    async def greeted(cls, protocol: ClientProtocol, hello: Hello, deadline: float) -> StreamConnection:
+        """Says HELLO on a connection just made, until `deadline` (loop.time()). Raises as `Transport.connect`."""
+        try:
+            peer = await protocol.greet(hello, max(deadline - protocol.loop.time(), 0.0))
+        except BaseException:
+            protocol.end(UnreachableError("no HELLO was exchanged"), at_once=True)
+            raise
+        return cls(protocol, peer)
 
     @property
     def in_flight_bytes(self) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from adamctl.errors import AdamctlError, ProtocolError, UnreachableError
+from adamctl.net.sockets import set_options
 from adamctl.wire.codec import FrameHead
 from adamctl.wire.decoder import BodyTarget, Frame, FrameDecoder
 
@@ -87,6 +88,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=0)
+        set_options(self._transport.get_extra_info("socket"))
 
     def buffer_updated(self, nbytes: int) -> None:
         frames = self.decoder.received(nbytes)

@@ -254,6 +254,8 @@ class StreamServer:
         handler: Handler,
         limits: ServerLimits,
         on_disconnect: Callable[[int], None] | None,
+        *,
+        sweep: bool = True,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.identity = identity
@@ -267,7 +269,9 @@ class StreamServer:
         self._connections: dict[ServerProtocol, None] = {}  # after it
         self._closers: list[Callable[[], None]] = []
         self._closing = False
-        self._sweeper = self.loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+        self._sweeper: asyncio.TimerHandle | None = None
+        if sweep:
+            self._sweeper = self.loop.call_later(SWEEP_INTERVAL_S, self._sweep)
 
     @property
     def connection_count(self) -> int:
@@ -340,7 +344,8 @@ class StreamServer:
     async def close(self) -> None:
         """Stops listening and closes every connection, after the answers already given have left or one second."""
         self._closing = True
-        self._sweeper.cancel()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
         for close in self._closers:
             close()
         self._closers.clear()

@@ -13,6 +13,10 @@ from pathlib import Path
 from adamctl.errors import ConfigurationError
 from adamctl.net.address import Address
 
+UNIX_SEND_BUFFER_BYTES = 1 << 20
+"""Unix sockets do not tune themselves as TCP does: with the default of about 200 KiB, both ends sleep and wake up
+several times per block, and 1 MiB frames ran at 0.6 of plain sockets instead of 0.9. The kernel may grant less."""
+
 
 async def bind_tcp(address: Address) -> tuple[socket.socket, Address]:
     """Returns a bound TCP socket and what it is bound to. Raises ConfigurationError."""
@@ -100,7 +104,11 @@ def _clear_stale(address: Address, path: Path) -> None:
 
 
 def set_options(sock: socket.socket | None) -> None:
-    """Sends small frames at once and notices dead peers, on TCP; nothing to do elsewhere."""
-    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+    """Sends small frames at once and notices dead peers, on TCP; on Unix sockets, asks for a larger send buffer."""
+    if sock is None:
+        return
+    if sock.family in (socket.AF_INET, socket.AF_INET6):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    elif sock.family == socket.AF_UNIX:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_SEND_BUFFER_BYTES)

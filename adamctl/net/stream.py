@@ -59,12 +59,7 @@ class StreamTransport:
             raise DeadlineError(f"{target} did not accept a connection within {deadline_s:g} s; is it up?") from None
         except OSError as error:
             raise UnreachableError(f"cannot reach {target}: {error.strerror or error}; is it up?") from error
-        try:
-            peer = await protocol.greet(hello, max(deadline - loop.time(), 0.0))
-        except BaseException:
-            protocol.end(UnreachableError("no HELLO was exchanged"), at_once=True)
-            raise
-        return StreamConnection(protocol, peer)
+        return await StreamConnection.greeted(protocol, hello, deadline)
 
     async def serve(
         self,
