@@ -27,7 +27,7 @@ _EXPORTS = {
     "fit": "adamctl.api.fit",
     "Run": "adamctl.api.fit",
 }
-__all__ = sorted(_EXPORTS)  # noqa: PLE0605
+__all__ = sorted(_EXPORTS)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Imports go only downward (ARCHITECTURE.md, "Layers"), a role reaches another only through its client, cores are pure."""
+"""Imports go only downward (ARCHITECTURE.md), a role reaches another only through its client, cores are pure."""
 
 from __future__ import annotations
 

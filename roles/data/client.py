@@ -35,7 +35,7 @@ from adamctl.wire.constants import BODY_ALIGNMENT_BYTES, ErrorCode
 from adamctl.wire.messages import DataOpenReply, DataOpenRequest, DataReadRequest, Message
 
 if TYPE_CHECKING:
-    from adamctl.roles.driver import RoleContext
+    from adamctl.roles.context import RoleContext
 
 __all__ = ["FILE_ORDER", "Batch", "DataClient", "DataSet", "Range", "ReadAhead", "ReadInto"]
 

@@ -30,7 +30,7 @@ from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import AttachReply, AttachRequest, CheckpointFile, CheckpointReply, CheckpointRequest, Hello
 
 if TYPE_CHECKING:
-    from adamctl.roles.driver import RoleContext
+    from adamctl.roles.context import RoleContext
 
 __all__ = [
     "Base",

@@ -1,9 +1,9 @@
 """Which of a replica's gradients are where: accruing, on their way, or still to be re-applied (pure).
 
 Downpour (DistBelief 4.1, appendix in essence) keeps an accrued gradient, pushes it every n_push steps and fetches
-parameters every n_fetch steps, all three weakly synchronised. Here every thread accrues into a slot of its own, so that
-no gradient is lost to a race. A slot that was pushed is kept until a pull is known to contain it: parameters that arrive
-before would otherwise wipe out the replica's own work, so what they lack is applied to them again.
+parameters every n_fetch steps, all three weakly synchronised. Here every thread accrues into a slot of its own, so
+that no gradient is lost to a race. A slot that was pushed is kept until a pull is known to contain it: parameters that
+arrive before would otherwise wipe out the replica's own work, so what they lack is applied to them again.
 
     FREE -> FILLING -> PUSHING -> ACKNOWLEDGED -> FREE
 """

@@ -1,7 +1,7 @@
 """Fetch and push in the background of compute: the two network activities of Downpour (DistBelief 4.1, Adam 3.2.6).
 
-All of it runs on the event loop's thread, except the installation of fetched parameters, which is a pass over memory and
-has a thread of its own. At most one fetch is under way; wishes that come meanwhile are answered by the next one.
+All of it runs on the event loop's thread, except the installation of fetched parameters, which is a pass over memory
+and has a thread of its own. At most one fetch is under way; wishes that come meanwhile are answered by the next one.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from adamctl.net.transport import Connection, Request
 from adamctl.roles.controller.client import Changes, ConfigurationStore, follow, read_record
 from adamctl.roles.coordinator.client import CoordinatorClient, Joined
 from adamctl.roles.data.client import DataClient
-from adamctl.roles.driver import RoleContext
+from adamctl.roles.context import RoleContext
 from adamctl.roles.ps.client import ParameterClient
 from adamctl.roles.worker.session import Session, SessionRunner
 from adamctl.wire.constants import ErrorCode
@@ -166,8 +166,8 @@ async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClien
     layout = build_layout(experiment.model, joined.reply.servers_expected)
     if layout.hash != joined.reply.layout_hash:
         raise RunFailedError(
-            f"run {job}: this worker derives parameter layout {layout.hash}, the coordinator {joined.reply.layout_hash}; "
-            "both must run the same version of adamctl"
+            f"run {job}: this worker derives parameter layout {layout.hash}, "
+            f"the coordinator {joined.reply.layout_hash}; both must run the same version of adamctl"
         )
     network = Network(experiment.model, experiment.train.batch)
     parameters = ParameterClient.from_context(context, job)

@@ -1,7 +1,7 @@
 """One worker's part in one run: batches to the threads, gradients to the servers, reports to the coordinator.
 
-The session asks for ranges ahead of need and reads their examples in the background (Adam 3.1), so that threads find the
-next batch in memory. It is over when the coordinator says that the run has ended.
+The session asks for ranges ahead of need and reads their examples in the background (Adam 3.1), so that threads find
+the next batch in memory. It is over when the coordinator says that the run has ended.
 """
 
 from __future__ import annotations
