@@ -1,0 +1,9 @@
+"""What every typed header is."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True):
+    """Base of every typed header."""

@@ -1,0 +1,95 @@
+"""Typed headers of the configuration service and of membership."""
+
+from __future__ import annotations
+
+from adamctl.wire.messages.base import Message
+
+
+class ConfigEntry(Message, frozen=True):
+    """One key. `revision` is the one of its last change, 0 for a key that does not exist."""
+
+    key: str
+    value: bytes
+    revision: int
+
+
+class ConfigReadRequest(Message, frozen=True):
+    """Linearizable read of all keys with a prefix (a whole key is the prefix of itself)."""
+
+    prefix: str
+
+
+class ConfigReadReply(Message, frozen=True):
+    """Body: MessagePack list of `ConfigEntry`, sorted by key."""
+
+    revision: int
+
+
+class ConfigCompareAndSetRequest(Message, frozen=True):
+    """If each key's revision is as in `conditions`, makes all changes at one new revision, else none.
+
+    Body: MessagePack of `ConfigChanges`. (session, sequence) make a retried request be applied once.
+    """
+
+    session: str
+    sequence: int
+
+
+class ConfigChanges(Message, frozen=True):
+    """`conditions` maps key -> revision that must hold (0: must not exist)."""
+
+    conditions: dict[str, int]
+    puts: dict[str, bytes]
+    deletes: tuple[str, ...] = ()
+
+
+class ConfigCompareAndSetReply(Message, frozen=True):
+    """`conflicts` names the keys whose condition did not hold; empty means that it was done."""
+
+    revision: int
+    conflicts: tuple[str, ...]
+
+
+class ConfigWatchRequest(Message, frozen=True):
+    """Answers when a key with the prefix has changed after a revision, or after `wait_s` with nothing."""
+
+    prefix: str
+    after_revision: int
+    wait_s: float
+
+
+class ConfigWatchReply(Message, frozen=True):
+    """Body: MessagePack list of the changed `ConfigEntry`. `reset`: history is gone, the entries are all there are."""
+
+    revision: int
+    deleted: tuple[str, ...] = ()
+    reset: bool = False
+
+
+class NodeRegisterRequest(Message, frozen=True):
+    """A process announces itself and is given an incarnation. Addresses as in `adamctl.net.address`."""
+
+    node: str
+    role: str
+    addresses: tuple[str, ...]
+    host: str
+    pid: int
+    capacity_bytes: int = 0
+
+
+class NodeRegisterReply(Message, frozen=True):
+    incarnation: int
+    beacon_interval_s: float
+    lost_after_s: float
+
+
+class NodeBeaconRequest(Message, frozen=True):
+    """Sent every beacon interval; refused with STALE_INCARNATION when a newer process has taken the name."""
+
+    node: str
+    incarnation: int
+
+
+class NodeLeaveRequest(Message, frozen=True):
+    node: str
+    incarnation: int

@@ -1,0 +1,107 @@
+"""Typed headers of the coordinator: joining a run, tasks and reports, progress."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from adamctl.wire.messages.base import Message
+
+
+class RunJoinRequest(Message, frozen=True):
+    """A worker offers itself."""
+
+    node: str
+    incarnation: int
+    threads: int
+
+
+class RunJoinReply(Message, frozen=True):
+    """Body: MessagePack of `adamctl.roles.coordinator.client.JoinBody`: the resolved experiment, data servers."""
+
+    job: str
+    layout_hash: str
+    servers_expected: int
+    replica: int
+    dataset: str
+    classes: int
+
+
+class TrainTask(Message, frozen=True):
+    """Examples [start, stop) of a pass. `progress` is the share of the whole run done at `start`, for schedules."""
+
+    id: int
+    pass_number: int
+    start: int
+    stop: int
+    progress_start: float
+    progress_stop: float
+
+
+class EvaluateTask(Message, frozen=True):
+    """Examples [start, stop) of a split, with parameters pulled after this task was received, once per `evaluation`."""
+
+    id: int
+    evaluation: int
+    split: str
+    start: int
+    stop: int
+
+
+class TaskReport(Message, frozen=True):
+    """What a worker says of one finished task. Sums, not means; `wait_s` is time that compute waited for data."""
+
+    id: int
+    examples: int
+    loss_sum: float
+    correct: int
+    steps: int = 0
+    compute_s: float = 0.0
+    wait_s: float = 0.0
+
+
+class NextTaskRequest(Message, frozen=True):
+    """Reports what was finished and asks for up to `wanted` further tasks; answered when there is news or after wait_s.
+
+    `staleness` counts pushes by staleness (index = staleness, last = that or more) since the last request, `updates`
+    the parameter updates they carried. `leaving`: the worker goes; what it was given and did not report goes to others.
+    """
+
+    node: str
+    incarnation: int
+    reports: tuple[TaskReport, ...]
+    wanted: int
+    wait_s: float
+    updates: int = 0
+    staleness: tuple[int, ...] = ()
+    status: dict[str, Any] = {}
+    leaving: bool = False
+
+
+class NextTaskReply(Message, frozen=True):
+    """`drain`: finish and report what is there, push everything accrued. `ended`: the run is over, detach."""
+
+    train: tuple[TrainTask, ...] = ()
+    evaluate: tuple[EvaluateTask, ...] = ()
+    drain: bool = False
+    ended: bool = False
+    reason: str = ""
+
+
+class RunStatusRequest(Message, frozen=True):
+    """Answered at once, or, with `wait_s`, when the run's state changes."""
+
+    after_state: str = ""
+    wait_s: float = 0.0
+
+
+class RunStatusReply(Message, frozen=True):
+    """Body: JSON object, the run's progress as in `adamctl.roles.coordinator.client.RunProgress`."""
+
+    state: str
+
+
+class RunStopRequest(Message, frozen=True):
+    """Ends the run early, with a last checkpoint if training had begun and `checkpoint` is set."""
+
+    reason: str
+    checkpoint: bool = True

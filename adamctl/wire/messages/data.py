@@ -1,0 +1,37 @@
+"""Typed headers of the data server."""
+
+from __future__ import annotations
+
+from adamctl.wire.messages.base import Message
+
+
+class DataOpenRequest(Message, frozen=True):
+    """Body: MessagePack of `adamctl.config.experiment.DataConfig`. Opening twice gives the same answer."""
+
+    input_shape: tuple[int, ...]
+    seed: int
+
+
+class DataOpenReply(Message, frozen=True):
+    """`dataset` names it in reads; `examples` maps train, validation and test to their counts."""
+
+    dataset: str
+    examples: dict[str, int]
+    classes: tuple[str, ...]
+
+
+class DataReadRequest(Message, frozen=True):
+    """Examples [start, stop) of a split in the order of a pass; pass -1 is the order of the files."""
+
+    dataset: str
+    split: str
+    pass_number: int
+    start: int
+    stop: int
+
+
+class DataReadReply(Message, frozen=True):
+    """Body: float32 [examples, *input shape], then, at `labels_offset`, int32 [examples]."""
+
+    examples: int
+    labels_offset: int

@@ -1,0 +1,125 @@
+"""Typed headers of the parameter server: attach, push, pull, checkpoint."""
+
+from __future__ import annotations
+
+from adamctl.wire.messages.base import Message
+
+
+class AttachRequest(Message, frozen=True):
+    """A client binds to a job before it pushes or pulls; refused with LAYOUT_MISMATCH or NOT_READY."""
+
+    job: str
+    layout_hash: str
+
+
+class AttachReply(Message, frozen=True):
+    """`epochs` maps the buckets this server serves to their epochs."""
+
+    epochs: dict[int, int]
+
+
+class PushSource(Message, frozen=True):
+    """Bytes in the body that one or more shards of a tensor draw from.
+
+    GRADIENT and DELTA: float32 [row_stop - row_start, row size] at `offset`.
+    FACTORS: errors float32 [examples, row_stop - row_start] at `offset`, activations float32 [examples, row size] at
+    `activations_offset`; the gradient is errors.T @ activations.
+    """
+
+    kind: int
+    tensor: int
+    row_start: int
+    row_stop: int
+    offset: int
+    examples: int = 0
+    activations_offset: int = 0
+    dtype: str = "float32"
+
+
+class PushPart(Message, frozen=True):
+    """One shard of a push. The base is what the pull said that the gradient was computed from (staleness)."""
+
+    shard: int
+    sequence: int
+    source: int
+    base_pushes: int = 0
+    base_sequence: int = 0
+
+
+class PushRequest(Message, frozen=True):
+    """An envelope to one server. `epochs` maps each bucket touched to the epoch the client believes in."""
+
+    job: str
+    epochs: dict[int, int]
+    learning_rate: float
+    steps: int
+    examples: int
+    sources: tuple[PushSource, ...]
+    parts: tuple[PushPart, ...]
+
+
+class PushResult(Message, frozen=True):
+    """What became of one shard: `code` OK and its new version, or why nothing was applied to it."""
+
+    shard: int
+    code: int
+    epoch: int
+    version: int
+    staleness: int
+    message: str = ""
+
+
+class PushReply(Message, frozen=True):
+    """One result per part, in order. `routing` maps buckets to newer epochs where the request's were old."""
+
+    results: tuple[PushResult, ...]
+    routing: dict[int, int] = {}
+
+
+class PullRequest(Message, frozen=True):
+    job: str
+    epochs: dict[int, int]
+    shards: tuple[int, ...]
+    dtype: str = "float32"
+
+
+class PulledPart(Message, frozen=True):
+    """One shard at one version: `pushes` applied so far in all, `sequence` the last of the caller's own it contains."""
+
+    shard: int
+    code: int
+    epoch: int
+    version: int
+    pushes: int
+    sequence: int
+    offset: int
+    size: int
+    message: str = ""
+
+
+class PullReply(Message, frozen=True):
+    """Body: the shards' values; each part says at which byte its own start and how many elements they are."""
+
+    parts: tuple[PulledPart, ...]
+    routing: dict[int, int] = {}
+
+
+class CheckpointRequest(Message, frozen=True):
+    """Asks a server to write its shards of a job into `folder` under temporary names; the coordinator renames them."""
+
+    job: str
+    folder: str
+
+
+class CheckpointFile(Message, frozen=True):
+    """One written file: final name, name it has now, length and BLAKE2b-128 of its bytes, and the shards in it."""
+
+    name: str
+    temporary_name: str
+    size_bytes: int
+    checksum: str
+    shards: tuple[int, ...]
+
+
+class CheckpointReply(Message, frozen=True):
+    files: tuple[CheckpointFile, ...]
