@@ -18,6 +18,8 @@ from adamctl.wire.decoder import BodyTarget, Frame, discard_target
 from adamctl.wire.messages import OPCODE_OF_REQUEST, CreditGrant, ErrorReply, Hello, HelloReply, Message
 
 _EMPTY = memoryview(b"")
+_REPLY = int(Flag.REPLY)
+_ERROR = int(Flag.ERROR)
 
 
 class StreamReply:
@@ -217,12 +219,12 @@ class ClientProtocol(FrameProtocol):
     # --- what comes in ----------------------------------------------------------------------------------------------
 
     def allocate(self, head: FrameHead) -> BodyTarget | None:
-        if not head.flags & Flag.REPLY:
+        if not head.flags & _REPLY:
             raise ProtocolError(f"{self.address} sent a request with a body to a client")
         pending = self._pending.get(head.request_id)
         if pending is None:
             return discard_target(head.body_bytes)
-        if pending.into is not None and pending.into_bytes == head.body_bytes and not head.flags & Flag.ERROR:
+        if pending.into is not None and pending.into_bytes == head.body_bytes and not head.flags & _ERROR:
             return BodyTarget(pending.into, pending)
         buffer = self._pool.try_allocate(head.body_bytes)
         if buffer is None:
@@ -232,7 +234,7 @@ class ClientProtocol(FrameProtocol):
 
     def handle_frame(self, frame: Frame, began_s: float) -> None:
         head = frame.head
-        if not head.flags & Flag.REPLY:
+        if not head.flags & _REPLY:
             if head.opcode != Opcode.CREDIT:
                 raise ProtocolError(f"{self.address} sent a {Opcode(head.opcode).name} request to a client")
             grant = decode_message(head.opcode, head.flags, frame.typed_header)
@@ -243,7 +245,7 @@ class ClientProtocol(FrameProtocol):
             self._in_flight_bytes -= released_bytes
             self._submit_waiting()
             return
-        if head.request_id == 0 and head.flags & Flag.ERROR:
+        if head.request_id == 0 and head.flags & _ERROR:
             error = decode_message(head.opcode, head.flags, frame.typed_header)
             assert isinstance(error, ErrorReply)
             self.end(refusal(self.address, error), at_once=True)

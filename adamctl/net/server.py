@@ -22,6 +22,8 @@ from adamctl.wire.messages import CreditGrant, Hello, Message
 
 _LOG = logging.getLogger(__name__)
 _EMPTY = memoryview(b"")
+_REPLY = int(Flag.REPLY)
+_ONE_WAY = int(Flag.ONE_WAY)
 SWEEP_INTERVAL_S = 0.5
 
 
@@ -74,7 +76,7 @@ class StreamRequest:
     @property
     def one_way(self) -> bool:
         """Whether nobody waits for the answer; `reply` or `fail` must be called all the same."""
-        return bool(self._head.flags & Flag.ONE_WAY)
+        return bool(self._head.flags & _ONE_WAY)
 
     @property
     def answered(self) -> bool:
@@ -134,7 +136,7 @@ class ServerProtocol(FrameProtocol):
     def allocate(self, head: FrameHead) -> BodyTarget | None:
         if not self.greeted:
             raise ProtocolError(f"expected HELLO first, found {Opcode(head.opcode).name}")
-        if head.flags & Flag.REPLY:
+        if head.flags & _REPLY:
             raise ProtocolError("a client sent an answer, which only servers do")
         self.body_begins()
         if not admits(self._body_bytes, head.body_bytes, self._server.limits.credit_bytes):
@@ -151,7 +153,7 @@ class ServerProtocol(FrameProtocol):
         if not self.greeted:
             self._greet(frame)
             return
-        if head.flags & Flag.REPLY:
+        if head.flags & _REPLY:
             raise ProtocolError("a client sent an answer, which only servers do")
         if head.opcode == Opcode.HELLO:
             raise ProtocolError("a second HELLO on one connection")

@@ -29,6 +29,9 @@ from adamctl.wire.messages import MESSAGES, OPCODE_OF_REQUEST, ErrorReply, Messa
 
 DEADLINE_MS_MAX = 0xFFFFFFFF
 _REQUEST_ID_MAX = 0xFFFFFFFFFFFFFFFF
+# Plain integers: an operation on an enumeration costs a microsecond, and every frame has several.
+_REPLY = int(Flag.REPLY)
+_ERROR = int(Flag.ERROR)
 _FLAG_SETS_ALLOWED = frozenset(int(flags) for flags in (Flag.NONE, Flag.ONE_WAY, Flag.REPLY, Flag.REPLY | Flag.ERROR))
 _BODY_BYTES_MAX: dict[int, int] = {int(opcode): body_bytes_max(opcode) for opcode in Opcode}
 _ENCODER = msgspec.msgpack.Encoder()
@@ -189,14 +192,14 @@ def decode_message(opcode: int, flags: int, typed_header: bytes) -> Message:
     Raises:
         ProtocolError: it is not that message.
     """
-    if flags & Flag.ERROR:
+    if flags & _ERROR:
         decoder = _ERROR_DECODER
     else:
-        decoder = (_REPLY_DECODERS if flags & Flag.REPLY else _REQUEST_DECODERS)[opcode]
+        decoder = (_REPLY_DECODERS if flags & _REPLY else _REQUEST_DECODERS)[opcode]
     try:
         message: Message = decoder.decode(typed_header)
     except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError) as error:
-        kind = "error reply" if flags & Flag.ERROR else "reply" if flags & Flag.REPLY else "request"
+        kind = "error reply" if flags & _ERROR else "reply" if flags & _REPLY else "request"
         raise ProtocolError(f"a {Opcode(opcode).name} {kind} that cannot be read: {error}") from error
     return message
 
