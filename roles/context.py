@@ -178,10 +178,7 @@ class RoleContext:
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _listen_by_default(self) -> tuple[str, ...]:
-        if self.listen:
-            return self.listen
-        host = f"[{self.common.bind}]" if ":" in self.common.bind else self.common.bind
-        return (f"tcp://{host}:{self.common.port}",)
+        return self.listen or ("tcp://127.0.0.1:0",)
 
     def _handle(self, request: Request, handler: Handler) -> None:
         match request.message:

@@ -81,6 +81,7 @@ async def _run(
 
     loop = asyncio.get_running_loop()
     host = f"[{options.bind}]" if ":" in options.bind else options.bind
+    port = role.default_port if options.port is None else options.port
     context = RoleContext(
         role=role.name,
         node=node,
@@ -91,7 +92,7 @@ async def _run(
         log=log,
         token=options.token,
         common=options,
-        listen=(f"tcp://{host}:{options.port}", *((socket_address,) if socket_address else ())),
+        listen=(f"tcp://{host}:{port}", *((socket_address,) if socket_address else ())),
         ready_report=report,
     )
     client: ControllerClient | None = None

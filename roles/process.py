@@ -36,7 +36,7 @@ class CommonOptions:
             `adamctl.net.address`.
         name: the node's name (`--name`); empty: the role and six random hexadecimal digits.
         bind: host to listen on (`--bind`); 127.0.0.1 can be reached from this machine only.
-        port: TCP port to listen on (`--port`), 0 for any free one.
+        port: TCP port to listen on (`--port`), 0 for any free one; None: the role's `default_port`.
         advertise: host that others are told (`--advertise`); empty: `bind`, or, where that is 0.0.0.0 or ::, the
             address from which this machine reaches the controller.
         token: shared secret that both sides of a connection must have (`--token`, ADAMCTL_TOKEN).
@@ -55,7 +55,7 @@ class CommonOptions:
     controller: tuple[str, ...] = ("tcp://127.0.0.1:7070",)
     name: str = ""
     bind: str = "127.0.0.1"
-    port: int = 0
+    port: int | None = None
     advertise: str = ""
     token: str = ""
     log_level: str = "info"

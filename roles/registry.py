@@ -40,6 +40,7 @@ class Role:
             `context.stopping` is set, and returns.
         options: flags of its own, besides those every role has.
         needs_controller: False only for the controller itself.
+        default_port: TCP port if `--port` is not given; 0 is any free one.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Role:
     run: str
     options: tuple[Option, ...] = ()
     needs_controller: bool = True
+    default_port: int = 0
 
 
 def all_roles() -> dict[str, Role]:

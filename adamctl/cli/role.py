@@ -44,7 +44,7 @@ def common_parameters() -> list[click.Parameter]:
                 "help": "Host to listen on; 0.0.0.0 can be reached from other machines.",
             },
         ),
-        (["--port"], {"default": 0, "help": "TCP port to listen on, 0 for any free one."}),
+        (["--port"], {"type": int, "help": "TCP port to listen on; by default a free one (controllers: 7070)."}),
         (["--advertise"], {"default": "", "help": "Host that others are told to reach this node at."}),
         (
             ["--token"],

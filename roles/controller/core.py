@@ -23,6 +23,7 @@ from adamctl.roles.controller.core_events import (
     CompareAndSet,
     Disconnected,
     Event,
+    Gone,
     Instruction,
     Leave,
     Notice,
@@ -120,7 +121,9 @@ class ControllerCore:
             case Leave():
                 self._leave(event, now, out)
             case Disconnected():
-                self._disconnected(event.connection)
+                self._disconnected(event.connection, out)
+            case Gone():
+                self._gone(event, now, out)
             case Tick():
                 self._tick(now, out)
         return out
@@ -137,6 +140,10 @@ class ControllerCore:
     def living(self) -> dict[str, NodeRecord]:
         """Returns the registered nodes by name."""
         return {name: node.record for name, node in self._nodes.items()}
+
+    def unconnected(self) -> list[NodeRecord]:
+        """Returns the nodes whose last connection is closed: perhaps gone, perhaps about to come back."""
+        return [node.record for node in self._nodes.values() if node.connection is None]
 
     # --- keys -------------------------------------------------------------------------------------------------------
 
@@ -308,13 +315,19 @@ class ControllerCore:
             else:
                 self._nodes[name] = _Node(record, now, None)
 
-    def _disconnected(self, connection: int) -> None:
+    def _gone(self, event: Gone, now: float, out: list[Instruction]) -> None:
+        node = self._nodes.get(event.node)
+        if node is not None and node.connection is None and node.record.incarnation == event.incarnation:
+            self._remove(node, now, out, "is lost: its process has ended")
+
+    def _disconnected(self, connection: int, out: list[Instruction]) -> None:
         for node in self._nodes.values():
             if node.connection == connection:
                 node.connection = None
         for token, watcher in list(self._watchers.items()):
             if watcher.request.connection == connection:
                 del self._watchers[token]
+                out.append(Refuse(token, ErrorCode.SHUTTING_DOWN, "the connection was closed"))
 
     def _tick(self, now: float, out: list[Instruction]) -> None:
         if now - self._ticked_s > self.config.lost_after_s / 2:

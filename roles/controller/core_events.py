@@ -67,11 +67,19 @@ class Disconnected:
 
 
 @dataclass(frozen=True, slots=True)
+class Gone:
+    """Nobody listens any more where this node did: its process has ended. Counts only while it is not connected."""
+
+    node: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Comes at least every quarter of `lost_after_s` and at every `next_deadline_s`."""
 
 
-Event: TypeAlias = Read | CompareAndSet | Watch | Register | Beacon | Leave | Disconnected | Tick
+Event: TypeAlias = Read | CompareAndSet | Watch | Register | Beacon | Leave | Disconnected | Gone | Tick
 
 # --- instructions ---------------------------------------------------------------------------------------------------
 

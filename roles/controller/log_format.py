@@ -1,0 +1,90 @@
+"""The controller's log and snapshot as bytes (docs/formats/controller-store.md). Writer and reader share this file.
+
+A file is a 16-byte header, then records. Little-endian:
+
+    header   8  magic: b"ADMCLOG1" or b"ADMCSNP1"
+             8  generation
+    record   4  length of the payload
+             4  CRC-32 of the payload, continued from the record before (from the generation for the first)
+             4  CRC-32 of the eight bytes before
+             n  payload: MessagePack, a list of `LogRecord` (one batch) or a `Snapshot`
+             1  0xA5
+
+The checksums chain, so a record cannot be left out or moved. The last byte is never 0: a record that was not wholly
+written, because the file ends in it or the file system left zeros at its end, is told from one that was damaged later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final
+from zlib import crc32
+
+LOG_MAGIC: Final = b"ADMCLOG1"
+SNAPSHOT_MAGIC: Final = b"ADMCSNP1"
+FILE_HEADER: Final = Struct("<8sQ")
+RECORD_HEADER: Final = Struct("<III")
+_CHECKED: Final = Struct("<II")
+END: Final = b"\xa5"
+PAYLOAD_BYTES_MAX: Final = 64 << 20
+
+
+class DamagedRecordError(ValueError):
+    """A record is not what was written. `offset` is where it begins."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        super().__init__(f"{reason} at byte {offset}")
+        self.offset = offset
+
+
+def encode_file_header(magic: bytes, generation: int) -> bytes:
+    return FILE_HEADER.pack(magic, generation)
+
+
+def first_checksum(generation: int) -> int:
+    """Returns what the checksum of a file's first record continues from."""
+    return crc32(generation.to_bytes(8, "little"))
+
+
+def encode_record(payload: bytes, previous_checksum: int) -> tuple[bytes, int]:
+    """Returns a record and its checksum, which the next one continues from."""
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        raise ValueError(f"a record's payload may have {PAYLOAD_BYTES_MAX} bytes, this one has {len(payload)}")
+    checksum = crc32(payload, previous_checksum)
+    checked = _CHECKED.pack(len(payload), checksum)
+    return checked + crc32(checked).to_bytes(4, "little") + payload + END, checksum
+
+
+def decode_records(data: bytes, generation: int) -> Iterator[tuple[memoryview, int, int]]:
+    """Yields each whole record after the file header: payload, checksum, and the offset of its end.
+
+    Stops before a record that was not wholly written (a torn tail).
+
+    Raises:
+        DamagedRecordError: something that was written whole is not what it was.
+    """
+    view = memoryview(data)
+    offset, checksum = FILE_HEADER.size, first_checksum(generation)
+    while offset < len(view):
+        start = offset + RECORD_HEADER.size
+        if start > len(view):
+            return
+        length, expected, header_checksum = RECORD_HEADER.unpack_from(view, offset)
+        if crc32(view[offset : offset + _CHECKED.size]) != header_checksum:
+            if not any(view[offset:]):
+                return
+            raise DamagedRecordError(offset, "a record's header does not match its checksum")
+        if length > PAYLOAD_BYTES_MAX:
+            raise DamagedRecordError(offset, f"a record claims {length} bytes")
+        stop = start + length
+        if stop + len(END) > len(view) or (view[stop] == 0 and not any(view[stop:])):
+            return
+        if view[stop] != END[0]:
+            raise DamagedRecordError(offset, "a record does not end as it should")
+        found = crc32(view[start:stop], checksum)
+        if found != expected:
+            raise DamagedRecordError(offset, "a record does not match its checksum")
+        checksum = found
+        offset = stop + len(END)
+        yield view[start:stop], checksum, offset

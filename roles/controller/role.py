@@ -1,0 +1,17 @@
+"""The controller as a plug-in of the command line."""
+
+from __future__ import annotations
+
+from adamctl.roles.registry import Option, Role
+
+ROLE = Role(
+    name="controller",
+    summary="Keep membership, jobs and bucket maps; start it first",
+    run="adamctl.roles.controller.server:run",
+    options=(
+        Option("dir", "folder for the configuration; by default adamctl/controller in your state folder"),
+        Option("lost-after", "seconds without a beacon after which a node counts as lost", float, 5.0),
+    ),
+    needs_controller=False,
+    default_port=7070,
+)

@@ -1,0 +1,299 @@
+"""The controller's process: feeds the core, persists what it decides, then answers.
+
+One task takes all events that have come, steps the core through them, writes their records as one batch (one sync for
+all of them) in a thread, and only then carries out the rest of the instructions. Events that come meanwhile are the
+next batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import platformdirs
+
+from adamctl.config.records import NodeRecord
+from adamctl.errors import AdamctlError, ConfigurationError, RunFailedError, UnreachableError
+from adamctl.net.transport import Request
+from adamctl.roles.context import RoleContext
+from adamctl.roles.controller.core import ControllerConfig, ControllerCore
+from adamctl.roles.controller.core_events import (
+    Answer,
+    Beacon,
+    CompareAndSet,
+    Disconnected,
+    Event,
+    Gone,
+    Instruction,
+    Leave,
+    Notice,
+    Persist,
+    Read,
+    Refuse,
+    Register,
+    Tick,
+    Watch,
+)
+from adamctl.roles.controller.store import LogStore, Store
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import (
+    ConfigChanges,
+    ConfigCompareAndSetRequest,
+    ConfigReadRequest,
+    ConfigWatchRequest,
+    NodeBeaconRequest,
+    NodeLeaveRequest,
+    NodeRegisterRequest,
+)
+
+Argument = TypeVar("Argument")
+EVENTS_MAX = 16_384
+PROBE_AFTER_S = 1.0
+PROBE_DEADLINE_S = 1.0
+_CHANGES = msgspec.msgpack.Decoder(ConfigChanges)
+
+
+class ControllerServer:
+    """Carries out a core's instructions. Runs on one event loop."""
+
+    def __init__(
+        self,
+        core: ControllerCore,
+        store: Store,
+        *,
+        log: logging.Logger,
+        probe: Callable[[NodeRecord], Any] | None = None,
+    ) -> None:
+        """
+        Args:
+            probe: coroutine function that says whether a node's process has certainly ended; None: beacons decide.
+        """
+        self.core = core
+        self._store = store
+        self._log = log
+        self._probe = probe
+        self._events: deque[Event] = deque()
+        self._wake = asyncio.Event()
+        self._requests: dict[int, Request] = {}
+        self._token = 0
+        self._probes: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._disk = ThreadPoolExecutor(1, "controller-disk")
+        core.recover(store.snapshot, store.records, self._loop.time())
+        if store.records or store.snapshot is not None:
+            log.info("the configuration is at revision %d, with %d nodes", core.state.revision, len(core.living()))
+        self._probe_later()
+
+    # --- events in --------------------------------------------------------------------------------------------------
+
+    def handle(self, request: Request) -> None:
+        """Takes a request; it is answered when what the answer promises is on disk."""
+        if len(self._events) >= EVENTS_MAX:
+            request.fail(ErrorCode.OVER_QUOTA, f"{EVENTS_MAX} requests are waiting for the disk; try again")
+            return
+        self._token += 1
+        event = _event(request, self._token)
+        if event is None:
+            request.fail(ErrorCode.UNKNOWN_OPCODE, f"a controller does not do {type(request.message).__name__}")
+            return
+        self._requests[self._token] = request
+        self._put(event)
+
+    def disconnected(self, connection: int) -> None:
+        """Takes notice that a connection has closed."""
+        self._put(Disconnected(connection))
+        self._probe_later()
+
+    def _put(self, event: Event) -> None:
+        self._events.append(event)
+        self._wake.set()
+
+    # --- instructions out -------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serves until cancelled.
+
+        Raises:
+            RunFailedError: the disk failed; nothing that it did not take was answered.
+        """
+        tick_s = self.core.config.lost_after_s / 4
+        next_tick_s = self._loop.time() + tick_s
+        try:
+            while True:
+                until_s = min(next_tick_s, self.core.next_deadline_s)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(until_s):
+                        await self._wake.wait()
+                self._wake.clear()
+                if self._loop.time() >= until_s:
+                    self._events.append(Tick())
+                    next_tick_s = self._loop.time() + tick_s
+                await self._work_off()
+        finally:
+            for task in self._probes:
+                task.cancel()
+            self._disk.shutdown(wait=True)  # so that nothing is written after the store has been closed
+            for request in self._requests.values():
+                request.fail(ErrorCode.SHUTTING_DOWN, "the controller is stopping")
+            self._requests.clear()
+
+    async def _work_off(self) -> None:
+        instructions: list[Instruction] = []
+        while self._events:
+            instructions += self.core.step(self._events.popleft(), self._loop.time())
+        batch = [instruction.record for instruction in instructions if isinstance(instruction, Persist)]
+        if batch:
+            await self._on_disk(self._store.append, batch)
+        for instruction in instructions:
+            self._carry_out(instruction)
+        if self._store.wants_snapshot:
+            await self._on_disk(self._store.write_snapshot, self.core.state.snapshot())
+
+    async def _on_disk(self, call: Callable[[Argument], None], argument: Argument) -> None:
+        if self._store.blocks:
+            await self._loop.run_in_executor(self._disk, call, argument)
+        else:
+            call(argument)
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        match instruction:
+            case Answer():
+                request = self._requests.pop(instruction.token, None)
+                if request is not None:
+                    entries = instruction.entries
+                    request.reply(instruction.message, () if entries is None else (msgspec.msgpack.encode(entries),))
+            case Refuse():
+                request = self._requests.pop(instruction.token, None)
+                if request is not None:
+                    request.fail(instruction.code, instruction.message)
+            case Notice():
+                self._log.info("%s", instruction.message)
+            case Persist():
+                pass  # the whole batch is on disk already
+
+    # --- who has gone -----------------------------------------------------------------------------------------------
+
+    def _probe_later(self) -> None:
+        """Soon asks the nodes that are not connected whether they are there: sooner than beacons could be missed."""
+        if self._probe is None or any(not task.done() for task in self._probes):
+            return
+        task = asyncio.create_task(self._probe_unconnected())
+        self._probes.add(task)
+        task.add_done_callback(self._probes.discard)
+
+    async def _probe_unconnected(self) -> None:
+        assert self._probe is not None
+        await asyncio.sleep(PROBE_AFTER_S)
+        for record in self.core.unconnected():
+            if await self._probe(record):
+                self._put(Gone(record.node, record.incarnation))
+
+    def status(self) -> dict[str, Any]:
+        """Returns plain values for STATUS replies."""
+        state = self.core.state
+        return {
+            "revision": state.revision,
+            "nodes": len(self.core.living()),
+            "watchers": self.core.watchers,
+            "configuration_bytes": state.size_bytes,
+        }
+
+
+def _event(request: Request, token: int) -> Event | None:
+    match request.message:
+        case ConfigReadRequest(prefix=prefix):
+            return Read(token, prefix)
+        case ConfigCompareAndSetRequest(session=session, sequence=sequence):
+            changes = _CHANGES.decode(request.body)
+            return CompareAndSet(token, session, sequence, changes)
+        case ConfigWatchRequest(prefix=prefix, after_revision=after_revision, wait_s=wait_s):
+            return Watch(token, request.connection_id, prefix, after_revision, wait_s)
+        case NodeRegisterRequest() as message:
+            return Register(token, request.connection_id, message)
+        case NodeBeaconRequest(node=node, incarnation=incarnation):
+            return Beacon(token, request.connection_id, node, incarnation)
+        case NodeLeaveRequest(node=node, incarnation=incarnation):
+            return Leave(token, node, incarnation)
+    return None
+
+
+async def run(context: RoleContext) -> None:
+    """Runs a controller until it is told to stop.
+
+    Raises:
+        ConfigurationError: the folder or the address is taken.
+        DamagedDataError: what the folder holds is not what was written.
+        RunFailedError: the disk failed.
+    """
+    lost_after_s = float(context.options.get("lost_after") or ControllerConfig.lost_after_s)
+    if lost_after_s < 0.5:
+        raise ConfigurationError(f"--lost-after: expected at least 0.5 seconds, found {lost_after_s:g}")
+    config = ControllerConfig(beacon_interval_s=min(1.0, lost_after_s / 4), lost_after_s=lost_after_s)
+    folder = context.options.get("dir")
+    path = Path(folder) if folder else Path(platformdirs.user_state_dir("adamctl", appauthor=False)) / "controller"
+    store = await asyncio.to_thread(LogStore, path)
+    if store.cut_bytes:
+        context.log.warning("cut %d bytes of an unfinished write off the log in %s", store.cut_bytes, path)
+    try:
+        await serve(context, ControllerCore(config), store)
+    finally:
+        store.close()
+
+
+async def serve(context: RoleContext, core: ControllerCore, store: Store) -> None:
+    """Serves a core until the context is told to stop."""
+    server = ControllerServer(core, store, log=context.log, probe=lambda record: _has_ended(context, record))
+    context.status = server.status
+    context.ready_lines = lambda addresses: _ready_lines(context, addresses)
+    work = asyncio.create_task(server.run())
+    stopping = asyncio.create_task(context.stopping.wait())
+    try:
+        await context.serve(server.handle, on_disconnect=server.disconnected)
+        await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            work.result()
+            raise RunFailedError("the controller's work ended by itself")
+    finally:
+        work.cancel()
+        stopping.cancel()
+        await asyncio.gather(work, stopping, return_exceptions=True)
+
+
+async def _has_ended(context: RoleContext, record: NodeRecord) -> bool:
+    """Returns whether the node's process has certainly ended: every TCP address it had refuses connections."""
+    refused = 0
+    addresses = [address for address in record.addresses if address.startswith("tcp://")]
+    for address in addresses:
+        try:
+            connection = await context.transport.connect(address, context.hello(), deadline_s=PROBE_DEADLINE_S)
+        except UnreachableError as error:
+            refused += isinstance(error.__cause__, ConnectionRefusedError)
+        except AdamctlError:
+            return False
+        else:
+            other = connection.peer.node != record.node
+            await connection.close()
+            refused += other
+    return bool(addresses) and refused == len(addresses)
+
+
+def _ready_lines(context: RoleContext, addresses: tuple[str, ...]) -> tuple[str, ...]:
+    address = next((text for text in addresses if text.startswith("tcp://")), addresses[0])
+    token = "ADAMCTL_TOKEN=... " if context.token else ""
+    lines = [
+        f"controller {context.node} ready on {address}",
+        f"join it with:  {token}adamctl ps start --controller {address}",
+        "               (likewise worker, data and coordinator)",
+    ]
+    if context.common.bind in ("127.0.0.1", "::1", "localhost"):
+        lines.append("only this machine can join; for others: adamctl controller start --bind 0.0.0.0 --token SECRET")
+    else:
+        lines.append("on another machine, add:  --bind 0.0.0.0")
+    return tuple(lines)

@@ -1,0 +1,293 @@
+"""Keeps the configuration on disk: a snapshot and a log of what came after it, in a folder that one process owns.
+
+Files: `lock`, `log-NNNNNNNN` and, from the second generation on, `snapshot-NNNNNNNN` with the state that log begins
+from. docs/formats/controller-store.md has the bytes. A batch is one record, so it is there as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from adamctl.errors import ConfigurationError, DamagedDataError, RunFailedError
+from adamctl.roles.controller.core_state import LogRecord, Snapshot
+from adamctl.roles.controller.log_format import (
+    FILE_HEADER,
+    LOG_MAGIC,
+    SNAPSHOT_MAGIC,
+    DamagedRecordError,
+    decode_records,
+    encode_file_header,
+    encode_record,
+    first_checksum,
+)
+
+SNAPSHOT_AFTER_BYTES = 8 << 20
+_BATCH = msgspec.msgpack.Decoder(list[LogRecord])
+_SNAPSHOT = msgspec.msgpack.Decoder(Snapshot)
+
+
+class Store(Protocol):
+    """Where the controller's decisions are kept."""
+
+    snapshot: Snapshot | None
+    records: tuple[LogRecord, ...]
+    blocks: bool
+    """Whether `append` and `write_snapshot` wait for a disk and belong into a thread."""
+
+    def append(self, batch: Sequence[LogRecord]) -> None: ...
+
+    @property
+    def wants_snapshot(self) -> bool: ...
+
+    def write_snapshot(self, snapshot: Snapshot) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class VolatileStore:
+    """Keeps nothing; for tests."""
+
+    snapshot: Snapshot | None = None
+    records: tuple[LogRecord, ...] = ()
+    wants_snapshot = False
+    blocks = False
+
+    def append(self, batch: Sequence[LogRecord]) -> None:
+        """Forgets the batch."""
+
+    def write_snapshot(self, snapshot: Snapshot) -> None:
+        """Forgets the snapshot."""
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+class LogStore:
+    """A store in a folder. Not thread-safe; its calls block (one thread at a time may make them).
+
+    Attributes:
+        snapshot, records: what was found when it was opened.
+        cut_bytes: length of a torn tail that was removed from the log: a batch that nobody was told of.
+    """
+
+    blocks = True
+
+    def __init__(self, folder: Path, *, snapshot_after_bytes: int = SNAPSHOT_AFTER_BYTES) -> None:
+        """Opens or creates a store.
+
+        Raises:
+            ConfigurationError: the folder cannot be used, or another process uses it.
+            DamagedDataError: what is in it is not what was written; the message says what to do.
+        """
+        self.folder = folder
+        self.cut_bytes = 0
+        self.snapshot: Snapshot | None = None
+        self.records: tuple[LogRecord, ...] = ()
+        self._snapshot_after_bytes = snapshot_after_bytes
+        self._failed = False
+        self._generation = 1
+        self._checksum = 0  # of the log's last record
+        self._log_bytes = 0
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ConfigurationError(f"--dir {folder}: {error.strerror}; choose one that can be written") from error
+        self._log = -1
+        try:
+            self._take_lock()
+            self._open()
+        except OSError as error:
+            self.close()
+            raise ConfigurationError(f"--dir {folder}: {error.strerror}; choose one that can be written") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def append(self, batch: Sequence[LogRecord]) -> None:
+        """Adds a batch to the log and syncs it.
+
+        Raises:
+            RunFailedError: it could not be written. Nothing may be appended any more: what the disk holds is unknown.
+        """
+        if self._failed:
+            raise RunFailedError(f"an earlier write to {self.folder} failed; start the controller again")
+        data, checksum = encode_record(msgspec.msgpack.encode(list(batch)), self._checksum)
+        try:
+            _write_all(self._log, data)
+            os.fdatasync(self._log) if hasattr(os, "fdatasync") else os.fsync(self._log)
+        except OSError as error:
+            self._failed = True
+            raise RunFailedError(
+                f"the configuration cannot be written to {self.folder}: {error.strerror}; make room or repair the "
+                "disk, then start the controller again"
+            ) from error
+        self._checksum = checksum
+        self._log_bytes += len(data)
+
+    @property
+    def wants_snapshot(self) -> bool:
+        """Whether the log has grown enough for a snapshot to be worth its writing."""
+        return self._log_bytes > self._snapshot_after_bytes
+
+    def write_snapshot(self, snapshot: Snapshot) -> None:
+        """Replaces the log so far by the state it leads to: the next generation.
+
+        Raises:
+            RunFailedError: it could not be written; the store must be opened again.
+        """
+        generation = self._generation + 1
+        payload, _ = encode_record(msgspec.msgpack.encode(snapshot), first_checksum(generation))
+        try:
+            # The new log is there before the snapshot that makes it count.
+            self._create(self._log_path(generation), encode_file_header(LOG_MAGIC, generation))
+            self._create(self._snapshot_path(generation), encode_file_header(SNAPSHOT_MAGIC, generation) + payload)
+            os.close(self._log)
+            self._log = -1
+            self._remove_all_but(generation)
+            self._start(generation, FILE_HEADER.size, first_checksum(generation))
+        except OSError as error:
+            self._failed = True
+            raise RunFailedError(f"no snapshot can be written to {self.folder}: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Gives the folder back."""
+        for descriptor in (self._log, self._lock):
+            if descriptor >= 0:
+                with suppress(OSError):
+                    os.close(descriptor)
+        self._log = self._lock = -1
+
+    # --- opening ----------------------------------------------------------------------------------------------------
+
+    def _take_lock(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(self._lock, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            raise ConfigurationError(
+                f"another controller (process {owner}) uses {self.folder}; stop it, or give this one another --dir"
+            ) from None
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+
+    def _open(self) -> None:
+        generations = sorted(_number(path) for path in self.folder.glob("snapshot-*") if _number(path))
+        generation = generations[-1] if generations else 1
+        if generations:
+            self.snapshot = self._read_snapshot(generation)
+        path = self._log_path(generation)
+        if not path.exists():
+            if generations or any(_number(other) for other in self.folder.glob("log-*")):
+                raise self._damaged(path, "the file is missing")
+            self._create(path, encode_file_header(LOG_MAGIC, generation))
+        end, checksum = self._read_log(path, generation)
+        self._remove_all_but(generation)
+        self._start(generation, end, checksum)
+
+    def _read_snapshot(self, generation: int) -> Snapshot:
+        path = self._snapshot_path(generation)
+        data = self._read_file(path, SNAPSHOT_MAGIC, generation)
+        try:
+            records = list(decode_records(data, generation))
+            if len(records) != 1 or records[0][2] != len(data):
+                raise self._damaged(path, "it is not one whole record")
+            return _SNAPSHOT.decode(records[0][0])
+        except (DamagedRecordError, msgspec.MsgspecError) as error:
+            raise self._damaged(path, str(error)) from error
+
+    def _read_log(self, path: Path, generation: int) -> tuple[int, int]:
+        """Returns where the last whole record ends, and its checksum; a torn tail is cut off."""
+        data = self._read_file(path, LOG_MAGIC, generation)
+        end, checksum, records = FILE_HEADER.size, first_checksum(generation), []
+        try:
+            for payload, checksum, end in decode_records(data, generation):  # noqa: B007
+                records.extend(_BATCH.decode(payload))
+        except (DamagedRecordError, msgspec.MsgspecError) as error:
+            raise self._damaged(path, str(error)) from error
+        revision = self.snapshot.revision if self.snapshot is not None else 0
+        for record in records:
+            revision += bool(record.puts or record.deletes)
+            if record.revision != revision:
+                raise self._damaged(path, f"expected revision {revision}, found {record.revision}")
+        self.records = tuple(records)
+        self.cut_bytes = len(data) - end
+        if self.cut_bytes:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.ftruncate(descriptor, end)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        return end, checksum
+
+    def _read_file(self, path: Path, magic: bytes, generation: int) -> bytes:
+        data = path.read_bytes()
+        if data[: FILE_HEADER.size] != encode_file_header(magic, generation):
+            raise self._damaged(path, "its first 16 bytes are not those of such a file")
+        return data
+
+    def _damaged(self, path: Path, reason: str) -> DamagedDataError:
+        return DamagedDataError(
+            f"{path} is damaged: {reason}. Put a copy of {self.folder} in its place, or move that folder away to start "
+            "with an empty configuration (nodes join again by themselves; jobs must be started again)"
+        )
+
+    # --- files ------------------------------------------------------------------------------------------------------
+
+    def _start(self, generation: int, size_bytes: int, checksum: int) -> None:
+        self._generation = generation
+        self._checksum = checksum
+        self._log_bytes = size_bytes
+        self._log = os.open(self._log_path(generation), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+
+    def _create(self, path: Path, data: bytes) -> None:
+        """Makes a file appear as a whole: temporary name, sync, rename, sync of the folder."""
+        temporary = path.with_name(f"new-{path.name}")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            _write_all(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+        self._sync_folder()
+
+    def _sync_folder(self) -> None:
+        descriptor = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _remove_all_but(self, generation: int) -> None:
+        keep = {self._log_path(generation), self._snapshot_path(generation)}
+        for pattern in ("log-*", "snapshot-*", "new-*"):
+            for path in self.folder.glob(pattern):
+                if path not in keep:
+                    path.unlink(missing_ok=True)
+
+    def _log_path(self, generation: int) -> Path:
+        return self.folder / f"log-{generation:08d}"
+
+    def _snapshot_path(self, generation: int) -> Path:
+        return self.folder / f"snapshot-{generation:08d}"
+
+
+def _number(path: Path) -> int:
+    """Returns a file's generation, 0 if its name has none."""
+    digits = path.name.rpartition("-")[2]
+    return int(digits) if digits.isascii() and digits.isdigit() else 0
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
