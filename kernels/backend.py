@@ -25,6 +25,7 @@ _COMPILED = "adamctl.kernels.compiled"
 COMPILED_MODULES = ("elementwise", "losses", "images", "rules", "accrual")
 
 
+@cache
 def installed() -> tuple[Backend, ...]:
     """Returns the implementations this installation offers, numpy first. Imports none of them."""
     optional: tuple[Backend, ...] = ("numexpr", "numba")
