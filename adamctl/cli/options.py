@@ -65,7 +65,9 @@ def experiment_options(command: CommandT) -> CommandT:
     return command
 
 
-def load(experiment: str, settings: tuple[str, ...], data: tuple[str, ...], flags: Mapping[str, Any]) -> LoadedExperiment:
+def load(
+    experiment: str, settings: tuple[str, ...], data: tuple[str, ...], flags: Mapping[str, Any]
+) -> LoadedExperiment:
     """Loads an experiment with what the command line and the environment say.
 
     Raises:

@@ -22,7 +22,7 @@ _PATH = click.Path(path_type=Path)
 _ENVIRONMENT = {"data": "ADAMCTL_DATA"}
 
 
-def common_parameters() -> list[click.Parameter]:
+def common_parameters(default_port: int = 0) -> list[click.Parameter]:
     """Returns the flags of `adamctl.roles.process.CommonOptions`, under the names of its fields."""
     options: list[tuple[list[str], dict[str, Any]]] = [
         (
@@ -116,7 +116,7 @@ def role_group(name: str) -> click.Group:
 def start_command(role: Role) -> click.Command:
     """Returns `start` with the flags of every role and those of this one."""
     own = {option.name.replace("-", "_") for option in role.options}
-    common = [parameter for parameter in common_parameters() if parameter.name not in own]
+    common = [parameter for parameter in common_parameters(role.default_port) if parameter.name not in own]
     common_names = {parameter.name for parameter in common}
 
     def start(**values: Any) -> int:

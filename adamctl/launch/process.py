@@ -65,6 +65,7 @@ class RoleProcess:
         self.log = log
         self.ready: dict[str, Any] | None = None
         self._report = b""
+        self._killed = False
         self._ready_fd, ready_write = os.pipe()
         os.set_blocking(self._ready_fd, False)
         try:
@@ -115,9 +116,14 @@ class RoleProcess:
                 self._process.terminate()
 
     def kill(self) -> None:
-        """Ends the role and whatever it started, at once, and reaps it."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        """Ends the role and whatever it started, at once, and reaps it.
+
+        Its process group's number may be somebody else's later, so this is done once.
+        """
+        if not self._killed:
+            self._killed = True
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def close(self) -> None:

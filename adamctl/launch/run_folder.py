@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 from adamctl.config.check import suggestion
 from adamctl.errors import ConfigurationError
 
 DEFAULT_BASE = Path("runs")
 EXPERIMENT = "experiment.toml"
-METRICS = "metrics.jsonl"
 LOGS = "logs"
 CHECKPOINTS = "checkpoints"
-SUMMARY = "summary.json"
 _ATTEMPTS_MAX = 1000
 
 
@@ -59,30 +55,10 @@ def find_run(run: str, base: Path = DEFAULT_BASE) -> Path:
     raise ConfigurationError(f"no run {run!r}.{suggestion(run, names)}{known}")
 
 
-def newest_run_with_checkpoint(base: Path, name: str) -> Path | None:
-    """Returns the newest run of an experiment that has a finished checkpoint."""
-    for number in sorted(_numbers(base / name), reverse=True):
-        folder = base / name / f"{number:03d}"
-        if checkpoints(folder):
-            return folder
-    return None
-
-
 def checkpoints(folder: Path) -> list[Path]:
     """Returns the finished checkpoints of a run, oldest first; one without its manifest is not finished."""
     found = (folder / CHECKPOINTS).glob("*/manifest.json")
     return sorted((manifest.parent for manifest in found), key=lambda path: path.name)
-
-
-def append_metrics(folder: Path, values: dict[str, Any]) -> None:
-    """Adds one line to `metrics.jsonl`."""
-    with (folder / METRICS).open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(values) + "\n")
-
-
-def write_summary(folder: Path, values: dict[str, Any]) -> None:
-    """Writes `summary.json`."""
-    (folder / SUMMARY).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
 def _numbers(folder: Path) -> list[int]:

@@ -18,14 +18,16 @@ from typing import TypeAlias
 WORKER_RESTARTS_MAX = 3
 """How often one worker is started again in a run."""
 
-EXIT_CONFIGURATION = 2
+_NOT_RETRIED = frozenset({0, 2})
+"""Exit statuses of a worker that was told to leave, and of one whose configuration is wrong."""
 
 
 @dataclass(frozen=True)
 class Restart:
-    """Start this worker again."""
+    """Start this worker again; `reason` says what happened to it."""
 
     node: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -103,11 +105,12 @@ class Supervision:
             return self._fail(end, reason, end.exit_code or max(end.status, 1))
         self._serving.discard(end.node)
         if self._roles[end.node] != "worker":
-            return self._fail(end, reason, 1)
-        retry = end.status != EXIT_CONFIGURATION and self._restarts[end.node] < self._restarts_max
+            told = self._roles[end.node] == "coordinator" and end.status > 0  # its code says what kind of failure
+            return self._fail(end, reason, end.status if told else 1)
+        retry = end.status not in _NOT_RETRIED and self._restarts[end.node] < self._restarts_max
         if retry:
             self._restarts[end.node] += 1
-            return Restart(end.node)
+            return Restart(end.node, reason)
         self._gone.add(end.node)
         others = [node for node, role in self._roles.items() if role == "worker" and node not in self._gone]
         if others:

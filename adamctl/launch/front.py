@@ -1,0 +1,231 @@
+"""The front of a run: starts roles, follows the coordinator, passes interrupts on, ends everything.
+
+Three activities run side by side: one watches processes, one follows the coordinator's progress, one waits for a
+signal. Whichever comes to an end first decides how the run ends; then every role is ended, whatever happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from adamctl.errors import AdamctlError, RemoteError, RunFailedError, UnreachableError
+from adamctl.launch.failure import first_cause
+from adamctl.launch.roles import POLL_S, LocalRoles
+from adamctl.launch.supervision import Fail, Note, Restart, Supervision
+from adamctl.live.reporter import Reporter
+from adamctl.live.view import ProcessReading
+from adamctl.net.handshake import make_hello
+from adamctl.net.transport import Transport
+from adamctl.roles.coordinator.client import CoordinatorClient
+from adamctl.roles.coordinator.progress import RunProgress
+
+FOLLOW_INTERVAL_S = 0.25
+FIRST_WAIT_NOTE_S = 2.0
+WAIT_NOTE_INTERVAL_S = 10.0
+START_DEADLINE_S = 180.0
+"""The first start on a machine compiles kernels."""
+STOP_DEADLINE_S = 20.0
+FAILED_GRACE_S = 2.0
+CONNECT_DEADLINE_S = 10.0
+_CLEAR_BY_THEMSELVES = frozenset({2, 5})
+"""Exit codes whose message needs no log beside it: wrong configuration, damaged data."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. `progress` is the last that was seen; `signal` is the one that ended it, or 0."""
+
+    progress: RunProgress | None
+    exit_code: int
+    message: str = ""
+    signal: int = 0
+
+
+class Front:
+    """One run. `run` is called once, from the main thread's event loop."""
+
+    def __init__(
+        self,
+        roles: LocalRoles,
+        supervision: Supervision,
+        coordinator: str,
+        transport: Transport,
+        reporter: Reporter,
+        token: str = "",
+        read: Callable[[Mapping[str, int]], Mapping[str, ProcessReading]] = lambda pids: {},
+        on_serving: Callable[[str, Sequence[str]], None] = lambda node, addresses: None,
+    ) -> None:
+        """`coordinator` is its node; `read` gives readings of processes; `on_serving` hears of roles' addresses."""
+        self._roles = roles
+        self._supervision = supervision
+        self._coordinator = coordinator
+        self._transport = transport
+        self._reporter = reporter
+        self._token = token
+        self._read = read
+        self._on_serving = on_serving
+        self._serving: asyncio.Future[tuple[str, ...]] | None = None
+        self._client: CoordinatorClient | None = None
+        self._progress: RunProgress | None = None
+        self._signals: list[int] = []
+        self._interrupted = asyncio.Event()
+
+    async def run(self) -> Outcome:
+        """Runs to the end and leaves no process behind.
+
+        Raises:
+            RunFailedError: a process could not be started.
+        """
+        loop = asyncio.get_running_loop()
+        self._serving = loop.create_future()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal, number)
+        tasks: list[asyncio.Task[Outcome]] = []
+        try:
+            self._roles.start()
+            tasks = [asyncio.ensure_future(activity) for activity in (self._watch(), self._follow(), self._interrupt())]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            outcome = next(task for task in tasks if task.done()).result()
+        finally:
+            self._supervision.end()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._end_roles()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+        if self._signals and not outcome.signal:
+            return Outcome(outcome.progress, 128 + self._signals[0], outcome.message, self._signals[0])
+        return outcome
+
+    # --- signals ----------------------------------------------------------------------------------------------------
+
+    def _on_signal(self, number: int) -> None:
+        self._signals.append(number)
+        self._interrupted.set()
+        if len(self._signals) > 1:
+            self._supervision.end()
+            self._roles.kill()
+
+    async def _interrupt(self) -> Outcome:
+        """Waits for a signal, then for the coordinator's last checkpoint."""
+        await self._interrupted.wait()
+        self._supervision.end()
+        name = signal.Signals(self._signals[0]).name
+        if self._client is not None and (self._progress is None or not self._progress.final):
+            self._reporter.note(f"{name}: stopping with a checkpoint; once more to end at once")
+            with suppress(AdamctlError, asyncio.TimeoutError):
+                await asyncio.wait_for(self._stop_run(name), STOP_DEADLINE_S)
+        return Outcome(self._progress, 128 + self._signals[0], signal=self._signals[0])
+
+    async def _stop_run(self, name: str) -> None:
+        assert self._client is not None
+        with suppress(RemoteError):  # it has just ended
+            await self._client.stop(f"interrupted by {name}", checkpoint=True)
+        while len(self._signals) < 2:
+            self._progress = await self._client.status()
+            if self._progress.final:
+                return
+            await asyncio.sleep(POLL_S)
+
+    # --- processes --------------------------------------------------------------------------------------------------
+
+    async def _watch(self) -> Outcome:
+        """Watches processes; returns when one's end is the end of the run."""
+        started_s = time.monotonic()
+        note_s = started_s + FIRST_WAIT_NOTE_S
+        while True:
+            for node, addresses in self._roles.newly_serving():
+                self._supervision.serves(node)
+                self._on_serving(node, addresses)
+                if node == self._coordinator and self._serving is not None and not self._serving.done():
+                    self._serving.set_result(addresses)
+            for decision in self._supervision.ended(self._roles.newly_ended()):
+                if isinstance(decision, Fail):
+                    return await self._failed(decision)
+                if isinstance(decision, Restart):
+                    self._reporter.note(f"{decision.node} ended: {decision.reason}; starting it again")
+                    self._roles.start_one(decision.node)
+                elif isinstance(decision, Note):
+                    self._reporter.note(decision.text)
+            waiting = self._supervision.waiting_for
+            now_s = time.monotonic()
+            if waiting and now_s >= note_s:
+                note_s = now_s + WAIT_NOTE_INTERVAL_S
+                since = f"since {now_s - started_s:.0f} s; logs in {self._roles.log(waiting[0]).parent}"
+                self._reporter.note(f"waiting for {', '.join(waiting)} to start, {since}")
+            if waiting and now_s - started_s > START_DEADLINE_S and self._client is None:
+                raise UnreachableError(f"{', '.join(waiting)} did not start within {START_DEADLINE_S:.0f} s")
+            await asyncio.sleep(POLL_S)
+
+    async def _failed(self, fail: Fail) -> Outcome:
+        """Ends the roles, so that logs are whole, and words the first cause."""
+        await self._roles.stop(FAILED_GRACE_S)
+        return Outcome(self._progress, fail.exit_code, self._cause(fail.node, fail.reason, fail.exit_code))
+
+    def _cause(self, node: str, reason: str, exit_code: int) -> str:
+        if exit_code in _CLEAR_BY_THEMSELVES:
+            return f"{node}: {reason}"
+        return first_cause(self._roles.role(node), node, reason, self._roles.log(node))
+
+    async def _end_roles(self) -> None:
+        try:
+            if self._client is not None:
+                with suppress(AdamctlError):
+                    await self._client.close()
+            if len(self._signals) < 2:
+                await self._roles.stop()
+        finally:
+            self._roles.kill()
+
+    # --- the coordinator --------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> Outcome:
+        """Shows the coordinator's progress; returns when the run is over."""
+        assert self._serving is not None
+        addresses = await self._serving
+        hello = make_hello("front", f"front-{self._coordinator}", 0, self._token)
+        self._client = await CoordinatorClient.connect(
+            self._transport, _nearest(addresses), hello, deadline_s=CONNECT_DEADLINE_S
+        )
+        try:
+            while True:
+                self._progress = await self._client.status()
+                self._reporter.show(self._progress, self._read(self._roles.pids()))
+                if self._progress.final:
+                    return await self._ended(self._progress)
+                await asyncio.sleep(FOLLOW_INTERVAL_S)
+        except UnreachableError as error:
+            await asyncio.sleep(2 * FAILED_GRACE_S)  # its process has ended, as `_watch` is about to find
+            raise RunFailedError(f"the coordinator {self._coordinator} no longer answers: {error}") from error
+
+    async def _ended(self, progress: RunProgress) -> Outcome:
+        self._supervision.end()
+        if progress.state == "ended":
+            return Outcome(progress, 0)
+        exit_code = await self._coordinator_exit_code() or 1
+        if progress.state == "failed":
+            return Outcome(progress, exit_code, self._cause(self._coordinator, progress.failure, exit_code))
+        return Outcome(progress, exit_code, f"the run was stopped: {progress.failure}")
+
+    async def _coordinator_exit_code(self) -> int:
+        """Returns what the coordinator exits with, which tells configuration from other failures; 0 if it stays."""
+        until_s = time.monotonic() + FAILED_GRACE_S
+        while time.monotonic() < until_s:
+            self._roles.newly_ended()
+            end = self._roles.ends.get(self._coordinator)
+            if end is not None:
+                return max(end.exit_code or end.status, 0)
+            await asyncio.sleep(POLL_S)
+        return 0
+
+
+def _nearest(addresses: Sequence[str]) -> tuple[str, ...]:
+    """Returns Unix sockets first: the coordinator is on this machine."""
+    return tuple(sorted(addresses, key=lambda address: not address.startswith("unix:")))
+

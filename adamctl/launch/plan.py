@@ -1,0 +1,59 @@
+"""Which processes a run needs and how each is started: a pure function of the experiment and of where things are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from adamctl.config.experiment import Experiment
+from adamctl.launch.process import RoleCommand
+
+CONTROLLER = "controller"
+COORDINATOR = "coordinator"
+CLIENT_DEADLINE_S = 60.0
+
+
+def local_roles(
+    experiment: Experiment, experiment_file: Path, run_folder: Path, private_folder: Path, cores: int, resume: str
+) -> tuple[RoleCommand, ...]:
+    """Returns every role of a run on this machine, in the order they are started.
+
+    Args:
+        experiment: what to run; `cluster` says how many of each role.
+        experiment_file: the same, as the coordinator reads it.
+        run_folder: for checkpoints, metrics and the summary.
+        private_folder: for Unix sockets and the controller's store; its path is short and nobody else's. The controller
+            is found at a socket in it whose name is known before it runs, so that all roles can start at once.
+        cores: of this machine, shared by the workers' threads.
+        resume: `auto`, `none` or a path.
+    """
+    cluster = experiment.cluster
+    common = ("--socket-folder", str(private_folder))
+    member = ("--controller", controller_address(private_folder), *common)
+    threads = max(cores // cluster.workers, 1) if cluster.threads == "auto" else cluster.threads
+    commands = [
+        RoleCommand("controller", CONTROLLER, ("--dir", str(private_folder / "controller"), "--port", "0", *common)),
+        coordinator_role(experiment_file, run_folder, resume, (*member, "--job", experiment.name), COORDINATOR),
+    ]
+    apply_threads = () if cluster.apply_threads == "auto" else ("--apply-threads", str(cluster.apply_threads))
+    commands += [
+        RoleCommand("worker", f"worker-{number}", ("--threads", str(threads), *member))
+        for number in range(1, cluster.workers + 1)
+    ]
+    commands += [
+        RoleCommand("ps", f"ps-{number}", (*apply_threads, *member)) for number in range(1, cluster.ps + 1)
+    ]
+    commands += [RoleCommand("data", f"data-{number}", member) for number in range(1, cluster.data + 1)]
+    return tuple(commands)
+
+
+def coordinator_role(
+    experiment_file: Path, run_folder: Path, resume: str, arguments: tuple[str, ...], node: str
+) -> RoleCommand:
+    """Returns the coordinator of a run, here or on a cluster that is there already."""
+    own = ("--experiment", str(experiment_file), "--run-dir", str(run_folder), "--resume", resume)
+    return RoleCommand("coordinator", node, (*own, *arguments))
+
+
+def controller_address(private_folder: Path) -> str:
+    """Returns where the controller of a run on this machine is reached (`adamctl.roles.process` names the socket)."""
+    return f"unix://{private_folder / CONTROLLER}.s"

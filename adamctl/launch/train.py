@@ -1,0 +1,120 @@
+"""`train` without its flags: one run, with roles of its own on this machine or on a cluster that is there already."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from adamctl.config.experiment import Experiment
+from adamctl.config.resolved import write_resolved
+from adamctl.launch.front import Front, Outcome
+from adamctl.launch.plan import CONTROLLER, COORDINATOR, coordinator_role, local_roles
+from adamctl.launch.process import RoleCommand
+from adamctl.launch.roles import LocalRoles
+from adamctl.launch.run_folder import LOGS, create_run_folder
+from adamctl.launch.supervision import Supervision
+from adamctl.live.reporter import Reporter
+from adamctl.live.view import ProcessReading
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """How to run, besides the experiment.
+
+    Attributes:
+        join: controllers of a running cluster; empty: every role is started here.
+        resume: `auto`, `none` or the path of a checkpoint or run folder.
+        runs: folder of run folders.
+        environment: of this process, passed on to roles.
+        token: the cluster's secret.
+        readings: whether the reporter shows processor time and memory of processes.
+    """
+
+    join: tuple[str, ...]
+    resume: str
+    runs: Path
+    environment: Mapping[str, str]
+    token: str = ""
+    readings: bool = False
+
+
+def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> tuple[Outcome, Path]:
+    """Runs an experiment to its end and returns how it ended and its run folder. Blocks; call it in the main thread.
+
+    Raises:
+        ConfigurationError: the run folder cannot be made.
+        RunFailedError: a process cannot be started, or the coordinator falls silent.
+        UnreachableError: a role does not start in time.
+    """
+    folder = create_run_folder(options.runs, experiment.name)
+    file = write_resolved(experiment, folder)
+    private_folder = Path(tempfile.mkdtemp(prefix="adamctl-", dir=_short_temporary_folder()))
+    try:
+        if options.join:
+            common = ("--socket-folder", str(private_folder))
+            controllers = tuple(part for address in options.join for part in ("--controller", address))
+            node = f"{COORDINATOR}-{experiment.name}-{os.getpid()}"
+            commands: Sequence[RoleCommand] = (
+                coordinator_role(file.absolute(), folder.absolute(), options.resume, (*controllers, *common), node),
+            )
+        else:
+            node = COORDINATOR
+            commands = local_roles(
+                experiment, file.absolute(), folder.absolute(), private_folder, available_cores(), options.resume
+            )
+        roles = LocalRoles(commands, folder / LOGS, options.environment)
+        front = _front(roles, commands, node, options, reporter)
+        return _run(front), folder
+    finally:
+        shutil.rmtree(private_folder, ignore_errors=True)
+
+
+def available_cores() -> int:
+    """Returns how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _run(front: Front) -> Outcome:
+    from adamctl.net import loop
+
+    return loop.run(front.run())
+
+
+def _front(
+    roles: LocalRoles, commands: Sequence[RoleCommand], node: str, options: TrainOptions, reporter: Reporter
+) -> Front:
+    from adamctl.net.stream import StreamTransport
+
+    def on_serving(served: str, addresses: Sequence[str]) -> None:
+        reachable = [address for address in addresses if address.startswith("tcp://")]
+        if served == CONTROLLER and reachable:
+            reporter.note(f"watch it with: adamctl top --controller {reachable[0].removeprefix('tcp://')}")
+
+    return Front(
+        roles,
+        Supervision({command.node: command.role for command in commands}),
+        node,
+        StreamTransport(),
+        reporter,
+        options.token,
+        _reader() if options.readings else lambda pids: {},
+        on_serving,
+    )
+
+
+def _reader() -> Callable[[Mapping[str, int]], Mapping[str, ProcessReading]]:
+    from adamctl.launch.readings import Readings
+
+    readings = Readings()
+    return lambda pids: readings.read(pids, time.monotonic())
+
+
+def _short_temporary_folder() -> str:
+    """Returns the temporary folder, or /tmp where its path is too long for Unix sockets in it."""
+    folder = tempfile.gettempdir()
+    return folder if len(os.fsencode(folder)) <= 60 else "/tmp"
