@@ -195,7 +195,8 @@ class DataClient:
     ) -> Batch:
         """Reads examples [start, stop) of a split in the order of a pass (FILE_ORDER: of the files).
 
-        `data` is what `open` returned, or its name. With `into`, they are received straight into these arrays. A range too long for one reply is read in parts.
+        `data` is what `open` returned, or its name. With `into`, examples are received straight into these arrays. A
+        range too long for one reply is read in parts.
 
         Raises:
             DamagedDataError: a file cannot be decoded; the message names it.

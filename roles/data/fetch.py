@@ -136,7 +136,8 @@ def _fetch_file(
         raise DamagedDataError(f"{file.name}: no mirror gave the right file; nothing was replaced\n{lines}")
     lines = "\n".join(reasons)
     raise UnreachableError(
-        f"{file.name} could not be downloaded; run the command again to go on, or give another place with --url\n{lines}"
+        f"{file.name} could not be downloaded; run the command again to go on, or name another place with --url\n"
+        f"{lines}"
     )
 
 

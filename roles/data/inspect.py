@@ -28,9 +28,9 @@ def inspect(
             images, whose sizes differ, are then seen scaled to 64 x 64 and their sizes are given as well).
 
     Returns:
-        `schema_version, format, source, path, shape, dtype, stored_bytes, decoded_bytes, classes` (names), and `splits`:
-        for train and test `examples, classes` (name -> count), `min, max, mean, std` of the unscaled values; for folders
-        of images also `sizes`, [lowest, highest] height and width.
+        `schema_version, format, source, path, shape, dtype, stored_bytes, decoded_bytes, classes` (names), and
+        `splits`: for train and test `examples, classes` (name -> count), `min, max, mean, std` of the unscaled values;
+        for folders of images also `sizes`, [lowest, highest] height and width, and `grey`, how many have no colour.
 
     Raises:
         ConfigurationError, DamagedDataError: as the readers do.

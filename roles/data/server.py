@@ -23,7 +23,7 @@ from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import DataOpenReply, DataOpenRequest, DataReadReply, DataReadRequest
 
 if TYPE_CHECKING:
-    from adamctl.roles.driver import RoleContext
+    from adamctl.roles.context import RoleContext
 
 _OPENING_THREADS: Final = 2
 _OPENING_MAX: Final = 64

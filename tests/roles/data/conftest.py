@@ -1,0 +1,71 @@
+"""Small data sets on disk, and the real ones where ADAMCTL_DATA names them."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data_examples import idx_bytes, pattern
+
+
+@pytest.fixture
+def idx_folder(tmp_path: Path) -> Callable[..., Path]:
+    """Returns a function that writes an IDX folder of `train` and `test` images called `name`."""
+
+    def write(name: str = "tiny", train: int = 50, test: int = 20, side: int = 4, compress: bool = True) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        for prefix, images in (("train", pattern(train, side)), ("t10k", pattern(test, side, 100))):
+            labels = (images[:, 0, 0] % 10).astype(np.uint8)
+            for stem, values in (("images-idx3-ubyte", images), ("labels-idx1-ubyte", labels)):
+                content = idx_bytes(values)
+                path = folder / f"{prefix}-{stem}{'.gz' if compress else ''}"
+                path.write_bytes(gzip.compress(content) if compress else content)
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def image_folder(tmp_path: Path) -> Callable[..., Path]:
+    """Returns a function that writes `examples` PNG files of each class into a folder; every pixel is 10 x its number."""
+    image_module = pytest.importorskip("PIL.Image", reason="needs the image extra")
+
+    def write(name: str = "images", classes: tuple[str, ...] = ("cat", "dog"), examples: int = 12) -> Path:
+        folder = tmp_path / name
+        for class_name in classes:
+            (folder / class_name).mkdir(parents=True)
+            for number in range(examples):
+                image = image_module.new("RGB", (9, 6), (10 * number, 10 * number, 10 * number))
+                image.save(folder / class_name / f"{number:03d}.png")
+        return folder
+
+    return write
+
+
+def _real_data(name: str) -> Path:
+    root = os.environ.get("ADAMCTL_DATA")
+    if not root:
+        pytest.skip("ADAMCTL_DATA does not name a folder with real data")
+    folder = Path(root) / name
+    if not folder.exists():
+        pytest.skip(f"the folder that ADAMCTL_DATA names has no {name}")
+    return folder
+
+
+@pytest.fixture
+def mnist() -> Path:
+    return _real_data("mnist")
+
+
+@pytest.fixture
+def caltech(tmp_path: Path) -> Path:
+    pytest.importorskip("PIL.Image", reason="needs the image extra")
+    with tarfile.open(_real_data("caltech-10") / "caltech-10.tar") as archive:
+        archive.extractall(tmp_path / "caltech", filter="data")
+    return tmp_path / "caltech"

@@ -1,0 +1,79 @@
+"""Archives of arrays: two sets of names, nothing unpickled, damage named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.roles.data.readers.npz import open_npz
+
+IMAGES = np.arange(6 * 2 * 3, dtype=np.uint8).reshape(6, 2, 3)
+LABELS = np.array([0, 1, 2, 0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    "keys", [("x_train", "y_train", "x_test", "y_test"), ("images", "labels", "test_images", "test_labels")]
+)
+def test_both_sets_of_names_are_read(tmp_path: Path, keys: tuple[str, ...]) -> None:
+    path = tmp_path / "data.npz"
+    np.savez_compressed(path, **dict(zip(keys, (IMAGES, LABELS, IMAGES[:2], LABELS[:2, None]), strict=True)))
+    source = open_npz(path, (2, 3, 1))
+    assert source.dtype == np.uint8 and source.value_max == 255 and source.classes == ("0", "1", "2")
+    out = np.empty((2, 2, 3, 1), np.float32)
+    source.load("train", np.array([5, 0]), out)
+    np.testing.assert_array_equal(out.reshape(2, 2, 3), IMAGES[[5, 0]])
+
+
+def test_floats_stay_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    images = np.linspace(-1, 1, 12).reshape(4, 3)
+    np.savez(path, x_train=images, y_train=[0, 1, 0, 1], x_test=images, y_test=[0, 1, 0, 1])
+    source = open_npz(path, (3,))
+    assert source.dtype == np.float32 and source.value_max == 1
+
+
+def test_objects_are_never_unpickled(tmp_path: Path) -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple[object, ...]:
+            return (Path.touch, (tmp_path / "exploded",))
+
+    path = tmp_path / "evil.npz"
+    np.savez(path, x_train=np.array([Bomb()]), y_train=LABELS, x_test=IMAGES, y_test=LABELS)
+    with pytest.raises(DamagedDataError):
+        open_npz(path)
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_missing_arrays_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    np.savez(path, x_train=IMAGES, other=LABELS)
+    with pytest.raises(ConfigurationError, match=r"y_train.*found x_train, other"):
+        open_npz(path)
+
+
+def test_a_cut_archive_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    np.savez_compressed(path, x_train=IMAGES, y_train=LABELS, x_test=IMAGES, y_test=LABELS)
+    content = path.read_bytes()
+    for length in range(0, len(content), 37):
+        path.write_bytes(content[:length])
+        with pytest.raises(DamagedDataError, match=r"data\.npz"):
+            open_npz(path)
+
+
+def test_garbage_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    path.write_bytes(b"not an archive at all")
+    with pytest.raises(DamagedDataError):
+        open_npz(path)
+
+
+@pytest.mark.parametrize("labels", [LABELS[:5], LABELS.astype(np.float64), LABELS - 1])
+def test_labels_must_be_one_whole_number_from_zero_each(tmp_path: Path, labels: np.ndarray) -> None:
+    path = tmp_path / "data.npz"
+    np.savez(path, x_train=IMAGES, y_train=labels, x_test=IMAGES, y_test=LABELS)
+    with pytest.raises(DamagedDataError):
+        open_npz(path)
