@@ -1,0 +1,151 @@
+"""`fit`: what `adamctl train` does, for a model and data given in Python."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from adamctl.config.check import cross_problems
+from adamctl.config.experiment import ClusterConfig, DataConfig, Experiment, OptimizerConfig, TrainConfig
+from adamctl.errors import ConfigurationError, RunFailedError
+from adamctl.kernels.network import Network
+from adamctl.launch.run_folder import checkpoints
+from adamctl.launch.train import TrainOptions, train
+from adamctl.live.reporter import choose_reporter
+from adamctl.model.description import Model
+from adamctl.roles.ps.client import load_parameters
+
+Arrays = tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run.
+
+    Attributes:
+        folder: the run folder: resolved experiment, metrics, logs, checkpoints.
+        result: "Numbers programs read": test_top1, best_test_top1, train_seconds, images_per_s, time_to and others.
+        model: what was trained.
+    """
+
+    folder: Path
+    result: Mapping[str, Any]
+    model: Model
+
+    def parameters(self) -> dict[str, NDArray[np.float32]]:
+        """Returns the arrays of the last checkpoint by name.
+
+        Raises:
+            RunFailedError: the run ended before it wrote one.
+            DamagedDataError: a file is not what its checksum says.
+        """
+        finished = checkpoints(self.folder)
+        if not finished:
+            raise RunFailedError(f"{self.folder} holds no checkpoint: the run ended before it wrote one")
+        return load_parameters(finished[-1])
+
+    def predict(self, examples: ArrayLike) -> NDArray[np.float32]:
+        """Returns the outputs [n, units] for examples [n, *input shape], scaled as they were for training."""
+        images = np.ascontiguousarray(examples, np.float32)
+        network = Network(self.model, max(len(images), 1))
+        flat = np.zeros(network.flat_size, np.float32)
+        stored = self.parameters()
+        for tensor, view in zip(network.tensors, network.views(flat), strict=True):
+            view[...] = stored[tensor.name]
+        return np.array(network.predict(network.context(0, training=False), flat, images))
+
+
+def fit(
+    model: Model,
+    data: str | Path | DataConfig | Arrays,
+    *,
+    optimizer: OptimizerConfig | None = None,
+    name: str = "run",
+    passes: int = 10,
+    batch: int = 32,
+    workers: int = 1,
+    threads: int | Literal["auto"] = "auto",
+    ps: int = 1,
+    seed: int = 7,
+    target: float | None = None,
+    search: Sequence[str | Path] = (),
+    resume: str | Path = "none",
+    runs: str | Path = "runs",
+    quiet: bool = False,
+    **train_options: Any,
+) -> Run:
+    """Trains a model with roles of its own on this machine and returns the finished run. Call it in the main thread.
+
+    Args:
+        model: from `Sequential`, or a `Model`.
+        data: `digits`; a bare name such as `mnist`, looked up in `search` and ADAMCTL_DATA; a path to IDX files, an
+            npz file or folders of images; a `DataConfig`; or arrays (x_train, y_train, x_test, y_test).
+        optimizer: `SGD`, `Momentum` or `Adagrad`; default SGD(0.05).
+        passes, batch, target: see `TrainConfig`; its other fields may be given by name.
+        workers, threads, ps: see `ClusterConfig`.
+        resume: `auto`, `none`, or a checkpoint or run folder.
+        runs: folder in which the run gets its own.
+        quiet: show nothing while it trains.
+
+    Raises:
+        ConfigurationError: a value is wrong.
+        RunFailedError: the run ended without a result; the first cause is in the message.
+        KeyboardInterrupt: after an interrupt, when a checkpoint was written and every role has ended.
+    """
+    with ExitStack() as stack:
+        experiment = Experiment(
+            name=name,
+            model=model,
+            seed=seed,
+            data=_data_config(data, search, stack),
+            optimizer=optimizer or OptimizerConfig(),
+            train=TrainConfig(passes=passes, batch=batch, target=target, **train_options),
+            cluster=ClusterConfig(workers=workers, threads=threads, ps=ps),
+        )
+        problems = cross_problems(experiment)
+        if problems:
+            raise ConfigurationError("; ".join(str(problem) for problem in problems))
+        stream = stack.enter_context(open(os.devnull, "w")) if quiet else sys.stderr
+        reporter = choose_reporter(stream, plain=quiet)
+        options = TrainOptions((), str(resume), Path(runs), dict(os.environ), readings=not quiet)
+        try:
+            outcome, folder = train(experiment, options, reporter)
+        finally:
+            reporter.close()
+    if outcome.signal:
+        raise KeyboardInterrupt
+    if outcome.exit_code or outcome.progress is None or outcome.progress.result is None:
+        raise RunFailedError(outcome.message or f"the run ended without a result; see {folder}")
+    return Run(folder, outcome.progress.result, model)
+
+
+def _data_config(data: str | Path | DataConfig | Arrays, search: Sequence[str | Path], stack: ExitStack) -> DataConfig:
+    if isinstance(data, DataConfig):
+        return data
+    folders = (*map(str, search), *filter(None, os.environ.get("ADAMCTL_DATA", "").split(os.pathsep)))
+    if isinstance(data, tuple):
+        if len(data) != 4:
+            raise ConfigurationError(f"data: expected arrays (x_train, y_train, x_test, y_test); found {len(data)}")
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="adamctl-arrays-"))
+        path = Path(folder) / "arrays.npz"
+        names = ("x_train", "y_train", "x_test", "y_test")
+        np.savez(path, **{key: np.asarray(array) for key, array in zip(names, data, strict=True)})  # type: ignore[arg-type]
+        return DataConfig(format="npz", source=str(path), scale="none", search=folders)
+    path = Path(data)
+    if str(data) == "digits":
+        return DataConfig()
+    if path.suffix == ".npz":
+        return DataConfig(format="npz", source=str(path.absolute()), search=folders)
+    if path.is_dir() and not any(path.glob("*idx*ubyte*")):
+        return DataConfig(format="imagefolder", source=str(path.absolute()), search=folders)
+    source = str(path.absolute()) if path.exists() else str(data)
+    return DataConfig(format="idx", source=source, search=folders)
