@@ -70,7 +70,7 @@ class Client:
     def judge(self, sequence: int) -> Verdict:
         if sequence == self.accepted + 1:
             return Verdict.NEXT
-        if sequence > self.accepted:
+        if sequence > self.accepted or sequence < 1:
             return Verdict.GAP
         return Verdict.DONE if sequence <= self.done else Verdict.QUEUED
 

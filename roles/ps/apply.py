@@ -1,0 +1,244 @@
+"""Applies batches to shards, off the event loop, in threads that each own a stripe of shards (Adam 3.3.1).
+
+A batch is everything that waited for a shard. Gradients are applied block by block while the block is in cache; factors
+of adjacent shards become one product.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from adamctl.kernels.finite import all_finite
+from adamctl.kernels.operation import Array
+from adamctl.kernels.rules.factors import gradient_rows
+from adamctl.kernels.rules.rule import Rule
+from adamctl.roles.ps.core_instructions import Apply
+from adamctl.roles.ps.core_shard import Batch, Source, Update
+from adamctl.wire.constants import ErrorCode, UpdateKind
+
+BLOCK = 1 << 15  # elements: several updates are applied to one block of a shard before the next block
+PRODUCT_BYTES_MAX = 4 << 20  # of one product of factors, unless one shard alone is larger
+
+log = logging.getLogger(__name__)
+
+
+class Applier:
+    """What one apply thread does with batches; also usable without a thread."""
+
+    def __init__(self) -> None:
+        self._product = np.empty(0, np.float32)
+
+    def apply(self, rule: Rule, batches: list[Batch]) -> None:
+        """Carries out batches of one job: sets each update's code, each batch's `applied`, `target`, `new_state`."""
+        position = 0
+        while position < len(batches):
+            batch = batches[position]
+            if any(_is_factors(update) for update in batch.updates):
+                stop = _group_stop(batches, position)
+                self._apply_group(rule, batches[position:stop])
+                position = stop
+            else:
+                _apply_alone(rule, batch)
+                position += 1
+
+    def _apply_group(self, rule: Rule, group: list[Batch]) -> None:
+        """Adjacent shards whose updates come from the same sources: one product per update for all of them."""
+        first, last = group[0].shard, group[-1].shard
+        prepared = [_Prepared(batch) for batch in group]
+        for number, shared in enumerate(group[0].updates):
+            product: Array | None = None
+            if _is_factors(shared) and any(not batch.updates[number].code for batch in group):
+                product = self._multiply(shared.source, first.row_start, last.row_stop, first.row_size)
+            for batch, work in zip(group, prepared, strict=True):
+                update = batch.updates[number]
+                if update.code:
+                    continue
+                if not _is_factors(shared):
+                    gradient = _gradient(update, batch)
+                elif product is None:
+                    update.code, update.message = ErrorCode.NOT_FINITE, "the factors hold NaN or infinite values"
+                    continue
+                else:
+                    start = (batch.shard.row_start - first.row_start) * first.row_size
+                    gradient = product[start : start + batch.shard.size]
+                if gradient is not None:
+                    work.apply(rule, gradient, update.push.learning_rate)
+        for work in prepared:
+            work.finish()
+
+    def _multiply(self, source: Source | None, row_start: int, row_stop: int, row_size: int) -> Array | None:
+        """Returns the gradient of some rows as a flat array that is valid until the next call; None if not finite."""
+        assert source is not None
+        errors, activations = _factors(source)
+        finite = source.push.finite
+        offset = source.header.activations_offset
+        if offset not in finite:
+            finite[offset] = all_finite(activations)
+        if source.finite is None:
+            source.finite = finite[offset] and all_finite(errors)
+        if not source.finite:
+            return None
+        size = (row_stop - row_start) * row_size
+        if self._product.size < size:
+            self._product = np.empty(size, np.float32)
+        product = self._product[:size]
+        first = row_start - source.header.row_start
+        gradient_rows(errors, activations, first, first + row_stop - row_start, product.reshape(-1, row_size))
+        return product
+
+
+class _Prepared:
+    """Where one batch reads and writes."""
+
+    __slots__ = ("batch", "current", "state", "target")
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        shard = batch.shard
+        self.current = self.target = shard.values.array
+        if not batch.in_place:
+            self.target = batch.target if batch.target is not None else np.empty_like(self.current)
+            batch.target = self.target
+        self.state = shard.state.arrays
+        if batch.copy_state:
+            self.state = batch.new_state = [array.copy() for array in shard.state.arrays]
+
+    def apply(self, rule: Rule, gradient: Array, learning_rate: float) -> None:
+        rule.apply(self.current, self.target, self.state, gradient, learning_rate)
+        self.current = self.target
+        self.batch.applied += 1
+
+    def finish(self) -> None:
+        if not self.batch.applied:
+            self.batch.new_state = None
+
+
+def _apply_alone(rule: Rule, batch: Batch) -> None:
+    """Gradients or deltas of one shard, one after another on each block."""
+    work = _Prepared(batch)
+    gradients = [
+        (gradient, update.push.learning_rate)
+        for update in batch.updates
+        if not update.code and (gradient := _gradient(update, batch)) is not None
+    ]
+    size = work.current.size
+    if len(gradients) <= 1 or size <= BLOCK:
+        for gradient, learning_rate in gradients:
+            work.apply(rule, gradient, learning_rate)
+    else:
+        source, target = work.current, work.target
+        for start in range(0, size, BLOCK):
+            block = slice(start, start + BLOCK)
+            state = [array[block] for array in work.state]
+            current = source[block]
+            for gradient, learning_rate in gradients:
+                rule.apply(current, target[block], state, gradient[block], learning_rate)
+                current = target[block]
+        batch.applied = len(gradients)
+    work.finish()
+
+
+def _gradient(update: Update, batch: Batch) -> Array | None:
+    """Returns the shard's part of a gradient or delta, or None, with the update refused, if it is not finite."""
+    source = update.source
+    assert source is not None
+    header, shard = source.header, batch.shard
+    if source.arrays is None:
+        size = (header.row_stop - header.row_start) * shard.row_size
+        source.arrays = (np.frombuffer(source.push.body, np.float32, size, header.offset),)
+    start = (shard.row_start - header.row_start) * shard.row_size
+    gradient = source.arrays[0][start : start + shard.size]
+    if not all_finite(gradient):
+        update.code, update.message = ErrorCode.NOT_FINITE, "the gradient holds NaN or infinite values"
+        return None
+    return gradient
+
+
+def _factors(source: Source) -> tuple[Array, ...]:
+    if source.arrays is None:
+        header, body = source.header, source.push.body
+        rows = header.row_stop - header.row_start
+        row_size = source.row_size
+        errors = np.frombuffer(body, np.float32, header.examples * rows, header.offset)
+        activations = np.frombuffer(body, np.float32, header.examples * row_size, header.activations_offset)
+        source.arrays = (errors.reshape(-1, rows), activations.reshape(-1, row_size))
+    return source.arrays
+
+
+def _is_factors(update: Update) -> bool:
+    return update.source is not None and update.source.header.kind == UpdateKind.FACTORS
+
+
+def _group_stop(batches: list[Batch], start: int) -> int:
+    """Returns the end of the longest run of adjacent shards with the same sources, within the product's bound."""
+    first = batches[start]
+    filled_bytes = 4 * first.shard.size
+    stop = start + 1
+    while stop < len(batches):
+        before, batch = batches[stop - 1], batches[stop]
+        adjacent = batch.shard.tensor == first.shard.tensor and batch.shard.row_start == before.shard.row_stop
+        filled_bytes += 4 * batch.shard.size
+        if not adjacent or filled_bytes > PRODUCT_BYTES_MAX or len(batch.updates) != len(first.updates):
+            break
+        if any(ours.source is not theirs.source for ours, theirs in zip(batch.updates, first.updates, strict=True)):
+            break
+        stop += 1
+    return stop
+
+
+class ApplyThreads:
+    """Threads that each work off their own queue, which holds at most one batch per shard.
+
+    Attributes:
+        busy_s: seconds each thread has worked.
+    """
+
+    def __init__(self, count: int, completed: Callable[[Apply], None]) -> None:
+        """`completed` is called on the running loop for every instruction that was carried out."""
+        self.busy_s = [0.0] * count
+        self._loop = asyncio.get_running_loop()
+        self._completed = completed
+        self._queues: list[SimpleQueue[Apply | None]] = [SimpleQueue() for _ in range(count)]
+        self._blas_limit = threadpool_limits(1, user_api="blas")
+        self._threads = [
+            threading.Thread(target=self._work, args=(number,), name=f"apply-{number}", daemon=True)
+            for number in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, instruction: Apply) -> None:
+        self._queues[instruction.thread].put(instruction)
+
+    def stop(self) -> None:
+        """Ends the threads after what is queued; waits for them a few seconds at most."""
+        for queue in self._queues:
+            queue.put(None)
+        for thread in self._threads:
+            thread.join(5.0)
+        self._blas_limit.restore_original_limits()
+
+    def _work(self, number: int) -> None:
+        queue, applier = self._queues[number], Applier()
+        while (instruction := queue.get()) is not None:
+            began = time.perf_counter()
+            try:
+                applier.apply(instruction.job.rule, instruction.batches)
+            except Exception:
+                log.exception("a batch of job %s could not be applied", instruction.job.name)
+                for update in (update for batch in instruction.batches for update in batch.updates):
+                    update.code, update.message = ErrorCode.INTERNAL, "the server failed while applying; see its log"
+            self.busy_s[number] += time.perf_counter() - began
+            try:
+                self._loop.call_soon_threadsafe(self._completed, instruction)
+            except RuntimeError:  # the loop is closed: nobody waits any more
+                return
+            del instruction

@@ -1,0 +1,74 @@
+"""Makes the shards of buckets: from the job's seed, or from a checkpoint however its tensors were cut. Blocking."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from adamctl.errors import DamagedDataError
+from adamctl.kernels.rules.rule import Rule
+from adamctl.model.initial import initial_rows
+from adamctl.model.layout import ELEMENT_BYTES, ParameterLayout
+from adamctl.roles.ps.checkpoint import Checkpoint, read_checkpoint
+from adamctl.roles.ps.core_job import ShardContent
+from adamctl.roles.ps.core_sequence import ClientMemory
+
+
+def bytes_needed(layout: ParameterLayout, buckets: Sequence[int], rule: Rule) -> int:
+    """Returns the memory that buckets take: values and rule state, without buffers for writing beside readers."""
+    elements = sum(layout.buckets[bucket].size_bytes // ELEMENT_BYTES for bucket in buckets)
+    return elements * (1 + len(rule.state_names)) * ELEMENT_BYTES
+
+
+def build_buckets(
+    layout: ParameterLayout, buckets: Sequence[int], rule: Rule, seed: int, restore: str
+) -> dict[int, list[ShardContent]]:
+    """Returns the contents of buckets by index.
+
+    Raises:
+        DamagedDataError: the checkpoint in folder `restore` is damaged, or is another model's.
+    """
+    checkpoint = _open(restore, layout, rule) if restore else None
+    contents: dict[int, list[ShardContent]] = {}
+    for bucket in buckets:
+        shards = range(layout.buckets[bucket].shard_start, layout.buckets[bucket].shard_stop)
+        contents[bucket] = [
+            _initial(layout, shard, rule, seed) if checkpoint is None else _restored(layout, shard, rule, checkpoint)
+            for shard in shards
+        ]
+    return contents
+
+
+def _initial(layout: ParameterLayout, index: int, rule: Rule, seed: int) -> ShardContent:
+    shard = layout.shards[index]
+    values = initial_rows(layout.tensors[shard.tensor], shard.tensor, shard.row_start, shard.row_stop, seed)
+    return ShardContent(index, np.ascontiguousarray(values.reshape(-1)), rule.initial_state(shard.size))
+
+
+def _open(folder: str, layout: ParameterLayout, rule: Rule) -> Checkpoint:
+    checkpoint = read_checkpoint(folder)
+    ours = [(tensor.name, tensor.shape) for tensor in layout.tensors]
+    theirs = [(tensor.name, tensor.shape) for tensor in checkpoint.tensors]
+    if ours != theirs:
+        different = next((pair for pair in zip(ours, theirs, strict=False) if pair[0] != pair[1]), (ours, theirs))
+        raise DamagedDataError(
+            f"checkpoint {folder} is of another model: expected {different[0]}, found {different[1]}; "
+            "resume with the experiment that wrote it"
+        )
+    return checkpoint
+
+
+def _restored(layout: ParameterLayout, index: int, rule: Rule, checkpoint: Checkpoint) -> ShardContent:
+    """A shard that was cut as it is now also gets its version and memory back.
+
+    Cut otherwise, it has neither: then the layout's hash differs too, so no client of before can attach. State is
+    kept if the rule is the same.
+    """
+    shard = layout.shards[index]
+    (values, *state), record = checkpoint.rows(shard.tensor, shard.row_start, shard.row_stop)
+    if checkpoint.descriptor.rule != rule.name or checkpoint.descriptor.state_names != rule.state_names:
+        state = rule.initial_state(shard.size)
+    if record is None or checkpoint.descriptor.layout_hash != layout.hash:
+        return ShardContent(index, values, state)
+    return ShardContent(index, values, state, record.counter, record.pushes, ClientMemory.restored(record.memory))

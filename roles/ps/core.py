@@ -1,0 +1,388 @@
+"""The parameter server as a pure state machine: requests and completed batches in, instructions out.
+
+Every decision is made here, on one thread. What takes long (rules, sending, files) is done elsewhere on an instruction
+and reported back as an event. A push is answered when all its parts are applied or refused (acknowledgement level
+`applied`); replication and the durable store will stand between `completed` and `_answer`.
+
+Pulls are never torn and usually not copied: the live buffer is sent itself. A batch that starts while the buffer is
+being read is applied into another one; a pull that arrives while a batch is being applied in place waits for it, and so
+gets the newest version.
+"""
+
+from __future__ import annotations
+
+from adamctl.model.layout import ELEMENT_BYTES
+from adamctl.roles.ps.core_checks import checked_source, part_problem
+from adamctl.roles.ps.core_instructions import (
+    AnswerAttach,
+    AnswerPull,
+    AnswerPush,
+    Apply,
+    Image,
+    Instruction,
+    Keep,
+    Refresh,
+    Refuse,
+)
+from adamctl.roles.ps.core_job import Job
+from adamctl.roles.ps.core_sequence import Client, ClientKey, Verdict
+from adamctl.roles.ps.core_shard import Batch, Pull, Push, Shard, Source, State, Token, Update, Values
+from adamctl.wire.constants import ErrorCode, UpdateKind
+from adamctl.wire.messages import (
+    AttachReply,
+    AttachRequest,
+    PulledPart,
+    PullReply,
+    PullRequest,
+    PushPart,
+    PushReply,
+    PushRequest,
+    PushResult,
+)
+
+UNKNOWN_JOB_GRACE_S = 10.0
+UNKNOWN_JOBS_MAX = 256
+STALENESS_ON_WIRE_MAX = 1 << 31
+
+
+class Core:
+    """All jobs of one server.
+
+    Attributes:
+        jobs: by name.
+        queued_bytes: bodies of pushes with parts not yet applied, at most `queue_bytes_max` (and one body more).
+    """
+
+    def __init__(self, threads: int, queue_bytes_max: int = 1 << 30) -> None:
+        self.threads = threads
+        self.jobs: dict[str, Job] = {}
+        self.queued_bytes = 0
+        self.queued_updates = 0
+        self._queue_bytes_max = queue_bytes_max
+        self._attached: dict[int, set[str]] = {}
+        self._unknown_since: dict[str, float] = {}
+
+    # --- attach ------------------------------------------------------------------------------------------------------
+
+    def attach(
+        self, token: Token, connection: int, client: ClientKey, request: AttachRequest, now: float
+    ) -> list[Instruction]:
+        """A client binds its connection to a job. `now` in seconds of any steady clock."""
+        job = self.jobs.get(request.job)
+        if job is None:
+            return [self._unknown(token, request.job, now)]
+        if job.failed is not None:
+            return [Refuse(token, *job.failed)]
+        if request.layout_hash != job.layout_hash:
+            return [
+                Refuse(
+                    token,
+                    ErrorCode.LAYOUT_MISMATCH,
+                    f"job {job.name!r} has parameter layout {job.layout_hash}, the client has {request.layout_hash}; "
+                    "both must run the same model on the same number of servers",
+                )
+            ]
+        if job.building:
+            what = f"job {job.name!r}: {len(job.building)} buckets are still being made"
+            return [Refuse(token, ErrorCode.NOT_READY, what)]
+        self._attached.setdefault(connection, set()).add(job.name)
+        found = ((shard.index, shard.memory.clients.get(client)) for shard in job.shards.values())
+        known = [(index, entry.accepted) for index, entry in found if entry is not None and entry.accepted]
+        epochs = {bucket.index: bucket.epoch for bucket in job.buckets.values()}
+        return [AnswerAttach(token, AttachReply(epochs), known)]
+
+    def _unknown(self, token: Token, name: str, now: float) -> Refuse:
+        if len(self._unknown_since) >= UNKNOWN_JOBS_MAX and name not in self._unknown_since:
+            self._unknown_since.pop(next(iter(self._unknown_since)))
+        since = self._unknown_since.setdefault(name, now)
+        if now - since < UNKNOWN_JOB_GRACE_S:
+            return Refuse(token, ErrorCode.NOT_READY, f"job {name!r} is not known here yet")
+        return Refuse(token, ErrorCode.UNKNOWN_JOB, f"there is no job {name!r} here")
+
+    def disconnected(self, connection: int) -> None:
+        self._attached.pop(connection, None)
+
+    def add_job(self, job: Job) -> None:
+        self.jobs[job.name] = job
+        self._unknown_since.pop(job.name, None)
+
+    def remove_job(self, name: str) -> None:
+        """Frees a job; what is being applied is finished and answered as stale."""
+        job = self.jobs.pop(name, None)
+        if job is not None:
+            for bucket in tuple(job.buckets):
+                job.drop(bucket)
+        for jobs in self._attached.values():
+            jobs.discard(name)
+
+    def _find(self, token: Token, connection: int, name: str, now: float) -> Job | Refuse:
+        job = self.jobs.get(name)
+        if job is None:
+            return self._unknown(token, name, now)
+        if name not in self._attached.get(connection, ()):
+            return Refuse(token, ErrorCode.LAYOUT_MISMATCH, f"attach to job {name!r} on this connection first")
+        return job
+
+    def _check_epochs(self, job: Job, epochs: dict[int, int], routing: dict[int, int], out: list[Instruction]) -> None:
+        """Puts buckets whose epoch in a request is old into `routing`, and asks for a refresh where it is newer."""
+        for bucket, epoch in epochs.items():
+            known = job.epochs.get(bucket, 0)
+            if epoch < known:
+                routing[bucket] = known
+            elif epoch > known:
+                out.append(Refresh(job.name))
+                return
+
+    def _refusal(self, job: Job, index: int, epochs: dict[int, int]) -> tuple[int, str]:
+        """Returns why a shard cannot be used by a request (code 0: it can)."""
+        shard = job.shards.get(index)
+        if shard is None and not 0 <= index < len(job.layout.shards):
+            return ErrorCode.UNKNOWN_SHARD, f"job {job.name!r} has {len(job.layout.shards)} shards; found {index}"
+        bucket = job.layout.bucket_of_shard[index]
+        epoch, known = epochs.get(bucket, 0), job.epochs.get(bucket, 0)
+        if epoch < known:
+            return ErrorCode.STALE_EPOCH, f"bucket {bucket} is at epoch {known}; the request says {epoch}"
+        if epoch > known:
+            return ErrorCode.NEWER_EPOCH, f"bucket {bucket} is at epoch {known} here; the request says {epoch}"
+        if shard is None:
+            return ErrorCode.UNKNOWN_SHARD, f"bucket {bucket} of shard {index} is not held here"
+        return 0, ""
+
+    # --- push --------------------------------------------------------------------------------------------------------
+
+    def push(
+        self, token: Token, connection: int, client: ClientKey, request: PushRequest, body: memoryview, now: float
+    ) -> list[Instruction]:
+        """Takes in a push: every part is queued, answered, or refused for itself."""
+        job = self._find(token, connection, request.job, now)
+        if isinstance(job, Refuse):
+            return [job]
+        if self.queued_bytes > self._queue_bytes_max:
+            return [Refuse(token, ErrorCode.OVER_QUOTA, f"{self.queued_bytes} bytes of updates wait; retry later")]
+        out: list[Instruction] = []
+        push = Push(token, request.learning_rate, body, len(request.parts))
+        self._check_epochs(job, request.epochs, push.routing, out)
+        sources = [checked_source(job, push, header) for header in request.sources]
+        touched: list[Shard] = []
+        for position, part in enumerate(request.parts):
+            shard = self._accept(job, push, position, part, sources, client, request.epochs)
+            if shard is not None:
+                touched.append(shard)
+        if push.queued:
+            self.queued_bytes += push.body_bytes
+            out.append(Keep(token))
+        self._start(job, touched, out)
+        if not push.remaining:
+            out.append(self._answer(push))
+        return out
+
+    def _accept(
+        self,
+        job: Job,
+        push: Push,
+        position: int,
+        part: PushPart,
+        sources: list[Source],
+        client: ClientKey,
+        epochs: dict[int, int],
+    ) -> Shard | None:
+        """Queues one part, or settles its result; returns its shard if it was queued."""
+        shard = job.shards.get(part.shard)
+        if shard is None or epochs.get(shard.bucket.index) != shard.bucket.epoch:
+            code, message = self._refusal(job, part.shard, epochs)
+            _settle(push, position, PushResult(part.shard, code, 0, 0, 0, message))
+            return None
+        entry = shard.memory.find(client)
+        if entry is None:
+            message = "this client was forgotten here, so its pushes can no longer be told apart; register anew"
+            _settle(push, position, _result(shard, ErrorCode.CLIENT_EVICTED, message))
+            return None
+        verdict = entry.judge(part.sequence)
+        if verdict is Verdict.NEXT:
+            source = sources[part.source] if 0 <= part.source < len(sources) else None
+            update = Update(push, position, source, entry, part.sequence, (part.base_pushes, part.base_sequence))
+            problem = part_problem(shard, part, source)
+            if problem is not None:
+                update.code, update.message = problem
+            shard.memory.accept(entry, part.sequence)
+            shard.queue.append(update)
+            self.queued_updates += 1
+            push.queued = True
+            return shard
+        if verdict is Verdict.GAP:
+            message = f"expected number {entry.accepted + 1}; found {part.sequence}"
+            _settle(push, position, _result(shard, ErrorCode.SEQUENCE_GAP, message))
+        elif verdict is Verdict.DONE:
+            code = (entry.refused or {}).get(part.sequence, 0)
+            _settle(push, position, _result(shard, code, "refused before" if code else ""))
+        else:
+            queued = _find_queued(shard, entry, part.sequence)
+            if queued.waiters is None:
+                queued.waiters = []
+            queued.waiters.append((push, position))
+        return None
+
+    def _start(self, job: Job, shards: list[Shard], out: list[Instruction]) -> None:
+        """Makes batches of what waits for idle shards; one instruction per thread."""
+        by_thread: dict[int, list[Batch]] = {}
+        for shard in shards:
+            if shard.batch is None and shard.queue:
+                shard.batch = Batch(shard)
+                by_thread.setdefault(shard.thread, []).append(shard.batch)
+        out.extend(Apply(job, thread, batches) for thread, batches in by_thread.items())
+
+    def completed(self, job: Job, batches: list[Batch]) -> list[Instruction]:
+        """An apply thread has carried out batches of one job."""
+        out: list[Instruction] = []
+        for batch in batches:
+            shard = batch.shard
+            shard.batch = None
+            if batch.applied:
+                self._advance(shard, batch)
+            elif not batch.in_place and shard.spare is None:
+                shard.spare = batch.target
+            for update in batch.updates:
+                self._finish(job, shard, update, out)
+            for pull, position in shard.waiting:
+                self._hold(pull, position, shard)
+                pull.missing -= 1
+                if not pull.missing:
+                    out.append(_finish_pull(pull))
+            shard.waiting.clear()
+            for token in shard.images:
+                out.append(_image(shard, token))
+            shard.images.clear()
+        self._start(job, [batch.shard for batch in batches], out)
+        return out
+
+    def _advance(self, shard: Shard, batch: Batch) -> None:
+        """Makes a batch's outcome the shard's new version."""
+        shard.counter += 1
+        if batch.new_state is not None:
+            shard.state = State(batch.new_state)
+        if not batch.in_place:
+            assert batch.target is not None
+            old, shard.values = shard.values, Values(batch.target, shard)
+            if not old.readers and shard.spare is None:
+                shard.spare = old.array
+
+    def _finish(self, job: Job, shard: Shard, update: Update, out: list[Instruction]) -> None:
+        """Settles one update that has come out of its batch, for whoever asked for it."""
+        self.queued_updates -= 1
+        staleness = 0
+        entry = update.client
+        entry.done = update.sequence
+        if update.code:
+            job.refused += 1
+            entry.refuse(update.sequence, update.code)
+        else:
+            others = shard.pushes - update.base_pushes - (update.sequence - 1 - update.base_sequence)
+            staleness = min(max(others, 0), STALENESS_ON_WIRE_MAX)
+            shard.pushes += 1
+            job.count_staleness(staleness)
+            header = update.source.header if update.source is not None else None
+            factors = header is not None and header.kind == UpdateKind.FACTORS
+            job.updates += shard.size * (header.examples if header is not None and factors else 1)
+        bucket = shard.bucket
+        if bucket.dropped:
+            known = job.epochs.get(bucket.index, 0)
+            result = PushResult(shard.index, ErrorCode.STALE_EPOCH, known, 0, 0, "the bucket has moved meanwhile")
+        else:
+            result = PushResult(shard.index, update.code, bucket.epoch, shard.counter, staleness, update.message)
+        for push, position in ((update.push, update.position), *(update.waiters or ())):
+            _settle(push, position, result)
+            if not push.remaining:
+                out.append(self._answer(push))
+                job.pushes += push.queued
+
+    def _answer(self, push: Push) -> AnswerPush:
+        if push.queued:
+            self.queued_bytes -= push.body_bytes
+        results = tuple(result for result in push.results if result is not None)
+        return AnswerPush(push.token, PushReply(results, push.routing), push.queued)
+
+    # --- pull and image ----------------------------------------------------------------------------------------------
+
+    def pull(
+        self, token: Token, connection: int, client: ClientKey, request: PullRequest, now: float
+    ) -> list[Instruction]:
+        """Answers with the values of each shard at one version, now or when batches applied in place are done."""
+        job = self._find(token, connection, request.job, now)
+        if isinstance(job, Refuse):
+            return [job]
+        out: list[Instruction] = []
+        pull = Pull(token, client, [None] * len(request.shards), [None] * len(request.shards))
+        self._check_epochs(job, request.epochs, pull.routing, out)
+        for position, index in enumerate(request.shards):
+            shard = job.shards.get(index)
+            if request.dtype != "float32":
+                message = f"expected dtype float32; found {request.dtype!r}"
+                pull.parts[position] = PulledPart(index, ErrorCode.WRONG_DTYPE, 0, 0, 0, 0, 0, 0, message)
+            elif shard is None or request.epochs.get(shard.bucket.index) != shard.bucket.epoch:
+                code, message = self._refusal(job, index, request.epochs)
+                pull.parts[position] = PulledPart(index, code, 0, 0, 0, 0, 0, 0, message)
+            elif shard.batch is not None and shard.batch.in_place:
+                shard.waiting.append((pull, position))
+                pull.missing += 1
+            else:
+                self._hold(pull, position, shard)
+        if not pull.missing:
+            out.append(_finish_pull(pull))
+        return out
+
+    def _hold(self, pull: Pull, position: int, shard: Shard) -> None:
+        """Gives a pull the shard at its present version."""
+        values = shard.values
+        values.readers += 1
+        pull.values[position] = values
+        entry = shard.memory.clients.get(pull.client)
+        done = entry.done if entry is not None else 0
+        epoch, size = shard.bucket.epoch, shard.size
+        pull.parts[position] = PulledPart(shard.index, 0, epoch, shard.counter, shard.pushes, done, position, size)
+
+    def image(self, token: Token, shard: Shard) -> list[Instruction]:
+        """Asks for a shard's whole state at one version; pushes go on meanwhile on copies."""
+        if shard.batch is not None:
+            shard.images.append(token)
+            return []
+        return [_image(shard, token)]
+
+
+def _settle(push: Push, position: int, result: PushResult) -> None:
+    push.results[position] = result
+    push.remaining -= 1
+
+
+def _result(shard: Shard, code: int, message: str) -> PushResult:
+    return PushResult(shard.index, code, shard.bucket.epoch, shard.counter, 0, message)
+
+
+def _find_queued(shard: Shard, client: Client, sequence: int) -> Update:
+    """Returns the accepted update of a number that is not done yet."""
+    under_way = shard.batch.updates if shard.batch is not None else []
+    return next(
+        update for update in (*under_way, *shard.queue) if update.client is client and update.sequence == sequence
+    )
+
+
+def _finish_pull(pull: Pull) -> AnswerPull:
+    """Lays the values out one after another, without padding, in the order they were asked for."""
+    offset = 0
+    parts: list[PulledPart] = []
+    for part in pull.parts:
+        assert part is not None
+        if not part.code:
+            part = PulledPart(
+                part.shard, 0, part.epoch, part.version, part.pushes, part.sequence, offset, part.size
+            )
+            offset += part.size * ELEMENT_BYTES
+        parts.append(part)
+    values = [values for values in pull.values if values is not None]
+    return AnswerPull(pull.token, PullReply(tuple(parts), pull.routing), values)
+
+
+def _image(shard: Shard, token: Token) -> Image:
+    shard.values.readers += 1
+    shard.state.readers += 1
+    memory = shard.memory.record()
+    return Image(token, shard, shard.bucket.epoch, shard.counter, shard.pushes, memory, shard.values, shard.state)

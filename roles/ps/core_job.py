@@ -1,0 +1,143 @@
+"""One job on one parameter server: its layout, the buckets we hold, what has been counted (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from adamctl.kernels.operation import Array
+from adamctl.kernels.rules.rule import Rule
+from adamctl.model.layout import ELEMENT_BYTES, Bucket, ParameterLayout
+from adamctl.roles.ps.core_sequence import ClientMemory
+from adamctl.roles.ps.core_shard import BucketState, Shard, State, Values
+from adamctl.wire.constants import UpdateKind
+
+STALENESS_MAX = 256  # the histogram's last column counts this and more
+
+KINDS: Mapping[str, frozenset[int]] = {"add": frozenset({UpdateKind.DELTA, UpdateKind.FACTORS})}
+"""What a rule takes; every other rule takes gradients and factors. Factors under `add` are a delta's."""
+
+KINDS_OF_GRADIENT_RULES = frozenset({UpdateKind.GRADIENT, UpdateKind.FACTORS})
+
+
+@dataclass(frozen=True)
+class ShardContent:
+    """What a shard begins with: flat values and state, and, from a checkpoint, its version and memory."""
+
+    index: int
+    values: Array
+    state: list[Array]
+    counter: int = 0
+    pushes: int = 0
+    memory: ClientMemory | None = None
+
+
+class Job:
+    """One job.
+
+    Attributes:
+        rule: what updates are applied with.
+        record: what the shell needs to build buckets (seed, folder to restore from); the core does not look at it.
+        epochs: every bucket of the job -> the highest epoch we know of.
+        buckets: those whose primary we are and that are ready.
+        building: those that are being made.
+        shards: of `buckets`, by index.
+        failed: (code, message) if the buckets could not be made.
+        staleness: applied pushes per shard by staleness.
+        updates: parameter updates applied, as Adam 4.3.2 counts them.
+    """
+
+    def __init__(self, name: str, layout: ParameterLayout, rule: Rule, record: Any = None) -> None:
+        self.name, self.layout, self.rule, self.record = name, layout, rule, record
+        self.layout_hash = layout.hash
+        self.kinds = KINDS.get(rule.name, KINDS_OF_GRADIENT_RULES)
+        self.epochs: dict[int, int] = {}
+        self.buckets: dict[int, BucketState] = {}
+        self.building: dict[int, int] = {}
+        self.shards: dict[int, Shard] = {}
+        self.failed: tuple[int, str] | None = None
+        self.staleness = [0] * (STALENESS_MAX + 1)
+        self.updates = self.pushes = self.refused = 0
+
+    @property
+    def ready(self) -> bool:
+        return not self.building and self.failed is None
+
+    def configure(self, primaries: Mapping[int, tuple[int, bool]]) -> list[int]:
+        """Takes in the configuration of all buckets, as (epoch, whether we are the primary).
+
+        Returns the buckets that are to be built now. Older epochs than those known are ignored.
+        """
+        to_build: list[int] = []
+        for bucket, (epoch, ours) in primaries.items():
+            if epoch < self.epochs.get(bucket, 0):
+                continue
+            self.epochs[bucket] = epoch
+            if not ours:
+                self.drop(bucket)
+            elif bucket in self.buckets:
+                self.buckets[bucket].epoch = epoch
+            else:
+                if bucket not in self.building:
+                    to_build.append(bucket)
+                self.building[bucket] = epoch
+        return to_build
+
+    def install(self, bucket: Bucket, contents: Iterable[ShardContent], threads: int) -> None:
+        """Begins to serve a bucket, and shares all shards out over the apply threads anew."""
+        state = BucketState(bucket.index, self.building.pop(bucket.index))
+        self.buckets[bucket.index] = state
+        for content in contents:
+            described = self.layout.shards[content.index]
+            shard = Shard(content.index, described.tensor, described.row_start, described.row_stop, state)
+            shard.size = described.size
+            shard.row_size = self.layout.tensors[described.tensor].row_size
+            shard.values = Values(content.values, shard)
+            shard.state = State(content.state)
+            shard.counter, shard.pushes = content.counter, content.pushes
+            shard.memory = content.memory or ClientMemory()
+            self.shards[content.index] = shard
+        self._stripe(threads)
+
+    def drop(self, bucket: int) -> None:
+        """Stops serving a bucket; what was queued is answered as stale when it comes out of its batch."""
+        self.building.pop(bucket, None)
+        state = self.buckets.pop(bucket, None)
+        if state is not None:
+            state.dropped = True
+            described = self.layout.buckets[bucket]
+            for index in range(described.shard_start, described.shard_stop):
+                self.shards.pop(index, None)
+
+    def _stripe(self, threads: int) -> None:
+        """Gives each thread a contiguous stripe of shards with about the same bytes."""
+        total = sum(shard.size for shard in self.shards.values())
+        passed = 0
+        for index in sorted(self.shards):
+            shard = self.shards[index]
+            shard.thread = min(threads * (2 * passed + shard.size) // (2 * total), threads - 1)
+            passed += shard.size
+
+    @property
+    def size_bytes(self) -> int:
+        """Values and rule state in memory, without spare buffers."""
+        return sum(shard.size * (1 + len(shard.state.arrays)) for shard in self.shards.values()) * ELEMENT_BYTES
+
+    def count_staleness(self, staleness: int) -> None:
+        self.staleness[staleness if staleness < STALENESS_MAX else STALENESS_MAX] += 1
+
+    def staleness_quantile(self, share: float) -> int:
+        """Returns the staleness that at least this share of applied pushes does not exceed."""
+        return quantile(self.staleness, share)
+
+
+def quantile(histogram: list[int], share: float) -> int:
+    """Returns the lowest index at which the cumulated histogram reaches a share of its total; 0 if it is empty."""
+    needed = share * sum(histogram)
+    passed = 0
+    for index, count in enumerate(histogram):
+        passed += count
+        if count and passed >= needed:
+            return index
+    return 0

@@ -1,0 +1,217 @@
+"""What a parameter server keeps of one shard, of one push and of one pull while they are under way (pure).
+
+All of it is touched on the event loop's thread only, except where a field says otherwise, so there are no locks: a
+batch belongs to its apply thread from the instruction that hands it over until the event that says it is done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from adamctl.kernels.operation import Array
+from adamctl.roles.ps.core_sequence import Client, ClientKey, ClientMemory
+from adamctl.wire.messages import PulledPart, PushResult, PushSource
+
+Token: TypeAlias = Any
+"""Whatever the shell needs to answer a request; the core only hands it back."""
+
+
+class Values:
+    """One buffer of a shard's values. While `readers` > 0 (sends or snapshots in flight) nobody writes to it."""
+
+    __slots__ = ("array", "readers", "shard")
+
+    def __init__(self, array: Array, shard: Shard) -> None:
+        self.array = array
+        self.readers = 0
+        self.shard = shard
+
+    def release(self) -> None:
+        """One reader is done; a buffer that is no longer current is kept for the next version."""
+        self.readers -= 1
+        if not self.readers and self is not self.shard.values and self.shard.spare is None:
+            self.shard.spare = self.array
+
+
+class State:
+    """A rule's state arrays of a shard. While `readers` > 0 a batch works on copies."""
+
+    __slots__ = ("arrays", "readers")
+
+    def __init__(self, arrays: list[Array]) -> None:
+        self.arrays = arrays
+        self.readers = 0
+
+    def release(self) -> None:
+        self.readers -= 1
+
+
+class BucketState:
+    """A bucket whose primary we are; `dropped` when we no longer are."""
+
+    __slots__ = ("dropped", "epoch", "index")
+
+    def __init__(self, index: int, epoch: int) -> None:
+        self.index = index
+        self.epoch = epoch
+        self.dropped = False
+
+
+class Shard:
+    """One shard at its present version, and who waits for its next.
+
+    Attributes:
+        counter: batches applied; (bucket.epoch, counter) is the version.
+        pushes: pushes applied since the job began.
+        memory: the clients' numbers; belongs to values and state.
+        thread: the apply thread that owns it.
+        batch: what that thread is doing with it; None when idle. Only one at a time.
+        queue: accepted updates in order, not yet in a batch.
+        waiting: pulls that wait for a batch which is being applied in place.
+        images: snapshots that wait for the batch to end.
+        spare: a buffer of the shard's size that nobody uses, or None.
+    """
+
+    __slots__ = (
+        "batch",
+        "bucket",
+        "counter",
+        "images",
+        "index",
+        "memory",
+        "pushes",
+        "queue",
+        "row_size",
+        "row_start",
+        "row_stop",
+        "size",
+        "spare",
+        "state",
+        "tensor",
+        "thread",
+        "values",
+        "waiting",
+    )
+
+    def __init__(self, index: int, tensor: int, row_start: int, row_stop: int, bucket: BucketState) -> None:
+        self.index, self.tensor = index, tensor
+        self.row_start, self.row_stop = row_start, row_stop
+        self.bucket = bucket
+        self.size = self.row_size = 0
+        self.values: Values
+        self.state: State
+        self.spare: Array | None = None
+        self.memory = ClientMemory()
+        self.counter = self.pushes = self.thread = 0
+        self.batch: Batch | None = None
+        self.queue: list[Update] = []
+        self.waiting: list[tuple[Pull, int]] = []
+        self.images: list[Token] = []
+
+
+class Push:
+    """A push under way. `results` are in the order of its parts; `remaining` of them are still to come.
+
+    `body` is read by apply threads and valid until `remaining` is 0. They note in `finite` which activations, by
+    offset, were found finite.
+    """
+
+    __slots__ = ("body", "body_bytes", "finite", "learning_rate", "queued", "remaining", "results", "routing", "token")
+
+    def __init__(self, token: Token, learning_rate: float, body: memoryview, parts: int) -> None:
+        self.token = token
+        self.learning_rate = learning_rate
+        self.body = body
+        self.body_bytes = len(body)
+        self.finite: dict[int, bool] = {}
+        self.results: list[PushResult | None] = [None] * parts
+        self.remaining = parts
+        self.routing: dict[int, int] = {}
+        self.queued = False
+
+
+class Source:
+    """A source of a push, checked: `problem` says what is wrong with it, as (code, message).
+
+    `row_size` is its tensor's. `arrays` and `finite` are filled in and read by apply threads; two that do so at once
+    compute the same.
+    """
+
+    __slots__ = ("arrays", "finite", "header", "problem", "push", "row_size")
+
+    def __init__(self, push: Push, header: PushSource, problem: tuple[int, str] | None, row_size: int) -> None:
+        self.push = push
+        self.row_size = row_size
+        self.header = header
+        self.problem = problem
+        self.arrays: tuple[Array, ...] | None = None
+        self.finite: bool | None = None
+
+
+class Update:
+    """One accepted part of a push, in its shard's queue.
+
+    Attributes:
+        position: of its result in the push.
+        code, message: why it is refused; code 0 if it is to be applied. An apply thread may set them.
+        waiters: other pushes that repeat it and wait for its answer, with their positions.
+    """
+
+    __slots__ = (
+        "base_pushes",
+        "base_sequence",
+        "client",
+        "code",
+        "message",
+        "position",
+        "push",
+        "sequence",
+        "source",
+        "waiters",
+    )
+
+    def __init__(
+        self, push: Push, position: int, source: Source | None, client: Client, sequence: int, base: tuple[int, int]
+    ) -> None:
+        self.push, self.position, self.source = push, position, source
+        self.client, self.sequence = client, sequence
+        self.base_pushes, self.base_sequence = base
+        self.code = 0
+        self.message = ""
+        self.waiters: list[tuple[Push, int]] | None = None
+
+
+class Batch:
+    """Everything that waited for a shard, to be applied in order by its thread, which owns this until it is done.
+
+    Attributes:
+        in_place: the values are written over; else into `target` (made by the thread if None).
+        copy_state: the state is being read, so the thread works on a copy and leaves it in `new_state`.
+        applied: set by the thread: updates that changed the values.
+    """
+
+    __slots__ = ("applied", "copy_state", "in_place", "new_state", "shard", "target", "updates")
+
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+        self.updates, shard.queue = shard.queue, []
+        self.in_place = shard.values.readers == 0
+        self.target: Array | None = None
+        if not self.in_place:
+            self.target, shard.spare = shard.spare, None
+        self.copy_state = shard.state.readers > 0
+        self.new_state: list[Array] | None = None
+        self.applied = 0
+
+
+@dataclass(slots=True)
+class Pull:
+    """A pull under way; `missing` of its shards are still to come. Both lists are in the order of the request."""
+
+    token: Token
+    client: ClientKey
+    parts: list[PulledPart | None]
+    values: list[Values | None]
+    missing: int = 0
+    routing: dict[int, int] = field(default_factory=dict)

@@ -1,0 +1,15 @@
+"""The parameter server as a plug-in of the command line."""
+
+from __future__ import annotations
+
+from adamctl.roles.registry import Option, Role
+
+ROLE = Role(
+    name="ps",
+    summary="Hold shards of jobs' parameters, apply updates to them and send them out",
+    run="adamctl.roles.ps.server:run",
+    options=(
+        Option("apply-threads", "threads that apply updates, or auto: half of the cores", str, "auto"),
+        Option("memory", "most memory for parameters and rule state, as 8GB or 50%", str, "80%"),
+    ),
+)
