@@ -71,7 +71,7 @@ class TableSource:
         found = arrays["train"][0].shape[1:]
         self.format = format
         self.example_shape = matching_shape(found, input_shape, origin)
-        self._images = {split: images.reshape(len(images), -1) for split, (images, _) in arrays.items()}
+        self._images = {split: images.reshape(len(images), prod(found)) for split, (images, _) in arrays.items()}
         self._labels = {split: labels for split, (_, labels) in arrays.items()}
         count = 1 + max((int(labels.max()) for labels in self._labels.values() if len(labels)), default=-1)
         self.classes = tuple(str(number) for number in range(count))
@@ -84,8 +84,8 @@ class TableSource:
         return self._labels[split]
 
     def load(self, split: FileSplit, indices: NDArray[np.int64], out: NDArray[Any]) -> None:
-        rows = out.reshape(len(indices), -1)
         images = self._images[split]
+        rows = out.reshape(len(indices), images.shape[1])
         if len(indices) and indices[-1] - indices[0] + 1 == len(indices) and (np.diff(indices) == 1).all():
             rows[...] = images[indices[0] : indices[-1] + 1]
         elif rows.dtype == images.dtype:

@@ -33,7 +33,7 @@ def idx_folder(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def image_folder(tmp_path: Path) -> Callable[..., Path]:
-    """Returns a function that writes `examples` PNG files of each class into a folder; every pixel is 10 x its number."""
+    """Returns a function that writes `examples` PNG files of each class ; every pixel is 10 x its number."""
     image_module = pytest.importorskip("PIL.Image", reason="needs the image extra")
 
     def write(name: str = "images", classes: tuple[str, ...] = ("cat", "dog"), examples: int = 12) -> Path:

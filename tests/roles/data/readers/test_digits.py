@@ -50,7 +50,8 @@ def test_without_scikit_learn_the_message_says_what_to_install(monkeypatch: pyte
 @needs_digits
 def test_neither_the_server_nor_the_digits_import_what_is_slow() -> None:
     code = (
-        "import sys, adamctl.roles.data.server; from adamctl.roles.data.readers.digits import open_digits; open_digits();"
+        "import sys, adamctl.roles.data.server;"
+        "from adamctl.roles.data.readers.digits import open_digits; open_digits();"
         "sys.exit(', '.join({'sklearn', 'PIL', 'numexpr', 'numba', 'scipy'} & set(sys.modules)) or None)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

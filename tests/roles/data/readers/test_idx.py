@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +65,8 @@ def test_garbage_is_refused_or_read_never_a_crash(content: bytes, headed: bool) 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "garbage"
         path.write_bytes(b"\0\0\x08\x02" + content if headed else content)
-        try:
+        with suppress(DamagedDataError):
             read_idx(path)
-        except DamagedDataError:
-            pass
 
 
 def test_a_header_that_claims_gigabytes_allocates_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,207 @@
+"""Open data sets of a server: opened once, within memory, ranges ready ahead of need."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adamctl.config.experiment import DataConfig
+from adamctl.errors import BackpressureError, ConfigurationError, DamagedDataError, RemoteError
+from adamctl.roles.data import store as store_module
+from adamctl.roles.data.core import FILE_ORDER, Range
+from adamctl.roles.data.store import DataStore, ReadyRange
+from adamctl.wire.constants import ErrorCode
+
+WAIT_S = 20
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[DataStore]:
+    made = DataStore([str(tmp_path)], threads=2, ahead=3, memory_bytes=1 << 30)
+    yield made
+    made.close()
+    assert made._buffers.statistics().outstanding_buffers == 0
+
+
+def read(store: DataStore, dataset: str, wanted: Range) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the first pixels and the labels of a range of 4 x 4 images."""
+    results: queue.Queue[ReadyRange | Exception] = queue.Queue()
+    result: ReadyRange | Exception | None = store.read(dataset, wanted, results.put)
+    if result is None:
+        result = results.get(timeout=WAIT_S)
+    if isinstance(result, Exception):
+        raise result
+    n = result.examples
+    images = np.frombuffer(result.body, np.float32, n * 16).reshape(n, 16)[:, 0].copy()
+    labels = np.frombuffer(result.body, np.int32, n, result.labels_offset).copy()
+    result.release()
+    return images, labels
+
+
+TINY = DataConfig(format="idx", source="tiny", scale="none")
+
+
+def test_every_example_comes_once_per_pass_with_its_label(store: DataStore, idx_folder: Callable[..., Path]) -> None:
+    idx_folder()
+    dataset = store.open(TINY, (4, 4, 1), 7)
+    for pass_number in range(3):
+        seen = [read(store, dataset.name, Range("train", pass_number, at, min(at + 8, 50))) for at in range(0, 50, 8)]
+        images = np.concatenate([images for images, _ in seen])
+        labels = np.concatenate([labels for _, labels in seen])
+        assert sorted(images.tolist()) == list(range(50))
+        np.testing.assert_array_equal(images % 10, labels)
+        assert images.tolist() != list(range(50))
+
+
+def test_two_servers_give_the_same_ranges(store: DataStore, idx_folder: Callable[..., Path]) -> None:
+    folder = idx_folder()
+    other = DataStore([str(folder.parent)], threads=1, memory_bytes=0)
+    first, second = store.open(TINY, (4, 4, 1), 7), other.open(TINY, (4, 4, 1), 7)
+    assert first.name == second.name and first.examples == second.examples
+    for wanted in (Range("train", 5, 10, 30), Range("test", FILE_ORDER, 0, 20)):
+        for one, two in zip(read(store, first.name, wanted), read(other, second.name, wanted), strict=True):
+            np.testing.assert_array_equal(one, two)
+    other.close()
+
+
+def test_file_order_is_the_order_of_the_files(store: DataStore, idx_folder: Callable[..., Path]) -> None:
+    idx_folder()
+    dataset = store.open(TINY, (4, 4, 1), 7)
+    assert read(store, dataset.name, Range("test", FILE_ORDER, 5, 9))[0].tolist() == [105, 106, 107, 108]
+
+
+def test_validation_and_training_share_no_example(store: DataStore, idx_folder: Callable[..., Path]) -> None:
+    idx_folder()
+    config = DataConfig(format="idx", source="tiny", scale="none", validation=0.2)
+    dataset = store.open(config, (4, 4, 1), 7)
+    assert dataset.examples == {"train": 40, "validation": 10, "test": 20}
+    train, _ = read(store, dataset.name, Range("train", 1, 0, 40))
+    held_out, _ = read(store, dataset.name, Range("validation", FILE_ORDER, 0, 10))
+    assert sorted([*train, *held_out]) == list(range(50))
+
+
+def test_opening_twice_gives_the_same(store: DataStore, idx_folder: Callable[..., Path]) -> None:
+    idx_folder()
+    assert store.open(TINY, (4, 4, 1), 7) is store.open(TINY, (4, 4, 1), 7)
+    assert store.open(TINY, (4, 4, 1), 8) is not store.open(TINY, (4, 4, 1), 7)
+
+
+def test_a_reader_in_order_finds_its_ranges_ready(store: DataStore, idx_folder: Callable[..., Path]) -> None:
+    idx_folder(train=400)
+    dataset = store.open(TINY, (4, 4, 1), 7)
+    for at in range(0, 400, 10):
+        read(store, dataset.name, Range("train", 0, at, at + 10))
+    status = store.status()
+    assert status["reads"] == 40 and status["reads_ready"] + status["reads_in_work"] == 39
+    assert status["ready_share"] == status["reads_ready"] / 40
+
+
+def test_without_memory_for_decoded_examples_the_same_comes_out(idx_folder: Callable[..., Path]) -> None:
+    folder = idx_folder()
+    store = DataStore([str(folder.parent)], threads=2, memory_bytes=100)
+    dataset = store.open(TINY, (4, 4, 1), 7)
+    assert {cache.plan.form for cache in dataset.caches.values()} == {"none"}
+    assert sorted(read(store, dataset.name, Range("train", 0, 0, 50))[0].tolist()) == list(range(50))
+    store.close()
+
+
+def test_what_is_held_stays_within_the_share_of_memory(store: DataStore, idx_folder: Callable[..., Path]) -> None:
+    idx_folder()
+    budget = 50 * 64 + 1400 + 10  # the training set decoded, the files' own bytes, hardly more
+    config = DataConfig(format="idx", source="tiny", scale="none", memory_share=budget / store.memory_bytes)
+    dataset = store.open(config, (4, 4, 1), 7)
+    read(store, dataset.name, Range("train", 0, 0, 50))
+    read(store, dataset.name, Range("test", 0, 0, 20))
+    assert dataset.held_bytes <= dataset.size_bytes <= budget
+    assert dataset.caches["train"].plan.form == "ready" and dataset.caches["test"].plan.form == "none"
+
+
+def test_an_idle_data_set_makes_room_and_is_opened_again(
+    store: DataStore, idx_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "IDLE_S_MIN", 0.0)
+    idx_folder()
+    share = 6000 / store.memory_bytes
+    config = DataConfig(format="idx", source="tiny", scale="none", memory_share=share)
+    first = store.open(config, (4, 4, 1), 1)
+    second = store.open(config, (4, 4, 1), 2)
+    assert read(store, second.name, Range("train", 0, 0, 5))
+    with pytest.raises(RemoteError) as caught:
+        read(store, first.name, Range("train", 0, 0, 5))
+    assert caught.value.code == ErrorCode.UNKNOWN_DATASET
+    assert store.open(config, (4, 4, 1), 1).name == first.name
+
+
+def test_unknown_data_sets_and_ranges_are_refused(store: DataStore, idx_folder: Callable[..., Path]) -> None:
+    idx_folder()
+    dataset = store.open(TINY, (4, 4, 1), 7)
+    with pytest.raises(RemoteError) as caught:
+        read(store, "nothing", Range("train", 0, 0, 1))
+    assert caught.value.code == ErrorCode.UNKNOWN_DATASET
+    with pytest.raises(RemoteError, match="<= 50") as caught:
+        read(store, dataset.name, Range("train", 0, 40, 51))
+    assert caught.value.code == ErrorCode.BAD_RANGE
+
+
+def test_a_failed_opening_is_reported_and_can_be_tried_again(store: DataStore, idx_folder: Callable[..., Path]) -> None:
+    with pytest.raises(ConfigurationError, match="tiny"):
+        store.open(TINY, (4, 4, 1), 7)
+    idx_folder()
+    assert store.open(TINY, (4, 4, 1), 7).examples["train"] == 50
+
+
+def test_a_broken_image_fails_its_reads_and_no_others(image_folder: Callable[..., Path], store: DataStore) -> None:
+    folder = image_folder(examples=30)
+    config = DataConfig(format="imagefolder", source="images", scale="none")
+    dataset = store.open(config, (4, 4, 1), 7)
+    victim = dataset.source.paths("train")[0]  # type: ignore[attr-defined]
+    victim.write_bytes(victim.read_bytes()[:40])
+    position = dataset.order("train", 0).tolist().index(0)
+    with pytest.raises(DamagedDataError, match=victim.name):
+        read(store, dataset.name, Range("train", 0, position, position + 1))
+    other = position - 1 if position else 1
+    assert len(read(store, dataset.name, Range("train", 0, other, other + 1))[0]) == 1
+    assert folder.exists()
+
+
+def test_images_are_decoded_in_chunks_into_one_range(image_folder: Callable[..., Path], store: DataStore) -> None:
+    image_folder(examples=25)
+    dataset = store.open(DataConfig(format="imagefolder", source="images", scale="none"), (4, 4, 1), 7)
+    count = dataset.examples["train"]
+    for pass_number in (0, 1):
+        images, labels = read(store, dataset.name, Range("train", pass_number, 0, count))
+        order = dataset.order("train", pass_number)
+        paths = dataset.source.paths("train")  # type: ignore[attr-defined]
+        assert images.tolist() == [10 * int(paths[index].stem) for index in order]
+        assert labels.tolist() == [int(paths[index].parent.name == "dog") for index in order]
+
+
+def test_reads_beyond_the_bound_are_pushed_back(idx_folder: Callable[..., Path], store: DataStore) -> None:
+    idx_folder(train=3000, side=100)
+    dataset = store.open(TINY, (100, 100, 1), 7)
+    held: list[ReadyRange] = []
+    results: queue.Queue[ReadyRange | Exception] = queue.Queue()
+    with pytest.raises(BackpressureError):
+        for at in range(1000):
+            ready = store.read(dataset.name, Range("train", at, 0, 800), results.put)
+            held.append(ready if ready is not None else results.get(timeout=WAIT_S))  # type: ignore[arg-type]
+    for ready in held:
+        ready.release()
+    assert store.status()["reads_refused"] == 1
+
+
+def test_mnist_stays_decoded_whole(mnist: Path) -> None:
+    store = DataStore([str(mnist.parent)], threads=2, memory_bytes=2 << 30)
+    dataset = store.open(DataConfig(format="idx", source="mnist", scale="standard"), (28, 28, 1), 7)
+    assert dataset.caches["train"].plan.form == "ready"
+    results: queue.Queue[ReadyRange | Exception] = queue.Queue()
+    ready = store.read(dataset.name, Range("train", 0, 0, 8000), results.put) or results.get(timeout=WAIT_S)
+    assert isinstance(ready, ReadyRange)
+    images = np.frombuffer(ready.body, np.float32, 8000 * 784)
+    assert abs(images.mean()) < 0.02 and abs(images.std() - 1) < 0.02
+    ready.release()
+    store.close()
