@@ -34,8 +34,8 @@ COMMANDS = {
 
 BUILT_IN_ROLES = {
     "controller": "Keep membership, jobs and bucket maps; start it first",
-    "ps": "Hold shards of the parameters and apply updates",
-    "data": "Decode, shuffle and stream training examples; inspect and fetch data sets",
+    "ps": "Hold shards of jobs' parameters, apply updates to them and send them out",
+    "data": "Decode, shuffle and stream training examples ahead of need",
     "worker": "Train a replica of the model with many lock-free threads",
     "coordinator": "Run one job: hand out ranges, order evaluations and checkpoints",
 }

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from math import isfinite
 from typing import Any
 
+import msgspec
 from msgspec import inspect
 
 from adamctl.config.experiment import Experiment
@@ -26,6 +27,9 @@ class Problem:
 
     path: KeyPath
     message: str
+
+    def __str__(self) -> str:
+        return f"{dotted(self.path)}: {self.message}"
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,11 @@ def cross_problems(experiment: Experiment) -> list[Problem]:
     elif cluster.replication > 1:
         refuse("cluster.replication", f"found {cluster.replication}; only 1 is available in this version")
     return problems
+
+
+def experiment_problems(experiment: Experiment) -> list[Problem]:
+    """Returns what is wrong with an experiment that was made in Python, where types alone check nothing."""
+    return structure_problems(msgspec.to_builtins(experiment)) or cross_problems(experiment)
 
 
 def leaf_keys(kind: inspect.Type | None = None, path: KeyPath = ()) -> Iterator[KeyPath]:
@@ -224,6 +233,8 @@ def _options(kind: inspect.Type) -> tuple[inspect.Type, ...]:
 def _fits(value: object, kind: inspect.Type) -> bool:
     for option in _options(kind):
         if isinstance(option, inspect.LiteralType) and value in option.values:
+            return True
+        if isinstance(option, inspect.NoneType) and value is None:
             return True
         if isinstance(option, inspect.IntType) and isinstance(value, int) and not isinstance(value, bool):
             return True

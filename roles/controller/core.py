@@ -141,6 +141,10 @@ class ControllerCore:
         """Returns the registered nodes by name."""
         return {name: node.record for name, node in self._nodes.items()}
 
+    def heard_s(self) -> dict[str, float]:
+        """Returns the clock reading at which each living node was last heard from."""
+        return {name: node.heard_s for name, node in self._nodes.items()}
+
     def unconnected(self) -> list[NodeRecord]:
         """Returns the nodes whose last connection is closed: perhaps gone, perhaps about to come back."""
         return [node.record for node in self._nodes.values() if node.connection is None]

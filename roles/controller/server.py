@@ -198,11 +198,14 @@ class ControllerServer:
     def status(self) -> dict[str, Any]:
         """Returns plain values for STATUS replies."""
         state = self.core.state
+        now_s = self._loop.time()
+        last_seen_s = {node: round(max(now_s - heard_s, 0.0), 3) for node, heard_s in self.core.heard_s().items()}
         return {
             "revision": state.revision,
             "nodes": len(self.core.living()),
             "watchers": self.core.watchers,
             "configuration_bytes": state.size_bytes,
+            "last_seen_s": last_seen_s,
         }
 
 

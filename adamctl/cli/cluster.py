@@ -1,0 +1,106 @@
+"""What a cluster says of itself: nodes, jobs and each role's own status, as plain values."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from adamctl.config.records import JobRecord, NodeRecord, decode
+from adamctl.errors import AdamctlError
+from adamctl.net.address import prefer
+from adamctl.net.handshake import make_hello
+from adamctl.net.stream import StreamTransport
+from adamctl.net.transport import Connection
+from adamctl.roles.controller.client import ControllerClient, nodes
+from adamctl.wire.messages import Hello, StatusReply, StatusRequest
+
+NODE_DEADLINE_S = 2.0
+CONTROLLER_DEADLINE_S = 3.0
+
+
+class ClusterReader:
+    """Reads a cluster's state again and again over kept connections. An async context manager."""
+
+    def __init__(self, addresses: Sequence[str], token: str) -> None:
+        self._hello = make_hello("front", f"front-{os.getpid()}", 0, token)
+        self._transport = StreamTransport()
+        self._addresses = tuple(addresses)
+        self._controller = ControllerClient(
+            self._transport, addresses, lambda: self._hello, deadline_s=CONTROLLER_DEADLINE_S
+        )
+        self._connections: dict[tuple[str, int], Connection] = {}
+
+    async def __aenter__(self) -> ClusterReader:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for connection in self._connections.values():
+            await connection.close()
+        await self._controller.close()
+
+    async def read(self) -> dict[str, Any]:
+        """Returns `controller`, `nodes` and `jobs`.
+
+        Raises:
+            UnreachableError: no controller answers; the message names their addresses.
+            HandshakeError: the token is wrong.
+        """
+        where = ", ".join(self._addresses)
+        members = await nodes(self._controller)
+        _, entries = await self._controller.read("/jobs/")
+        statuses = await asyncio.gather(self._controller_status(), *(self._status(node) for node in members))
+        described = [
+            _described(node, status) for node, status in zip(members, statuses[1:], strict=True)
+        ]
+        jobs = [_job(entry.key, entry.value) for entry in entries if entry.key.count("/") == 2]
+        return {"controller": {"address": where} | statuses[0], "nodes": described, "jobs": jobs}
+
+    async def _controller_status(self) -> dict[str, Any]:
+        for address in self._addresses:
+            try:
+                return await self._ask(("", hash(address)), address, self._hello)
+            except AdamctlError as error:
+                problem = str(error)
+        return {"error": problem}
+
+    async def _status(self, node: NodeRecord) -> dict[str, Any]:
+        try:
+            address = prefer(node.addresses, node.host)
+            return await self._ask((node.node, node.incarnation), address, self._hello)
+        except AdamctlError as error:
+            return {"error": str(error)}
+
+    async def _ask(self, key: tuple[str, int], address: str, hello: Hello) -> dict[str, Any]:
+        connection = self._connections.get(key)
+        if connection is None or connection.closed:
+            connection = await self._transport.connect(address, hello, deadline_s=NODE_DEADLINE_S)
+            self._connections[key] = connection
+        reply = await connection.request(StatusRequest(), deadline_s=NODE_DEADLINE_S)
+        assert isinstance(reply.message, StatusReply)
+        return reply.message.status
+
+
+def _described(node: NodeRecord, status: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "node": node.node,
+        "role": node.role,
+        "incarnation": node.incarnation,
+        "addresses": list(node.addresses),
+        "host": node.host.partition("/")[0],
+        "pid": node.pid,
+        "answers": "error" not in status,
+        "status": status,
+    }
+
+
+def _job(key: str, value: bytes) -> dict[str, Any]:
+    record = decode(value, JobRecord)
+    return {
+        "job": key.rpartition("/")[2],
+        "state": record.state,
+        "rule": record.rule.name,
+        "layout_hash": record.layout_hash,
+        "coordinator": record.coordinator,
+    }

@@ -1,0 +1,77 @@
+"""`adamctl config check|show`: is an experiment right, and where does each value come from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from adamctl.cli import options
+from adamctl.cli.lazy import TableGroup
+from adamctl.cli.output import print_json, table
+
+command = TableGroup(
+    name="config",
+    help="Check an experiment, or show it with the origin of each value.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    table={
+        "check": ("adamctl.cli.config:check", "Say whether an experiment is right, and what is wrong"),
+        "show": ("adamctl.cli.config:show", "Show every value of an experiment"),
+    },
+)
+
+
+@click.command("check")
+@options.experiment_options
+@options.json_option
+def check(experiment: str, settings: tuple[str, ...], data: tuple[str, ...], as_json: bool, **flags: Any) -> None:
+    """Say whether EXP.toml is right; what is wrong ends the command with exit code 2."""
+    loaded = options.load(experiment, settings, data, flags)
+    if as_json:
+        print_json({"experiment": loaded.experiment.name, "ok": True})
+    else:
+        click.echo(f"{experiment}: experiment {loaded.experiment.name!r} is right")
+
+
+@click.command("show")
+@options.experiment_options
+@click.option("--origin", is_flag=True, help="Also say where each value comes from.")
+@options.json_option
+def show(
+    experiment: str, settings: tuple[str, ...], data: tuple[str, ...], origin: bool, as_json: bool, **flags: Any
+) -> None:
+    """Show EXP.toml with every default, and what flags and the environment change."""
+    loaded = options.load(experiment, settings, data, flags)
+    from adamctl.config.resolved import to_toml
+
+    if not origin and not as_json:
+        click.echo(to_toml(loaded.experiment), nl=False)
+        return
+    import msgspec
+
+    values = msgspec.to_builtins(loaded.experiment)
+    if as_json:
+        origins = {key: {"kind": found.kind, "place": found.place} for key, found in loaded.origins.items()}
+        print_json({"experiment": values} | ({"origins": origins} if origin else {}))
+        return
+    rows = []
+    for key, value in _leaves(values, ""):
+        found = loaded.origins.get(key)
+        rows.append((key, _text(value), str(found) if found else "default"))
+    click.echo(table(("key", "value", "origin"), rows))
+
+
+def _leaves(value: Any, key: str) -> list[tuple[str, Any]]:
+    if isinstance(value, dict):
+        children = value.items()
+    elif isinstance(value, (list, tuple)) and value and isinstance(value[0], dict):
+        children = {str(index): item for index, item in enumerate(value)}.items()
+    else:
+        return [(key, value)]
+    return [leaf for name, item in children for leaf in _leaves(item, f"{key}.{name}" if key else name)]
+
+
+def _text(value: Any) -> str:
+    from adamctl.config.check import show as as_toml
+
+    return "(unset)" if value is None else as_toml(value)

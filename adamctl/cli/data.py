@@ -1,0 +1,117 @@
+"""`adamctl data inspect|fetch`: what can be done with data before any server runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from adamctl.cli import options
+from adamctl.cli.output import print_json, table
+from adamctl.errors import ConfigurationError
+
+_PROGRESS_INTERVAL_S = 2.0
+
+
+@click.command("inspect")
+@click.argument("source")
+@click.option("--format", "format_", type=click.Choice(["digits", "idx", "npz", "imagefolder"]), help="Its format.")
+@options.data_option
+@options.set_option
+@options.json_option
+def inspect(
+    source: str, format_: str | None, data: tuple[str, ...], settings: tuple[str, ...], as_json: bool
+) -> None:
+    """Show what is in SOURCE: an experiment file, a path, or a name such as mnist or digits."""
+    from adamctl.roles.data.inspect import inspect as inspect_data
+
+    if source.endswith(".toml"):
+        experiment = options.load(source, settings, data, {}).experiment
+        described = inspect_data(experiment.data, input_shape=experiment.model.input)
+    else:
+        described = inspect_data(_configuration(source, format_, data))
+    if as_json:
+        print_json(described)
+        return
+    _print(described)
+
+
+def _configuration(source: str, format_: str | None, data: tuple[str, ...]) -> Any:
+    from adamctl.config.experiment import DataConfig
+    from adamctl.roles.data.catalogue import CATALOGUE
+
+    if format_ is None:
+        known = "digits" if source == "digits" else CATALOGUE[source].format if source in CATALOGUE else None
+        guessed = known or ("npz" if source.endswith(".npz") else None)
+        if guessed is None:
+            raise ConfigurationError(f"the format of {source!r} is not known; give --format idx, npz or imagefolder")
+        format_ = guessed
+    folders = [*data, *(folder for folder in os.environ.get("ADAMCTL_DATA", "").split(os.pathsep) if folder)]
+    search = tuple(str(Path(folder).expanduser().absolute()) for folder in folders)
+    return DataConfig(format=format_, source=source, search=search)  # type: ignore[arg-type]
+
+
+def _print(described: dict[str, Any]) -> None:
+    from adamctl.live.units import size
+
+    click.echo(f"{described['source']}: {described['format']}, from {described['path'] or 'an installed package'}")
+    click.echo(
+        f"examples of shape {'x'.join(map(str, described['shape']))}, {described['dtype']}; "
+        f"{size(described['stored_bytes'])} stored, {size(described['decoded_bytes'])} decoded"
+    )
+    rows = []
+    for split, values in described["splits"].items():
+        figures = [f"{values[key]:.4g}" if key in values else "-" for key in ("min", "max", "mean", "std")]
+        rows.append((split, f"{values['examples']:,}", *figures))
+    click.echo(table(("split", "examples", "min", "max", "mean", "std"), rows, right=(1, 2, 3, 4, 5)))
+    names = described["classes"]
+    counts = {split: values.get("classes", {}) for split, values in described["splits"].items()}
+    class_rows = [(name, *(f"{counts[split].get(name, 0):,}" for split in counts)) for name in names]
+    click.echo()
+    click.echo(table(("class", *counts), class_rows, right=tuple(range(1, 1 + len(counts)))))
+
+
+@click.command("fetch")
+@click.argument("name")
+@click.option(
+    "--data", metavar="DIR", help="Folder to put it in; by default the first of ADAMCTL_DATA."
+)
+@click.option("--url", metavar="URL", help="Folder to download from instead of the known places.")
+@options.json_option
+def fetch(name: str, data: str | None, url: str | None, as_json: bool) -> None:
+    """Download the data set NAME and verify it; what is there and right is kept."""
+    from adamctl.roles.data.fetch import fetch as fetch_data
+
+    folder = data or os.environ.get("ADAMCTL_DATA", "").split(os.pathsep)[0]
+    if not folder:
+        raise ConfigurationError(f"say where {name} should go: --data DIR, or set ADAMCTL_DATA")
+    fetched = fetch_data(name, Path(folder), base_url=url, progress=_Progress())
+    if as_json:
+        print_json(
+            {
+                "name": name,
+                "folder": str(fetched.folder),
+                "kept": list(fetched.kept),
+                "downloaded": list(fetched.downloaded),
+                "downloaded_bytes": fetched.downloaded_bytes,
+            }
+        )
+        return
+    click.echo(f"{name} is in {fetched.folder}: {len(fetched.downloaded)} downloaded, {len(fetched.kept)} were there")
+
+
+class _Progress:
+    """Says every two seconds how far a file is, and when it is whole."""
+
+    def __init__(self) -> None:
+        self._last_s = time.monotonic()
+
+    def __call__(self, name: str, there_bytes: int, total_bytes: int) -> None:
+        now_s = time.monotonic()
+        if there_bytes >= total_bytes or now_s - self._last_s >= _PROGRESS_INTERVAL_S:
+            self._last_s = now_s
+            print(f"{name}: {there_bytes:,} of {total_bytes:,} bytes", file=sys.stderr, flush=True)

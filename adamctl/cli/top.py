@@ -1,0 +1,65 @@
+"""`adamctl top`: the nodes and jobs of a cluster, refreshed until Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from adamctl.cli import options
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@click.command("top")
+@options.controller_option
+@options.token_option
+@click.option("--interval", default=1.0, show_default=True, help="Seconds between readings.")
+@click.option("--once", is_flag=True, help="Read once and end.")
+def command(controller: tuple[str, ...], token: str, interval: float, once: bool) -> None:
+    """Watch the nodes and jobs of a cluster; Ctrl-C ends it."""
+    addresses = options.addresses(controller)
+    if interval <= 0:
+        raise click.BadParameter("expected a number above 0", param_hint="--interval")
+    from adamctl.net import loop
+
+    loop.run(_watch(addresses, token, interval, once))
+
+
+async def _watch(addresses: tuple[str, ...], token: str, interval_s: float, once: bool) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    from adamctl.cli.cluster import ClusterReader
+
+    console = Console(file=sys.stdout)
+    async with ClusterReader(addresses, token) as reader:
+        if once or not console.is_terminal:
+            console.print(picture(await reader.read()))
+            return
+        with Live(console=console, auto_refresh=False, screen=True) as live:
+            while True:
+                live.update(picture(await reader.read()), refresh=True)
+                await asyncio.sleep(interval_s)
+
+
+def picture(cluster: dict[str, Any]) -> RenderableType:
+    """Returns the tables of a cluster."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from adamctl.cli.cluster_table import JOB_COLUMNS, NODE_COLUMNS, job_rows, node_rows
+
+    parts: list[RenderableType] = [Text(f"cluster at {cluster['controller']['address']}", style="bold cyan")]
+    for columns, rows in ((NODE_COLUMNS, node_rows(cluster)), (JOB_COLUMNS, job_rows(cluster))):
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+        for column in columns:
+            table.add_column(column, no_wrap=True, overflow="ellipsis")
+        for row in rows:
+            table.add_row(*row)
+        parts += [table, Text("")]
+    return Group(*parts)

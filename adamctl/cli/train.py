@@ -1,0 +1,86 @@
+"""`adamctl train EXP.toml`: one run, from nothing to a trained model and back to nothing running."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from adamctl.cli import options
+from adamctl.cli.output import print_json
+
+if TYPE_CHECKING:
+    from adamctl.launch.front import Outcome
+
+
+@click.command("train")
+@options.experiment_options
+@click.option(
+    "--join", multiple=True, metavar="ADDR", help="Run on this controller's cluster instead of starting roles here."
+)
+@click.option(
+    "--resume", default="none", metavar="auto|PATH", help="Go on from the newest checkpoint, or from this run folder."
+)
+@options.runs_option
+@options.token_option
+@options.json_option
+@click.option("--plain", is_flag=True, help="Plain progress lines even on a terminal.")
+def command(
+    experiment: str,
+    settings: tuple[str, ...],
+    data: tuple[str, ...],
+    join: tuple[str, ...],
+    resume: str,
+    run_dir: str,
+    token: str,
+    as_json: bool,
+    plain: bool,
+    **flags: Any,
+) -> int:
+    """Train the network of EXP.toml.
+
+    Starts every role on this machine and ends it again; with --join, uses the servers and workers of a running
+    cluster. Ctrl-C writes a checkpoint and stops; a second one stops at once.
+    """
+    loaded = options.load(experiment, settings, data, flags)
+    from adamctl.launch.train import TrainOptions, train
+    from adamctl.live.reporter import choose_reporter
+
+    reporter = choose_reporter(sys.stderr, plain=plain)
+    chosen = TrainOptions(
+        join=options.addresses(join) if join else (),
+        resume=resume,
+        runs=Path(run_dir),
+        environment=os.environ,
+        token=token,
+        readings=not plain and sys.stderr.isatty(),
+    )
+    try:
+        outcome, folder = train(loaded.experiment, chosen, reporter)
+    finally:
+        reporter.close()
+    return _report(outcome, folder, as_json)
+
+
+def _report(outcome: Outcome, folder: Path, as_json: bool) -> int:
+    """Prints the result to stdout and what a person wants to know to stderr; the first cause of a failure last."""
+    from adamctl.live.view import closing_lines
+
+    progress = outcome.progress
+    if as_json and progress is not None and progress.result is not None:
+        print_json(progress.result)
+    if progress is not None and progress.final and not outcome.message:
+        for line in closing_lines(progress, str(folder), _next_commands(outcome, folder)):
+            click.echo(line, err=True)
+    if outcome.message:
+        click.echo(f"adamctl: error: {outcome.message}", err=True)
+    return outcome.exit_code
+
+
+def _next_commands(outcome: Outcome, folder: Path) -> list[str]:
+    if outcome.signal:
+        return [f"adamctl train {folder / 'experiment.toml'} --resume auto"]
+    return [f"adamctl eval {folder}", f"adamctl logs {folder}"]
