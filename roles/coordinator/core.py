@@ -102,9 +102,12 @@ class RunCore(RunState):
         elif request.leaving:
             self._lose(key, "it left")
             self._answer(event.token, NextTaskReply())
+        elif request.wanted == 0 and request.wait_s <= 0:  # only a report, perhaps beside a parked request
+            worker.heard_s, worker.status = self.now_s, request.status
+            self._answer(event.token, NextTaskReply(drain=self._halted))
         else:
             if worker.parked is not None:
-                self._answer(worker.parked[0], NextTaskReply())
+                self._answer(worker.parked[0], NextTaskReply(drain=self._halted))
             worker.heard_s, worker.status = self.now_s, request.status
             worker.parked = (event.token, request, self.now_s + request.wait_s)
 

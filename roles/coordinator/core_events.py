@@ -41,7 +41,7 @@ class RunPlan:
     checkpoint_every: float
     workers: int
     connections: int
-    silent_after_s: float = 30.0
+    silent_after_s: float = 120.0
     no_worker_s: float = 60.0
     finish_wait_s: float = 60.0
     stop_wait_s: float = 5.0
