@@ -1,0 +1,27 @@
+"""`adamctl doctor`: what this machine offers, and what to do where something is missing."""
+
+from __future__ import annotations
+
+import click
+
+from adamctl.cli import options
+from adamctl.cli.output import print_json
+
+
+@click.command("doctor")
+@options.json_option
+def command(as_json: bool) -> int:
+    """Check this machine. Exit code 0 if all is well, 4 if something works worse than it could, 1 if it cannot work."""
+    from adamctl.cli.doctor_checks import all_findings
+
+    findings = all_findings()
+    if as_json:
+        print_json({"findings": [finding.values() for finding in findings]})
+    else:
+        width = max(len(finding.name) for finding in findings)
+        for finding in findings:
+            click.echo(f"{finding.state:<4}  {finding.name:<{width}}  {finding.found}")
+            if finding.advice:
+                click.echo(f"{'':<4}  {'':<{width}}  -> {finding.advice}")
+    states = {finding.state for finding in findings}
+    return 1 if "bad" in states else 4 if "slow" in states else 0

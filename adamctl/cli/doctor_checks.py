@@ -1,0 +1,188 @@
+"""The checks of `adamctl doctor`: each returns findings, and says what to do about one that is not well."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+PACKAGES = ("numpy", "numexpr", "numba", "uvloop", "msgspec", "lmdb", "click", "rich", "psutil", "threadpoolctl")
+OPTIONAL = {"Pillow": "image", "scikit-learn": "examples"}
+NEEDED = frozenset(PACKAGES) - {"numba", "uvloop"}
+DESCRIPTORS_WANTED = 1024
+MEMORY_WANTED_BYTES = 1 << 30
+DISK_WANTED_BYTES = 1 << 30
+
+KERNELS = {
+    "matrix products": {"numpy": "BLAS, at the limit of the processor whichever kernels are chosen"},
+    "convolution": {
+        "numba": "windows gathered, and pooled where a pooling follows, in one compiled pass",
+        "numpy": "windows gathered by strided copies around a matrix product",
+    },
+    "max-pooling": {"numba": "one compiled pass", "numpy": "a comparison per position of the window"},
+    "activations": {
+        "numba": "bias and function fused",
+        "numexpr": "bias and function in one blocked pass",
+        "numpy": "a pass each for bias and function",
+    },
+    "softmax, losses": {"numba": "loss, error and count fused", "numpy": "a pass for each step"},
+    "update rules": {
+        "numba": "one fused pass over weights, state and gradient",
+        "numexpr": "one blocked pass per expression",
+        "numpy": "in blocks that stay in cache",
+    },
+    "accruing gradients": {"numba": "local update and accrual fused", "numpy": "a pass each"},
+}
+"""Which implementations each kernel has, and what makes each what it is."""
+
+State = Literal["ok", "slow", "bad", "-"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: `ok`, `slow` (works worse than it could), `bad` (does not work) or `-` (only said)."""
+
+    name: str
+    state: State
+    found: str
+    advice: str = ""
+
+    def values(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def all_findings() -> list[Finding]:
+    """Runs every check, cheap ones first."""
+    checks = (_versions, _machine, _limits, _network, _data, _blas, _kernels)
+    return [finding for check in checks for finding in check()]
+
+
+def _versions() -> Iterator[Finding]:
+    yield Finding("adamctl", "ok", metadata.version("adamctl"))
+    yield Finding("python", "ok", f"{platform.python_version()} at {sys.executable}")
+    for package in (*PACKAGES, *OPTIONAL):
+        try:
+            yield Finding(package, "ok", metadata.version(package))
+        except metadata.PackageNotFoundError:
+            if package in OPTIONAL:
+                extra = f"'adamctl[{OPTIONAL[package]}]'"
+                yield Finding(package, "-", "not installed", f"only if you want it: pip install {extra}")
+            else:
+                state: State = "bad" if package in NEEDED else "slow"
+                yield Finding(package, state, "not installed", f"pip install {package}")
+
+
+def _machine() -> Iterator[Finding]:
+    import psutil
+
+    from adamctl.launch.train import available_cores
+    from adamctl.live.units import size
+
+    cores, all_cores = available_cores(), os.cpu_count() or 1
+    limited = f"; this process may use {cores}" if cores != all_cores else ""
+    yield Finding("cores", "ok", f"{all_cores}{limited}")
+    memory = psutil.virtual_memory()
+    enough = memory.available >= MEMORY_WANTED_BYTES
+    advice = "" if enough else "end other programs, or train with smaller batches and fewer workers"
+    found = f"{size(memory.total)}, {size(memory.available)} free"
+    yield Finding("memory", "ok" if enough else "slow", found, advice)
+    shared = Path("/dev/shm")
+    if shared.is_dir():
+        free = shutil.disk_usage(shared).free
+        roomy = free >= MEMORY_WANTED_BYTES // 4
+        advice = "" if roomy else "workers keep weights there: make it larger (docker run --shm-size=2g)"
+        yield Finding("shared memory", "ok" if roomy else "slow", f"{size(free)} free in {shared}", advice)
+    free = shutil.disk_usage(".").free
+    roomy = free >= DISK_WANTED_BYTES
+    advice = "" if roomy else "run folders and checkpoints go here; name another place with --run-dir"
+    yield Finding("disk", "ok" if roomy else "slow", f"{size(free)} free in {Path.cwd()}", advice)
+
+
+def _limits() -> Iterator[Finding]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = soft == resource.RLIM_INFINITY or soft >= DESCRIPTORS_WANTED
+    advice = "" if enough else f"raise it: ulimit -n {DESCRIPTORS_WANTED}"
+    yield Finding("file descriptors", "ok" if enough else "slow", f"{soft} (at most {hard})", advice)
+
+
+def _network() -> Iterator[Finding]:
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            _exchange(server, socket.create_connection(server.getsockname(), timeout=2))
+        yield Finding("loopback", "ok", "127.0.0.1 can be listened on and reached")
+    except OSError as error:
+        advice = "roles on this machine find each other there: bring the interface lo up"
+        yield Finding("loopback", "bad", f"127.0.0.1: {error}", advice)
+    try:
+        with tempfile.TemporaryDirectory(prefix="adamctl-") as folder, socket.socket(socket.AF_UNIX) as server:
+            server.bind(f"{folder}/s")
+            server.listen()
+            client = socket.socket(socket.AF_UNIX)
+            client.settimeout(2)
+            client.connect(f"{folder}/s")
+            _exchange(server, client)
+        yield Finding("Unix sockets", "ok", f"work in {tempfile.gettempdir()}")
+    except OSError as error:
+        advice = "set TMPDIR to a short path on a local disk; until then TCP is used"
+        yield Finding("Unix sockets", "slow", f"in {tempfile.gettempdir()}: {error}", advice)
+
+
+def _exchange(server: socket.socket, client: socket.socket) -> None:
+    with client:
+        server.settimeout(2)
+        accepted, _ = server.accept()
+        with accepted:
+            client.sendall(b"?")
+            if accepted.recv(1) != b"?":
+                raise OSError("a byte that was sent did not arrive")
+
+
+def _data() -> Iterator[Finding]:
+    folders = [folder for folder in os.environ.get("ADAMCTL_DATA", "").split(os.pathsep) if folder]
+    if not folders:
+        yield Finding("ADAMCTL_DATA", "-", "not set", "set it to the folder of your data sets, or give --data DIR")
+    for folder in folders:
+        if Path(folder).is_dir():
+            names = sorted(entry.name for entry in Path(folder).iterdir() if not entry.name.startswith("."))
+            yield Finding("ADAMCTL_DATA", "ok", f"{folder}: {', '.join(names[:8]) or 'empty'}")
+        else:
+            yield Finding("ADAMCTL_DATA", "slow", f"{folder} is not a folder", "correct it or make the folder")
+
+
+def _blas() -> Iterator[Finding]:
+    import numpy as np
+    from threadpoolctl import threadpool_info
+
+    np.ones((2, 2), np.float32) @ np.ones((2, 2), np.float32)
+    libraries = [entry for entry in threadpool_info() if entry.get("user_api") == "blas"]
+    if not libraries:
+        advice = "install numpy from its wheels; thread counts cannot be set for this library"
+        yield Finding("BLAS", "slow", "not recognised", advice)
+    for library in libraries:
+        version = f"{library.get('internal_api')} {library.get('version')}"
+        kind = library.get("architecture") or "?"
+        yield Finding("BLAS", "ok", f"{version} for {kind}, {library['num_threads']} thread(s) here, 1 in each role")
+
+
+def _kernels() -> Iterator[Finding]:
+    from adamctl.kernels import backend
+
+    offered = backend.installed()
+    forced = os.environ.get(backend.VARIABLE)
+    chosen = backend.choose()
+    why = f"because {backend.VARIABLE} says so" if forced else "the fastest of those installed"
+    fast = chosen == "numba"
+    advice = "" if fast else "pip install numba: fused kernels are several times faster"
+    yield Finding("kernels", "ok" if fast else "slow", f"{chosen}, {why} ({', '.join(offered)})", advice)
+    for name, reasons in KERNELS.items():
+        implementation = chosen if chosen in reasons else "numpy"
+        yield Finding(f"  {name}", "ok", f"{implementation}: {reasons[implementation]}")
