@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-import sys
 from collections import Counter
-from pathlib import Path
 
 import msgspec
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from simulation import Simulation, len_of, plan  # noqa: E402
-
-from adamctl.roles.coordinator import core_events as events  # noqa: E402
-from adamctl.wire.constants import ErrorCode  # noqa: E402
+from adamctl.roles.coordinator import core_events as events
+from adamctl.wire.constants import ErrorCode
+from tests.roles.coordinator.simulation import Simulation, len_of, plan
 
 
 def times_handed_out(run: Simulation) -> Counter[tuple[int, int]]:
@@ -41,7 +37,7 @@ def test_progress_follows_the_share_of_the_run_that_was_handed_out() -> None:
     tasks = [task for task, _ in run.handed_out]
     assert tasks[0].progress_start == 0.0
     assert tasks[-1].progress_stop == 1.0
-    for before, after in zip(tasks, tasks[1:], strict=False):
+    for before, after in itertools.pairwise(tasks):
         assert before.progress_stop == pytest.approx(after.progress_start)
 
 
@@ -225,7 +221,7 @@ class TestEvaluation:
             assert number / 12 <= share + 1e-9 <= number / 12 + 8 / 1200 + 1e-6
 
     def test_with_several_workers_one_evaluates_and_the_others_train_on(self) -> None:
-        run = Simulation(9, plan(evaluate_every=0.5, passes=2), examples=4000, evaluation_examples=5000)
+        run = Simulation(9, plan(evaluate_every=0.5, passes=2), examples=4000, evaluation_examples=500)
         for number in range(3):
             run.add_worker(f"w{number}")
         trained_meanwhile = 0
