@@ -1,6 +1,6 @@
 """How workers and coordinators read examples from one or several data servers.
 
-client = DataClient(context, joined.data_servers)
+client = DataClient.from_context(context, joined.data_servers)
 data = await client.open(experiment.data, experiment.model.input, experiment.seed)
 batch = await client.read(data, "train", pass_number=0, start=0, stop=256)
 ...
@@ -105,19 +105,27 @@ class DataClient:
     Consecutive ranges go to consecutive servers; a range whose server is gone or too busy is read from the next one.
     """
 
-    def __init__(self, source: RoleContext | Sequence[Connection], nodes: Sequence[str] = ()) -> None:
+    def __init__(self, connections: Sequence[Connection]) -> None:
+        """Reads over connections that are there; one that is lost is not made anew. Raises as `from_context`."""
+        self._begin([_Server(each.peer_name, _connector_over(each)) for each in connections])
+
+    @classmethod
+    def from_context(cls, context: RoleContext, nodes: Sequence[str]) -> DataClient:
+        """Returns a client of the named nodes, in an order that should be the same for every client.
+
+        Their addresses are looked up whenever a connection is to be made.
+
+        Raises:
+            ConfigurationError: there is not one data server.
         """
-        Args:
-            source: a role's context, with the names of the data servers in `nodes` (the same order for every client):
-                addresses are looked up whenever a connection is to be made. Or connections that are there; one that
-                is lost is not made anew.
-        """
-        if isinstance(source, Sequence):
-            self._servers = [_Server(each.peer_name, _connector_over(each)) for each in source]
-        else:
-            self._servers = [_Server(node, _connector_of_node(source, node)) for node in nodes]
-        if not self._servers:
+        client = cls.__new__(cls)
+        client._begin([_Server(node, _connector_of_node(context, node)) for node in nodes])
+        return client
+
+    def _begin(self, servers: list[_Server]) -> None:
+        if not servers:
             raise ConfigurationError("no data server is known: start one with `adamctl data start`")
+        self._servers = servers
         self._padding = memoryview(bytearray(BODY_ALIGNMENT_BYTES))
         self._opened: dict[str, DataSet] = {}
 
