@@ -1,0 +1,103 @@
+"""Every role in its own process, as examples/by_hand.md says; jobs side by side; a cluster that outlives its jobs."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+from tests.e2e.conftest import EXAMPLES, Command, Runner
+
+DIGITS = EXAMPLES / "digits.toml"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Cluster:
+    """A controller and other roles, each started by hand."""
+
+    def __init__(self, runner: Runner, token: str = "") -> None:
+        self.runner = runner
+        self.address = f"127.0.0.1:{free_port()}"
+        self.environment = {"ADAMCTL_CONTROLLER": self.address} | ({"ADAMCTL_TOKEN": token} if token else {})
+        port = self.address.rpartition(":")[2]
+        self.start("controller", "--port", port, "--dir", str(runner.folder / "controller"))
+
+    def start(self, role: str, *arguments: str) -> Command:
+        return self.runner.start(role, "start", *arguments, **self.environment)
+
+    def nodes(self) -> dict[str, str]:
+        code, stdout, _ = self.runner.run("status", "--json", timeout_s=30, **self.environment)
+        return {node["node"]: node["role"] for node in json.loads(stdout)["nodes"]} if code in (0, 4) else {}
+
+    def members(self, *names: str) -> None:
+        self.runner.commands[0].wait_until(lambda: set(names) <= set(self.nodes()))
+
+
+def test_two_workers_and_two_servers_by_hand(adamctl: Runner) -> None:
+    cluster = Cluster(adamctl)
+    for name in ("ps-1", "ps-2"):
+        cluster.start("ps", "--name", name)
+    cluster.start("data", "--name", "data-1")
+    for name in ("worker-1", "worker-2"):
+        cluster.start("worker", "--name", name, "--threads", "1")
+    coordinator = cluster.start(
+        "coordinator", "--experiment", str(DIGITS), "--set", "cluster.workers=2", "--set", "cluster.ps=2",
+        "--run-dir", str(adamctl.folder / "by-hand"), "--job", "digits",
+    )  # fmt: skip
+    code, _, stderr = coordinator.wait()
+    assert code == 0, stderr
+    summary = json.loads((adamctl.folder / "by-hand" / "summary.json").read_text())
+    assert summary["best_test_top1"] >= 0.95
+    assert summary["roles"]["worker"] == 2 and summary["roles"]["ps"] == 2
+    cluster.members("ps-1", "ps-2", "data-1", "worker-1", "worker-2")
+
+
+def test_two_jobs_at_once_on_one_cluster_with_a_token(adamctl: Runner) -> None:
+    cluster = Cluster(adamctl, token="secret")
+    cluster.start("ps", "--name", "ps-1")
+    cluster.start("data", "--name", "data-1")
+    for name in ("worker-1", "worker-2"):
+        cluster.start("worker", "--name", name, "--threads", "1")
+    cluster.members("ps-1", "data-1", "worker-1", "worker-2")
+    jobs = [
+        adamctl.start(
+            "train", DIGITS, "--join", cluster.address, "--json", "--seed", str(seed), "--set", f'name="job{seed}"',
+            **cluster.environment,
+        )
+        for seed in (1, 2)
+    ]  # fmt: skip
+    for job in jobs:
+        code, stdout, stderr = job.wait()
+        assert code == 0, stderr
+        assert json.loads(stdout)["best_test_top1"] >= 0.95, stderr
+    cluster.members("ps-1", "data-1", "worker-1", "worker-2")
+
+
+def test_a_wrong_token_is_refused_with_a_clear_message(adamctl: Runner) -> None:
+    cluster = Cluster(adamctl, token="secret")
+    adamctl.commands[0].wait_until(lambda: cluster.nodes() is not None and cluster.runner.run(
+        "status", "--json", timeout_s=30, **cluster.environment)[0] in (0, 4))  # fmt: skip
+    code, _, stderr = adamctl.run("status", ADAMCTL_CONTROLLER=cluster.address, ADAMCTL_TOKEN="wrong", timeout_s=30)
+    assert code == 2
+    assert "token" in stderr and "Traceback" not in stderr
+
+
+def test_an_unreachable_controller_ends_with_3_and_its_address(adamctl: Runner) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    code, _, stderr = adamctl.run("status", ADAMCTL_CONTROLLER=address, timeout_s=60)
+    assert code == 3
+    assert address in stderr
+
+
+def test_a_busy_port_is_named(adamctl: Runner) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, _, stderr = adamctl.run("controller", "start", "--port", str(port), "--dir", str(adamctl.folder / "c"))
+    assert code == 2
+    assert str(port) in stderr and "Traceback" not in stderr

@@ -1,0 +1,68 @@
+"""A process dies, or a person interrupts, at any moment of a run (bar 4 of the first release)."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from tests.e2e.conftest import EXAMPLES, Runner
+
+DIGITS = EXAMPLES / "digits.toml"
+
+
+def kill_a_worker(adamctl: Runner, seed: int) -> None:
+    command = adamctl.start(
+        "train", DIGITS, "--json", "--workers", "2", "--threads", "1", "--target", "0.96", "--passes", "200",
+        "--set", "train.evaluate_every=1", "--set", "optimizer.schedule.type=constant", "--set", "optimizer.lr=0.02",
+        "--seed", str(seed),
+    )  # fmt: skip
+    command.wait_until(command.trained)
+    random.Random(seed).choice(command.roles("worker")).kill()
+    code, stdout, stderr = command.wait()
+    assert code == 0, stderr
+    assert json.loads(stdout)["best_test_top1"] >= 0.96
+
+
+def kill_the_only_server(adamctl: Runner, seed: int) -> None:
+    command = adamctl.start("train", DIGITS, "--passes", "2000", "--seed", str(seed))
+    command.wait_until(command.trained)
+    command.roles("ps")[0].kill()
+    code, _, stderr = command.wait(timeout_s=30)
+    assert code == 1, stderr
+    last = [line for line in stderr.splitlines() if line.strip()][-1]
+    assert "ps" in stderr.rpartition("adamctl: error:")[2], stderr
+    assert last, stderr
+
+
+def interrupt(adamctl: Runner, seed: int) -> None:
+    chance = random.Random(seed)
+    command = adamctl.start("train", DIGITS, "--passes", "2000", "--seed", str(seed))
+    begun = chance.random() < 0.7
+    if begun:
+        command.wait_until(command.trained)
+    else:
+        command.wait_until(lambda: command.roles(chance.choice(["controller", "worker", "ps"])))
+    command.interrupt()
+    code, _, stderr = command.wait(timeout_s=60)
+    assert code == 130, stderr
+    if begun:
+        assert list(adamctl.folder.rglob("manifest.json")), f"no checkpoint\n{stderr}"
+
+
+FAULTS = [kill_a_worker, kill_the_only_server, interrupt]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_fault(adamctl: Runner, fault) -> None:
+    fault(adamctl, 1)
+    assert not adamctl.commands[-1].family(), "processes left behind"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 12))
+@pytest.mark.parametrize("fault", FAULTS)
+def test_fault_ten_times(adamctl: Runner, fault, seed: int) -> None:
+    fault(adamctl, seed)
+    assert not adamctl.commands[-1].family(), "processes left behind"
