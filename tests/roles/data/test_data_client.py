@@ -8,21 +8,24 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from adamctl.config.experiment import DataConfig
+from adamctl.config.records import NodeRecord, encode, node_key
 from adamctl.errors import ConfigurationError, DamagedDataError, ProtocolError, RemoteError, UnreachableError
 from adamctl.net.memory import MemoryNetwork
 from adamctl.net.stream import StreamTransport
 from adamctl.net.transport import Connection, Server, Transport
+from adamctl.roles.controller.client import MemoryConfigurationStore
 from adamctl.roles.data.client import FILE_ORDER, Batch, DataClient, DataSet, Range, ReadAhead
 from adamctl.roles.data.server import DataServer
 from adamctl.roles.data.store import DataStore
 from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import DataOpenRequest, Hello, StatusRequest
+from adamctl.wire.messages import ConfigChanges, DataOpenRequest, Hello, StatusRequest
 
 TINY = DataConfig(format="idx", source="tiny", scale="none")
 WAIT_S = 20
@@ -288,3 +291,34 @@ def test_the_role_is_described_without_importing_it() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+async def test_a_server_that_restarted_elsewhere_is_found_again(
+    idx_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    idx_folder()
+    network, configuration = MemoryNetwork(Random(1)), MemoryConfigurationStore()
+    life = 0
+
+    async def register(revision: int) -> int:
+        record = NodeRecord("data-0", "data", life, (f"memory://life-{life}",), "host", 1)
+        reply = await configuration.compare_and_set(
+            ConfigChanges({node_key("data-0"): revision}, {node_key("data-0"): encode(record)})
+        )
+        assert not reply.conflicts
+        return reply.revision
+
+    farm = Farm(network, lambda node: f"memory://life-{life}", tmp_path)
+    await farm.start("data-0")
+    revision = await register(0)
+    context = SimpleNamespace(transport=network, controller=configuration, hello=lambda: hello("worker-0", "worker"))
+    client = DataClient.from_context(context, ["data-0"])  # type: ignore[arg-type]
+    data = await client.open(TINY, (4, 4, 1), 7)
+    before = await read_pass(client, data, 0)
+    await farm.stop("data-0")
+    life = 1
+    await farm.start("data-0")
+    await register(revision)
+    assert await read_pass(client, data, 0) == before
+    await client.close()
+    await farm.stop("data-0")
