@@ -130,8 +130,8 @@ def main() -> int:
             print(json.dumps(result), flush=True)
         else:
             print(
-                f"seed {seed}: best {result['best_test_top1']:.4f}, seconds to {result['time_to']}, passes {result['passes_to']}, "
-                f"{result['train_seconds']} s in all, {result['images_per_s']} images/s",
+                f"seed {seed}: best {result['best_test_top1']:.4f}, seconds to {result['time_to']}, "
+                f"passes {result['passes_to']}, {result['train_seconds']} s in all, {result['images_per_s']} images/s",
                 flush=True,
             )
     return 0
