@@ -81,6 +81,7 @@ class ControllerClient:
         *,
         deadline_s: float = 30.0,
         attempt_s: float = 2.0,
+        watch_s: float = 5.0,
         session: str | None = None,
         log: logging.Logger | None = None,
     ) -> None:
@@ -90,6 +91,7 @@ class ControllerClient:
             hello: gives the identity to connect with.
             deadline_s: for every call that is not given its own.
             attempt_s: after this long without an answer the connection counts as dead and is made anew.
+            watch_s: longer watches are asked for in pieces of this length, so that a silent end is noticed.
             session: a name that no other client ever uses; random if left out.
         """
         if not addresses:
@@ -97,6 +99,7 @@ class ControllerClient:
         self.addresses = tuple(addresses)
         self.deadline_s = deadline_s
         self.attempt_s = attempt_s
+        self.watch_s = watch_s
         self._transport = transport
         self._hello = hello
         self._log = log or logging.getLogger("adamctl.controller.client")
@@ -105,6 +108,7 @@ class ControllerClient:
         self._next_address = 0
         self._changing = asyncio.Lock()  # one compare-and-set at a time, so that sequence numbers arrive in order
         self._session = session or secrets.token_hex(12)
+        self._session_known = False  # whether the controllers have remembered a request of this session
         self._sessions_used = 0
         self._sequence = 0
 
@@ -118,25 +122,38 @@ class ControllerClient:
         body = (msgspec.msgpack.encode(changes),)
         async with self._changing:
             for _ in range(2):
+                if self._sequence and not self._session_known:
+                    self._begin_session()
                 self._sequence += 1
                 request = ConfigCompareAndSetRequest(self._session, self._sequence)
                 attempts = _Attempts()
                 try:
                     reply, _ = await self._call(request, ConfigCompareAndSetReply, body, attempts=attempts)
+                    self._session_known = True
                     return reply
                 except RemoteError as error:
                     # Refused at the first attempt, it was never applied: the controllers have forgotten our session.
                     if error.code != ErrorCode.CLIENT_EVICTED or attempts.made > 1:
                         raise
-                    self._sessions_used += 1
-                    self._session = f"{self._session.partition('+')[0]}+{self._sessions_used}"
-                    self._sequence = 0
+                    self._session_known = False
         raise RemoteError(ErrorCode.CLIENT_EVICTED, "the controllers forget our session as soon as it begins")
 
+    def _begin_session(self) -> None:
+        """Once a session is remembered, an unknown session means a forgotten one; so a new one begins until then."""
+        self._sessions_used += 1
+        self._session = f"{self._session.partition('+')[0]}+{self._sessions_used}"
+        self._sequence = 0
+
     async def watch(self, prefix: str, after_revision: int, wait_s: float) -> Changes:
-        request = ConfigWatchRequest(prefix, after_revision, wait_s)
-        reply, entries = await self._call(request, ConfigWatchReply, wait_s=wait_s)
-        return Changes(reply.revision, tuple(entries), reply.deleted, reply.reset)
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + wait_s
+        while True:
+            asked_s = min(max(until_s - loop.time(), 0.0), self.watch_s)
+            request = ConfigWatchRequest(prefix, after_revision, asked_s)
+            reply, entries = await self._call(request, ConfigWatchReply, wait_s=asked_s)
+            if entries or reply.deleted or reply.reset or loop.time() >= until_s:
+                return Changes(reply.revision, tuple(entries), reply.deleted, reply.reset)
+            after_revision = reply.revision
 
     # --- Membership -------------------------------------------------------------------------------------------------
 

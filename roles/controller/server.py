@@ -20,7 +20,7 @@ import msgspec
 import platformdirs
 
 from adamctl.config.records import NodeRecord
-from adamctl.errors import AdamctlError, ConfigurationError, RunFailedError, UnreachableError
+from adamctl.errors import AdamctlError, ConfigurationError, RemoteError, RunFailedError, UnreachableError
 from adamctl.net.transport import Request
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.core import ControllerConfig, ControllerCore
@@ -214,7 +214,10 @@ def _event(request: Request, token: int) -> Event | None:
         case ConfigReadRequest(prefix=prefix):
             return Read(token, prefix)
         case ConfigCompareAndSetRequest(session=session, sequence=sequence):
-            changes = _CHANGES.decode(request.body)
+            try:
+                changes = _CHANGES.decode(request.body)
+            except msgspec.MsgspecError as error:
+                raise RemoteError(ErrorCode.BAD_MESSAGE, f"the body is not a ConfigChanges: {error}") from error
             return CompareAndSet(token, session, sequence, changes)
         case ConfigWatchRequest(prefix=prefix, after_revision=after_revision, wait_s=wait_s):
             return Watch(token, request.connection_id, prefix, after_revision, wait_s)

@@ -1,0 +1,169 @@
+"""The controller's store: what was appended is there again, a torn tail is cut, damage is refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from adamctl.errors import ConfigurationError, DamagedDataError, RunFailedError
+from adamctl.roles.controller.core_state import KeyState, LogRecord
+from adamctl.roles.controller.log_format import FILE_HEADER
+from adamctl.roles.controller.store import LogStore
+
+
+def record(revision: int, value: bytes = b"value") -> LogRecord:
+    return LogRecord(revision, {f"/key/{revision}": value}, session="s", sequence=revision)
+
+
+def write(folder: Path, batches: int) -> list[LogRecord]:
+    store = LogStore(folder)
+    written = []
+    for number in range(batches):
+        batch = [record(2 * number + 1), record(2 * number + 2)]
+        store.append(batch)
+        written += batch
+    store.close()
+    return written
+
+
+def read(folder: Path) -> tuple[LogRecord, ...]:
+    store = LogStore(folder)
+    store.close()
+    return store.records
+
+
+def log_of(folder: Path) -> Path:
+    return folder / "log-00000001"
+
+
+def test_what_was_appended_is_there_again(tmp_path: Path) -> None:
+    written = write(tmp_path / "new" / "folder", 3)
+    assert list(read(tmp_path / "new" / "folder")) == written
+
+
+def test_i10_a_log_cut_at_any_byte_opens_as_a_prefix_and_goes_on(tmp_path: Path) -> None:
+    written = write(tmp_path / "whole", 3)
+    data = log_of(tmp_path / "whole").read_bytes()
+    lengths = set()
+    for size in range(FILE_HEADER.size, len(data)):
+        folder = tmp_path / "cut"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(tmp_path / "whole", folder)
+        os.truncate(log_of(folder), size)
+        store = LogStore(folder)
+        assert list(store.records) == written[: len(store.records)] and len(store.records) % 2 == 0
+        lengths.add(len(store.records))
+        store.append([record(len(store.records) + 1, b"after")])
+        store.close()
+        assert len(read(folder)) == len(store.records) + 1
+    assert lengths == {0, 2, 4}
+
+
+def test_i10_zeros_where_the_last_batch_was_to_be_are_a_torn_tail(tmp_path: Path) -> None:
+    written = write(tmp_path, 2)
+    with log_of(tmp_path).open("ab") as file:
+        file.write(bytes(4096))
+    store = LogStore(tmp_path)
+    store.close()
+    assert list(store.records) == written and store.cut_bytes == 4096
+
+
+def test_i10_any_flipped_bit_is_found(tmp_path: Path) -> None:
+    write(tmp_path, 2)
+    data = bytearray(log_of(tmp_path).read_bytes())
+    for position in range(len(data)):
+        for bit in (position % 8,):
+            data[position] ^= 1 << bit
+            log_of(tmp_path).write_bytes(data)
+            with pytest.raises(DamagedDataError, match=r"log-00000001 is damaged.*move that folder away"):
+                LogStore(tmp_path)
+            data[position] ^= 1 << bit
+
+
+def test_a_record_taken_out_of_the_middle_is_found(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    one = log_of(tmp_path).stat().st_size
+    shutil.rmtree(tmp_path)
+    write(tmp_path, 3)
+    data = log_of(tmp_path).read_bytes()
+    two = FILE_HEADER.size + 2 * (one - FILE_HEADER.size)
+    log_of(tmp_path).write_bytes(data[:one] + data[two:])
+    with pytest.raises(DamagedDataError):
+        LogStore(tmp_path)
+
+
+def test_a_snapshot_replaces_the_log_before_it(tmp_path: Path) -> None:
+    store = LogStore(tmp_path, snapshot_after_bytes=530)
+    state = KeyState()
+    for revision in range(1, 40):
+        state.apply(record(revision))
+        store.append([record(revision)])
+        if store.wants_snapshot:
+            store.write_snapshot(state.snapshot())
+    store.close()
+    again = LogStore(tmp_path)
+    again.close()
+    assert again.snapshot is not None and 0 < len(again.records) < 39
+    restored = KeyState()
+    restored.restore(again.snapshot)
+    for one in again.records:
+        restored.apply(one)
+    assert restored.snapshot() == state.snapshot()
+    assert sorted(path.name.partition("-")[0] for path in tmp_path.iterdir()) == ["lock", "log", "snapshot"]
+
+
+def test_a_crash_between_new_log_and_snapshot_keeps_the_old_ones(tmp_path: Path) -> None:
+    written = write(tmp_path, 2)
+    shutil.copy(log_of(tmp_path), tmp_path / "log-00000002")
+    (tmp_path / "new-snapshot-00000002").write_bytes(b"half")
+    assert list(read(tmp_path)) == written
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "log-00000001"]
+
+
+@pytest.mark.parametrize("name", ["log-00000002", "snapshot-00000002"])
+def test_a_missing_or_damaged_file_is_refused(tmp_path: Path, name: str) -> None:
+    store = LogStore(tmp_path)
+    store.append([record(1)])
+    state = KeyState()
+    state.apply(record(1))
+    store.write_snapshot(state.snapshot())
+    store.close()
+    data = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(data[:-1] if "snapshot" in name else data[:-4])
+    with pytest.raises(DamagedDataError):
+        LogStore(tmp_path)
+    (tmp_path / name).unlink()
+    with pytest.raises(DamagedDataError):
+        LogStore(tmp_path)
+
+
+def test_two_controllers_do_not_share_a_folder(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    with pytest.raises(ConfigurationError, match=rf"process {os.getpid()}\) uses .*another --dir"):
+        LogStore(tmp_path)
+    store.close()
+    LogStore(tmp_path).close()
+
+
+def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match="file/inside"):
+        LogStore(tmp_path / "file" / "inside")
+
+
+def test_after_a_failed_write_nothing_is_appended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LogStore(tmp_path)
+
+    def fail(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    with pytest.raises(RunFailedError, match="No space left"):
+        store.append([record(1)])
+    monkeypatch.undo()
+    with pytest.raises(RunFailedError, match="start the controller again"):
+        store.append([record(1)])
+    store.close()
