@@ -1,0 +1,97 @@
+"""A role that is only a process: it reports as told, waits, and ends as told. Started by test_front.py.
+
+fake_role.py BEHAVIOUR FOLDER --name NODE ... --ready-fd N --lifeline-fd M
+
+serve: reports that it serves and waits. refuse: reports a configuration error. silent: never reports.
+run: serves a run's status as a coordinator does; the run ends when FOLDER/finish is there, fails when FOLDER/fail is.
+Any of them ends with the status in FOLDER/NODE.exit when that appears, and ignores SIGTERM if FOLDER/stubborn is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+POLL_S = 0.01
+
+
+def report(fd: int, **values: object) -> None:
+    os.write(fd, json.dumps(values).encode() + b"\n")
+    os.close(fd)
+
+
+def watch_exit(folder: Path, node: str) -> None:
+    file = folder / f"{node}.exit"
+    while not file.exists():
+        time.sleep(POLL_S)
+    status = int(file.read_text())
+    file.unlink()
+    print(f"{node} was told to end", file=sys.stderr, flush=True)
+    os._exit(status)
+
+
+async def serve_run(folder: Path, ready_fd: int) -> None:
+    import msgspec
+
+    from adamctl.net.handshake import make_hello
+    from adamctl.net.stream import StreamTransport
+    from adamctl.net.transport import Request
+    from adamctl.roles.coordinator.progress import RunProgress
+    from adamctl.wire.messages import Empty, RunStatusReply, RunStatusRequest, RunStopRequest
+
+    stopped = ""
+
+    def handle(request: Request) -> None:
+        nonlocal stopped
+        if isinstance(request.message, RunStatusRequest):
+            state = "training"
+            if stopped:
+                state = "stopped"
+            elif (folder / "fail").exists():
+                state = "failed"
+            elif (folder / "finish").exists():
+                state = "ended"
+            result = {"run": "fake"} if state in ("ended", "stopped") else None
+            failure = "no server is left" if state == "failed" else stopped
+            progress = RunProgress(state=state, job="fake", passes_total=1, failure=failure, result=result)
+            request.reply(RunStatusReply(state), (msgspec.json.encode(progress),))
+        elif isinstance(request.message, RunStopRequest):
+            stopped = request.message.reason
+            request.reply(Empty())
+
+    address = f"unix://{folder}/c.s"
+    await StreamTransport().serve([address], make_hello("coordinator", "coordinator"), handle)
+    report(ready_fd, addresses=[address])
+    await asyncio.Event().wait()
+
+
+def main() -> None:
+    behaviour, folder = sys.argv[1], Path(sys.argv[2])
+    options = dict(zip(sys.argv[3::2], sys.argv[4::2], strict=True))
+    node, ready_fd, lifeline_fd = options["--name"], int(options["--ready-fd"]), int(options["--lifeline-fd"])
+    if (folder / "stubborn").exists():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])  # a child that must not outlive us
+    threading.Thread(target=watch_exit, args=(folder, node), daemon=True).start()
+    threading.Thread(target=lambda: (os.read(lifeline_fd, 1), os._exit(9)), daemon=True).start()
+    (folder / f"{node}.starts").open("a").write("x")
+    if behaviour == "refuse":
+        report(ready_fd, error="--threads: expected at least 1, found 0", exit_code=2)
+        sys.exit(2)
+    if behaviour == "run":
+        asyncio.run(serve_run(folder, ready_fd))
+    if behaviour == "serve":
+        report(ready_fd, addresses=[])
+    while True:
+        time.sleep(60)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""The message that ends a failed run."""
+
+from pathlib import Path
+
+from adamctl.launch.failure import first_cause, last_lines
+
+
+def test_the_end_of_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "ps-1.log"
+    log.write_text("".join(f"line {number}\n" for number in range(50)))
+    assert last_lines(log, 3) == ["line 47", "line 48", "line 49"]
+
+
+def test_a_traceback_is_shown_whole(tmp_path: Path) -> None:
+    log = tmp_path / "ps-1.log"
+    frames = "".join(f"  frame {number}\n" for number in range(30))
+    log.write_text("before\n" * 9 + "Traceback (most recent call last):\n" + frames + "ValueError: x\n")
+    lines = last_lines(log, 5)
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[-1] == "ValueError: x"
+
+
+def test_role_host_reason_and_log(tmp_path: Path) -> None:
+    log = tmp_path / "ps-1.log"
+    log.write_text("the last words\n")
+    lines = first_cause("ps", "ps-1", "killed by SIGKILL", log).splitlines()
+    assert lines[0].startswith("the run failed: ps-1 (role ps on ")
+    assert lines[0].endswith("ended: killed by SIGKILL")
+    assert lines[1:] == [f"  the end of {log}:", "    the last words"]
+
+
+def test_no_log(tmp_path: Path) -> None:
+    assert "its log is empty" in first_cause("ps", "ps-1", "exit status 1", tmp_path / "none.log")

@@ -1,0 +1,224 @@
+"""Real processes under a front: what ends a run, what does not, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from adamctl.launch.front import Front, Outcome
+from adamctl.launch.process import RoleCommand
+from adamctl.launch.roles import LocalRoles
+from adamctl.launch.supervision import Supervision
+from adamctl.live.view import ProcessReading
+from adamctl.net.stream import StreamTransport
+from adamctl.roles.coordinator.progress import RunProgress
+
+SCRIPT = Path(__file__).parent / "fake_role.py"
+WAIT_S = 30.0
+
+
+@dataclass(frozen=True)
+class FakeRole(RoleCommand):
+    behaviour: str = "serve"
+    folder: str = ""
+
+    def line(self) -> tuple[str, ...]:
+        return (sys.executable, str(SCRIPT), self.behaviour, self.folder, "--name", self.node)
+
+
+@dataclass
+class Notes:
+    """A reporter that remembers."""
+
+    shown: list[RunProgress] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def show(self, progress: RunProgress, readings: Mapping[str, ProcessReading]) -> None:
+        self.shown.append(progress)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class Run:
+    """One run of fake roles, started by `running`."""
+
+    folder: Path
+    roles: LocalRoles
+    reporter: Notes
+    task: asyncio.Task[Outcome]
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while not condition():
+                if self.task.done():
+                    self.task.result()
+                    raise AssertionError("the run has ended")
+                await asyncio.sleep(0.01)
+
+    async def outcome(self) -> Outcome:
+        return await asyncio.wait_for(asyncio.shield(self.task), WAIT_S)
+
+    def tell(self, file: str, content: str = "") -> None:
+        (self.folder / file).write_text(content)
+
+    def starts(self, node: str) -> int:
+        file = self.folder / f"{node}.starts"
+        return len(file.read_text()) if file.exists() else 0
+
+
+@asynccontextmanager
+async def running(folder: Path, **behaviours: str) -> AsyncIterator[Run]:
+    """Starts a controller, a server, two workers and a coordinator, each serving unless told otherwise."""
+    nodes = {"controller": "controller", "ps_1": "ps", "worker_1": "worker", "worker_2": "worker", "coordinator": "run"}
+    commands = []
+    for node, behaviour in nodes.items():
+        role = node.partition("_")[0]
+        chosen = behaviours.get(node, "run" if behaviour == "run" else "serve")
+        commands.append(FakeRole(role, node, (), chosen, str(folder)))
+    roles = LocalRoles(commands, folder, os.environ)
+    reporter = Notes()
+    supervision = Supervision({command.node: command.role for command in commands})
+    front = Front(roles, supervision, "coordinator", StreamTransport(), reporter)
+    before = set(psutil.Process().children(recursive=True))
+    run = Run(folder, roles, reporter, asyncio.create_task(front.run()))
+    try:
+        yield run
+    finally:
+        if not run.task.done():
+            run.task.cancel()
+            await asyncio.wait([run.task])
+        left = [child for child in psutil.Process().children(recursive=True) if child not in before]
+        assert [child.cmdline() for child in left if child.status() != psutil.STATUS_ZOMBIE] == []
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Short enough for a Unix socket in it."""
+    import shutil
+    import tempfile
+
+    path = Path(tempfile.mkdtemp(prefix="adamctl-test-"))
+    yield path
+    shutil.rmtree(path)
+
+
+async def test_a_run_that_ends_well(folder: Path) -> None:
+    async with running(folder) as run:
+        await run.until(lambda: run.reporter.shown)
+        run.tell("finish")
+        outcome = await run.outcome()
+    assert (outcome.exit_code, outcome.message) == (0, "")
+    assert outcome.progress is not None and outcome.progress.result == {"run": "fake"}
+
+
+async def test_a_killed_worker_is_started_again_and_the_run_goes_on(folder: Path) -> None:
+    async with running(folder) as run:
+        await run.until(lambda: run.reporter.shown)
+        os.kill(run.roles.pids()["worker_1"], signal.SIGKILL)
+        await run.until(lambda: run.starts("worker_1") == 2)
+        run.tell("finish")
+        outcome = await run.outcome()
+    assert outcome.exit_code == 0
+    assert "worker_1 ended: killed by SIGKILL; starting it again" in run.reporter.notes
+
+
+async def test_a_killed_server_ends_the_run_with_the_cause(folder: Path) -> None:
+    async with running(folder) as run:
+        await run.until(lambda: run.reporter.shown)
+        os.kill(run.roles.pids()["ps_1"], signal.SIGKILL)
+        outcome = await run.outcome()
+    assert outcome.exit_code == 1
+    assert "ps_1 (role ps on" in outcome.message
+    assert "ended: killed by SIGKILL" in outcome.message
+
+
+@pytest.mark.parametrize("node", ["controller", "coordinator"])
+async def test_so_does_any_other_role_the_run_needs_with_its_last_words(folder: Path, node: str) -> None:
+    async with running(folder) as run:
+        await run.until(lambda: run.reporter.shown)
+        run.tell(f"{node}.exit", "7")
+        outcome = await run.outcome()
+    assert outcome.exit_code == (7 if node == "coordinator" else 1)
+    assert f"{node} (role {node} on" in outcome.message
+    assert f"{node} was told to end" in outcome.message
+
+
+async def test_a_role_that_refuses_to_start_is_not_started_again(folder: Path) -> None:
+    async with running(folder, worker_2="refuse") as run:
+        outcome = await run.outcome()
+        assert run.starts("worker_2") == 1
+    assert (outcome.exit_code, outcome.message) == (2, "worker_2: --threads: expected at least 1, found 0")
+
+
+async def test_a_failed_run_says_why(folder: Path) -> None:
+    async with running(folder) as run:
+        await run.until(lambda: run.reporter.shown)
+        run.tell("fail")
+        outcome = await run.outcome()
+    assert outcome.exit_code == 1
+    assert "no server is left" in outcome.message
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+async def test_a_signal_stops_the_run_through_its_coordinator(folder: Path, number: int, exit_code: int) -> None:
+    async with running(folder) as run:
+        await run.until(lambda: run.reporter.shown)
+        os.kill(os.getpid(), number)
+        outcome = await run.outcome()
+    assert (outcome.exit_code, outcome.signal) == (exit_code, number)
+    assert outcome.progress is not None and outcome.progress.state == "stopped"
+
+
+async def test_a_signal_before_anything_serves(folder: Path) -> None:
+    async with running(folder, coordinator="silent", ps_1="silent") as run:
+        await run.until(lambda: run.starts("coordinator") and run.starts("ps_1"))
+        os.kill(os.getpid(), signal.SIGINT)
+        outcome = await run.outcome()
+    assert outcome.exit_code == 130
+
+
+async def test_a_second_signal_ends_roles_that_will_not_go_and_their_children(folder: Path) -> None:
+    (folder / "stubborn").touch()
+    async with running(folder) as run:
+        await run.until(lambda: run.reporter.shown)
+        os.kill(os.getpid(), signal.SIGINT)
+        await run.until(lambda: run.reporter.notes)
+        os.kill(os.getpid(), signal.SIGINT)
+        outcome = await run.outcome()
+    assert outcome.exit_code == 130
+
+
+async def test_it_says_whom_it_waits_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adamctl.launch.front.FIRST_WAIT_NOTE_S", 0.2)
+    async with running(folder, ps_1="silent") as run:
+        await run.until(lambda: any("waiting for" in note and "ps_1" in note for note in run.reporter.notes))
+        run.tell("finish")
+        await run.outcome()
+
+
+async def test_roles_go_when_the_front_is_gone(folder: Path) -> None:
+    """The lifeline: its end means that whoever started the roles is no more, even killed."""
+    roles = LocalRoles([FakeRole("ps", "ps_1", (), "serve", str(folder))], folder, os.environ)
+    roles.start()
+    try:
+        async with asyncio.timeout(WAIT_S):
+            while not roles.newly_serving():
+                await asyncio.sleep(0.01)
+            roles._lifeline.close()
+            while not roles.newly_ended():
+                await asyncio.sleep(0.01)
+    finally:
+        roles.kill()

@@ -1,0 +1,88 @@
+"""What the end of a role means for a run."""
+
+import pytest
+
+from adamctl.launch.supervision import Fail, Note, Restart, RoleEnd, Supervision, describe_status
+
+ROLES = {"controller": "controller", "ps-1": "ps", "coordinator": "coordinator", "worker-1": "worker", "worker-2": "worker"}
+
+
+def running(restarts_max: int = 3) -> Supervision:
+    supervision = Supervision(ROLES, restarts_max)
+    for node in ROLES:
+        supervision.serves(node)
+    return supervision
+
+
+def test_it_says_whom_it_waits_for() -> None:
+    supervision = Supervision(ROLES)
+    supervision.serves("controller")
+    supervision.serves("ps-1")
+    assert supervision.waiting_for == ("coordinator", "worker-1", "worker-2")
+
+
+@pytest.mark.parametrize("node", ["controller", "ps-1", "coordinator"])
+def test_a_run_fails_with_a_role_it_cannot_do_without(node: str) -> None:
+    assert running().ended([RoleEnd(node, -9)]) == [Fail(node, "killed by SIGKILL", 1)]
+
+
+def test_a_worker_that_dies_is_started_again() -> None:
+    assert running().ended([RoleEnd("worker-1", -9)]) == [Restart("worker-1", "killed by SIGKILL")]
+
+
+def test_a_worker_that_keeps_dying_is_left_out_and_the_last_one_is_the_end() -> None:
+    supervision = running(restarts_max=1)
+    for node in ("worker-1", "worker-2"):
+        assert isinstance(supervision.ended([RoleEnd(node, 1)])[0], Restart)
+        supervision.serves(node)
+    (note,) = supervision.ended([RoleEnd("worker-1", 1)])
+    assert note == Note("worker-1 ended: exit status 1; going on with worker-2")
+    (fail,) = supervision.ended([RoleEnd("worker-2", 1)])
+    assert fail == Fail("worker-2", "exit status 1; no worker is left", 1)
+
+
+@pytest.mark.parametrize("status", [0, 2])
+def test_a_worker_that_was_told_to_leave_or_is_misconfigured_is_not_started_again(status: int) -> None:
+    assert isinstance(running().ended([RoleEnd("worker-1", status)])[0], Note)
+
+
+def test_a_failure_to_start_is_never_retried() -> None:
+    supervision = Supervision(ROLES)
+    end = RoleEnd("worker-1", 2, error="--threads: expected at least 1, found 0", exit_code=2)
+    assert supervision.ended([end]) == [Fail("worker-1", "--threads: expected at least 1, found 0", 2)]
+
+
+def test_a_restarted_worker_that_cannot_start_ends_the_run() -> None:
+    supervision = running()
+    supervision.ended([RoleEnd("worker-1", -9)])
+    assert supervision.ended([RoleEnd("worker-1", 1)]) == [Fail("worker-1", "exit status 1", 1)]
+
+
+def test_the_coordinators_exit_code_tells_the_kind_of_failure() -> None:
+    assert running().ended([RoleEnd("coordinator", 5)]) == [Fail("coordinator", "exit status 5", 5)]
+
+
+def test_found_dead_together_the_server_is_the_cause() -> None:
+    supervision = running()
+    decisions = supervision.ended([RoleEnd("worker-1", 3), RoleEnd("ps-1", -9)])
+    assert decisions == [Fail("ps-1", "killed by SIGKILL", 1)]
+    assert supervision.failure == decisions[0]
+
+
+def test_the_first_cause_is_kept() -> None:
+    supervision = running()
+    supervision.ended([RoleEnd("ps-1", -9)])
+    assert supervision.ended([RoleEnd("coordinator", 1)]) == []
+    assert supervision.failure is not None and supervision.failure.node == "ps-1"
+
+
+def test_after_the_end_every_role_may_go() -> None:
+    supervision = running()
+    supervision.end()
+    assert supervision.ended([RoleEnd(node, 143) for node in ROLES]) == []
+
+
+def test_statuses_in_words() -> None:
+    assert [describe_status(status) for status in (0, 3, -9, -15)] == [
+        "exit status 0", "exit status 3", "killed by SIGKILL", "killed by SIGTERM",
+    ]
