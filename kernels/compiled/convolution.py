@@ -27,9 +27,9 @@ def place_image(image: Any, padded: Any, geometry: Any) -> None:
     line = geometry[11] * channels
     for y in range(height):
         start = (y + top) * line + left * channels
-        row = image[y].reshape(width * channels)
-        for i in range(width * channels):
-            padded[start + i] = row[i]
+        row, inside = image[y].reshape(width * channels), padded[start : start + width * channels]
+        for i in range(len(row)):
+            inside[i] = row[i]
 
 
 @inline
@@ -171,9 +171,9 @@ def take_image(padded: Any, image: Any, geometry: Any) -> None:
     line = geometry[11] * channels
     for y in range(geometry[0]):
         start = (y + top) * line + left * channels
-        row = image[y].reshape(width * channels)
-        for i in range(width * channels):
-            row[i] = padded[start + i]
+        row, inside = image[y].reshape(width * channels), padded[start : start + width * channels]
+        for i in range(len(row)):
+            row[i] = inside[i]
 
 
 @kernel((IN4, IN2, IN2, OUT2, OUT2, OUT1, OUT4, readable(i32, 2), i64, OUT1, OUT1, OUT1, OUT1, GEOMETRY, i64))

@@ -27,8 +27,9 @@ def unfold(images: Any, windows: Any, kh: int, kw: int, sy: int, sx: int, top: i
                         continue
                     source = images[image, row].reshape(width * channels)
                     if start == 0 and stop == run:
+                        into, piece = target[place : place + run], source[first * channels : first * channels + run]
                         for t in range(run):
-                            target[place + t] = source[first * channels + t]
+                            into[t] = piece[t]
                     else:
                         for t in range(run):
                             inside = start <= t < stop
