@@ -61,12 +61,13 @@ class Run:
     task: asyncio.Task[Outcome]
 
     async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(WAIT_S):
-            while not condition():
-                if self.task.done():
-                    self.task.result()
-                    raise AssertionError("the run has ended")
-                await asyncio.sleep(0.01)
+        def holds() -> object:
+            if self.task.done():
+                self.task.result()
+                raise AssertionError("the run has ended")
+            return condition()
+
+        await _until(holds)
 
     async def outcome(self) -> Outcome:
         return await asyncio.wait_for(asyncio.shield(self.task), WAIT_S)
@@ -214,11 +215,16 @@ async def test_roles_go_when_the_front_is_gone(folder: Path) -> None:
     roles = LocalRoles([FakeRole("ps", "ps_1", (), "serve", str(folder))], folder, os.environ)
     roles.start()
     try:
-        async with asyncio.timeout(WAIT_S):
-            while not roles.newly_serving():
-                await asyncio.sleep(0.01)
-            roles._lifeline.close()
-            while not roles.newly_ended():
-                await asyncio.sleep(0.01)
+        await _until(roles.newly_serving)
+        roles._lifeline.close()
+        await _until(roles.newly_ended)
     finally:
         roles.kill()
+
+
+async def _until(condition: Callable[[], object]) -> None:
+    for _ in range(round(WAIT_S / 0.01)):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not happen in time")

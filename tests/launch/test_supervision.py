@@ -4,7 +4,9 @@ import pytest
 
 from adamctl.launch.supervision import Fail, Note, Restart, RoleEnd, Supervision, describe_status
 
-ROLES = {"controller": "controller", "ps-1": "ps", "coordinator": "coordinator", "worker-1": "worker", "worker-2": "worker"}
+ROLES = {
+    "controller": "controller", "ps-1": "ps", "coordinator": "coordinator", "worker-1": "worker", "worker-2": "worker",
+}
 
 
 def running(restarts_max: int = 3) -> Supervision:

@@ -1,0 +1,106 @@
+"""Commands that need nothing running: what they print, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from adamctl.cli.main import application
+from adamctl.cli.output import print_json, table
+from adamctl.launch.run_folder import create_run_folder
+
+EXPERIMENTS = Path(__file__).parents[2] / "examples"
+
+
+def invoke(*arguments: str) -> Result:
+    result = CliRunner().invoke(application, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_config_show_with_origins() -> None:
+    text = invoke("config", "show", str(EXPERIMENTS / "mnist.toml"), "--origin", "--passes", "3").stdout
+    rows = {line.split()[0]: line.split() for line in text.splitlines()}
+    assert rows["train.passes"][1:] == ["3", "flag", "--passes"]
+    assert rows["train.n_push"][1:] == ["1", "default"]
+    assert rows["model.layers.0.filters"][2] == "file"
+
+
+def test_config_show_is_an_experiment_again(tmp_path: Path) -> None:
+    text = invoke("config", "show", str(EXPERIMENTS / "mnist.toml")).stdout
+    (tmp_path / "again.toml").write_text(text)
+    assert invoke("config", "show", str(tmp_path / "again.toml")).stdout == text
+
+
+def test_config_show_for_programs() -> None:
+    values = json.loads(invoke("config", "show", str(EXPERIMENTS / "digits.toml"), "--origin", "--json").stdout)
+    assert values["schema_version"] == 1
+    assert values["experiment"]["name"] == "digits"
+    assert values["origins"]["name"]["kind"] == "file"
+
+
+def test_summary_of_adams_mnist_network() -> None:
+    """Adam 4.3.3's network with valid padding has 756 thousand connections."""
+    values = json.loads(invoke("summary", str(EXPERIMENTS / "mnist.toml"), "--ps", "2", "--json").stdout)
+    assert values["connections"] == 756_000
+    layers = {layer["name"]: layer for layer in values["layers"]}
+    assert layers["conv2d1"]["output_shape"] == [24, 24, 10]
+    assert layers["dense2"]["parameters"] == 400 * 400 + 400
+    assert layers["dense2"]["protocol"] == "factors"
+    assert layers["conv2d2"]["protocol"] == "gradient"
+    weight_bytes = 64 * (400 + 2 * 400) * 4
+    assert layers["dense2"]["factors_bytes"] == weight_bytes + 400 * 4
+    assert values["push_bytes"] == sum(layer["push_bytes"] for layer in values["layers"])
+
+
+def test_summary_for_people() -> None:
+    text = invoke("summary", str(EXPERIMENTS / "mnist.toml")).stdout
+    assert "756,000 connections" in text
+    assert "24x24x10" in text
+
+
+def test_summary_obeys_a_forced_protocol() -> None:
+    arguments = ("summary", str(EXPERIMENTS / "mnist.toml"), "--json", "--set", "train.protocol=gradient")
+    values = json.loads(invoke(*arguments).stdout)
+    assert {layer["protocol"] for layer in values["layers"]} == {"gradient", None}
+    assert values["push_bytes"] == values["push_gradient_bytes"]
+
+
+def test_logs_of_a_run(tmp_path: Path) -> None:
+    folder = create_run_folder(tmp_path, "small")
+    (folder / "experiment.toml").touch()
+    (folder / "logs" / "ps-1.log").write_text("one\ntwo\n")
+    (folder / "logs" / "worker-1.log").write_text("three\nunfinished")
+    text = invoke("logs", "small", "--run-dir", str(tmp_path)).stdout
+    assert text.splitlines() == [
+        "ps-1     | one", "ps-1     | two", "worker-1 | three", "worker-1 | unfinished",
+    ]
+    assert invoke("logs", str(folder), "--role", "worker").stdout.startswith("worker-1 | three")
+    result = CliRunner().invoke(application, ["logs", str(folder), "--role", "data"])
+    assert "there are: ps-1, worker-1" in str(result.exception)
+
+
+def test_data_inspect() -> None:
+    pytest.importorskip("sklearn")
+    values = json.loads(invoke("data", "inspect", "digits", "--json").stdout)
+    assert values["splits"]["test"]["examples"] == 360
+    assert "digits" in invoke("data", "inspect", "digits").stdout
+
+
+def test_doctor_names_kernels_and_reasons() -> None:
+    result = CliRunner().invoke(application, ["doctor", "--json"], standalone_mode=False)
+    findings = {finding["name"].strip(): finding for finding in json.loads(result.stdout)["findings"]}
+    assert {"python", "cores", "memory", "loopback", "Unix sockets", "kernels", "convolution"} <= set(findings)
+    assert all(finding["advice"] for finding in findings.values() if finding["state"] in ("bad", "slow"))
+
+
+def test_tables_are_aligned() -> None:
+    assert table(("a", "long"), [("xyz", "1"), ("x", "22")], right=(1,)) == "a    long\nxyz     1\nx      22"
+
+
+def test_json_has_a_version_first_and_no_infinities(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"a": float("inf"), "b": (1, 2)})
+    assert list(json.loads(capsys.readouterr().out).items()) == [("schema_version", 1), ("a", None), ("b", [1, 2])]

@@ -1,0 +1,63 @@
+"""Help is fast because nothing heavy is imported, and complete because names and summaries are known."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from adamctl.cli.main import BUILT_IN_ROLES, COMMANDS, application
+from adamctl.cli.role import find_role
+
+HEAVY = ("numpy", "rich", "msgspec", "asyncio", "numba", "uvloop", "lmdb", "numexpr", "psutil", "sklearn")
+MODULES_OF = "import sys, runpy, json\nsys.argv = ['adamctl', {arguments}]\n" + (
+    "try:\n    runpy.run_module('adamctl', run_name='__main__')\nexcept SystemExit:\n    pass\n"
+    "print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
+)
+
+
+@pytest.mark.parametrize("arguments", ["'--help'", "'--version'", "'ps', '--help'", "'train', '--help'"])
+def test_nothing_heavy_is_imported(arguments: str) -> None:
+    code = MODULES_OF.format(arguments=arguments)
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    modules = set(json.loads(found.stderr.splitlines()[-1]))
+    assert "adamctl.cli.main" in modules
+    assert modules & set(HEAVY) == set()
+
+
+def test_every_command_and_role_is_listed() -> None:
+    text = CliRunner().invoke(application, ["--help"]).output
+    for name in (*COMMANDS, *BUILT_IN_ROLES):
+        assert f"\n  {name} " in text
+
+
+@pytest.mark.parametrize("name", sorted(BUILT_IN_ROLES))
+def test_summaries_are_those_of_the_roles(name: str) -> None:
+    assert find_role(name).summary == BUILT_IN_ROLES[name]
+    assert find_role(name).name == name
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_can_be_imported_and_explains_itself(name: str) -> None:
+    result = CliRunner().invoke(application, [name, "--help"])
+    assert result.exit_code == 0
+    assert "Usage:" in result.output
+
+
+@pytest.mark.parametrize("name", sorted(BUILT_IN_ROLES))
+def test_every_role_has_the_common_flags_and_its_own(name: str) -> None:
+    text = CliRunner().invoke(application, [name, "start", "--help"]).output
+    own = (option.name for option in find_role(name).options)
+    for option in ("controller", "name", "bind", "port", "token", "log-level", *own):
+        assert f"--{option}" in text
+    assert "--ready-fd" not in text
+
+
+def test_package_metadata_names_the_same_roles() -> None:
+    project = Path(__file__).parents[2] / "pyproject.toml"
+    lines = project.read_text().split('[project.entry-points."adamctl.roles"]')[1].split("[", 1)[0]
+    assert {line.partition(" =")[0] for line in lines.strip().splitlines()} == set(BUILT_IN_ROLES)

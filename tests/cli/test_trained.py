@@ -1,0 +1,117 @@
+"""`eval` and `predict` from a checkpoint on disk, without any role."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from adamctl.cli.main import application
+from adamctl.config.experiment import DataConfig, Experiment
+from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.launch.run_folder import create_run_folder
+from adamctl.model.description import Model, Softmax
+from adamctl.model.layout import build_layout
+from adamctl.roles.ps.checkpoint import CheckpointWriter, FileDescriptor, ShardImage, ShardRecord
+from adamctl.roles.ps.core_sequence import MemoryRecord
+
+SIDE, CLASSES = 4, 4
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A finished run of a model that says which quarter of a picture is the brightest, with its data."""
+    quarters = np.zeros((CLASSES, SIDE, SIDE, 1), np.uint8)
+    for label in range(CLASSES):
+        top, left = divmod(label, 2)
+        quarters[label, 2 * top : 2 * top + 2, 2 * left : 2 * left + 2] = 255
+    labels = np.arange(CLASSES)
+    source = tmp_path / "quarters.npz"
+    np.savez(source, x_train=quarters, y_train=labels, x_test=quarters[:3], y_test=np.array([0, 1, 3]))
+    experiment = Experiment(
+        name="quarters",
+        model=Model((SIDE, SIDE, 1), (Softmax(CLASSES),)),
+        data=DataConfig(format="npz", source=str(source)),
+    )
+    folder = create_run_folder(tmp_path / "runs", experiment.name)
+    (folder / "experiment.toml").touch()
+    weights = quarters.reshape(CLASSES, -1).astype(np.float32) / 255
+    write_checkpoint(folder / "checkpoints" / "000001", experiment, weights)
+    return folder
+
+
+def write_checkpoint(folder: Path, experiment: Experiment, weights: np.ndarray) -> None:
+    layout = build_layout(experiment.model, 1)
+    descriptor = FileDescriptor("quarters", "ps-1", layout.hash, "sgd", (), layout.tensors)
+    writer = CheckpointWriter(folder, "shards-ps-1.adam", descriptor)
+    values = (weights, np.zeros(CLASSES, np.float32))
+    for shard in layout.shards:
+        part = values[shard.tensor][shard.row_start : shard.row_stop].ravel()
+        record = ShardRecord(shard.index, shard.tensor, shard.row_start, shard.row_stop, 1, 0, 0, MemoryRecord())
+        writer.add(ShardImage(record, part, ()))
+    file = writer.finish()
+    (folder / file.temporary_name).rename(folder / file.name)
+    entry = {"name": file.name, "size_bytes": file.size_bytes, "checksum": file.checksum, "shards": list(file.shards)}
+    manifest = {"files": [entry], "experiment": msgspec.to_builtins(experiment)}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(application, list(arguments))
+
+
+def test_eval_on_a_split(run: Path) -> None:
+    result = json.loads(invoke("eval", str(run), "--json").stdout)
+    assert (result["split"], result["examples"], result["correct"]) == ("test", 3, 2)
+    assert result["checkpoint"] == str(run / "checkpoints" / "000001")
+    by_name = ("eval", "quarters", "--run-dir", str(run.parents[1]), "--split", "train", "--json")
+    assert json.loads(invoke(*by_name).stdout)["top1"] == 1.0
+
+
+def test_eval_for_people(run: Path) -> None:
+    assert "66.67%" in invoke("eval", str(run / "checkpoints" / "000001")).stdout
+
+
+def test_eval_on_a_split_without_examples(run: Path) -> None:
+    assert isinstance(invoke("eval", str(run), "--split", "validation").exception, ConfigurationError)
+
+
+def test_predict_of_pictures_of_any_size(run: Path, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    pixels = np.zeros((40, 40), np.uint8)
+    pixels[:20, 20:] = 255
+    image.fromarray(pixels).save(tmp_path / "upper_right.png")
+    picture = str(tmp_path / "upper_right.png")
+    result = json.loads(invoke("predict", str(run), picture, "--top", "2", "--json").stdout)
+    (prediction,) = result["predictions"]
+    assert prediction["image"] == picture
+    assert prediction["classes"][0]["class"] == "1"
+    assert len(prediction["classes"]) == 2
+    assert "1." in invoke("predict", str(run), picture).stdout
+
+
+def test_predict_names_a_picture_that_is_none(run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("PIL.Image")
+    (tmp_path / "text.png").write_text("not a picture")
+    error = invoke("predict", str(run), str(tmp_path / "text.png")).exception
+    assert isinstance(error, DamagedDataError)
+    assert "text.png" in str(error)
+
+
+def test_a_flipped_bit_is_damage(run: Path) -> None:
+    file = run / "checkpoints" / "000001" / "shards-ps-1.adam"
+    content = bytearray(file.read_bytes())
+    content[-60] ^= 4
+    file.write_bytes(content)
+    assert isinstance(invoke("eval", str(run)).exception, DamagedDataError)
+
+
+def test_a_run_without_a_checkpoint(run: Path) -> None:
+    (run / "checkpoints" / "000001" / "manifest.json").unlink()
+    error = invoke("eval", str(run)).exception
+    assert isinstance(error, ConfigurationError)
+    assert "no finished checkpoint" in str(error)
