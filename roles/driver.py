@@ -22,6 +22,7 @@ from adamctl.roles.context import RoleContext
 from adamctl.roles.process import (
     CommonOptions,
     ReadyReport,
+    end_by_force,
     logging_to,
     node_name,
     signals_to,
@@ -32,7 +33,7 @@ from adamctl.roles.registry import Role
 
 __all__ = ["CommonOptions", "RoleContext", "run_role"]
 
-CANCEL_DEADLINE_S = 5.0
+CANCEL_DEADLINE_S = 3.0
 
 
 def run_role(role: Role, options: CommonOptions, role_options: Mapping[str, Any]) -> int:
@@ -116,12 +117,24 @@ async def _run(
         await context.close()
         if client is not None:
             await client.close()
+    if not task.done():
+        # The loop's own end would wait for this task for ever.
+        log.error("%s", context.failure)
+        end_by_force(socket_address if options.socket_folder is None else None)
+    return _result(context, task)
+
+
+def _result(context: RoleContext, task: asyncio.Future[None]) -> int:
+    """Returns the exit code, or raises what the role ended with: the first cause, not what followed from it."""
+    error = None if task.cancelled() else task.exception()
     if context.failure is not None:
-        if task.done() and not task.cancelled() and task.exception() is not None:
-            log.info("while stopping, %s", task.exception())
+        if error is not None:
+            context.log.info("while stopping: %s", error)
         raise context.failure
-    if not task.cancelled():
-        task.result()
+    if error is not None and not (context.stopping.is_set() and isinstance(error, UnreachableError)):
+        raise error
+    if error is not None:
+        context.log.info("while stopping: %s", error)  # others stop, too, in no particular order
     return context.exit_code
 
 
@@ -149,8 +162,7 @@ async def _until_ended(context: RoleContext, task: asyncio.Future[None]) -> None
         task.cancel()
         await asyncio.wait({task}, timeout=CANCEL_DEADLINE_S)
     if not task.done():
-        context.fail(RunFailedError(f"{context.role} {context.node} does not stop"))
-        raise RunFailedError(f"{context.role} {context.node} does not stop; ended by force")
+        context.failure = RunFailedError(f"{context.role} {context.node} does not stop; ended by force")
 
 
 def _on_signal(context: RoleContext, task: asyncio.Future[None], number: int) -> None:

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from adamctl.errors import ConfigurationError
 from adamctl.net.address import UNIX_PATH_BYTES_MAX, parse_address
@@ -147,6 +147,14 @@ def watch_lifeline(fd: int, on_end: Callable[[], None]) -> None:
 
     os.set_inheritable(fd, False)
     threading.Thread(target=wait, name="lifeline", daemon=True).start()
+
+
+def end_by_force(socket_address: str | None) -> NoReturn:
+    """Ends the process with exit code 1 without waiting for tasks or threads; removes the private socket folder."""
+    if socket_address is not None:
+        shutil.rmtree(Path(socket_address.removeprefix("unix://")).parent, ignore_errors=True)
+    logging.shutdown()
+    os._exit(1)
 
 
 @contextmanager

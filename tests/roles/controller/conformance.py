@@ -114,7 +114,7 @@ class Conformance:
         watching = asyncio.create_task(watch())
         for name in ("b", "c"):
             before = len(seen)
-            while len(seen) == before:
+            while len(seen) == before:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             await put(store, **{name: b""})
         async with asyncio.timeout(LONG_S):

@@ -1,0 +1,68 @@
+"""A role that the driver's tests start in a process of its own: `python role_under_test.py KIND [flag=value ...]`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+from adamctl.errors import DamagedDataError, UnreachableError
+from adamctl.roles.controller.role import ROLE as CONTROLLER
+from adamctl.roles.driver import CommonOptions, RoleContext, run_role
+from adamctl.roles.registry import Role
+from adamctl.wire.messages import Empty
+
+
+async def serve(context: RoleContext) -> None:
+    await context.serve(lambda request: request.reply(Empty()))
+    await context.stopping.wait()
+
+
+async def finish(context: RoleContext) -> None:
+    await context.serve(lambda request: request.reply(Empty()))
+
+
+async def damaged(context: RoleContext) -> None:
+    raise DamagedDataError("the file is damaged; delete it")
+
+
+async def bug(context: RoleContext) -> None:
+    raise ValueError("an ordinary bug")
+
+
+async def late(context: RoleContext) -> None:
+    await serve(context)
+    raise UnreachableError("a peer stopped first")
+
+
+async def stubborn(context: RoleContext) -> None:
+    await context.serve(lambda request: request.reply(Empty()))
+    while True:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            if context.options.get("really"):
+                continue
+            raise
+
+
+def main(kind: str, *settings: str) -> int:
+    values: dict[str, Any] = dict(setting.split("=", 1) for setting in settings)
+    own = {name.removeprefix("own."): values.pop(name) for name in list(values) if name.startswith("own.")}
+    for name, value in values.items():
+        if name in ("port", "ready_fd", "lifeline_fd"):
+            values[name] = int(value)
+        elif name.endswith("_s"):
+            values[name] = float(value)
+        elif name in ("log_file", "socket_folder"):
+            values[name] = Path(value)
+        elif name == "controller":
+            values[name] = (value,)
+    needs_controller = "controller" in values
+    role = CONTROLLER if kind == "controller" else Role("sample", "", f"__main__:{kind}", (), needs_controller)
+    return run_role(role, CommonOptions(**values), own)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
