@@ -17,13 +17,19 @@ from adamctl.cli.output import print_json, table
 def command(controller: tuple[str, ...], token: str, as_json: bool) -> None:
     """Show the nodes of a cluster, how each is, and its jobs."""
     addresses = options.addresses(controller)
-    from adamctl.cli.cluster_table import JOB_COLUMNS, NODE_COLUMNS, job_rows, node_rows
     from adamctl.net import loop
 
     cluster = loop.run(_read(addresses, token))
     if as_json:
         print_json(cluster)
         return
+    print_cluster(cluster)
+
+
+def print_cluster(cluster: dict[str, Any]) -> None:
+    """Prints the tables of nodes and jobs."""
+    from adamctl.cli.cluster_table import JOB_COLUMNS, NODE_COLUMNS, job_rows, node_rows
+
     click.echo(table(NODE_COLUMNS, node_rows(cluster)) if cluster["nodes"] else "no node has registered yet")
     click.echo()
     click.echo(table(JOB_COLUMNS, job_rows(cluster)) if cluster["jobs"] else "no jobs")

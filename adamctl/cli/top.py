@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from adamctl.cli import options
+from adamctl.cli.status import print_cluster
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -38,7 +39,7 @@ async def _watch(addresses: tuple[str, ...], token: str, interval_s: float, once
     console = Console(file=sys.stdout)
     async with ClusterReader(addresses, token) as reader:
         if once or not console.is_terminal:
-            console.print(picture(await reader.read()))
+            print_cluster(await reader.read())
             return
         with Live(console=console, auto_refresh=False, screen=True) as live:
             while True:
@@ -56,9 +57,10 @@ def picture(cluster: dict[str, Any]) -> RenderableType:
 
     parts: list[RenderableType] = [Text(f"cluster at {cluster['controller']['address']}", style="bold cyan")]
     for columns, rows in ((NODE_COLUMNS, node_rows(cluster)), (JOB_COLUMNS, job_rows(cluster))):
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+        table = Table(box=None, expand=True, padding=(0, 2, 0, 0), header_style="dim")
         for column in columns:
-            table.add_column(column, no_wrap=True, overflow="ellipsis")
+            ratio = {"ratio": 1} if column == "status" else {"min_width": len(column)}
+            table.add_column(column, no_wrap=True, overflow="ellipsis", **ratio)
         for row in rows:
             table.add_row(*row)
         parts += [table, Text("")]

@@ -1,0 +1,109 @@
+"""`status` and `top` of a living cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from adamctl.cli.cluster_table import NODE_COLUMNS, job_rows, node_rows
+
+TOKEN = "a secret"
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "adamctl", *arguments, "--token", TOKEN, "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def address_of(process: subprocess.Popen[str]) -> str:
+    """Reads the line that a role started by hand prints when it serves."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    found = re.search(r"ready on tcp://(\S+?)(,|$)", line.strip())
+    assert found, line
+    return found[1]
+
+
+@pytest.fixture(scope="module")
+def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("controller")
+    processes = [start("controller", "start", "--dir", str(folder / "store"))]
+    try:
+        address = address_of(processes[0])
+        processes.append(start("data", "start", "--name", "data-1", "--controller", address))
+        address_of(processes[1])
+        yield address
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+            process.communicate(timeout=30)
+
+
+def adamctl(*arguments: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("ADAMCTL_")}
+    return subprocess.run(
+        [sys.executable, "-m", "adamctl", *arguments], capture_output=True, text=True, timeout=60, env=clean
+    )
+
+
+def test_status_for_programs(controller: str) -> None:
+    result = adamctl("status", "--controller", controller, "--token", TOKEN, "--json")
+    assert result.returncode == 0, result.stderr
+    cluster = json.loads(result.stdout)
+    assert cluster["schema_version"] == 1
+    assert cluster["controller"]["nodes"] == 1
+    (node,) = cluster["nodes"]
+    assert (node["role"], node["node"], node["answers"]) == ("data", "data-1", True)
+    assert node["status"]["ready"] is True
+    assert cluster["controller"]["last_seen_s"]["data-1"] >= 0
+    assert cluster["jobs"] == []
+
+
+def test_status_for_people(controller: str) -> None:
+    text = adamctl("status", "--controller", controller, "--token", TOKEN).stdout
+    assert text.split()[:2] == ["role", "node"]
+    assert "data-1" in text
+    assert "no jobs" in text
+
+
+def test_top_without_a_terminal_is_one_picture(controller: str) -> None:
+    result = adamctl("top", "--controller", controller, "--token", TOKEN)
+    assert result.returncode == 0, result.stderr
+    assert "data-1" in result.stdout
+    assert "\x1b" not in result.stdout
+
+
+def test_a_wrong_token_is_refused(controller: str) -> None:
+    result = adamctl("status", "--controller", controller, "--token", "wrong")
+    assert result.returncode == 2
+    assert "token" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_rows_of_nodes_that_answer_and_one_that_does_not() -> None:
+    node = {"role": "ps", "incarnation": 3, "addresses": ["unix:///s", "tcp://h:1"]}
+    cluster = {
+        "controller": {"last_seen_s": {"ps-1": 0.5}},
+        "nodes": [
+            node | {"node": "ps-2", "status": {"error": "connection refused"}},
+            node | {"node": "ps-1", "status": {"uptime_s": 61.0, "ready": True, "updates": 12_345, "jobs": ["x"]}},
+        ],
+        "jobs": [{"job": "mnist", "state": "running", "rule": "sgd", "coordinator": "coordinator-1"}],
+    }
+    rows = node_rows(cluster)
+    assert dict(zip(NODE_COLUMNS, rows[0], strict=True)) == {
+        "role": "ps", "node": "ps-1", "address": "h:1", "incarnation": "3", "up": "1 min 01 s", "last seen": "0.5 s",
+        "status": "updates 12.3 k",
+    }
+    assert rows[1][4:] == ("-", "-", "does not answer: connection refused")
+    assert job_rows(cluster) == [("mnist", "running", "sgd", "coordinator-1")]
