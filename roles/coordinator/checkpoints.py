@@ -1,0 +1,88 @@
+"""Writes checkpoints: every server its shards, then the manifest; keeps the newest."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+
+from adamctl.config.experiment import Experiment
+from adamctl.errors import ConfigurationError
+from adamctl.model.layout import ParameterLayout
+from adamctl.roles.coordinator import manifest
+from adamctl.roles.coordinator.core_events import RunSnapshot
+from adamctl.roles.coordinator.manifest import Manifest, ManifestFile, ManifestTensor
+from adamctl.roles.ps.client import ParameterClient
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of one run into `RUN/checkpoints`, one at a time."""
+
+    def __init__(
+        self, run_folder: Path, job: str, experiment: Experiment, layout: ParameterLayout, parameters: ParameterClient
+    ) -> None:
+        self.folder = (run_folder / manifest.CHECKPOINTS_NAME).absolute()
+        self._job, self._experiment, self._layout = job, experiment, layout
+        self._parameters = parameters
+
+    async def prepare(self) -> None:
+        """Removes what a crash has left unfinished, so that numbers can be used again."""
+        await asyncio.to_thread(manifest.clean, self.folder, self._experiment.train.checkpoint_keep)
+
+    async def write(self, number: int, snapshot: RunSnapshot, complete: bool) -> Path:
+        """Writes checkpoint `number` and removes the oldest beyond `checkpoint_keep`; returns its folder.
+
+        Raises:
+            UnreachableError, RemoteError: a server did not write its part.
+            DamagedDataError, OSError: the files could not be finished. Nothing of it remains in any of these cases.
+        """
+        folder = manifest.checkpoint_folder(self.folder, number)
+
+        def described(files: tuple[ManifestFile, ...]) -> Manifest:
+            return Manifest(
+                format_version=manifest.FORMAT_VERSION,
+                job=self._job,
+                number=number,
+                seed=self._experiment.seed,
+                layout_hash=self._layout.hash,
+                servers_expected=self._experiment.cluster.ps,
+                tensors=tuple(ManifestTensor.of(tensor) for tensor in self._layout.tensors),
+                files=files,
+                state=snapshot,
+                experiment=self._experiment,
+                complete=complete,
+                written_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            )
+
+        try:
+            await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+            files = await self._parameters.checkpoint(str(folder))
+            await asyncio.to_thread(manifest.finish, folder, files, described)
+        except BaseException:
+            await asyncio.shield(asyncio.to_thread(manifest.abandon, folder))
+            raise
+        await asyncio.to_thread(manifest.clean, self.folder, max(self._experiment.train.checkpoint_keep, 1))
+        return folder
+
+
+def check_resumable(found: Manifest, folder: Path, experiment: Experiment, layout: ParameterLayout) -> None:
+    """Raises ConfigurationError if an experiment cannot go on from a checkpoint, naming what differs."""
+    ours = tuple(ManifestTensor.of(tensor) for tensor in layout.tensors)
+    if found.tensors != ours:
+        differing = sorted(
+            {tensor.name for tensor in set(found.tensors) ^ set(ours)} or {tensor.name for tensor in ours}
+        )
+        raise ConfigurationError(
+            f"{folder}: expected a checkpoint of this model, found one that differs in {', '.join(differing[:4])}; "
+            "resume with the model it was made with, or start anew with --resume none"
+        )
+    if found.seed != experiment.seed:
+        raise ConfigurationError(
+            f"{folder}: it was made with seed {found.seed}, which decides the order of the examples; found seed = "
+            f"{experiment.seed}; set seed = {found.seed}, or start anew with --resume none"
+        )
+    if found.experiment.optimizer.type != experiment.optimizer.type:
+        raise ConfigurationError(
+            f"{folder}: it holds the state of rule {found.experiment.optimizer.type!r}; found optimizer.type = "
+            f"{experiment.optimizer.type!r}; use the same one, or start anew with --resume none"
+        )

@@ -1,0 +1,149 @@
+"""A job on the cluster: which servers it gets, its keys in the configuration service, and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from adamctl.config.experiment import Experiment
+from adamctl.config.records import (
+    BucketRecord,
+    JobRecord,
+    LayoutRecord,
+    NodeRecord,
+    bucket_key,
+    decode,
+    encode,
+    job_key,
+    layout_key,
+    node_key,
+)
+from adamctl.errors import ConfigurationError, RunFailedError
+from adamctl.model.layout import ParameterLayout, place_buckets
+from adamctl.model.rule import RuleConfig
+from adamctl.roles.controller.client import ConfigurationStore, nodes_of, read_record, wait_for
+from adamctl.wire.messages import ConfigChanges, ConfigEntry
+
+NAMES_TRIED_MAX = 1000
+FIRST_EPOCH = 1
+
+
+@dataclass(frozen=True)
+class Servers:
+    """The nodes a job uses, in a fixed order."""
+
+    parameter: tuple[NodeRecord, ...]
+    data: tuple[NodeRecord, ...]
+
+
+async def find_servers(
+    store: ConfigurationStore, experiment: Experiment, job: str, deadline_s: float, tell: Callable[[str], None]
+) -> Servers:
+    """Waits until as many servers of each kind are registered as the experiment asks for, and chooses among them.
+
+    Args:
+        tell: is given whom the run waits for, whenever that changes; "" when for nobody any more.
+
+    Raises:
+        UnreachableError: not within `deadline_s`.
+    """
+    wanted = {"ps": experiment.cluster.ps, "data": experiment.cluster.data}
+    described = f"{_count('ps', wanted['ps'])} and {_count('data', wanted['data'])}"
+
+    def enough(entries: list[ConfigEntry]) -> Servers | None:
+        found = {role: _spread(job, nodes_of(entries, role)) for role in wanted}
+        missing = [
+            f"{_count(role, count)} ({len(found[role])} there; start one with: adamctl {role} start)"
+            for role, count in wanted.items()
+            if len(found[role]) < count
+        ]
+        tell("waiting for " + " and ".join(missing) if missing else "")
+        if missing:
+            return None
+        return Servers(tuple(found["ps"][: wanted["ps"]]), tuple(found["data"][: wanted["data"]]))
+
+    return await wait_for(store, "/nodes/", enough, deadline_s, described)
+
+
+def _count(role: str, count: int) -> str:
+    name = "parameter server" if role == "ps" else "data server"
+    return f"{count} {name}{'s' if count > 1 else ''}"
+
+
+def _spread(job: str, nodes: Sequence[NodeRecord]) -> list[NodeRecord]:
+    """Orders nodes by a stable hash with the job's name, so that jobs of one cluster use different servers first."""
+    return sorted(nodes, key=lambda node: blake2b(f"{job}/{node.node}".encode(), digest_size=8).digest())
+
+
+async def choose_name(store: ConfigurationStore, wanted: str, asked_for: bool) -> str:
+    """Returns a job name that was never used, `wanted` if possible: servers may still be freeing a former job's parts.
+
+    Raises:
+        ConfigurationError: `asked_for` by hand, and a job of this name is running.
+    """
+    if not wanted or "/" in wanted or len(wanted) > 200:
+        raise ConfigurationError(f"--job: expected a name of at most 200 characters without slashes; found {wanted!r}")
+    found = await read_record(store, job_key(wanted), JobRecord)
+    if found is None:
+        return wanted
+    alive = found[0].state == "running" and await read_record(store, node_key(found[0].coordinator), NodeRecord)
+    if asked_for and alive:
+        raise ConfigurationError(
+            f"job {wanted!r} is running already, its coordinator is {found[0].coordinator}; choose another --job"
+        )
+    _, entries = await store.read(job_key(wanted))
+    taken = {entry.key for entry in entries}
+    for number in range(2, NAMES_TRIED_MAX):
+        if job_key(f"{wanted}-{number}") not in taken:
+            return f"{wanted}-{number}"
+    raise ConfigurationError(f"job names {wanted} to {wanted}-{NAMES_TRIED_MAX} are all used; choose another --job")
+
+
+async def create_job(
+    store: ConfigurationStore,
+    job: str,
+    experiment: Experiment,
+    layout: ParameterLayout,
+    servers: Sequence[NodeRecord],
+    coordinator: str,
+    restore: str,
+) -> None:
+    """Writes all keys of a job at one revision; servers that hold a part begin to make it.
+
+    Raises:
+        RunFailedError: another coordinator has just taken the name.
+    """
+    placement = place_buckets(layout, job, [node.node for node in servers])
+    record = JobRecord("running", layout.hash, rule_of(experiment), experiment.seed, coordinator, restore)
+    puts = {
+        job_key(job): encode(record),
+        layout_key(job): encode(LayoutRecord(layout.tensors, experiment.cluster.ps)),
+    }
+    for bucket, node in placement.items():
+        puts[bucket_key(job, bucket)] = encode(BucketRecord(FIRST_EPOCH, node, (node,)))
+    reply = await store.compare_and_set(ConfigChanges(dict.fromkeys(puts, 0), puts))
+    if reply.conflicts:
+        raise RunFailedError(
+            f"job name {job!r} was taken by another run just now; start again, or choose another --job"
+        )
+
+
+def rule_of(experiment: Experiment) -> RuleConfig:
+    """Returns what the servers of an experiment apply to gradients."""
+    optimizer = experiment.optimizer
+    return RuleConfig(optimizer.type, momentum=optimizer.momentum, weight_decay=optimizer.weight_decay)
+
+
+async def end_job(store: ConfigurationStore, job: str) -> None:
+    """Sets a job to `ended`, whereupon servers free it; nothing if its key is gone. UnreachableError passes."""
+    while True:
+        _, entries = await store.read(job_key(job))
+        entry = next((entry for entry in entries if entry.key == job_key(job)), None)
+        if entry is None:
+            return
+        old = decode(entry.value, JobRecord)
+        ended = JobRecord("ended", old.layout_hash, old.rule, old.seed, old.coordinator, old.restore)
+        changes = ConfigChanges({entry.key: entry.revision}, {entry.key: encode(ended)})
+        if not (await store.compare_and_set(changes)).conflicts:
+            return

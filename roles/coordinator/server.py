@@ -1,0 +1,312 @@
+"""The coordinator process: one run from its experiment to its summary."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from adamctl.config.experiment import Experiment
+from adamctl.config.records import NodeRecord
+from adamctl.config.resolved import read_resolved
+from adamctl.errors import AdamctlError, ConfigurationError, RunFailedError, UnreachableError
+from adamctl.model.layout import build_layout
+from adamctl.model.shapes import infer
+from adamctl.roles.context import RoleContext
+from adamctl.roles.controller.client import ConfigurationStore, Waiting
+from adamctl.roles.coordinator import core_events as events
+from adamctl.roles.coordinator import manifest
+from adamctl.roles.coordinator.checkpoints import CheckpointWriter, check_resumable
+from adamctl.roles.coordinator.core import RunCore
+from adamctl.roles.coordinator.job import Servers, choose_name, create_job, end_job, find_servers
+from adamctl.roles.coordinator.progress import RoleRow
+from adamctl.roles.coordinator.records import RunRecords
+from adamctl.roles.coordinator.service import RunService
+from adamctl.roles.coordinator.watch import watch_nodes, watch_server
+from adamctl.roles.data.client import DataClient, DataSet
+from adamctl.roles.ps.client import ParameterClient
+from adamctl.wire.messages import RunJoinReply
+
+METRICS_EVERY_S: Final = 5.0
+TELL_WORKERS_S: Final = 1.5
+TELL_FRONT_S: Final = 1.5
+END_JOB_S: Final = 3.0
+
+
+async def run(context: RoleContext) -> None:
+    """Runs one job to its end.
+
+    Raises:
+        ConfigurationError: the experiment, the data or the checkpoint to resume from does not fit.
+        UnreachableError: servers or workers did not come within `--wait`.
+        RunFailedError: the run failed; the message is the first cause.
+    """
+    options = context.options
+    experiment = load(options.get("experiment"))
+    folder, resume = Path(options.get("run_dir") or "."), options.get("resume") or "none"
+    coordinator = Coordinator(context, experiment, folder, resume, float(options.get("wait") or 60.0))
+    await coordinator.run(options.get("job"))
+
+
+def load(path: str | None) -> Experiment:
+    """Reads the experiment that `--experiment` names: TOML, or JSON by its ending."""
+    if not path:
+        raise ConfigurationError("--experiment: expected the file of a resolved experiment; found none")
+    if not path.endswith(".json"):
+        return read_resolved(path)
+    try:
+        return msgspec.json.decode(Path(path).read_bytes(), type=Experiment)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigurationError(f"--experiment {path}: {error}") from error
+
+
+def plan_of(experiment: Experiment, job: str, wait_s: float) -> events.RunPlan:
+    """Returns what the core goes by."""
+    train = experiment.train
+    return events.RunPlan(
+        job=job,
+        passes=train.passes,
+        batch=train.batch,
+        range_batches=train.range_batches,
+        pass_fraction=train.pass_fraction,
+        warmstart_steps=train.warmstart_steps,
+        evaluate_every=train.evaluate_every,
+        evaluate_on=train.evaluate_on,
+        target=train.target,
+        checkpoint_every=train.checkpoint_every,
+        workers=experiment.cluster.workers,
+        connections=sum(shape.connections for shape in infer(experiment.model)),
+        no_worker_s=wait_s,
+    )
+
+
+class Coordinator:
+    """Sets a run up, follows it, and ends it."""
+
+    def __init__(self, context: RoleContext, experiment: Experiment, folder: Path, resume: str, wait_s: float) -> None:
+        assert context.controller is not None
+        self.context, self.experiment, self.folder = context, experiment, folder
+        self.store: ConfigurationStore = context.controller
+        self.resume, self.wait_s = resume, wait_s
+        self.layout = build_layout(experiment.model, experiment.cluster.ps)
+        self.job = ""
+        self._cause: AdamctlError | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._parameters: ParameterClient | None = None
+        self._created = False
+
+    async def run(self, job: str | None) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            self.records = RunRecords(self.folder)
+        except OSError as error:
+            raise ConfigurationError(
+                f"--run-dir {self.folder}: {error.strerror}; choose a folder that can be written"
+            ) from error
+        self.job = await choose_name(self.store, job or self.experiment.name, asked_for=bool(job))
+        core = RunCore(plan_of(self.experiment, self.job, self.wait_s), loop.time())
+        self.service = service = RunService(core, self.experiment, self.context.log)
+        service.role_counts = {"controller": 1, "coordinator": 1}
+        service.on_evaluated = self.records.evaluation
+        service.on_finished = self.records.summary
+        service.on_checkpoint = lambda order: self._spawn(self._checkpoint(order))
+        self.context.status = service.status
+        try:
+            await self.context.serve(service.handle, on_disconnect=service.disconnected)
+            service.rows = (RoleRow(role="coordinator", node=self.context.node, state="running"),)
+            self._spawn(self._set_up())
+            self._spawn(self._stop_when_told())
+            self._spawn(self._write_metrics())
+            await service.final.wait()
+            await self._tell_everybody()
+        finally:
+            await self._close()
+        if core.final_state == "failed" and self._cause is None and "worker" not in service.role_counts:
+            raise UnreachableError(core.cause)  # nobody ever came
+        if core.final_state == "failed":
+            raise self._cause or RunFailedError(f"run {self.job} failed: {core.cause}")
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(self._guard(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+        """Whatever an activity ends with ends the run."""
+        try:
+            await work
+        except AdamctlError as error:
+            self._fail(error)
+        except Exception as error:
+            self.context.log.exception("the coordinator failed")
+            self._fail(RunFailedError(f"{type(error).__name__}: {error}"))
+
+    def _fail(self, error: AdamctlError) -> None:
+        if self._cause is None and not self.service.core.final_state:
+            self._cause = error
+        self.service.step(events.Failed(str(error)))
+
+    # --- setting up -------------------------------------------------------------------------------------------------
+
+    async def _set_up(self) -> None:
+        experiment, service = self.experiment, self.service
+        resumed = await asyncio.to_thread(self._find_resume)
+        servers = await find_servers(self.store, experiment, self.job, self.wait_s, self._waiting_for)
+        service.data_servers = tuple(node.node for node in servers.data)
+        data_client = DataClient.from_context(self.context, service.data_servers)
+        opening = asyncio.ensure_future(data_client.open(experiment.data, experiment.model.input, experiment.seed))
+        try:
+            await create_job(
+                self.store,
+                self.job,
+                experiment,
+                self.layout,
+                servers.parameter,
+                self.context.node,
+                str(resumed[0]) if resumed else "",
+            )
+            self._created = True
+            self._watch(servers)
+            parameters = ParameterClient.from_context(self.context, self.job, notice=service.say)
+            self._parameters = parameters
+            await parameters.attach(deadline_s=self.wait_s)
+            self._writer = CheckpointWriter(self.folder, self.job, experiment, self.layout, parameters)
+            await self._writer.prepare()
+            with Waiting("the data set to be opened", log=self.context.log):
+                data = await opening
+        finally:
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+            await data_client.close()
+        self._begin(servers, data, resumed[1].state if resumed else None)
+
+    def _find_resume(self) -> tuple[Path, manifest.Manifest] | None:
+        """Returns the checkpoint to go on from, verified; blocking."""
+        found = manifest.find_resume(self.resume, self.folder)
+        if found is None:
+            return None
+        described = manifest.verify(found)
+        check_resumable(described, found, self.experiment, self.layout)
+        return found.absolute(), described
+
+    def _begin(self, servers: Servers, data: DataSet, snapshot: events.RunSnapshot | None) -> None:
+        """Everything is there: workers may join."""
+        experiment, service = self.experiment, self.service
+        examples, evaluated = data.examples.get("train", 0), data.examples.get(experiment.train.evaluate_on, 0)
+        outputs = infer(experiment.model)[-1].output
+        if examples < 1:
+            raise ConfigurationError(f"data.source {experiment.data.source!r} has no training examples")
+        if len(data.classes) > outputs[-1]:
+            raise ConfigurationError(
+                f"model: the last layer has {outputs[-1]} units, but the data have {len(data.classes)} classes; "
+                f"set its units to {len(data.classes)}"
+            )
+        if experiment.train.target is not None and not evaluated:
+            raise ConfigurationError(f"train.target is set, but the {experiment.train.evaluate_on} split is empty")
+        if snapshot is not None and snapshot.pass_examples != examples:
+            raise ConfigurationError(
+                f"expected the {snapshot.pass_examples} training examples that the checkpoint was made with, found "
+                f"{examples}; use the same data, or start anew with --resume none"
+            )
+        service.join_reply = RunJoinReply(
+            self.job, self.layout.hash, experiment.cluster.ps, 0, data.dataset, len(data.classes)
+        )
+        service.role_counts |= {"ps": len(servers.parameter), "data": len(servers.data)}
+        service.waiting_for = "waiting for a worker to join (start one with: adamctl worker start)"
+        service.step(events.Ready(examples, evaluated, snapshot))
+        if snapshot is not None:
+            service.say(f"goes on from checkpoint {snapshot.checkpoint}, {snapshot.examples} examples into the run")
+
+    def _waiting_for(self, text: str) -> None:
+        self.service.waiting_for = text
+
+    # --- while it runs ----------------------------------------------------------------------------------------------
+
+    def _watch(self, servers: Servers) -> None:
+        nodes = (*servers.parameter, *servers.data)
+        own = RoleRow(role="coordinator", node=self.context.node, state="running")
+        rows = [RoleRow(role=node.role, node=node.node, state="serving") for node in nodes]
+        self.service.rows = (own, *rows)
+        for record in servers.parameter:
+            self._spawn(watch_server(self.context, record, partial(self._server_lost, record)))
+        self._data_left = {(node.node, node.incarnation) for node in servers.data}
+        parameter = {(node.node, node.incarnation): node for node in servers.parameter}
+
+        def gone(node: str, incarnation: int) -> None:
+            key = (node, incarnation)
+            if key in parameter:
+                self._server_lost(parameter[key], "it is no longer a member of the cluster")
+            elif key in self._data_left:
+                self._data_lost(key)
+            else:
+                self.service.step(events.WorkerLost(node, incarnation, "it is no longer a member of the cluster"))
+
+        self._spawn(watch_nodes(self.store, gone))
+
+    def _server_lost(self, record: NodeRecord, cause: str) -> None:
+        self._fail(
+            RunFailedError(
+                f"parameter server {record.node} ({', '.join(record.addresses)}) is gone: {cause}. Its part of the "
+                "model is lost; go on from the last checkpoint with --resume auto"
+            )
+        )
+
+    def _data_lost(self, key: tuple[str, int]) -> None:
+        self._data_left.discard(key)
+        self.service.say(f"data server {key[0]} is gone")
+        if not self._data_left:
+            self._fail(RunFailedError(f"data server {key[0]} is gone, and it was the last one"))
+
+    async def _checkpoint(self, order: events.WriteCheckpoint) -> None:
+        ending = self.service.core.ending
+        complete = ending is not None and ending.reason != "stop" and ending.checkpoint == order.number
+        event: events.Event = events.CheckpointWritten(order.number)
+        try:
+            folder = await self._writer.write(order.number, order.snapshot, complete)
+            self.context.log.info("checkpoint %s", folder)
+        except (AdamctlError, OSError) as error:
+            event = events.CheckpointFailed(order.number, str(error))
+        self.service.step(event)
+
+    async def _stop_when_told(self) -> None:
+        await self.context.stopping.wait()
+        self.service.step(events.StopWanted(self.context.stop_reason or "told to stop", checkpoint=True))
+
+    async def _write_metrics(self) -> None:
+        while True:
+            await asyncio.sleep(METRICS_EVERY_S)
+            self.records.progress(self.service.progress())
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    async def _tell_everybody(self) -> None:
+        """Gives workers and front ends the time to hear how it ended."""
+        await _wait_for(self.service.workers_told, TELL_WORKERS_S)
+        if self.service.front_was_here and not self.context.stopping.is_set():
+            await _wait_for(self.service.final_seen, TELL_FRONT_S)
+
+    async def _close(self) -> None:
+        self.service.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._parameters is not None:
+            await self._parameters.close()
+        if self._created:
+            try:
+                async with asyncio.timeout(END_JOB_S):
+                    await end_job(self.store, self.job)
+            except (TimeoutError, UnreachableError) as error:
+                self.context.log.warning("could not tell the controller that job %s has ended: %s", self.job, error)
+        self.records.close()
+
+
+async def _wait_for(event: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

@@ -1,0 +1,220 @@
+"""Feeds the run's core with requests and clock readings and carries out what it says. Everything is on the event loop.
+
+A parked request holds no task and no timer of its own: the core answers it in the step that brings work, and one timer
+per run wakes the core for deadlines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Any, Final
+
+import msgspec
+
+from adamctl.config.experiment import Experiment
+from adamctl.net.transport import Request
+from adamctl.roles.coordinator import core_events as events
+from adamctl.roles.coordinator.client import encode_join_body
+from adamctl.roles.coordinator.core import RunCore
+from adamctl.roles.coordinator.core_report import run_progress
+from adamctl.roles.coordinator.core_work import WorkerKey
+from adamctl.roles.coordinator.progress import EvaluationResult, RoleRow, RunProgress
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import (
+    Empty,
+    NextTaskRequest,
+    RunJoinReply,
+    RunJoinRequest,
+    RunStatusReply,
+    RunStatusRequest,
+    RunStopRequest,
+)
+
+MESSAGES_KEPT: Final = 20
+STATUS_WAITERS_MAX: Final = 64
+WAIT_S_MAX: Final = 60.0
+
+
+class RunService:
+    """One run as others see it.
+
+    Attributes:
+        join_reply, data_servers: what workers are told; None until servers and data are there.
+        rows: of the processes that are not workers, for the table of roles.
+        waiting_for: whom the run waits for now; stands last among the messages.
+        final: set when the run is over.
+        workers_told: set when, besides, every worker has been told so or is gone.
+        final_seen: set when a front end has been told so.
+    """
+
+    def __init__(self, core: RunCore, experiment: Experiment, log: logging.Logger) -> None:
+        self.core, self.experiment, self._log = core, experiment, log
+        self.join_reply: RunJoinReply | None = None
+        self.data_servers: tuple[str, ...] = ()
+        self.rows: Sequence[RoleRow] = ()
+        self.role_counts: dict[str, int] = {}
+        self.waiting_for = ""
+        self.final = asyncio.Event()
+        self.workers_told = asyncio.Event()
+        self.final_seen = asyncio.Event()
+        self.front_was_here = False
+        self.on_checkpoint: Callable[[events.WriteCheckpoint], None] = lambda order: None
+        self.on_evaluated: Callable[[EvaluationResult], None] = lambda result: None
+        self.on_finished: Callable[[RunProgress], None] = lambda progress: None
+        self._messages: deque[str] = deque(maxlen=MESSAGES_KEPT)
+        self._requests: dict[int, Request] = {}
+        self._last_token = 0
+        self._connection_of: dict[WorkerKey, int] = {}
+        self._status_waiters: list[tuple[Request, str, asyncio.TimerHandle]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = inf
+        self._loop = asyncio.get_running_loop()
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def handle(self, request: Request) -> None:
+        """Answers RUN_JOIN, RUN_NEXT_TASK, RUN_STATUS and RUN_STOP, now or when the core says so."""
+        match request.message:
+            case NextTaskRequest() as message:
+                if message.wait_s > WAIT_S_MAX:
+                    message = msgspec.structs.replace(message, wait_s=WAIT_S_MAX)
+                self._connection_of[message.node, message.incarnation] = request.connection_id
+                self.step(events.TasksWanted(self._park(request), message))
+            case RunJoinRequest(node=node, incarnation=incarnation, threads=threads):
+                self._connection_of[node, incarnation] = request.connection_id
+                self.step(events.WorkerJoins(self._park(request), node, incarnation, threads))
+            case RunStatusRequest() as message:
+                self._status(request, message)
+            case RunStopRequest(reason=reason, checkpoint=checkpoint):
+                request.reply(Empty())
+                self.say(f"told to stop by {request.peer.node}: {reason}")
+                self.step(events.StopWanted(reason, checkpoint))
+            case other:
+                request.fail(ErrorCode.UNKNOWN_OPCODE, f"a coordinator does not serve {type(other).__name__}")
+
+    def disconnected(self, connection_id: int) -> None:
+        """A connection is gone, and with it the worker that used it last."""
+        for key in [key for key, used in self._connection_of.items() if used == connection_id]:
+            del self._connection_of[key]
+            self.step(events.WorkerLost(*key, "its connection closed"))
+        self._status_waiters = [entry for entry in self._status_waiters if entry[0].connection_id != connection_id]
+
+    def _park(self, request: Request) -> int:
+        self._last_token += 1
+        self._requests[self._last_token] = request
+        return self._last_token
+
+    # --- the core ---------------------------------------------------------------------------------------------------
+
+    def step(self, event: events.Event) -> None:
+        """Steps the core and carries out what follows."""
+        state = self.core.state
+        for instruction in self.core.step(event, self._loop.time()):
+            self._carry_out(instruction)
+        if self.core.state != state:
+            self._log.info("run %s: %s", self.core.plan.job, self.core.state)
+            self._state_changed()
+        if self.core.final_state and not self.core.workers:
+            self.workers_told.set()
+        self._set_timer()
+
+    def _carry_out(self, instruction: events.Instruction) -> None:
+        match instruction:
+            case events.Answer(token, reply):
+                self._requests.pop(token).reply(reply)
+            case events.Refuse(token, code, message):
+                self._requests.pop(token).fail(code, message)
+            case events.Admit(token, replica):
+                self._admit(self._requests.pop(token), replica)
+            case events.Say(text):
+                self.say(text)
+            case events.Evaluated(result):
+                self.on_evaluated(result)
+            case events.WriteCheckpoint():
+                self.on_checkpoint(instruction)
+            case events.Finished():
+                self.waiting_for = ""
+                self.on_finished(self.progress())
+                self.final.set()
+
+    def _admit(self, request: Request, replica: int) -> None:
+        assert self.join_reply is not None, "workers are admitted only when the run is ready"
+        reply = msgspec.structs.replace(self.join_reply, replica=replica)
+        request.reply(reply, (encode_join_body(self.experiment, self.data_servers),))
+        self.role_counts["worker"] = max(self.role_counts.get("worker", 0), len(self.core.workers))
+        self.say(f"worker {request.peer.node} takes part as replica {replica}", logging.INFO)
+        self.waiting_for = ""
+
+    def say(self, text: str, level: int = logging.WARNING) -> None:
+        """Adds to the news that front ends show."""
+        self._log.log(level, "%s", text)
+        self._messages.append(text)
+
+    def _set_timer(self) -> None:
+        """Moves the timer only when it has to ring earlier; when it rings too early it is set anew."""
+        due_s = self.core.wakeup_s()
+        if due_s >= self._timer_s:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_s = due_s
+        self._timer = self._loop.call_at(due_s, self._ring)
+
+    def _ring(self) -> None:
+        self._timer, self._timer_s = None, inf
+        if self.core.wakeup_s() <= self._loop.time():
+            self.step(events.Tick())
+        else:
+            self._set_timer()
+
+    # --- status -----------------------------------------------------------------------------------------------------
+
+    def progress(self) -> RunProgress:
+        self.core.now_s = max(self.core.now_s, self._loop.time()) if not self.core.final_state else self.core.now_s
+        messages = [*self._messages, self.waiting_for] if self.waiting_for else list(self._messages)
+        return run_progress(self.core, self.rows, messages, self.role_counts)
+
+    def status(self) -> dict[str, Any]:
+        """What a STATUS request shows of the run, in short."""
+        progress = self.progress()
+        names = ("state", "job", "progress", "pass_number", "images_per_s", "loss", "top1", "eta_seconds")
+        return {name: getattr(progress, name) for name in names}
+
+    def _status(self, request: Request, message: RunStatusRequest) -> None:
+        self.front_was_here = True
+        full = len(self._status_waiters) >= STATUS_WAITERS_MAX
+        if message.wait_s <= 0 or message.after_state != self.core.state or self.core.final_state or full:
+            self._answer_status(request)
+            return
+        handle = self._loop.call_later(min(message.wait_s, WAIT_S_MAX), self._status_timed_out, request)
+        self._status_waiters.append((request, message.after_state, handle))
+
+    def _answer_status(self, request: Request) -> None:
+        progress = self.progress()
+        request.reply(RunStatusReply(progress.state), (msgspec.json.encode(progress),))
+        if progress.final:
+            self.final_seen.set()
+
+    def _status_timed_out(self, request: Request) -> None:
+        self._status_waiters = [entry for entry in self._status_waiters if entry[0] is not request]
+        self._answer_status(request)
+
+    def _state_changed(self) -> None:
+        waiters, self._status_waiters = self._status_waiters, []
+        for request, after_state, handle in waiters:
+            if after_state == self.core.state:
+                self._status_waiters.append((request, after_state, handle))
+                continue
+            handle.cancel()
+            self._answer_status(request)
+
+    def close(self) -> None:
+        """Stops the timers; requests still parked end with their connections."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for _, _, handle in self._status_waiters:
+            handle.cancel()

@@ -1,0 +1,56 @@
+"""Notices within seconds that a node the run needs is gone: a broken connection, a vanished key, a new incarnation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from adamctl.config.records import NodeRecord, decode, node_key
+from adamctl.errors import ProtocolError, UnreachableError
+from adamctl.net.transport import Connection
+from adamctl.roles.context import RoleContext
+from adamctl.roles.controller.client import ConfigurationStore, follow
+
+LOOK_EVERY_S = 0.25
+CONNECT_S = 2.0
+
+
+async def watch_server(context: RoleContext, record: NodeRecord, gone: Callable[[str], None]) -> None:
+    """Keeps a connection to a server; calls `gone` once, with the cause, when it is there no more."""
+    connection: Connection | None = None
+    try:
+        while True:
+            if connection is None or connection.closed:
+                try:
+                    connection = await context.connect(record, CONNECT_S)
+                except (UnreachableError, ProtocolError) as error:
+                    gone(f"its connection closed, and then: {error}")
+                    return
+                if connection.peer.incarnation != record.incarnation:
+                    gone("it has restarted, and what it held is lost")
+                    return
+            await asyncio.sleep(LOOK_EVERY_S)
+    finally:
+        if connection is not None:
+            await connection.close()
+
+
+async def watch_nodes(store: ConfigurationStore, gone: Callable[[str, int], None]) -> None:
+    """Follows `/nodes/`; calls `gone(node, incarnation)` for every process that is no longer a member."""
+    known: dict[str, int] = {}
+    async for changes in follow(store, "/nodes/"):
+        found = {record.node: record.incarnation for record in (decode(e.value, NodeRecord) for e in changes.entries)}
+        left = _left(known, found, changes.deleted, changes.reset)
+        known = found if changes.reset else {k: v for k, v in known.items() if k not in left} | found
+        for node, incarnation in left.items():
+            gone(node, incarnation)
+
+
+def _left(known: Mapping[str, int], found: Mapping[str, int], deleted: tuple[str, ...], reset: bool) -> dict[str, int]:
+    """Returns who of `known` is gone: deleted, missing from a whole reading, or replaced by a newer incarnation."""
+    return {
+        node: incarnation
+        for node, incarnation in known.items()
+        if (node in found and found[node] != incarnation)
+        or (node not in found and (reset or node_key(node) in deleted))
+    }
