@@ -110,7 +110,7 @@ class MemoryNetwork:
         if self.plan.is_partitioned((node, peer)) or self.plan.is_partitioned((peer, node)):
             await asyncio.get_running_loop().create_future()  # nothing comes back: the deadline ends it
         if self._listeners.get(name) is not server or server is None:
-            raise UnreachableError(f"cannot reach memory://{name}: nobody listens there")
+            raise UnreachableError(f"cannot reach memory://{name}: nobody listens there; is it up?")
         accepted = server.protocol_factory(f"memory://{name}")()
         ours, theirs = join_pipes(self.plan, self._note, (node, peer), protocol, accepted)
         self._pipes[ours], self._pipes[theirs] = node, peer

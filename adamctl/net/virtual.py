@@ -94,6 +94,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         future.add_done_callback(done)
         return future
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """As asyncio's, which waits for a thread."""
+        with self.outside():
+            await super().shutdown_default_executor()
+
 
 def run_virtual(main: Coroutine[Any, Any, Result]) -> Result:
     """Runs a coroutine to its end in virtual time and returns its result.

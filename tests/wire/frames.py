@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from random import Random
 from zlib import crc32
@@ -69,7 +70,7 @@ def decode_all(stream: bytes, splits: list[int] | None = None, pieces: int = 1) 
     decoder = FrameDecoder(Allocations(pieces))
     frames: list[Frame] = []
     cuts = [0, *sorted(splits or []), len(stream)]
-    for start, stop in zip(cuts, cuts[1:], strict=False):
+    for start, stop in itertools.pairwise(cuts):
         frames += decoder.feed(stream[start:stop])
     return frames, decoder
 
@@ -80,9 +81,8 @@ def random_stream(random: Random, count: int, body_bytes_max: int = 60_000) -> t
     expected = []
     for _ in range(count):
         request_id = random.getrandbits(64)
-        message = random.choice(
-            [StatusRequest(), BenchBlockRequest(random.getrandbits(32)), PullRequest("job", {1: 2}, (3,))]
-        )
+        block = BenchBlockRequest(random.getrandbits(32))
+        message = random.choice([StatusRequest(), block, PullRequest("job", {1: 2}, (3,))])
         body = random.randbytes(random.choice([0, 1, 100, random.randrange(body_bytes_max)]))
         stream += encode_request(message, request_id, deadline_s=random.random(), body_bytes=len(body))
         stream += body

@@ -53,7 +53,7 @@ def test_no_number_is_listed_that_does_not_exist() -> None:
 
 @pytest.mark.parametrize("message", [Hello, HelloReply])
 def test_the_fields_of_hello_are_listed_in_order(message: type[Hello] | type[HelloReply]) -> None:
-    section = DOCUMENT.partition(f"`{message.__name__}`")[2]
+    section = DOCUMENT.partition(f"\n`{message.__name__}`, from")[2]
     positions = [section.find(f"`{name}`") for name in message.__struct_fields__]
     assert -1 not in positions
     assert positions == sorted(positions)

@@ -1,0 +1,55 @@
+"""Addresses as users write them."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from adamctl.errors import ConfigurationError
+from adamctl.net.address import Address, format_address, host_id, parse_address, prefer
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("tcp://127.0.0.1:7070", Address("tcp", "127.0.0.1", 7070)),
+        ("head:0", Address("tcp", "head", 0)),
+        ("tcp://[::1]:7070", Address("tcp", "::1", 7070)),
+        ("unix:///run/adamctl.sock", Address("unix", path="/run/adamctl.sock")),
+        ("memory://ps-0", Address("memory", path="ps-0")),
+    ],
+)
+def test_addresses_are_read_and_written(text: str, address: Address) -> None:
+    assert parse_address(text) == address
+    assert parse_address(format_address(address)) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "7070", "host", "host:", ":7070", "tcp://host:port", "tcp://host:70700", "tcp://::1:7070", "http://host:80",
+     "unix://relative", "unix:///", "unix:///" + "x" * 200, "memory://", "tcp://a/b:1", "host:²"],
+)  # fmt: skip
+def test_others_are_refused_with_what_was_expected_and_found(text: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse_address(text)
+    assert repr(text) in str(caught.value)
+
+
+def test_on_the_same_machine_the_unix_socket_is_preferred_if_it_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "a.sock"
+    addresses = ("tcp://127.0.0.1:1", f"unix://{path}")
+    assert prefer(addresses, host_id()) == "tcp://127.0.0.1:1"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        assert prefer(addresses, host_id()) == f"unix://{path}"
+        assert prefer(addresses, "another machine") == "tcp://127.0.0.1:1"
+    with pytest.raises(ConfigurationError, match="tcp://"):
+        prefer((f"unix://{path}",), "another machine")
+    assert prefer(("memory://a",), "") == "memory://a"
+
+
+def test_the_machine_has_one_name() -> None:
+    assert host_id() == host_id()
+    assert "/" in host_id()
