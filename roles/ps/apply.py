@@ -194,6 +194,23 @@ def _group_stop(batches: list[Batch], start: int) -> int:
     return stop
 
 
+class ApplyInline:
+    """Applies on the event loop itself, for clusters inside one thread: what `ApplyThreads` does, and repeatable."""
+
+    def __init__(self, completed: Callable[[Apply], None]) -> None:
+        self.busy_s = [0.0]
+        self._loop = asyncio.get_running_loop()
+        self._completed = completed
+        self._applier = Applier()
+
+    def submit(self, instruction: Apply) -> None:
+        self._applier.apply(instruction.job.rule, instruction.batches)
+        self._loop.call_soon(self._completed, instruction)
+
+    def stop(self) -> None:
+        """Nothing to end."""
+
+
 class ApplyThreads:
     """Threads that each work off their own queue, which holds at most one batch per shard.
 

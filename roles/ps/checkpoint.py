@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from struct import Struct
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -36,6 +36,8 @@ RECORD_HEADER: Final = Struct("<4sIQ")  # magic, length of the description, leng
 CHECKSUM: Final = Struct("<I")  # CRC-32
 END_MAGIC: Final = b"SEND"
 DESCRIPTION_BYTES_MAX: Final = 64 << 20
+
+StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 
 class FileDescriptor(msgspec.Struct, frozen=True, array_like=True):
@@ -91,7 +93,8 @@ class CheckpointWriter:
         arrays = [np.ascontiguousarray(array, "<f4") for array in (image.values, *image.state)]
         description = msgspec.msgpack.encode(image.record)
         header = RECORD_HEADER.pack(RECORD_MAGIC, len(description), sum(array.nbytes for array in arrays))
-        self._write_checked(header, description, *(array.data.cast("B") for array in arrays))
+        self._write_checked(header, description)
+        self._write_checked(*(array.data.cast("B") for array in arrays))
         self._shards.append(image.record.shard)
 
     def finish(self) -> CheckpointFile:
@@ -128,7 +131,7 @@ def file_name(node: str) -> str:
 
 @dataclass(frozen=True)
 class StoredShard:
-    """Where a record's arrays are."""
+    """Where a record's arrays are: `arrays` of `size` elements from byte `offset`, then their checksum."""
 
     record: ShardRecord
     path: Path
@@ -138,7 +141,7 @@ class StoredShard:
 
 
 class ShardFile:
-    """Reads one file. The index of its records is checked when it is opened, arrays when they are read."""
+    """Reads one file. Descriptions are checked when it is opened, arrays when they are read."""
 
     def __init__(self, path: Path, expected_bytes: int | None = None) -> None:
         """Raises DamagedDataError naming the file, and the shard where there is one."""
@@ -162,7 +165,7 @@ class ShardFile:
         if version != FILE_VERSION:
             raise _damaged(self.path, f"expected format version {FILE_VERSION}; found {version}")
         encoded = self._checked(file, header, length, "its header")
-        return msgspec.msgpack.decode(encoded, type=FileDescriptor)
+        return self._decoded(encoded, FileDescriptor, "its header")
 
     def _checked(self, file: BinaryIO, before: bytes, length: int, what: str) -> bytes:
         content = file.read(min(length, DESCRIPTION_BYTES_MAX)) if length <= DESCRIPTION_BYTES_MAX else b""
@@ -183,33 +186,40 @@ class ShardFile:
                 if array_bytes != len(self.shards) or file.tell() != file_bytes:
                     raise _damaged(self.path, f"expected {array_bytes} shards and its end; found {len(self.shards)}")
                 return
-            after = file.tell() + length + array_bytes + CHECKSUM.size
-            if magic != RECORD_MAGIC or after > file_bytes or length > DESCRIPTION_BYTES_MAX:
-                raise _damaged(self.path, f"record {len(self.shards)} has a damaged header or is cut off")
-            try:
-                record = msgspec.msgpack.decode(file.read(length), type=ShardRecord)
-            except msgspec.MsgspecError as error:
-                raise _damaged(self.path, f"record {len(self.shards)} has a damaged description") from error
-            self.shards.append(StoredShard(record, self.path, file.tell(), array_bytes // (4 * arrays), arrays))
-            file.seek(after)
+            where = f"record {len(self.shards)}"
+            if magic != RECORD_MAGIC:
+                raise _damaged(self.path, f"{where} begins with {magic!r}; expected {RECORD_MAGIC!r}")
+            record = self._decoded(self._checked(file, header, length, where), ShardRecord, where)
+            stored = StoredShard(record, self.path, file.tell(), array_bytes // (4 * arrays), arrays)
+            if array_bytes != self._size(record) * 4 * arrays:
+                raise _damaged(self.path, f"shard {record.shard} has {array_bytes} bytes, which its rows do not need")
+            if file.tell() + array_bytes + CHECKSUM.size > file_bytes:
+                raise _damaged(self.path, f"shard {record.shard} is cut off")
+            self.shards.append(stored)
+            file.seek(array_bytes + CHECKSUM.size, os.SEEK_CUR)
+
+    def _size(self, record: ShardRecord) -> int:
+        tensors = self.descriptor.tensors
+        if not 0 <= record.tensor < len(tensors):
+            return -1
+        return (record.row_stop - record.row_start) * tensors[record.tensor].row_size
+
+    def _decoded(self, encoded: bytes, kind: type[StructT], what: str) -> StructT:
+        try:
+            return msgspec.msgpack.decode(encoded, type=kind)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise _damaged(self.path, f"{what} is not what this version writes: {error}") from error
 
     def read(self, stored: StoredShard) -> ShardImage:
         """Raises DamagedDataError naming the file and the shard if the record's checksum is wrong."""
-        record = stored.record
         with open(self.path, "rb") as file:
-            description = msgspec.msgpack.encode(record)
-            begin = stored.offset - len(description) - RECORD_HEADER.size
-            file.seek(max(begin, 0))
-            prefix = file.read(stored.offset - max(begin, 0))
+            file.seek(stored.offset)
             content = file.read(stored.size * stored.arrays * 4)
             checksum = file.read(CHECKSUM.size)
-        rows = record.row_stop - record.row_start
-        named = record.tensor < len(self.descriptor.tensors) and rows > 0
-        size = rows * self.descriptor.tensors[record.tensor].row_size if named else -1
-        if checksum != CHECKSUM.pack(zlib.crc32(content, zlib.crc32(prefix))) or size != stored.size:
-            raise _damaged(self.path, f"the checksum of shard {record.shard} is wrong")
-        parts = np.frombuffer(content, "<f4").reshape(stored.arrays, size)
-        return ShardImage(record, parts[0], list(parts[1:]))
+        if checksum != CHECKSUM.pack(zlib.crc32(content)):
+            raise _damaged(self.path, f"the checksum of shard {stored.record.shard} is wrong")
+        parts = np.frombuffer(content, "<f4").reshape(stored.arrays, stored.size)
+        return ShardImage(stored.record, parts[0], list(parts[1:]))
 
 
 class Checkpoint:

@@ -158,19 +158,22 @@ class ParameterClient:
         started = loop.time()
         spoken = False
         attempt = 0
+        last: AdamctlError | None = None
         while True:
             try:
                 async with asyncio.timeout_at(started + deadline_s):
                     await self._attach_once()
                 return
             except TimeoutError as error:
-                raise DeadlineError(f"job {self.job!r}: {self._troubles()} (after {deadline_s:g} s)") from error
+                if isinstance(last, RemoteError) and last.code == ErrorCode.UNKNOWN_JOB:
+                    raise last from error
+                cause = last or self._troubles()
+                raise DeadlineError(f"job {self.job!r}: not attached after {deadline_s:g} s: {cause}") from error
             except (UnreachableError, RemoteError) as error:
                 if isinstance(error, RemoteError) and error.code not in _WAIT_CODES:
                     raise
+                last = error
                 waited_s = loop.time() - started
-                if waited_s >= deadline_s:
-                    raise
                 if waited_s >= SPEAK_AFTER_S and not spoken:
                     spoken = True
                     self._notice(f"waiting for the servers of job {self.job!r} since {waited_s:.0f} s: {error}")

@@ -17,7 +17,7 @@ from adamctl.kernels.rules.make import make_rule
 from adamctl.net.transport import Request
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.client import follow
-from adamctl.roles.ps.apply import ApplyThreads
+from adamctl.roles.ps.apply import ApplyInline, ApplyThreads
 from adamctl.roles.ps.building import build_buckets, bytes_needed
 from adamctl.roles.ps.core import Core
 from adamctl.roles.ps.core_instructions import (
@@ -41,6 +41,7 @@ from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import AttachRequest, CheckpointReply, CheckpointRequest, PullRequest, PushRequest
 
 CONTROLLER_PAUSE_S = 0.5
+THREADS_MAX = 256
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -56,12 +57,12 @@ class ParameterServer:
 
     def __init__(self, context: RoleContext, threads: int, memory_bytes_max: int) -> None:
         loop = asyncio.get_running_loop()
-        self.core = Core(threads)
+        self.core = Core(max(threads, 1))
         self._context, self._log, self._now = context, context.log, loop.time
         self._memory_bytes_max = memory_bytes_max
         self._building_bytes: dict[str, int] = {}
         self._keys = JobKeys()
-        self._threads = ApplyThreads(threads, self._completed)
+        self._threads = ApplyThreads(threads, self._completed) if threads else ApplyInline(self._completed)
         self._tasks: set[asyncio.Task[None]] = set()
         self._refreshing: set[str] = set()
         self._rates = Rates(loop.time())
@@ -346,13 +347,15 @@ def _same(record: Any, view: JobView) -> bool:
 def thread_count(text: str) -> int:
     """Returns the number of apply threads that `--apply-threads` asks for; `auto` leaves half of the cores to others.
 
+    0 means none: updates are applied on the event loop, which is for tests.
+
     Raises:
-        ConfigurationError: neither `auto` nor a positive number.
+        ConfigurationError: neither `auto` nor a number.
     """
     if text == "auto":
         return max((os.cpu_count() or 1) // 2, 1)
-    if not text.isdigit() or int(text) < 1:
-        raise ConfigurationError(f"--apply-threads: expected auto or a number from 1; found {text!r}")
+    if not text.isdigit() or int(text) > THREADS_MAX:
+        raise ConfigurationError(f"--apply-threads: expected auto or a number up to {THREADS_MAX}; found {text!r}")
     return int(text)
 
 

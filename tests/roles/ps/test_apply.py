@@ -1,0 +1,153 @@
+"""Rules over many steps against plain NumPy, gradients and factors alike; nothing of a refused update is applied."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from adamctl.model.layout import ParameterLayout
+from adamctl.roles.ps.apply import BLOCK, ApplyThreads, _group_stop
+from adamctl.roles.ps.core_instructions import Apply
+from adamctl.wire.constants import ErrorCode, UpdateKind
+from adamctl.wire.messages import PushPart, PushRequest, PushSource
+from tests.roles.ps.core_harness import JOB, Harness
+from tests.roles.ps.ps_cluster import make_layout
+
+WIDE = make_layout(((40, 30), (40,)), servers=1)
+
+
+def push_tensor(
+    h: Harness, token: object, sequence: int, kind: UpdateKind, arrays: list[np.ndarray], lr: float
+) -> None:
+    """Pushes tensor 0 whole: one source, all of its shards."""
+    layout: ParameterLayout = h.layout
+    tensor = layout.tensors[0]
+    body = b"".join(array.astype(np.float32).tobytes() for array in arrays)
+    examples = len(arrays[0]) if kind == UpdateKind.FACTORS else 0
+    source = PushSource(kind, 0, 0, tensor.shape[0], 0, examples, arrays[0].size * 4 if examples else 0)
+    parts = tuple(PushPart(shard.index, sequence, 0) for shard in layout.shards if shard.tensor == 0)
+    request = PushRequest(JOB, h.epochs(), lr, 1, 1, (source,), parts)
+    h.take(h.core.push(token, 1, ("w", 1), request, memoryview(body), 0.0))
+
+
+def tensor_value(h: Harness) -> np.ndarray:
+    shards = [h.job.shards[s.index] for s in h.layout.shards if s.tensor == 0]
+    return np.concatenate([shard.values.array for shard in shards]).reshape(h.layout.tensors[0].shape)
+
+
+@pytest.mark.parametrize("hold", [False, True])
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("rule", ["sgd", "momentum", "adagrad"])
+def test_gradient_and_factor_pushes_lead_to_the_same_weights(rule: str, together: bool, hold: bool) -> None:
+    """In place and beside a reader, one by one and in one batch: always as the formulas say."""
+    generator = np.random.default_rng(11)
+    by_gradient, by_factors = Harness(rule, WIDE), Harness(rule, WIDE)
+    weights, state = np.zeros((40, 30)), np.zeros((40, 30))
+    shards = [s.index for s in WIDE.shards if s.tensor == 0]
+    for step in range(1, 13):
+        errors, activations = generator.standard_normal((6, 40)), generator.standard_normal((6, 30))
+        gradient, lr = errors.T @ activations, 0.1 / step
+        for h, kind, arrays in (
+            (by_gradient, UpdateKind.GRADIENT, [gradient]),
+            (by_factors, UpdateKind.FACTORS, [errors, activations]),
+        ):
+            if hold and step % 4 == 0:
+                h.pull(step, shards)
+            push_tensor(h, step, step, kind, arrays, lr)
+            if not together or step % 5 == 0:
+                h.apply()
+        if rule == "sgd":
+            weights -= lr * gradient
+        elif rule == "momentum":
+            state = 0.9 * state + gradient
+            weights -= lr * state
+        else:
+            state += gradient**2
+            weights -= lr * gradient / np.sqrt(state)
+    for h in (by_gradient, by_factors):
+        h.apply()
+        np.testing.assert_allclose(tensor_value(h), weights, rtol=2e-4, atol=2e-5)
+        assert all(h.results(step)[0][0] == 0 for step in range(1, 13))
+
+
+def test_large_shards_take_several_updates_block_by_block_with_the_same_result() -> None:
+    layout = make_layout(((1, 3 * BLOCK + 7), (1,)))
+    generator = np.random.default_rng(5)
+    gradients = [generator.standard_normal((1, 3 * BLOCK + 7)).astype(np.float32) for _ in range(4)]
+    one_by_one, together = Harness("momentum", layout), Harness("momentum", layout)
+    for sequence, gradient in enumerate(gradients, 1):
+        for h in (one_by_one, together):
+            push_tensor(h, sequence, sequence, UpdateKind.GRADIENT, [gradient], 0.1)
+        one_by_one.apply()
+    together.apply()
+    np.testing.assert_array_equal(tensor_value(one_by_one), tensor_value(together))
+    assert together.job.shards[0].counter == 2 and one_by_one.job.shards[0].counter == 4
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_factors_that_are_not_finite_change_nothing(which: int) -> None:
+    h = Harness("sgd", WIDE)
+    arrays = [np.ones((2, 40)), np.ones((2, 30))]
+    arrays[which][1, 3] = np.inf
+    push_tensor(h, "bad", 1, UpdateKind.FACTORS, arrays, 0.1)
+    push_tensor(h, "good", 2, UpdateKind.FACTORS, [np.ones((2, 40)), np.ones((2, 30))], 0.1)
+    h.apply()
+    assert {code for code, _ in h.results("bad")} == {ErrorCode.NOT_FINITE}
+    assert {code for code, _ in h.results("good")} == {0}
+    np.testing.assert_allclose(tensor_value(h), -0.2, rtol=1e-6)
+
+
+def test_factors_of_no_examples_are_a_zero_gradient() -> None:
+    h = Harness("adagrad", WIDE)
+    push_tensor(h, "p", 1, UpdateKind.FACTORS, [np.ones((0, 40)), np.ones((0, 30))], 0.1)
+    h.apply()
+    assert not tensor_value(h).any()
+
+
+def test_only_the_shard_with_the_nan_is_refused() -> None:
+    h = Harness("sgd", WIDE)
+    gradient = np.ones((40, 30))
+    gradient[39, 29] = np.nan
+    push_tensor(h, "p", 1, UpdateKind.GRADIENT, [gradient], 0.5)
+    h.apply()
+    codes = [code for code, _ in h.results("p")]
+    assert codes[-1] == ErrorCode.NOT_FINITE and not any(codes[:-1])
+    value = tensor_value(h)
+    last = next(s for s in reversed(WIDE.shards) if s.tensor == 0)
+    np.testing.assert_array_equal(value[: last.row_start], -0.5)
+    np.testing.assert_array_equal(value[last.row_start :], 0.0)
+
+
+def test_adjacent_shards_of_one_push_share_one_product() -> None:
+    h = Harness("sgd", WIDE)
+    push_tensor(h, "p", 1, UpdateKind.FACTORS, [np.ones((2, 40)), np.ones((2, 30))], 0.1)
+    (instruction,) = h.waiting
+    assert len(instruction.batches) > 5
+    assert _group_stop(instruction.batches, 0) == len(instruction.batches)
+
+
+async def test_threads_report_back_on_the_loop_and_survive_a_failing_rule() -> None:
+    h = Harness("sgd", WIDE, threads=2)
+    done: asyncio.Queue[Apply] = asyncio.Queue()
+    threads = ApplyThreads(2, done.put_nowait)
+    try:
+        for token, broken in (("broken", True), ("sound", False)):
+            rule = h.job.rule
+            if broken:
+                h.job.rule = None  # type: ignore[assignment]
+            push_tensor(h, token, 1 if broken else 2, UpdateKind.GRADIENT, [np.ones((40, 30))], 0.1)
+            waiting, h.waiting = h.waiting, []
+            assert {instruction.thread for instruction in waiting} == {0, 1}  # each stripe to its own thread
+            for instruction in waiting:
+                threads.submit(instruction)
+            for _ in waiting:
+                instruction = await asyncio.wait_for(done.get(), 20)
+                h.take(h.core.completed(instruction.job, instruction.batches))
+            h.job.rule = rule
+        assert {code for code, _ in h.results("broken")} == {ErrorCode.INTERNAL}
+        assert {code for code, _ in h.results("sound")} == {0}
+        np.testing.assert_allclose(tensor_value(h), -0.1, rtol=1e-6)
+    finally:
+        threads.stop()

@@ -1,0 +1,168 @@
+"""Checkpoint files: everything comes back, however it is cut; any damage is found and named."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adamctl.errors import DamagedDataError
+from adamctl.model.layout import cut_layout
+from adamctl.roles.ps.checkpoint import (
+    CheckpointWriter,
+    FileDescriptor,
+    ShardImage,
+    ShardRecord,
+    file_name,
+    load_parameters,
+    read_checkpoint,
+)
+from adamctl.roles.ps.core_sequence import ClientRecord, MemoryRecord
+from tests.roles.ps.ps_cluster import make_tensors
+
+TENSORS = make_tensors()
+LAYOUT = cut_layout(TENSORS, 2)
+
+
+def values_of(tensor: int, row_start: int, row_stop: int, array: int = 0) -> np.ndarray:
+    """What these tests store: every element tells where it belongs."""
+    row_size = TENSORS[tensor].row_size
+    numbers = np.arange(row_start * row_size, row_stop * row_size, dtype=np.float32)
+    return numbers + 1000 * tensor + 0.25 * array
+
+
+def write(folder: Path, servers: int = 2) -> dict:
+    """Writes a checkpoint of alternating shards over servers, as a coordinator would finish it."""
+    files = []
+    for server in range(servers):
+        descriptor = FileDescriptor("job", f"ps-{server}", LAYOUT.hash, "momentum", ("velocity",), TENSORS)
+        writer = CheckpointWriter(folder, file_name(f"ps-{server}"), descriptor)
+        for shard in LAYOUT.shards[server::servers]:
+            memory = MemoryRecord((ClientRecord("w", 7, 3, {2: 36}),), (("old", 1),), 0)
+            place = (shard.tensor, shard.row_start, shard.row_stop)
+            record = ShardRecord(shard.index, *place, 1, 40 + shard.index, 50, memory)
+            writer.add(ShardImage(record, values_of(*place), [values_of(*place, 1)]))
+        files.append(writer.finish())
+    for file in files:
+        (folder / file.temporary_name).rename(folder / file.name)
+    described = [
+        {"name": f.name, "size_bytes": f.size_bytes, "checksum": f.checksum, "shards": list(f.shards)} for f in files
+    ]
+    manifest = {"files": described, "layout_hash": LAYOUT.hash, "tensors": [t.name for t in TENSORS]}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return manifest
+
+
+def test_all_tensors_come_back_in_their_shapes(tmp_path: Path) -> None:
+    write(tmp_path)
+    parameters = load_parameters(tmp_path)
+    assert list(parameters) == [tensor.name for tensor in TENSORS]
+    for index, tensor in enumerate(TENSORS):
+        expected = values_of(index, 0, tensor.shape[0]).reshape(tensor.shape)
+        np.testing.assert_array_equal(parameters[tensor.name], expected)
+
+
+def test_any_rows_can_be_read_however_the_files_were_cut(tmp_path: Path) -> None:
+    write(tmp_path)
+    checkpoint = read_checkpoint(tmp_path, verify=True)
+    for tensor, described in enumerate(TENSORS):
+        for start in range(described.shape[0]):
+            for stop in range(start + 1, described.shape[0] + 1):
+                (values, velocity), _ = checkpoint.rows(tensor, start, stop)
+                np.testing.assert_array_equal(values, values_of(tensor, start, stop))
+                np.testing.assert_array_equal(velocity, values_of(tensor, start, stop, 1))
+
+
+def test_a_shard_cut_as_before_comes_back_with_its_version_and_memory(tmp_path: Path) -> None:
+    write(tmp_path)
+    shard = LAYOUT.shards[3]
+    _, record = read_checkpoint(tmp_path).rows(shard.tensor, shard.row_start, shard.row_stop)
+    assert record is not None
+    assert (record.counter, record.pushes, record.memory.clients[0].refused) == (43, 50, {2: 36})
+    wider = next(s for s in LAYOUT.shards if s.tensor == shard.tensor)
+    assert read_checkpoint(tmp_path).rows(shard.tensor, wider.row_start, wider.row_stop + 1)[1] is None
+
+
+def test_every_flipped_byte_is_found(tmp_path: Path) -> None:
+    manifest = write(tmp_path, servers=1)
+    path = tmp_path / manifest["files"][0]["name"]
+    sound = path.read_bytes()
+    chance = random.Random(1)
+    for position in range(len(sound)):
+        damaged = bytearray(sound)
+        damaged[position] ^= 1 << chance.randrange(8)
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedDataError, match=path.name):
+            read_checkpoint(tmp_path, verify=True)
+    path.write_bytes(sound)
+    read_checkpoint(tmp_path, verify=True)
+
+
+def test_reading_without_verification_finds_damage_in_what_it_reads_and_names_the_shard(tmp_path: Path) -> None:
+    manifest = write(tmp_path, servers=1)
+    path = tmp_path / manifest["files"][0]["name"]
+    sound = path.read_bytes()
+    marked = values_of(0, 0, 1).tobytes()
+    path.write_bytes(sound.replace(marked, marked[:-1] + b"\x7f"))
+    with pytest.raises(DamagedDataError, match="shard 0"):
+        load_parameters(tmp_path)
+
+
+def test_every_truncation_is_found(tmp_path: Path) -> None:
+    manifest = write(tmp_path, servers=1)
+    path = tmp_path / manifest["files"][0]["name"]
+    sound = path.read_bytes()
+    del manifest["files"][0]["size_bytes"]
+    for length in range(0, len(sound), 7):
+        path.write_bytes(sound[:length])
+        manifest["files"][0]["size_bytes"] = length  # even if the manifest did not know better
+        with pytest.raises(DamagedDataError, match=path.name):
+            read_checkpoint(tmp_path, manifest)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder, m: (folder / m["files"][1]["name"]).unlink(), "missing"),
+        (lambda folder, m: (folder / "manifest.json").unlink(), "never finished"),
+        (lambda folder, m: (folder / "manifest.json").write_text("{"), "manifest.json"),
+        (lambda folder, m: (folder / "manifest.json").write_text("[]"), "expected a JSON object"),
+        (lambda folder, m: (folder / "manifest.json").write_text('{"files": []}'), "not empty"),
+        (lambda folder, m: (folder / "manifest.json").write_text('{"files": [{"name": "x"}]}'), "size_bytes"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, change, message: str) -> None:
+    change(tmp_path, write(tmp_path))
+    with pytest.raises(DamagedDataError, match=message):
+        read_checkpoint(tmp_path)
+
+
+def test_a_manifest_cannot_point_out_of_its_folder(tmp_path: Path) -> None:
+    manifest = write(tmp_path)
+    manifest["files"][0]["name"] = "../outside"
+    with pytest.raises(DamagedDataError, match="in this folder"):
+        read_checkpoint(tmp_path, manifest)
+
+
+def test_missing_rows_are_missed(tmp_path: Path) -> None:
+    manifest = write(tmp_path)
+    del manifest["files"][1]
+    checkpoint = read_checkpoint(tmp_path, manifest)
+    with pytest.raises(DamagedDataError, match=r"t0 are missing"):
+        checkpoint.rows(0, 0, 12)
+
+
+def test_an_abandoned_file_is_removed(tmp_path: Path) -> None:
+    descriptor = FileDescriptor("job", "ps-0", LAYOUT.hash, "sgd", (), TENSORS)
+    CheckpointWriter(tmp_path, file_name("ps-0"), descriptor).abandon()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("node", ["ps-0", "ps/../0", "ps:7", "é"])
+def test_node_names_make_file_names(node: str) -> None:
+    name = file_name(node)
+    assert Path(name).name == name and name.isascii()
+    assert file_name(node + "x") != name

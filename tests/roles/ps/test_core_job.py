@@ -1,0 +1,46 @@
+"""What a server holds of a job: buckets by epoch, shards shared out over apply threads, staleness counted."""
+
+from __future__ import annotations
+
+import pytest
+
+from adamctl.roles.ps.core_job import STALENESS_MAX, quantile
+from tests.roles.ps.core_harness import Harness
+from tests.roles.ps.ps_cluster import make_layout
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_each_thread_owns_a_contiguous_stripe_of_about_the_same_bytes(threads: int) -> None:
+    layout = make_layout(((600, 50), (600,), (300, 600), (300,)), servers=2)
+    job = Harness(layout=layout, threads=threads).job
+    owners = [job.shards[index].thread for index in sorted(job.shards)]
+    assert owners == sorted(owners) and set(owners) == set(range(threads))
+    sizes = [sum(s.size for s in job.shards.values() if s.thread == thread) for thread in range(threads)]
+    assert max(sizes) - min(sizes) <= 2 * max(shard.size for shard in job.shards.values())
+
+
+def test_buckets_follow_their_configuration_and_older_ones_are_ignored() -> None:
+    job = Harness().job
+    last = len(job.layout.buckets) - 1
+    assert job.configure({0: (3, True), 1: (2, False), last: (1, True)}) == []
+    assert job.buckets[0].epoch == 3 and 1 not in job.buckets
+    assert job.configure({0: (2, False)}) == [] and 0 in job.buckets
+    assert job.configure({1: (5, True)}) == [1]
+    assert job.configure({1: (6, True)}) == []  # is being built already
+    assert job.building == {1: 6} and not job.ready
+
+
+def test_quantiles_of_a_histogram() -> None:
+    assert quantile([], 0.5) == 0
+    assert quantile([0, 0, 0], 0.5) == 0
+    assert quantile([50, 40, 9, 1], 0.5) == 0
+    assert quantile([49, 40, 10, 1], 0.5) == 1
+    assert quantile([49, 40, 10, 1], 0.99) == 2
+    assert quantile([0, 0, 1], 0.0) == 2
+
+
+def test_the_last_column_counts_all_that_is_staler() -> None:
+    job = Harness().job
+    job.count_staleness(STALENESS_MAX - 1)
+    job.count_staleness(10**9)
+    assert job.staleness[STALENESS_MAX - 1] == job.staleness[STALENESS_MAX] == 1
