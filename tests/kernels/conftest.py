@@ -1,1 +1,6 @@
-"""Its presence puts this folder on the path, so that tests below find `kernel_checks`."""
+"""Puts this folder on the path, in any of pytest's import modes, so that tests below find `kernel_checks`."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
