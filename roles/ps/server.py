@@ -371,4 +371,4 @@ def memory_quota_bytes(text: str) -> int:
     amount, unit = float(found[1]), found[2].upper()
     if unit == "%":
         return int(psutil.virtual_memory().total * min(amount, 100.0) / 100)
-    return int(amount * _UNITS[unit if not unit or (unit.endswith("B") and unit != "B") else unit.rstrip("B") + "B"])
+    return int(amount * _UNITS[unit.rstrip("B")])

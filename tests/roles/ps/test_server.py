@@ -1,0 +1,245 @@
+"""The server's own part: options, quota, status, checkpoints while pushes go on, restoring onto other servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adamctl.errors import ConfigurationError, RemoteError
+from adamctl.model.rule import RuleConfig
+from adamctl.roles.ps import server
+from adamctl.roles.ps.client import load_parameters, read_checkpoint
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import CheckpointFile, RunJoinRequest
+from tests.cluster import memory_cluster
+from tests.roles.ps.ps_cluster import add_job, make_client, pulled, start_servers
+from tests.roles.ps.test_client import constant, push_of, random_flat
+
+
+@pytest.mark.parametrize(("text", "expected"), [("1", 1), ("16", 16), ("0", 0)])
+def test_apply_threads(text: str, expected: int) -> None:
+    assert server.thread_count(text) == expected
+    assert server.thread_count("auto") >= 1
+
+
+@pytest.mark.parametrize("text", ["", "many", "-1", "1.5", "99999"])
+def test_wrong_apply_threads_are_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="--apply-threads"):
+        server.thread_count(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("1GB", 1 << 30), ("1.5 mb", 3 << 19), ("4096", 4096), ("2K", 2048), ("7B", 7)]
+)
+def test_memory(text: str, expected: int) -> None:
+    assert server.memory_quota_bytes(text) == expected
+    assert 0 < server.memory_quota_bytes("50%") < server.memory_quota_bytes("100%")
+
+
+@pytest.mark.parametrize("text", ["", "lots", "0", "-1GB", "1XB", "%"])
+def test_wrong_memory_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="--memory"):
+        server.memory_quota_bytes(text)
+
+
+async def test_a_job_that_does_not_fit_is_refused_with_what_to_do() -> None:
+    async with memory_cluster(20) as cluster:
+        context = await cluster.start("ps", "ps-0", server.run, {"apply_threads": "1", "memory": "100KB"})
+        await add_job(cluster, "small", ["ps-0"], RuleConfig("sgd"))
+        await add_job(cluster, "big", ["ps-0"], RuleConfig("adagrad"), shapes=((200, 100), (200,)))
+        client = await make_client(cluster, "small", "v")
+        with pytest.raises(RemoteError, match="--memory") as caught:
+            await make_client(cluster, "big", "w")
+        assert caught.value.code == ErrorCode.OVER_QUOTA
+        assert context.status()["jobs"]["big"]["state"].startswith("failed")
+        await pulled(client)  # the other one is served on
+        await client.close()
+
+
+async def test_a_request_that_is_no_parameter_servers_is_refused() -> None:
+    async with memory_cluster(21) as cluster:
+        await start_servers(cluster, "ps-0")
+        context = await cluster.context("worker", "w")
+        connection = await context.connect("ps-0", deadline_s=10)
+        with pytest.raises(RemoteError) as caught:
+            await connection.request(RunJoinRequest("w", 1, 1), deadline_s=10)
+        assert caught.value.code == ErrorCode.UNKNOWN_OPCODE
+        await connection.close()
+
+
+async def test_status_has_plain_values_that_add_up() -> None:
+    async with memory_cluster(22) as cluster:
+        (context,) = await start_servers(cluster, "ps-0", threads=2)
+        layout = await add_job(cluster, "a", ["ps-0"], RuleConfig("momentum"))
+        client = await make_client(cluster, "a", "w")
+        for number in range(3):
+            await client.push(push_of(layout, random_flat(layout, number)))
+        status = json.loads(json.dumps(context.status()))
+        assert status["pushes"] == status["jobs"]["a"]["pushes"] == 3
+        assert status["updates"] == 3 * layout.parameter_count
+        assert status["bytes"] == 8 * layout.parameter_count
+        assert status["buckets"] == len(layout.buckets) and status["shards"] == len(layout.shards)
+        assert status["queued_updates"] == status["queued_bytes"] == 0
+        assert len(status["apply_busy"]) == 2 and status["updates_per_s"] > 0
+        assert status["staleness_p50"] >= 0
+        await client.close()
+
+
+def finish(folder: Path, files: tuple[CheckpointFile, ...], layout_hash: str) -> None:
+    """What the coordinator does when all servers have written."""
+    for file in files:
+        (folder / file.temporary_name).rename(folder / file.name)
+    described = [
+        {"name": f.name, "size_bytes": f.size_bytes, "checksum": f.checksum, "shards": list(f.shards)} for f in files
+    ]
+    (folder / "manifest.json").write_text(json.dumps({"files": described, "layout_hash": layout_hash, "tensors": []}))
+
+
+@pytest.mark.parametrize("servers", [("ps-0", "ps-1"), ("ps-2",), ("ps-0", "ps-1", "ps-2")])
+async def test_a_job_goes_on_from_its_checkpoint_on_any_number_of_servers(
+    tmp_path: Path, servers: tuple[str, ...]
+) -> None:
+    """Values and rule state: the same further pushes give the same weights as without the interruption."""
+    async with memory_cluster(23) as cluster:
+        await start_servers(cluster, "ps-0", "ps-1", "ps-2")
+        layout = await add_job(cluster, "a", ["ps-0", "ps-1"], RuleConfig("adagrad"))
+        client = await make_client(cluster, "a", "w")
+        for number in range(4):
+            await client.push(push_of(layout, random_flat(layout, number), 0.1))
+        folder = tmp_path / "checkpoint"
+        files = await client.checkpoint(str(folder))
+        assert len(files) == 2 and sorted(s for file in files for s in file.shards) == list(range(len(layout.shards)))
+        finish(folder, files, layout.hash)
+        saved = load_parameters(folder)
+        for tensor, found in zip(layout.tensors, await pulled(client), strict=True):
+            np.testing.assert_array_equal(saved[tensor.name], found)
+        resumed_layout = await add_job(cluster, "b", servers, RuleConfig("adagrad"), restore=str(folder))
+        resumed = await make_client(cluster, "b", "v")
+        for one, other in zip(await pulled(client), await pulled(resumed), strict=True):
+            np.testing.assert_array_equal(one, other)
+        for number in range(4, 7):
+            flat = random_flat(layout, number)
+            again = np.zeros(resumed_layout.flat_size, np.float32)
+            again[: flat.size] = flat
+            await client.push(push_of(layout, flat, 0.1))
+            await resumed.push(push_of(resumed_layout, again, 0.1))
+        for one, other in zip(await pulled(client), await pulled(resumed), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)  # a cut may end vectors elsewhere
+        await client.close()
+        await resumed.close()
+
+
+async def test_the_memory_of_pushes_comes_back_with_the_checkpoint(tmp_path: Path) -> None:
+    async with memory_cluster(24) as cluster:
+        await start_servers(cluster, "ps-0")
+        layout = await add_job(cluster, "a", ["ps-0"], RuleConfig("add"))
+        client = await make_client(cluster, "a", "w")
+        flat = constant(layout, 1.0)
+        flat[layout.shards[2].offset] = np.nan
+        await client.push(push_of(layout, flat, kind="delta"))
+        finish(tmp_path, await client.checkpoint(str(tmp_path)), layout.hash)
+        image = {i.record.shard: i.record for i in read_checkpoint(tmp_path, verify=True).images()}
+        assert image[0].pushes == image[0].counter == 1
+        assert image[2].pushes == 0 and image[2].memory.clients[0].refused == {1: ErrorCode.NOT_FINITE}
+        await add_job(cluster, "b", ["ps-0"], RuleConfig("add"), restore=str(tmp_path))
+        context = cluster.contexts["w"]
+        again = type(client).from_context(context, "b")
+        await again.attach(deadline_s=20)
+        assert set(again.issued.tolist()) == {1}  # numbers go on where the checkpoint knows them to be
+        flat = np.zeros(layout.flat_size, np.float32)
+        found = await again.pull(flat)
+        assert set(found.sequences.tolist()) == {1}
+        await client.close()
+        await again.close()
+
+
+async def test_each_shard_is_saved_at_one_version_while_pushes_go_on(tmp_path: Path) -> None:
+    async with memory_cluster(25) as cluster:
+        await start_servers(cluster, "ps-0", "ps-1")
+        layout = await add_job(cluster, "a", ["ps-0", "ps-1"], RuleConfig("add"), shapes=((64, 3000), (64,)))
+        client = await make_client(cluster, "a", "w")
+        flat = constant(layout, 0.0)
+        await client.pull(flat)
+        await client.push(push_of(layout, -flat, kind="delta"))
+        stop = asyncio.Event()
+
+        async def write() -> None:
+            while not stop.is_set():
+                await client.push(push_of(layout, constant(layout, 1.0), kind="delta"))
+
+        writing = asyncio.create_task(write())
+        try:
+            for number in range(4):
+                folder = tmp_path / str(number)
+                finish(folder, await client.checkpoint(str(folder)), layout.hash)
+        finally:
+            stop.set()
+            await writing
+        for number in range(4):
+            for image in read_checkpoint(tmp_path / str(number), verify=True).images():
+                (value,) = set(image.values.tolist())  # one version, not torn
+                assert value == image.record.pushes - 1 == image.record.memory.clients[0].sequence - 1
+        await client.close()
+
+
+async def test_a_folder_that_cannot_be_written_is_named_and_training_goes_on(tmp_path: Path) -> None:
+    async with memory_cluster(26) as cluster:
+        await start_servers(cluster, "ps-0")
+        layout = await add_job(cluster, "a", ["ps-0"], RuleConfig("add"))
+        client = await make_client(cluster, "a", "w")
+        (tmp_path / "file").write_text("")
+        with pytest.raises(RemoteError, match="ps-0"):
+            await client.checkpoint(str(tmp_path / "file" / "folder"))
+        await client.push(push_of(layout, constant(layout, 1.0), kind="delta"))
+        await client.close()
+
+
+async def test_a_damaged_checkpoint_is_refused_with_what_is_damaged(tmp_path: Path) -> None:
+    async with memory_cluster(27) as cluster:
+        await start_servers(cluster, "ps-0")
+        layout = await add_job(cluster, "a", ["ps-0"], RuleConfig("add"))
+        client = await make_client(cluster, "a", "w")
+        files = await client.checkpoint(str(tmp_path))
+        finish(tmp_path, files, layout.hash)
+        path = tmp_path / files[0].name
+        content = bytearray(path.read_bytes())
+        content[-60] ^= 1
+        path.write_bytes(content)
+        await add_job(cluster, "b", ["ps-0"], RuleConfig("add"), restore=str(tmp_path))
+        with pytest.raises(RemoteError, match=path.name) as caught:
+            await make_client(cluster, "b", "v")
+        assert caught.value.code == ErrorCode.DAMAGED_DATA
+        await client.close()
+
+
+async def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:
+    async with memory_cluster(28) as cluster:
+        await start_servers(cluster, "ps-0")
+        layout = await add_job(cluster, "a", ["ps-0"], RuleConfig("add"))
+        client = await make_client(cluster, "a", "w")
+        finish(tmp_path, await client.checkpoint(str(tmp_path)), layout.hash)
+        await add_job(cluster, "b", ["ps-0"], RuleConfig("add"), shapes=((3, 3), (3,)), restore=str(tmp_path))
+        with pytest.raises(RemoteError, match="another model"):
+            await make_client(cluster, "b", "v")
+        await client.close()
+
+
+async def test_a_job_whose_name_is_used_anew_begins_anew() -> None:
+    async with memory_cluster(29) as cluster:
+        await start_servers(cluster, "ps-0")
+        layout = await add_job(cluster, "a", ["ps-0"], RuleConfig("add"), seed=1)
+        client = await make_client(cluster, "a", "w")
+        await client.push(push_of(layout, constant(layout, 1.0), kind="delta"))
+        before = await pulled(client)
+        await client.close()
+        await add_job(cluster, "a", ["ps-0"], RuleConfig("add"), seed=2)
+        async with asyncio.timeout(20):
+            while cluster.contexts["ps-0"].status()["pushes"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        client = await make_client(cluster, "a", "v")
+        assert not np.allclose((await pulled(client))[0], before[0])
+        await client.close()
