@@ -19,6 +19,9 @@ class ServerLimits:
         requests_per_connection_max: requests not answered yet (answers not yet sent count); more are not read.
         credit_bytes: bodies of requests in flight that each client is told it may have.
         memory_bytes_max: quota of the pool all bodies are received into.
+        reply_bytes_max: bodies of answers per connection that the kernel has not taken; beyond it no more requests of
+            that connection are read.
+        reply_memory_bytes_max: the same of all connections; beyond it the one with most of them is cut.
         frame_timeout_s: how long one frame may take from its first byte to its last while we are reading.
         write_stall_timeout_s: how long a peer may take nothing of what it is sent.
         backlog: connections that the kernel may hold before they are accepted.
@@ -30,6 +33,8 @@ class ServerLimits:
     requests_per_connection_max: int = 1024
     credit_bytes: int = 64 << 20
     memory_bytes_max: int = 1 << 30
+    reply_bytes_max: int = 64 << 20
+    reply_memory_bytes_max: int = 1 << 30
     frame_timeout_s: float = 60.0
     write_stall_timeout_s: float = 60.0
     backlog: int = 1024
@@ -43,6 +48,11 @@ class ServerLimits:
         for name in ("connections_max", "handshakes_max", "requests_per_connection_max", "credit_bytes", "backlog"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} must be at least 1, found {getattr(self, name)}")
+
+    @property
+    def sweep_interval_s(self) -> float:
+        """How often a server looks for peers that do not move: late by a quarter of the shortest wait at most."""
+        return min(0.5, min(self.hello_timeout_s, self.frame_timeout_s, self.write_stall_timeout_s) / 4)
 
 
 @dataclass(frozen=True)

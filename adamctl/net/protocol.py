@@ -80,6 +80,10 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def disconnected(self) -> None:
         """Called once, when the connection is gone; `reason` says why."""
 
+    def count_outgoing(self, change_bytes: int) -> None:
+        """Keeps `outgoing_bytes`: bodies that the kernel has not taken yet."""
+        self.outgoing_bytes += change_bytes
+
     def refuse(self, error: ProtocolError) -> None:
         """Called when the peer broke the format, before the connection is cut."""
 
@@ -110,7 +114,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self.reason = UnreachableError(f"the connection was closed{why}")
         handed_over, self._handed_over = self._handed_over, []
         waiting, self._outgoing = self._outgoing, deque()
-        self.outgoing_bytes = 0
+        self.count_outgoing(-self.outgoing_bytes)
         self._incoming_dropped()
         self.disconnected()
         for frame in (*handed_over, *waiting):
@@ -217,7 +221,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self._call(on_sent)
             return frame
         self._outgoing.append(frame)
-        self.outgoing_bytes += size_bytes
+        self.count_outgoing(size_bytes)
         if not self._corked and not self._write_paused:
             self.flush()
         return frame
@@ -230,7 +234,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self._outgoing.remove(frame)
         except ValueError:
             return False
-        self.outgoing_bytes -= frame.size_bytes
+        self.count_outgoing(-frame.size_bytes)
         return True
 
     def flush(self) -> None:
@@ -261,7 +265,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def _sent(self) -> None:
         handed_over, self._handed_over = self._handed_over, []
         for frame in handed_over:
-            self.outgoing_bytes -= frame.size_bytes
+            self.count_outgoing(-frame.size_bytes)
             self._call(frame.on_sent)
 
     def _call(self, callback: Callable[[], None] | None) -> None:

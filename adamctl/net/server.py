@@ -24,7 +24,6 @@ _LOG = logging.getLogger(__name__)
 _EMPTY = memoryview(b"")
 _REPLY = int(Flag.REPLY)
 _ONE_WAY = int(Flag.ONE_WAY)
-SWEEP_INTERVAL_S = 0.5
 
 
 class NoLease:
@@ -131,7 +130,12 @@ class ServerProtocol(FrameProtocol):
         self._server.accepted(self)
 
     def may_read(self) -> bool:
-        return self._outstanding < self._server.limits.requests_per_connection_max
+        limits = self._server.limits
+        return self._outstanding < limits.requests_per_connection_max and self.outgoing_bytes < limits.reply_bytes_max
+
+    def count_outgoing(self, change_bytes: int) -> None:
+        super().count_outgoing(change_bytes)
+        self._server.count_replies(change_bytes)
 
     def allocate(self, head: FrameHead) -> BodyTarget | None:
         if not self.greeted:
@@ -271,9 +275,10 @@ class StreamServer:
         self._connections: dict[ServerProtocol, None] = {}  # after it
         self._closers: list[Callable[[], None]] = []
         self._closing = False
+        self._reply_bytes = 0
         self._sweeper: asyncio.TimerHandle | None = None
         if sweep:
-            self._sweeper = self.loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+            self._sweeper = self.loop.call_later(limits.sweep_interval_s, self._sweep)
 
     @property
     def connection_count(self) -> int:
@@ -319,6 +324,14 @@ class StreamServer:
             if self._on_disconnect is not None:
                 self._on_disconnect(protocol.connection_id)
 
+    def count_replies(self, change_bytes: int) -> None:
+        """Keeps the sum of all answers not yet sent within its quota, by cutting who has let most of them pile up."""
+        self._reply_bytes += change_bytes
+        if change_bytes > 0 and self._reply_bytes > self.limits.reply_memory_bytes_max:
+            worst = max(self._connections, key=lambda protocol: protocol.outgoing_bytes, default=None)
+            if worst is not None and worst.write_stalled and not worst.closing:
+                worst.end(UnreachableError("the peer takes no answers and their quota is used up"), at_once=True)
+
     def _sweep(self) -> None:
         """Cuts peers that do not move: silent before HELLO, in the middle of a frame, or not taking what is sent."""
         now = self.loop.time()
@@ -327,7 +340,7 @@ class StreamServer:
                 protocol.end(ProtocolError("no HELLO in time"), at_once=True)
         for protocol in list(self._connections):
             self._sweep_one(protocol, now)
-        self._sweeper = self.loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+        self._sweeper = self.loop.call_later(self.limits.sweep_interval_s, self._sweep)
 
     def _sweep_one(self, protocol: ServerProtocol, now: float) -> None:
         decoder = protocol.decoder

@@ -94,7 +94,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         future.add_done_callback(done)
         return future
 
-    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
         """As asyncio's, which waits for a thread."""
         with self.outside():
             await super().shutdown_default_executor()

@@ -49,7 +49,8 @@ def serve_until_told(path: str, pipe: Pipe) -> None:
 
         limits = ServerLimits(
             connections_max=64, handshakes_max=64, hello_timeout_s=1.0, credit_bytes=8 << 20,
-            memory_bytes_max=MEMORY_BYTES_MAX, frame_timeout_s=2.0, write_stall_timeout_s=2.0,
+            memory_bytes_max=MEMORY_BYTES_MAX, reply_bytes_max=8 << 20, reply_memory_bytes_max=64 << 20,
+            frame_timeout_s=2.0, write_stall_timeout_s=2.0,
         )  # fmt: skip
         server = await StreamTransport().serve(
             [f"unix://{path}"], make_hello("ps", "victim", token=TOKEN), handle, limits=limits

@@ -73,7 +73,7 @@ def siege(folder: Path, connections: int, attackers: int) -> None:
         assert all(process.exitcode == 0 for process in processes)
         assert done >= 3
         assert status["peak"] <= MEMORY_BYTES_MAX
-        # The quota of bodies, what answers nobody takes may hold (64 peers, 1 MiB each in flight), and Python itself.
+        # The quota of bodies, that of answers nobody takes, and Python itself with its kept free memory.
         assert status["most"] < MEMORY_BYTES_MAX + (64 << 20) + (128 << 20), status
 
 
