@@ -2,10 +2,11 @@
 
 Downpour (DistBelief 4.1, appendix in essence) keeps an accrued gradient, pushes it every n_push steps and fetches
 parameters every n_fetch steps, all three weakly synchronised. Here every thread accrues into a slot of its own, so
-that no gradient is lost to a race. A slot that was pushed is kept until a pull is known to contain it: parameters that
-arrive before would otherwise wipe out the replica's own work, so what they lack is applied to them again.
+that no gradient is lost to a race. A slot that was pushed is kept as long as parameters may arrive that lack it: they
+would wipe out the replica's own work, so what they lack is applied to them again. A fetch that starts after a push was
+acknowledged contains it, so a slot is kept at the longest until the fetch that was under way then is installed.
 
-    FREE -> FILLING -> PUSHING -> ACKNOWLEDGED -> FREE
+    FREE -> FILLING -> PUSHING -> FREE, or, acknowledged during a fetch, -> ACKNOWLEDGED -> FREE when that is installed
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ class SlotCore:
     n_fetch: int
     keeps: bool
     base: Base | None = None
+    fetching: bool = False
     slots: list[Slot] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     filling: list[Slot | None] = field(default_factory=list)
@@ -137,14 +139,14 @@ class SlotCore:
     def acknowledged(self, slot: Slot) -> None:
         """The servers have answered for a pushed slot, with success or refusal: its numbers are spent either way."""
         if slot.state is SlotState.PUSHING:
-            slot.state = SlotState.ACKNOWLEDGED if self.keeps else SlotState.FREE
+            slot.state = SlotState.ACKNOWLEDGED if self.keeps and self.fetching else SlotState.FREE
 
-    def abandon(self, slot: Slot) -> None:
-        """A push could not be sent at all; its gradient is lost."""
-        slot.state = SlotState.FREE
+    def fetch_started(self) -> None:
+        """Parameters have been asked for; at most one fetch is under way."""
+        self.fetching = True
 
     def fetched(self, base: Base) -> list[Reapply]:
-        """Parameters have arrived: frees the slots they contain, returns the others, to be applied to them."""
+        """Parameters have arrived: returns the slots that they lack, to be applied to them before `installed`."""
         self.base = base
         if not self.keeps:
             return []
@@ -157,9 +159,14 @@ class SlotCore:
                 lacking.append(Reapply(slot, None))
             elif missing.any():
                 lacking.append(Reapply(slot, missing))
-            elif slot.state is SlotState.ACKNOWLEDGED:
-                slot.state = SlotState.FREE
         return lacking
+
+    def installed(self) -> None:
+        """The parameters are in use, with what they lacked: no later fetch can lack what is acknowledged by now."""
+        self.fetching = False
+        for slot in self.slots:
+            if slot.state is SlotState.ACKNOWLEDGED:
+                slot.state = SlotState.FREE
 
     @property
     def unacknowledged(self) -> int:

@@ -89,6 +89,7 @@ class Downpour:
             await self._fetch()
 
     async def _fetch(self) -> None:
+        self._replica.fetch_started()
         pulled = await self._client.pull(self._replica.fetched)
         base = Base(pulled.pushes, pulled.sequences)
         loop = asyncio.get_running_loop()

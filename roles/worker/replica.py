@@ -121,6 +121,10 @@ class Replica:
             self.core.acknowledged(slot)
             self._room.notify_all()
 
+    def fetch_started(self) -> None:
+        with self._room:
+            self.core.fetch_started()
+
     def install(self, base: Base) -> None:
         """Makes `fetched` the shared weights, with the replica's own work that it lacks applied again.
 
@@ -129,7 +133,6 @@ class Replica:
         """
         with self._room:
             lacking = self.core.fetched(base)
-            self._room.notify_all()
         whole = [reapply.slot for reapply in lacking if reapply.shards is None]
         if whole:
             first, *others = whole
@@ -141,6 +144,9 @@ class Replica:
         for reapply in lacking:
             if reapply.shards is not None:
                 self._reapply_shards(reapply.slot, np.flatnonzero(reapply.shards))
+        with self._room:
+            self.core.installed()
+            self._room.notify_all()
 
     def _reapply_shards(self, slot: Slot, shards: np.ndarray[tuple[int], np.dtype[np.intp]]) -> None:
         gradient = self._gradients[slot.index]

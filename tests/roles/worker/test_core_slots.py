@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from adamctl.roles.worker.core_slots import Base, SlotCore, SlotState
+from adamctl.roles.worker.core_slots import Base, Slot, SlotCore, SlotState
 
 SHARDS = 3
 
@@ -53,20 +53,27 @@ def test_threads_accrue_apart() -> None:
     assert first is not second
 
 
-def test_a_thread_waits_while_all_its_slots_are_on_their_way_and_goes_on_when_one_is_contained() -> None:
+def test_a_thread_waits_while_all_its_slots_are_on_their_way_and_goes_on_when_one_is_acknowledged() -> None:
     core = make(slots=2)
-    slots = []
-    for number in (1, 2):
-        slot = core.begin_step(0)
-        assert slot is not None
-        core.end_step(0, 8, 0.1, 0.1)
-        slot.sequences = np.full(SHARDS, number)
-        slots.append(slot)
+    for _ in range(2):
+        step(core)
     assert core.begin_step(0) is None
-    core.acknowledged(slots[0])
-    assert core.begin_step(0) is None, "acknowledged, but no fetch is known to contain it"
-    core.fetched(base(1))
-    assert core.begin_step(0) is slots[0]
+    core.acknowledged(core.slots[0])
+    assert core.begin_step(0) is core.slots[0], "no fetch is under way: the next will contain it"
+
+
+def test_a_push_acknowledged_during_a_fetch_is_kept_until_that_is_installed() -> None:
+    core = make(slots=1)
+    step(core)
+    slot = core.slots[0]
+    slot.sequences = np.full(SHARDS, 1)
+    core.fetch_started()
+    core.acknowledged(slot)
+    assert core.begin_step(0) is None, "what arrives may lack it"
+    assert [r.slot for r in core.fetched(base(0))] == [slot]
+    assert core.begin_step(0) is None, "it is being applied again"
+    core.installed()
+    assert core.begin_step(0) is slot
 
 
 def test_without_local_application_a_slot_is_free_when_acknowledged() -> None:
@@ -102,18 +109,6 @@ def test_a_push_contained_in_some_shards_is_lacking_in_the_others_only() -> None
     assert reapply.shards is not None and reapply.shards.tolist() == [False, True, False]
 
 
-def test_an_acknowledged_push_is_kept_until_every_shard_contains_it() -> None:
-    core = make()
-    step(core)
-    slot = core.slots[0]
-    slot.sequences = np.full(SHARDS, 1)
-    core.acknowledged(slot)
-    core.fetched(base([1, 1, 0]))
-    assert slot.state is SlotState.ACKNOWLEDGED
-    core.fetched(base(1))
-    assert slot.state is SlotState.FREE
-
-
 def test_flush_hands_over_what_is_accrued_and_nothing_empty() -> None:
     core = make(threads=2, n_push=4)
     step(core, 0)
@@ -132,14 +127,17 @@ def test_the_base_of_a_slot_is_what_was_installed_when_it_began_to_fill() -> Non
 
 @pytest.mark.parametrize("seed", range(50))
 def test_the_replica_never_forgets_nor_repeats_its_own_work(seed: int) -> None:
-    """Weights are modelled as a count of the replica's own steps: server's count + what is re-applied = all of them."""
+    """Parameters are modelled as a count of the replica's steps: what a fetch brings + what is re-applied = all."""
     chance = random.Random(seed)
     core = make(threads=2, slots=3, n_push=chance.randint(1, 3), n_fetch=1)
-    made, applied, sequence = 0, 0, 0
-    on_the_way: list = []
-    for _ in range(300):
+    made, sequence, applied = 0, 0, 0
+    at_server: dict[int, int] = {0: 0}  # sequence -> steps that the server has applied up to it
+    sent: list[Slot] = []  # not applied yet
+    unacknowledged: list[Slot] = []  # applied
+    fetching: int | None = None  # the sequence that the answer under way contains
+    for _ in range(500):
         action = chance.random()
-        if action < 0.5:
+        if action < 0.4:
             thread = chance.randrange(2)
             if core.begin_step(thread) is not None:
                 made += 1
@@ -147,17 +145,19 @@ def test_the_replica_never_forgets_nor_repeats_its_own_work(seed: int) -> None:
                 if pushed is not None:
                     sequence += 1
                     pushed.sequences = np.full(SHARDS, sequence)
-                    on_the_way.append(pushed)
-        elif action < 0.75 and on_the_way:
-            slot = on_the_way.pop(0)
-            applied += slot.steps
-            arrived = int(slot.sequences[0])
-            if chance.random() < 0.8:
-                core.acknowledged(slot)
-            else:
-                core.fetched(base(arrived))
-                core.acknowledged(slot)
+                    sent.append(pushed)
+        elif action < 0.6 and sent:
+            slot = sent.pop(0)
+            applied = int(slot.sequences[0])
+            at_server[applied] = at_server[applied - 1] + slot.steps
+            unacknowledged.append(slot)
+        elif action < 0.8 and unacknowledged:
+            core.acknowledged(unacknowledged.pop(0))
+        elif fetching is None:
+            core.fetch_started()
+            fetching = applied
         else:
-            contained = min((int(s.sequences[0]) for s in on_the_way), default=sequence + 1) - 1
-            lacking = core.fetched(base(contained))
-            assert applied + sum(r.slot.steps for r in lacking) == made, f"seed {seed}"
+            lacking = core.fetched(base(fetching))
+            assert at_server[fetching] + sum(r.slot.steps for r in lacking) == made, f"seed {seed}"
+            core.installed()
+            fetching = None
