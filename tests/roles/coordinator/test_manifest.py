@@ -1,0 +1,186 @@
+"""A checkpoint is finished or invisible, whatever happens while it is written; damage is found and named."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adamctl.config.experiment import Experiment
+from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.model.description import Model, Softmax
+from adamctl.model.layout import build_layout
+from adamctl.roles.coordinator import manifest
+from adamctl.roles.coordinator.checkpoints import check_resumable
+from adamctl.roles.coordinator.core_events import RunSnapshot
+from adamctl.roles.coordinator.manifest import Manifest, ManifestFile, ManifestTensor
+from adamctl.wire.messages import CheckpointFile
+
+EXPERIMENT = Experiment(name="small", model=Model((8,), (Softmax(4),)))
+LAYOUT = build_layout(EXPERIMENT.model, 1)
+SNAPSHOT = RunSnapshot(passes=[(1, 64, [(0, 32), (48, 64)])], pass_examples=96, examples=144, train_seconds=2.5)
+
+
+class CrashedError(BaseException):
+    """The process ends here."""
+
+
+def described(number: int, complete: bool = False) -> Callable[[tuple[ManifestFile, ...]], Manifest]:
+    return lambda files: Manifest(
+        format_version=manifest.FORMAT_VERSION,
+        job="small",
+        number=number,
+        seed=7,
+        layout_hash=LAYOUT.hash,
+        servers_expected=1,
+        tensors=tuple(ManifestTensor.of(tensor) for tensor in LAYOUT.tensors),
+        files=files,
+        state=SNAPSHOT,
+        experiment=EXPERIMENT,
+        complete=complete,
+    )
+
+
+def written(folder: Path, *contents: bytes) -> list[CheckpointFile]:
+    """What servers leave behind before the coordinator finishes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for index, content in enumerate(contents):
+        name = f"shards-ps-{index}.adam"
+        (folder / f".{name}.partial").write_bytes(content)
+        checksum = blake2b(content, digest_size=16).hexdigest()
+        files.append(CheckpointFile(name, f".{name}.partial", len(content), checksum, (index,)))
+    return files
+
+
+def finish(checkpoints: Path, number: int, *, complete: bool = False) -> Path:
+    folder = manifest.checkpoint_folder(checkpoints, number)
+    manifest.finish(folder, written(folder, b"first part", b"second part"), described(number, complete))
+    return folder
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    folder = finish(tmp_path, 1)
+    assert manifest.finished(tmp_path) == [folder]
+    found = manifest.verify(folder)
+    assert found == described(1)(found.files)
+    assert found.state == SNAPSHOT
+    assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "shards-ps-0.adam", "shards-ps-1.adam"]
+
+
+def test_a_crash_at_any_step_leaves_the_old_one_and_the_new_one_whole_or_invisible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps_seen = 0
+    for crash_at in range(100):
+        checkpoints = tmp_path / str(crash_at)
+        old = finish(checkpoints, 1)
+        folder = manifest.checkpoint_folder(checkpoints, 2)
+        files = written(folder, b"first part", b"second part")
+        steps = 0
+
+        def counted(function: Callable[..., Any], at: int = crash_at) -> Callable[..., Any]:
+            def step(*arguments: Any) -> Any:
+                nonlocal steps
+                steps += 1
+                if steps > at:
+                    raise CrashedError
+                return function(*arguments)
+
+            return step
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "replace", counted(os.replace))
+            patched.setattr(os, "fsync", counted(os.fsync))
+            try:
+                manifest.finish(folder, files, described(2))
+                crashed = False
+            except CrashedError:
+                crashed = True
+        visible = manifest.finished(checkpoints)
+        assert old in visible
+        for path in visible:
+            manifest.verify(path)
+        manifest.clean(checkpoints, keep=5)
+        assert sorted(checkpoints.iterdir()) == visible, "what is unfinished is removed"
+        steps_seen = max(steps_seen, steps)
+        if not crashed:
+            assert manifest.find_latest(checkpoints) == folder
+            break
+    assert steps_seen >= 6
+
+
+def test_nothing_becomes_visible_while_a_file_is_missing_or_short(tmp_path: Path) -> None:
+    for spoil in (lambda path: path.unlink(), lambda path: path.write_bytes(b"fir")):
+        folder = tmp_path / "000001"
+        files = written(folder, b"first part", b"second part")
+        spoil(folder / files[0].temporary_name)
+        with pytest.raises(DamagedDataError, match=r"shards-ps-0.*expected 10 bytes"):
+            manifest.finish(folder, files, described(1))
+        assert manifest.finished(tmp_path) == []
+        manifest.abandon(folder)
+        assert not folder.exists()
+
+
+def test_the_newest_are_kept(tmp_path: Path) -> None:
+    for number in range(1, 6):
+        finish(tmp_path, number)
+    manifest.clean(tmp_path, keep=2)
+    assert [path.name for path in manifest.finished(tmp_path)] == ["000004", "000005"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "expected"),
+    [
+        (lambda folder: (folder / "shards-ps-1.adam").unlink(), "expected 11 bytes, found nothing"),
+        (lambda folder: (folder / "shards-ps-1.adam").write_bytes(b"short"), "expected 11 bytes, found 5 bytes"),
+        (lambda folder: (folder / "shards-ps-1.adam").write_bytes(b"second Part"), "expected checksum"),
+        (lambda folder: (folder / "manifest.json").write_text('{"job": 3}'), "manifest.json"),
+        (lambda folder: (folder / "manifest.json").write_bytes(b"\x00" * 30), "manifest.json"),
+        (lambda folder: (folder / "manifest.json").unlink(), "never finished"),
+    ],
+)
+def test_damage_is_found_and_named(tmp_path: Path, spoil: Callable[[Path], object], expected: str) -> None:
+    folder = finish(tmp_path, 1)
+    spoil(folder)
+    with pytest.raises(DamagedDataError, match=expected):
+        manifest.verify(folder)
+
+
+class TestResume:
+    def test_none_is_a_fresh_start(self, tmp_path: Path) -> None:
+        finish(tmp_path / "checkpoints", 1)
+        assert manifest.find_resume("none", tmp_path) is None
+
+    def test_auto_takes_the_newest_of_this_run_else_of_the_newest_earlier_one(self, tmp_path: Path) -> None:
+        finish(tmp_path / "001" / "checkpoints", 9)
+        earlier = finish(tmp_path / "002" / "checkpoints", 1)
+        (tmp_path / "003").mkdir()
+        run = tmp_path / "004"
+        assert manifest.find_resume("auto", run) == earlier
+        own = finish(run / "checkpoints", 1)
+        assert manifest.find_resume("auto", run) == own
+
+    def test_auto_does_not_take_up_a_complete_run(self, tmp_path: Path) -> None:
+        finish(tmp_path / "001" / "checkpoints", 1, complete=True)
+        assert manifest.find_resume("auto", tmp_path / "002") is None
+
+    def test_auto_without_anything_is_a_fresh_start(self, tmp_path: Path) -> None:
+        assert manifest.find_resume("auto", tmp_path / "missing" / "001") is None
+
+    def test_a_path_is_a_checkpoint_or_a_run_folder(self, tmp_path: Path) -> None:
+        first, second = finish(tmp_path / "checkpoints", 1), finish(tmp_path / "checkpoints", 2)
+        assert manifest.find_resume(str(first), tmp_path / "x") == first
+        assert manifest.find_resume(str(tmp_path), tmp_path / "x") == second
+        with pytest.raises(ConfigurationError, match="found none"):
+            manifest.find_resume(str(tmp_path / "elsewhere"), tmp_path / "x")
+
+    def test_another_model_is_refused_by_the_names_of_its_tensors(self, tmp_path: Path) -> None:
+        folder = finish(tmp_path, 1)
+        other = build_layout(Model((8,), (Softmax(5),)), 1)
+        with pytest.raises(ConfigurationError, match=r"softmax1\.bias, softmax1\.weight"):
+            check_resumable(manifest.read_manifest(folder), folder, EXPERIMENT, other)
