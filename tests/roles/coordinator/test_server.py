@@ -1,4 +1,4 @@
-"""The coordinator's process on an in-memory cluster: real controller, parameter servers and data servers, played workers."""
+"""The coordinator's process on an in-memory cluster: real controller and servers, played workers."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ async def test_checkpoints_can_be_read_and_only_the_newest_are_kept(tmp_path: Pa
         await w.ended()
         checkpoints = manifest.finished(folder / "checkpoints")
         assert len(checkpoints) == 2
-        assert [path for path in (folder / "checkpoints").rglob("*.partial")] == []
+        assert list((folder / "checkpoints").rglob("*.partial")) == []
         for path in checkpoints:
             manifest.verify(path)
         checkpoint = read_checkpoint(checkpoints[-1], verify=True)
@@ -288,7 +288,7 @@ async def test_a_lost_server_fails_the_run_with_its_name(tmp_path: Path) -> None
         await worker.ask()
         await w.cluster.kill("ps-0")
         assert "parameter server ps-0" in await worker.work()
-        with pytest.raises(RunFailedError, match="parameter server ps-0 .* is gone"):
+        with pytest.raises(RunFailedError, match=r"parameter server ps-0 .* is gone"):
             await w.ended()
 
 
