@@ -27,6 +27,9 @@ from adamctl.roles.coordinator.core_work import WorkerKey
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import EvaluateTask, NextTaskReply, NextTaskRequest, TrainTask
 
+JOIN_WAIT_S = 5.0
+"""How long a worker that comes before the run is ready is kept waiting for an answer."""
+
 
 class RunCore(RunState):
     """One run. `step` is the only way in."""
@@ -42,6 +45,7 @@ class RunCore(RunState):
         assert now_s >= self.now_s, "the clock went backwards"
         self.now_s = now_s
         _HANDLERS[type(event)](self, event)
+        self._admit_early_ones()
         if self._ready and not self.final_state:
             self._settle()
         if self.final_state:
@@ -78,7 +82,7 @@ class RunCore(RunState):
         if self.final_state:
             self._refuse(event.token, ErrorCode.RUN_ENDED, f"run {job} is over ({self.final_state})")
         elif not self._ready:
-            self._refuse(event.token, ErrorCode.NOT_READY, f"run {job} is still starting; try again soon")
+            self._joining.append((event, self.now_s + JOIN_WAIT_S))
         elif len(self.workers) >= self.plan.workers:
             wanted = f"the {self.plan.workers} that cluster.workers asks for"
             self._refuse(event.token, ErrorCode.OVER_QUOTA, f"run {job} has its workers, {wanted}; try another run")
@@ -87,6 +91,18 @@ class RunCore(RunState):
             self.workers[key] = Worker(key, 4 + 2 * max(event.threads, 1), self.now_s)
             self._instructions.append(events.Admit(event.token, self._replicas))
             self._replicas += 1
+
+    def _admit_early_ones(self) -> None:
+        """Those who came before the run was ready join when it is, or when it is over, or are sent away for now."""
+        waiting, self._joining = self._joining, []
+        for event, until_s in waiting:
+            if self._ready or self.final_state:
+                self._on_join(event)
+            elif self.now_s < until_s:
+                self._joining.append((event, until_s))
+            else:
+                text = f"run {self.plan.job} is still starting; try again soon"
+                self._refuse(event.token, ErrorCode.NOT_READY, text)
 
     def _on_tasks_wanted(self, event: events.TasksWanted) -> None:
         request = event.request
@@ -130,6 +146,9 @@ class RunCore(RunState):
                     self._end("target", f"target {target:g} reached", self.plan.finish_wait_s)
 
     def _on_worker_lost(self, event: events.WorkerLost) -> None:
+        for early, _ in [entry for entry in self._joining if entry[0].node == event.node]:
+            self._refuse(early.token, ErrorCode.STALE_INCARNATION, event.cause)
+        self._joining = [entry for entry in self._joining if entry[0].node != event.node]
         self._lose((event.node, event.incarnation), event.cause)
 
     def _on_failed(self, event: events.Failed) -> None:

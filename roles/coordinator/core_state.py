@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
+from adamctl.roles.coordinator import core_events as events
 from adamctl.roles.coordinator.core_clock import Tally, TrainingClock
 from adamctl.roles.coordinator.core_evaluate import EvaluationDesk, Marks
 from adamctl.roles.coordinator.core_events import RunPlan, RunSnapshot
@@ -57,6 +58,7 @@ class RunState:
         self._checkpoint_wanted = False
         self._checkpoint_writing = 0
         self._warm_worker: WorkerKey | None = None
+        self._joining: list[tuple[events.WorkerJoins, float]] = []
         self._alone_since_s = now_s
         self._last_task_id = 0
         self._replicas = 0
@@ -107,7 +109,7 @@ class RunState:
     def wakeup_s(self) -> float:
         """Returns the clock reading at which a `Tick` is due if nothing else happens first, inf for never."""
         if self.final_state or not self._ready:
-            return inf
+            return min((until_s for _, until_s in self._joining), default=inf)
         times = [self._deadline_s(worker) for worker in self.workers.values()]
         if self._needs_worker:
             times.append(self._alone_since_s + self.plan.no_worker_s)

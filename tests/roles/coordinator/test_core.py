@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from adamctl.roles.coordinator import core_events as events
+from adamctl.roles.coordinator.core import RunCore
 from adamctl.wire.constants import ErrorCode
 from tests.roles.coordinator.simulation import Simulation, len_of, plan
 
@@ -186,16 +187,32 @@ class TestJoining:
         assert [run.add_worker(f"w{number}").joined for number in range(3)] == [True, True, False]
         assert run.refused[0].code == ErrorCode.OVER_QUOTA
 
-    def test_before_the_run_is_ready_and_after_it_is_over(self) -> None:
-        from adamctl.roles.coordinator.core import RunCore
-
+    def test_who_comes_before_the_run_is_ready_is_admitted_the_moment_it_is(self) -> None:
         core = RunCore(plan(), 0.0)
-        (refused,) = core.step(events.WorkerJoins(1, "w", 1, 1), 0.0)
-        assert isinstance(refused, events.Refuse) and refused.code == ErrorCode.NOT_READY
+        assert core.step(events.WorkerJoins(1, "w", 1, 1), 0.0) == []
         assert core.state == "starting"
-        core.step(events.Failed("a server is gone"), 1.0)
-        (refused,) = core.step(events.WorkerJoins(2, "w", 1, 1), 1.0)
-        assert isinstance(refused, events.Refuse) and refused.code == ErrorCode.RUN_ENDED
+        assert core.step(events.Ready(100, 100), 1.0) == [events.Admit(1, 0)]
+
+    def test_who_comes_far_too_early_is_told_to_come_again(self) -> None:
+        core = RunCore(plan(), 0.0)
+        core.step(events.WorkerJoins(1, "w", 1, 1), 0.0)
+        (refused,) = core.step(events.Tick(), core.wakeup_s())
+        assert isinstance(refused, events.Refuse) and refused.code == ErrorCode.NOT_READY
+
+    def test_nobody_joins_a_run_that_is_over(self) -> None:
+        core = RunCore(plan(), 0.0)
+        core.step(events.WorkerJoins(1, "early", 1, 1), 0.0)
+        instructions = core.step(events.Failed("a server is gone"), 1.0)
+        instructions += core.step(events.WorkerJoins(2, "late", 1, 1), 1.0)
+        refused = [entry for entry in instructions if isinstance(entry, events.Refuse)]
+        assert [entry.code for entry in refused] == [ErrorCode.RUN_ENDED, ErrorCode.RUN_ENDED]
+
+    def test_who_is_lost_before_the_run_is_ready_is_not_admitted(self) -> None:
+        core = RunCore(plan(), 0.0)
+        core.step(events.WorkerJoins(1, "w", 1, 1), 0.0)
+        core.step(events.WorkerLost("w", 1, "gone"), 0.5)
+        core.step(events.Ready(100, 100), 1.0)
+        assert not core.workers
 
 
 class TestEvaluation:
