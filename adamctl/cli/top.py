@@ -59,8 +59,8 @@ def picture(cluster: dict[str, Any]) -> RenderableType:
     for columns, rows in ((NODE_COLUMNS, node_rows(cluster)), (JOB_COLUMNS, job_rows(cluster))):
         table = Table(box=None, expand=True, padding=(0, 2, 0, 0), header_style="dim")
         for column in columns:
-            ratio = {"ratio": 1} if column == "status" else {"min_width": len(column)}
-            table.add_column(column, no_wrap=True, overflow="ellipsis", **ratio)
+            ratio, width = (1, None) if column == "status" else (None, len(column))
+            table.add_column(column, no_wrap=True, overflow="ellipsis", ratio=ratio, min_width=width)
         for row in rows:
             table.add_row(*row)
         parts += [table, Text("")]

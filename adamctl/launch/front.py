@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from adamctl.errors import AdamctlError, RemoteError, RunFailedError, UnreachableError
 from adamctl.launch.failure import first_cause
-from adamctl.launch.roles import POLL_S, LocalRoles
+from adamctl.launch.roles import POLL_S, STOP_GRACE_S, LocalRoles
 from adamctl.launch.supervision import Fail, Note, Restart, Supervision
 from adamctl.live.reporter import Reporter
 from adamctl.live.view import ProcessReading
@@ -44,6 +44,19 @@ class Outcome:
     exit_code: int
     message: str = ""
     signal: int = 0
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """What brought the run to its end: a role's failure (`node`, `reason`), a signal, or nothing bad at all.
+
+    `message` is for a failure that is no role's.
+    """
+
+    exit_code: int = 0
+    node: str = ""
+    reason: str = ""
+    message: str = ""
 
 
 class Front:
@@ -85,23 +98,44 @@ class Front:
         self._serving = loop.create_future()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal, number)
-        tasks: list[asyncio.Task[Outcome]] = []
+        tasks: list[asyncio.Task[_Ending]] = []
+        grace_s = FAILED_GRACE_S
         try:
             self._roles.start()
             tasks = [asyncio.ensure_future(activity) for activity in (self._watch(), self._follow(), self._interrupt())]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            outcome = next(task for task in tasks if task.done()).result()
+            ending = self._first(tasks)
+            grace_s = FAILED_GRACE_S if ending.exit_code else STOP_GRACE_S
         finally:
             self._supervision.end()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._end_roles()
+            await self._end_roles(grace_s)
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
-        if self._signals and not outcome.signal:
-            return Outcome(outcome.progress, 128 + self._signals[0], outcome.message, self._signals[0])
-        return outcome
+        return self._outcome(ending)
+
+    def _first(self, tasks: list[asyncio.Task[_Ending]]) -> _Ending:
+        """Returns what the first activity to end says; what fails after a signal fails because of it."""
+        try:
+            return next(task for task in tasks if task.done()).result()
+        except AdamctlError:
+            if self._signals:
+                return _Ending(128 + self._signals[0])
+            raise
+
+    def _outcome(self, ending: _Ending) -> Outcome:
+        """Words the ending, now that every role has written its last words."""
+        message = self._cause(ending) if ending.node else ending.message
+        if self._signals:
+            return Outcome(self._progress, 128 + self._signals[0], "", self._signals[0])
+        return Outcome(self._progress, ending.exit_code, message)
+
+    def _cause(self, ending: _Ending) -> str:
+        if ending.exit_code in _CLEAR_BY_THEMSELVES:
+            return f"{ending.node}: {ending.reason}"
+        return first_cause(self._roles.role(ending.node), ending.node, ending.reason, self._roles.log(ending.node))
 
     # --- signals ----------------------------------------------------------------------------------------------------
 
@@ -112,7 +146,7 @@ class Front:
             self._supervision.end()
             self._roles.kill()
 
-    async def _interrupt(self) -> Outcome:
+    async def _interrupt(self) -> _Ending:
         """Waits for a signal, then for the coordinator's last checkpoint."""
         await self._interrupted.wait()
         self._supervision.end()
@@ -121,7 +155,7 @@ class Front:
             self._reporter.note(f"{name}: stopping with a checkpoint; once more to end at once")
             with suppress(AdamctlError, asyncio.TimeoutError):
                 await asyncio.wait_for(self._stop_run(name), STOP_DEADLINE_S)
-        return Outcome(self._progress, 128 + self._signals[0], signal=self._signals[0])
+        return _Ending(128 + self._signals[0])
 
     async def _stop_run(self, name: str) -> None:
         assert self._client is not None
@@ -135,7 +169,7 @@ class Front:
 
     # --- processes --------------------------------------------------------------------------------------------------
 
-    async def _watch(self) -> Outcome:
+    async def _watch(self) -> _Ending:
         """Watches processes; returns when one's end is the end of the run."""
         started_s = time.monotonic()
         note_s = started_s + FIRST_WAIT_NOTE_S
@@ -147,7 +181,7 @@ class Front:
                     self._serving.set_result(addresses)
             for decision in self._supervision.ended(self._roles.newly_ended()):
                 if isinstance(decision, Fail):
-                    return await self._failed(decision)
+                    return _Ending(decision.exit_code, decision.node, decision.reason)
                 if isinstance(decision, Restart):
                     self._reporter.note(f"{decision.node} ended: {decision.reason}; starting it again")
                     self._roles.start_one(decision.node)
@@ -163,29 +197,19 @@ class Front:
                 raise UnreachableError(f"{', '.join(waiting)} did not start within {START_DEADLINE_S:.0f} s")
             await asyncio.sleep(POLL_S)
 
-    async def _failed(self, fail: Fail) -> Outcome:
-        """Ends the roles, so that logs are whole, and words the first cause."""
-        await self._roles.stop(FAILED_GRACE_S)
-        return Outcome(self._progress, fail.exit_code, self._cause(fail.node, fail.reason, fail.exit_code))
-
-    def _cause(self, node: str, reason: str, exit_code: int) -> str:
-        if exit_code in _CLEAR_BY_THEMSELVES:
-            return f"{node}: {reason}"
-        return first_cause(self._roles.role(node), node, reason, self._roles.log(node))
-
-    async def _end_roles(self) -> None:
+    async def _end_roles(self, grace_s: float) -> None:
         try:
             if self._client is not None:
                 with suppress(AdamctlError):
                     await self._client.close()
             if len(self._signals) < 2:
-                await self._roles.stop()
+                await self._roles.stop(grace_s)
         finally:
             self._roles.kill()
 
     # --- the coordinator --------------------------------------------------------------------------------------------
 
-    async def _follow(self) -> Outcome:
+    async def _follow(self) -> _Ending:
         """Shows the coordinator's progress; returns when the run is over."""
         assert self._serving is not None
         addresses = await self._serving
@@ -204,14 +228,14 @@ class Front:
             await asyncio.sleep(2 * FAILED_GRACE_S)  # its process has ended, as `_watch` is about to find
             raise RunFailedError(f"the coordinator {self._coordinator} no longer answers: {error}") from error
 
-    async def _ended(self, progress: RunProgress) -> Outcome:
+    async def _ended(self, progress: RunProgress) -> _Ending:
         self._supervision.end()
         if progress.state == "ended":
-            return Outcome(progress, 0)
+            return _Ending()
         exit_code = await self._coordinator_exit_code() or 1
         if progress.state == "failed":
-            return Outcome(progress, exit_code, self._cause(self._coordinator, progress.failure, exit_code))
-        return Outcome(progress, exit_code, f"the run was stopped: {progress.failure}")
+            return _Ending(exit_code, self._coordinator, progress.failure)
+        return _Ending(exit_code, message=f"the run was stopped: {progress.failure}")
 
     async def _coordinator_exit_code(self) -> int:
         """Returns what the coordinator exits with, which tells configuration from other failures; 0 if it stays."""
