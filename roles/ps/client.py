@@ -152,7 +152,7 @@ class ParameterClient:
 
         Raises:
             DeadlineError: not all did within `deadline_s`; the message says which, and why.
-            RemoteError: LAYOUT_MISMATCH, OVER_QUOTA, CLIENT_EVICTED, or UNKNOWN_JOB at the end of the deadline.
+            RemoteError: LAYOUT_MISMATCH, OVER_QUOTA, RUN_ENDED, DAMAGED_DATA; UNKNOWN_JOB at the end of the deadline.
         """
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -278,7 +278,7 @@ class ParameterClient:
         except AdamctlError as error:
             done.set_exception(error)
         except asyncio.CancelledError:
-            done.cancel()
+            done.set_exception(UnreachableError(f"push {pending.number} was given up: the client was closed"))
             raise
         except Exception as error:
             log.exception("push %d", pending.number)

@@ -38,7 +38,7 @@ class Job:
 
     Attributes:
         rule: what updates are applied with.
-        record: what the shell needs to build buckets (seed, folder to restore from); the core does not look at it.
+        identity: what tells this job from another of the same name, for the shell.
         epochs: every bucket of the job -> the highest epoch we know of.
         buckets: those whose primary we are and that are ready.
         building: those that are being made.
@@ -48,8 +48,8 @@ class Job:
         updates: parameter updates applied, as Adam 4.3.2 counts them.
     """
 
-    def __init__(self, name: str, layout: ParameterLayout, rule: Rule, record: Any = None) -> None:
-        self.name, self.layout, self.rule, self.record = name, layout, rule, record
+    def __init__(self, name: str, layout: ParameterLayout, rule: Rule, identity: Any = None) -> None:
+        self.name, self.layout, self.rule, self.identity = name, layout, rule, identity
         self.layout_hash = layout.hash
         self.kinds = KINDS.get(rule.name, KINDS_OF_GRADIENT_RULES)
         self.epochs: dict[int, int] = {}

@@ -16,11 +16,26 @@ JOBS_PREFIX = "/jobs/"
 
 @dataclass(frozen=True)
 class JobView:
-    """A running job whose keys are all there."""
+    """A running job whose keys are all there.
+
+    Attributes:
+        revision: of the layout's key, which is written once: it tells a job from a later one of the same name.
+        bucket_revisions: of the buckets' keys, when each was last placed.
+    """
 
     record: JobRecord
     layout: ParameterLayout
     buckets: dict[int, BucketRecord]
+    revision: int
+    bucket_revisions: dict[int, int]
+
+    def lost_by(self, node: str, registered_revision: int) -> list[int]:
+        """Returns the buckets that were placed on a former process of this name, whose memory is gone."""
+        return [
+            index
+            for index, bucket in self.buckets.items()
+            if bucket.primary == node and self.bucket_revisions[index] < registered_revision
+        ]
 
 
 class JobKeys:
@@ -28,63 +43,64 @@ class JobKeys:
 
     def __init__(self) -> None:
         self.problems: dict[str, str] = {}
-        self._values: dict[str, dict[str, bytes]] = {}
+        self._entries: dict[str, dict[str, ConfigEntry]] = {}
         self._layouts: dict[str, tuple[bytes, ParameterLayout]] = {}
 
     @property
     def jobs(self) -> set[str]:
-        return set(self._values)
+        return set(self._entries)
 
     def take(self, changes: Changes) -> set[str]:
         """Takes in changes and returns the jobs they touch."""
         touched: set[str] = set()
         if changes.reset:
             touched |= self.jobs
-            self._values.clear()
+            self._entries.clear()
         for entry in changes.entries:
             touched.add(self._put(entry))
         for key in changes.deleted:
             name = _job_of(key)
             touched.add(name)
-            values = self._values.get(name, {})
-            values.pop(key, None)
-            if not values:
-                self._values.pop(name, None)
+            entries = self._entries.get(name, {})
+            entries.pop(key, None)
+            if not entries:
+                self._entries.pop(name, None)
         for name in tuple(self._layouts):
-            if name not in self._values:
+            if name not in self._entries:
                 del self._layouts[name]
         return touched
 
     def take_job(self, name: str, entries: list[ConfigEntry]) -> None:
         """Takes in all keys of one job, read anew."""
-        self._values.pop(name, None)
+        self._entries.pop(name, None)
         for entry in entries:
             if _job_of(entry.key) == name:
                 self._put(entry)
 
     def _put(self, entry: ConfigEntry) -> str:
         name = _job_of(entry.key)
-        self._values.setdefault(name, {})[entry.key] = entry.value
+        self._entries.setdefault(name, {})[entry.key] = entry
         return name
 
     def view(self, name: str) -> JobView | None:
         """Returns a job, or None if it is unknown, ended, not yet complete, or not readable (then in `problems`)."""
-        values = self._values.get(name, {})
+        entries = self._entries.get(name, {})
         self.problems.pop(name, None)
         try:
-            if job_key(name) not in values or layout_key(name) not in values:
+            if job_key(name) not in entries or layout_key(name) not in entries:
                 return None
-            record = decode(values[job_key(name)], JobRecord)
+            record = decode(entries[job_key(name)].value, JobRecord)
             if record.state == "ended":
                 return None
-            layout = self._layout(name, values[layout_key(name)])
+            layout = self._layout(name, entries[layout_key(name)].value)
             if layout.hash != record.layout_hash:
                 raise ValueError(f"the layout's hash is {layout.hash}, the job's {record.layout_hash}")
             keys = [bucket_key(name, bucket.index) for bucket in layout.buckets]
-            if any(key not in values for key in keys):
+            if any(key not in entries for key in keys):
                 return None
-            buckets = {index: decode(values[key], BucketRecord) for index, key in enumerate(keys)}
-            return JobView(record, layout, buckets)
+            buckets = {index: decode(entries[key].value, BucketRecord) for index, key in enumerate(keys)}
+            revisions = {index: entries[key].revision for index, key in enumerate(keys)}
+            return JobView(record, layout, buckets, entries[layout_key(name)].revision, revisions)
         except (msgspec.MsgspecError, ValueError) as error:
             self.problems[name] = f"the records of job {name!r} cannot be read: {error}"
             return None

@@ -130,7 +130,7 @@ async def read_routing(store: ReadableStore, job: str, layout: ParameterLayout |
     """Reads a job's keys, all at one revision. A `layout` whose hash still fits is used again.
 
     Raises:
-        RemoteError: UNKNOWN_JOB if there is no such job or it has ended; NOT_READY if keys are still missing.
+        RemoteError: UNKNOWN_JOB if there is no such job, RUN_ENDED if it has ended, NOT_READY if keys are missing.
     """
     _, entries = await store.read(job_key(job))
     values = {entry.key: entry.value for entry in entries}
@@ -138,7 +138,7 @@ async def read_routing(store: ReadableStore, job: str, layout: ParameterLayout |
         raise RemoteError(ErrorCode.UNKNOWN_JOB, f"there is no job {job!r} in this cluster")
     record = decode(values[job_key(job)], JobRecord)
     if record.state == "ended":
-        raise RemoteError(ErrorCode.UNKNOWN_JOB, f"job {job!r} has ended")
+        raise RemoteError(ErrorCode.RUN_ENDED, f"job {job!r} has ended")
     if layout_key(job) not in values:
         raise RemoteError(ErrorCode.NOT_READY, f"job {job!r} has no parameter layout yet")
     if layout is None or layout.hash != record.layout_hash:

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import psutil
 
+from adamctl.config.records import NodeRecord, node_key
 from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError, UnreachableError
 from adamctl.kernels.rules.make import make_rule
 from adamctl.net.transport import Request
 from adamctl.roles.context import RoleContext
-from adamctl.roles.controller.client import follow
+from adamctl.roles.controller.client import follow, read_record
 from adamctl.roles.ps.apply import ApplyInline, ApplyThreads
 from adamctl.roles.ps.building import build_buckets, bytes_needed
 from adamctl.roles.ps.core import Core
@@ -65,13 +66,15 @@ class ParameterServer:
         self._threads = ApplyThreads(threads, self._completed) if threads else ApplyInline(self._completed)
         self._tasks: set[asyncio.Task[None]] = set()
         self._refreshing: set[str] = set()
+        self._registered_revision = 0
         self._rates = Rates(loop.time())
 
     async def run(self) -> None:
         self._context.status = self.status
-        following = asyncio.create_task(self._follow())
+        following: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
             await self._context.serve(self.handle, on_disconnect=self.core.disconnected)
+            following = asyncio.create_task(self._follow())
             stopping = asyncio.create_task(self._context.stopping.wait())
             done, _ = await asyncio.wait((following, stopping), return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
@@ -189,8 +192,12 @@ class ParameterServer:
         """Keeps up with `/jobs/`; without the controller, what is served is served on."""
         store = self._context.controller
         assert store is not None
+        found = None
         while True:
             try:
+                if found is None:
+                    found = await read_record(store, node_key(self._context.node), NodeRecord)
+                    self._registered_revision = found[1] if found is not None else 0
                 async for changes in follow(store, JOBS_PREFIX):
                     for name in sorted(self._keys.take(changes)):
                         self._reconcile(name)
@@ -214,7 +221,7 @@ class ParameterServer:
         """Makes what we hold of a job agree with its keys."""
         view = self._keys.view(name)
         job = self.core.jobs.get(name)
-        if job is not None and (view is None or not _same(job.record, view)):
+        if job is not None and (view is None or job.identity != _identity(view)):
             if view is None and name in self._keys.problems:
                 self._log.error("%s", self._keys.problems[name])
                 return
@@ -229,13 +236,17 @@ class ParameterServer:
             if job is None:
                 return
         node = self._context.node
+        lost = view.lost_by(node, self._registered_revision)
+        if lost and job.failed is None:
+            text = f"{node} was restarted and no longer has {len(lost)} buckets of job {name!r}; resume the run"
+            self._fail(job, ErrorCode.INTERNAL, f"{text} from its last checkpoint")
         wanted = job.configure({index: (b.epoch, b.primary == node) for index, b in view.buckets.items()})
         if wanted and job.failed is None:
             self._spawn(self._build(job, view, wanted))
 
     def _add_job(self, name: str, view: JobView) -> Job | None:
         try:
-            job = Job(name, view.layout, make_rule(view.record.rule), view.record)
+            job = Job(name, view.layout, make_rule(view.record.rule), _identity(view))
         except ConfigurationError as error:
             self._log.error("job %s: %s", name, error)
             return None
@@ -337,11 +348,10 @@ _CARRY_OUT: dict[type[Any], Callable[[ParameterServer, Any], None]] = {
 }
 
 
-def _same(record: Any, view: JobView) -> bool:
-    """Whether a job is the one we hold, and not another that was given the same name."""
-    new = view.record
-    before = (record.layout_hash, record.rule, record.seed, record.restore)
-    return before == (new.layout_hash, new.rule, new.seed, new.restore)
+def _identity(view: JobView) -> tuple[Any, ...]:
+    """What tells a job from another that was given the same name."""
+    record = view.record
+    return (view.revision, record.layout_hash, record.rule, record.seed, record.restore)
 
 
 def thread_count(text: str) -> int:

@@ -13,7 +13,10 @@ class AttachRequest(Message, frozen=True):
 
 
 class AttachReply(Message, frozen=True):
-    """`epochs` maps the buckets this server serves to their epochs."""
+    """`epochs` maps the buckets this server serves to their epochs.
+
+    Body: int64 pairs (shard, last number of this client that is known there), for the shards that know the client.
+    """
 
     epochs: dict[int, int]
 
@@ -98,7 +101,10 @@ class PulledPart(Message, frozen=True):
 
 
 class PullReply(Message, frozen=True):
-    """Body: the shards' values; each part says at which byte its own start and how many elements they are."""
+    """Body: the shards' values, one after another in the order asked for, without padding.
+
+    Each part says at which byte its own start and how many elements they are.
+    """
 
     parts: tuple[PulledPart, ...]
     routing: dict[int, int] = {}

@@ -243,3 +243,20 @@ async def test_a_job_whose_name_is_used_anew_begins_anew() -> None:
         client = await make_client(cluster, "a", "v")
         assert not np.allclose((await pulled(client))[0], before[0])
         await client.close()
+
+
+async def test_a_server_that_was_restarted_does_not_serve_initial_values_as_if_nothing_had_happened() -> None:
+    """I8: a restarted process never resumes with lost memory."""
+    async with memory_cluster(30) as cluster:
+        await start_servers(cluster, "ps-0", "ps-1")
+        layout = await add_job(cluster, "a", ["ps-0"], RuleConfig("add"))
+        client = await make_client(cluster, "a", "w", attempt_s=1.0)
+        await client.push(push_of(layout, constant(layout, 1.0), kind="delta"))
+        await cluster.stop("ps-0")
+        (again,) = await start_servers(cluster, "ps-0")
+        with pytest.raises(RemoteError, match="ps-0 was restarted"):
+            await client.pull(np.zeros(layout.flat_size, np.float32), deadline_s=20)
+        await add_job(cluster, "b", ["ps-0"], RuleConfig("add"))  # new jobs are welcome
+        await (await make_client(cluster, "b", "v")).close()
+        assert again.status()["jobs"]["a"]["state"].startswith("failed")
+        await client.close()

@@ -1,0 +1,71 @@
+"""Jobs seen through the configuration service's keys: whole or not at all."""
+
+from __future__ import annotations
+
+from adamctl.config.records import BucketRecord, JobRecord, LayoutRecord, bucket_key, encode, job_key, layout_key
+from adamctl.model.rule import RuleConfig
+from adamctl.roles.controller.client import Changes
+from adamctl.roles.ps.following import JobKeys
+from adamctl.wire.messages import ConfigEntry
+from tests.roles.ps.ps_cluster import make_tensors
+
+LAYOUT = LayoutRecord(make_tensors(), 1)
+
+
+def entries(
+    job: str = "a", revision: int = 5, state: str = "running", layout_hash: str | None = None
+) -> list[ConfigEntry]:
+    record = JobRecord(state, layout_hash or LAYOUT.layout().hash, RuleConfig("sgd"), 1)  # type: ignore[arg-type]
+    values = {job_key(job): encode(record), layout_key(job): encode(LAYOUT)}
+    values |= {bucket_key(job, b.index): encode(BucketRecord(1, "ps-0")) for b in LAYOUT.layout().buckets}
+    return [ConfigEntry(key, value, revision) for key, value in sorted(values.items())]
+
+
+def test_a_job_is_seen_when_all_its_keys_are_there() -> None:
+    keys, everything = JobKeys(), entries()
+    for count in range(len(everything)):
+        keys.take(Changes(count, (everything[count],)))
+        view = keys.view("a")
+        assert (view is not None) is (count == len(everything) - 1)
+    assert view is not None and view.layout.hash == LAYOUT.layout().hash and view.revision == 5
+
+
+def test_changes_touch_their_jobs_only_and_a_reset_touches_all() -> None:
+    keys = JobKeys()
+    assert keys.take(Changes(1, (*entries("a"), *entries("b")))) == {"a", "b"}
+    assert keys.take(Changes(2, (), (bucket_key("b", 0),))) == {"b"}
+    assert keys.view("a") is not None and keys.view("b") is None
+    assert keys.take(Changes(9, tuple(entries("c")), (), True)) == {"a", "b", "c"}
+    assert keys.jobs == {"c"}
+
+
+def test_an_ended_job_is_gone() -> None:
+    keys = JobKeys()
+    keys.take(Changes(1, tuple(entries(state="ended"))))
+    assert keys.view("a") is None and not keys.problems
+
+
+def test_what_cannot_be_read_is_a_problem_of_that_job_and_no_other() -> None:
+    keys = JobKeys()
+    keys.take(Changes(1, (*entries("a"), *entries("b", layout_hash="wrong"))))
+    broken = ConfigEntry(layout_key("c"), b"\xc1", 1)
+    keys.take(Changes(2, (*(e for e in entries("c") if e.key != broken.key), broken)))
+    assert keys.view("a") is not None and keys.view("b") is None and keys.view("c") is None
+    assert "hash" in keys.problems["b"] and "'c'" in keys.problems["c"]
+    keys.take_job("b", entries("b"))
+    assert keys.view("b") is not None and "b" not in keys.problems
+
+
+def test_rereading_one_job_does_not_take_in_another_with_a_longer_name() -> None:
+    keys = JobKeys()
+    keys.take_job("a", [*entries("a"), *entries("ab")])
+    assert keys.jobs == {"a"}
+
+
+def test_buckets_placed_before_a_server_registered_were_anothers_with_its_name() -> None:
+    keys = JobKeys()
+    keys.take(Changes(1, tuple(entries(revision=5))))
+    view = keys.view("a")
+    assert view is not None
+    assert view.lost_by("ps-0", 5) == [] and view.lost_by("ps-1", 9) == []
+    assert view.lost_by("ps-0", 6) == list(range(len(view.buckets)))
