@@ -12,20 +12,27 @@ from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.client import ConfigurationStore, follow
 
 LOOK_EVERY_S = 0.25
-CONNECT_S = 2.0
+CONNECT_S = 4.0
 
 
 async def watch_server(context: RoleContext, record: NodeRecord, gone: Callable[[str], None]) -> None:
-    """Keeps a connection to a server; calls `gone` once, with the cause, when it is there no more."""
+    """Keeps a connection to a server; calls `gone` once, with the cause, when it is there no more.
+
+    A server that does not answer may only be busy: it counts as gone when it refuses, and `watch_nodes` sees the rest.
+    """
+    loop = asyncio.get_running_loop()
     connection: Connection | None = None
     try:
         while True:
             if connection is None or connection.closed:
+                asked_s = loop.time()
                 try:
                     connection = await context.connect(record, CONNECT_S)
                 except (UnreachableError, ProtocolError) as error:
-                    gone(f"its connection closed, and then: {error}")
-                    return
+                    if loop.time() - asked_s < CONNECT_S / 2:
+                        gone(str(error))
+                        return
+                    continue
                 if connection.peer.incarnation != record.incarnation:
                     gone("it has restarted, and what it held is lost")
                     return
