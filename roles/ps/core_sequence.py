@@ -31,7 +31,7 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MemoryRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A shard's memory in a snapshot, least recently used client first."""
+    """A shard's memory in a snapshot, clients in the order in which they began."""
 
     clients: tuple[ClientRecord, ...] = ()
     evicted: tuple[ClientKey, ...] = ()
