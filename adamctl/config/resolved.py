@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from adamctl.config.experiment import Experiment
-from adamctl.config.load import load_experiment
+from adamctl.config.load import load_experiment, parse_setting
 
 FILE_NAME = "experiment.toml"
 
@@ -27,13 +27,13 @@ def write_resolved(experiment: Experiment, folder: Path) -> Path:
     return path
 
 
-def read_resolved(path: str | Path) -> Experiment:
-    """Reads an experiment that stands by itself: neither flags nor the environment change it.
+def read_resolved(path: str | Path, settings: Sequence[str] = ()) -> Experiment:
+    """Reads an experiment that stands by itself: the environment does not change it, only `settings` (KEY=VALUE) do.
 
     Raises:
         ConfigurationError: as `load_experiment`.
     """
-    return load_experiment(path).experiment
+    return load_experiment(path, settings=[parse_setting(text) for text in settings]).experiment
 
 
 def _table(values: dict[str, Any], path: tuple[str, ...]) -> Iterator[str]:

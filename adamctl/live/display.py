@@ -57,13 +57,19 @@ def render(view: View) -> RenderableType:
         figures.add_row(*cells)
     parts: list[RenderableType] = [
         Text(view.title, style="bold cyan"),
-        ProgressBar(total=1.0, completed=view.share, width=60),
+        _bar(view.share),
         figures,
     ]
     if view.roles:
         parts.append(_roles(view))
     parts.extend(Text(message, style="yellow") for message in view.messages)
     return Group(*parts)
+
+
+def _bar(share: float) -> Table:
+    line = Table.grid()
+    line.add_row(ProgressBar(total=1.0, completed=share, width=60), Text(f" {share * 100:.0f}%"))
+    return line
 
 
 def _roles(view: View) -> Table:

@@ -10,6 +10,7 @@ ROLE = Role(
     run="adamctl.roles.coordinator.server:run",
     options=(
         Option("experiment", "the resolved experiment to run (TOML, or JSON)", str, None),
+        Option("set", "KEY=VALUE, set any key of the experiment, e.g. cluster.workers=2", str, None, multiple=True),
         Option("run-dir", "folder for metrics, checkpoints and the summary", str, "."),
         Option("resume", "auto, none, or the path of a checkpoint or run folder", str, "none"),
         Option("job", "name of the job on the cluster; by default the experiment's name and the node's", str, None),

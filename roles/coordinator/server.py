@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -47,18 +47,18 @@ async def run(context: RoleContext) -> None:
         RunFailedError: the run failed; the message is the first cause.
     """
     options = context.options
-    experiment = load(options.get("experiment"))
+    experiment = load(options.get("experiment"), options.get("set") or ())
     folder, resume = Path(options.get("run_dir") or "."), options.get("resume") or "none"
     coordinator = Coordinator(context, experiment, folder, resume, float(options.get("wait") or 60.0))
     await coordinator.run(options.get("job"))
 
 
-def load(path: str | None) -> Experiment:
-    """Reads the experiment that `--experiment` names: TOML, or JSON by its ending."""
+def load(path: str | None, settings: Sequence[str] = ()) -> Experiment:
+    """Reads the experiment that `--experiment` names: TOML, with what `--set` changes, or JSON by its ending."""
     if not path:
         raise ConfigurationError("--experiment: expected the file of a resolved experiment; found none")
     if not path.endswith(".json"):
-        return read_resolved(path)
+        return read_resolved(path, settings)
     try:
         return msgspec.json.decode(Path(path).read_bytes(), type=Experiment)
     except (OSError, msgspec.MsgspecError) as error:

@@ -3,6 +3,8 @@
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from adamctl.config.experiment import (
     ClusterConfig,
     DataConfig,
@@ -45,3 +47,10 @@ def test_defaults_are_written_and_unset_values_are_not() -> None:
     values = tomllib.loads(to_toml(plain))
     assert values["train"]["n_push"] == 1
     assert "target" not in values["train"]
+
+
+def test_settings_change_it_and_the_environment_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADAMCTL_TRAIN__PASSES", "99")
+    path = write_resolved(experiment(), tmp_path)
+    changed = read_resolved(path, ["cluster.workers=4"])
+    assert (changed.cluster.workers, changed.train.passes) == (4, experiment().train.passes)
