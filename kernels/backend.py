@@ -12,7 +12,7 @@ import importlib
 import importlib.util
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from types import ModuleType
 from typing import Any, Literal, get_args
@@ -23,6 +23,8 @@ Backend = Literal["numpy", "numexpr", "numba"]
 VARIABLE = "ADAMCTL_KERNELS"
 _COMPILED = "adamctl.kernels.compiled"
 COMPILED_MODULES = ("elementwise", "losses", "images", "rules", "accrual")
+RULE_MODULES = ("rules",)
+"""What a parameter server needs."""
 
 
 @cache
@@ -62,14 +64,18 @@ def compiled_if(backend: Backend, module: str) -> Any:
     return compiled(module) if backend == "numba" else None
 
 
-def warm_up(forced: str | None = None, progress: Callable[[str], None] | None = None) -> Backend:
+def warm_up(
+    forced: str | None = None,
+    progress: Callable[[str], None] | None = None,
+    modules: Sequence[str] = COMPILED_MODULES,
+) -> Backend:
     """Loads, or on a machine's first use compiles, every compiled kernel, so that no step has to wait for it.
 
     `progress` is told the name of each module before it is loaded. Returns the implementation in use.
     """
     backend = choose(forced)
     if backend == "numba":
-        for module in COMPILED_MODULES:
+        for module in modules:
             if progress is not None:
                 progress(module)
             compiled(module)

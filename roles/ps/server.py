@@ -14,6 +14,7 @@ import psutil
 
 from adamctl.config.records import NodeRecord, node_key
 from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError, UnreachableError
+from adamctl.kernels.backend import RULE_MODULES, warm_up
 from adamctl.kernels.rules.make import make_rule
 from adamctl.net.transport import Request
 from adamctl.roles.context import RoleContext
@@ -72,8 +73,11 @@ class ParameterServer:
     async def run(self) -> None:
         self._context.status = self.status
         following: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Kernels load in a thread meanwhile: a job's first rule would hold up the loop for as long as that takes.
+        kernels = asyncio.create_task(asyncio.to_thread(warm_up, modules=RULE_MODULES))
         try:
             await self._context.serve(self.handle, on_disconnect=self.core.disconnected)
+            await kernels
             following = asyncio.create_task(self._follow())
             stopping = asyncio.create_task(self._context.stopping.wait())
             done, _ = await asyncio.wait((following, stopping), return_when=asyncio.FIRST_COMPLETED)
