@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+
 
 def main() -> None:
     """Runs the command line of this process and exits with its code."""
-    import sys
+    try:
+        from adamctl.cli.main import run
 
-    from adamctl.cli.main import run
-
-    sys.exit(run(sys.argv[1:]))
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:  # while still importing
+        code = 130
+    sys.exit(code)
 
 
 if __name__ == "__main__":
