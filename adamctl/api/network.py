@@ -11,7 +11,7 @@ from adamctl.model.shapes import infer
 def Sequential(  # noqa: N802
     layers: Sequence[Layer], input_shape: Sequence[int], loss: Loss = "cross_entropy"
 ) -> Model:
-    """Returns a model of these layers in order, for examples of `input_shape` ([height, width, channels] or [features]).
+    """Returns a model of these layers in order; `input_shape` is [height, width, channels] or [features].
 
     Raises:
         ConfigurationError: the layers do not fit together; the message names the layer.

@@ -1,4 +1,4 @@
-"""Which update rule the servers of a job apply, and its settings; the rules themselves are in `adamctl.kernels.rules`."""
+"""Which update rule the servers of a job run, and its constants."""
 
 from __future__ import annotations
 

@@ -21,10 +21,10 @@ from adamctl.kernels.network import Network
 from adamctl.model.layout import ParameterLayout, build_layout
 from adamctl.model.protocol import choose_protocol, has_factors
 from adamctl.net.transport import Connection, Request
+from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.client import Changes, ConfigurationStore, follow, read_record
 from adamctl.roles.coordinator.client import CoordinatorClient, Joined
 from adamctl.roles.data.client import DataClient
-from adamctl.roles.context import RoleContext
 from adamctl.roles.ps.client import ParameterClient
 from adamctl.roles.worker.session import Session, SessionRunner
 from adamctl.wire.constants import ErrorCode

@@ -26,7 +26,8 @@ def test_digits_reach_97_percent_and_leave_a_run_folder(adamctl: Runner) -> None
                 "updates", "staleness_p50", "staleness_p99"):  # fmt: skip
         assert key in result, f"{key} is missing from {sorted(result)}"
     (folder,) = (adamctl.folder / "runs" / "digits").iterdir()
-    assert {"experiment.toml", "metrics.jsonl", "logs", "checkpoints", "summary.json"} <= {p.name for p in folder.iterdir()}
+    expected = {"experiment.toml", "metrics.jsonl", "logs", "checkpoints", "summary.json"}
+    assert expected <= {path.name for path in folder.iterdir()}
     assert json.loads((folder / "summary.json").read_text())["best_test_top1"] == result["best_test_top1"]
     assert "\x1b" not in stderr, "control codes without a terminal"
 
