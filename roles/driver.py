@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from adamctl.errors import AdamctlError, ConfigurationError, RunFailedError, UnreachableError
@@ -23,6 +24,7 @@ from adamctl.roles.process import (
     CommonOptions,
     ReadyReport,
     end_by_force,
+    leave_no_folder,
     logging_to,
     node_name,
     signals_to,
@@ -59,6 +61,8 @@ def run_role(role: Role, options: CommonOptions, role_options: Mapping[str, Any]
                 log.exception("%s %s failed", role.name, node)
                 report.failed(f"{type(error).__name__}: {error}", 1)
                 return 1
+            finally:
+                leave_no_folder(options.socket_folder)
     except AdamctlError as error:  # before there was a log
         print(f"error: {error}", file=sys.stderr)
         if report is not None:
@@ -108,7 +112,7 @@ async def _run(
             with suppress(RuntimeError):  # the loop has ended before
                 loop.call_soon_threadsafe(context.fail, gone)
 
-        watch_lifeline(options.lifeline_fd, on_end)
+        watch_lifeline(options.lifeline_fd, on_end, partial(end_by_force, socket_address, options.socket_folder))
     task = asyncio.ensure_future(_function(role)(context))
     try:
         with signals_to(lambda number: _on_signal(context, task, number)):
@@ -120,7 +124,7 @@ async def _run(
     if not task.done():
         # The loop's own end would wait for this task for ever.
         log.error("%s", context.failure)
-        end_by_force(socket_address if options.socket_folder is None else None)
+        end_by_force(socket_address, options.socket_folder)
     return _result(context, task)
 
 

@@ -11,10 +11,9 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any, NoReturn
 
 from adamctl.errors import ConfigurationError
 from adamctl.net.address import UNIX_PATH_BYTES_MAX, parse_address
+from adamctl.roles.private_folder import private_folder, remove_if_left
 
 LIFELINE_GRACE_S = 10.0
 """How long a role may take to end by itself after its parent has gone; then the process is ended."""
@@ -131,10 +131,10 @@ def logging_to(role: str, node: str, options: CommonOptions) -> Iterator[logging
 # --- life and death -------------------------------------------------------------------------------------------------
 
 
-def watch_lifeline(fd: int, on_end: Callable[[], None]) -> None:
+def watch_lifeline(fd: int, on_end: Callable[[], None], by_force: Callable[[], NoReturn]) -> None:
     """Calls `on_end`, from a thread of its own, when the pipe's other end is closed: the parent has gone.
 
-    If the process is still there LIFELINE_GRACE_S later, ends it: a role never outlives the run that owns it.
+    If the process is still there LIFELINE_GRACE_S later, calls `by_force`: a role never outlives the run that owns it.
     """
 
     def wait() -> None:
@@ -143,16 +143,23 @@ def watch_lifeline(fd: int, on_end: Callable[[], None]) -> None:
                 pass
         on_end()
         threading.Event().wait(LIFELINE_GRACE_S)
-        os._exit(1)
+        by_force()
 
     os.set_inheritable(fd, False)
     threading.Thread(target=wait, name="lifeline", daemon=True).start()
 
 
-def end_by_force(socket_address: str | None) -> NoReturn:
-    """Ends the process with exit code 1 without waiting for tasks or threads; removes the private socket folder."""
+def end_by_force(socket_address: str | None, folder: Path | None) -> NoReturn:
+    """Ends the process with exit code 1 without waiting for tasks or threads; takes its socket away first.
+
+    `folder` is the `--socket-folder`; without one, the socket's private folder goes, too.
+    """
     if socket_address is not None:
-        shutil.rmtree(Path(socket_address.removeprefix("unix://")).parent, ignore_errors=True)
+        path = Path(socket_address.removeprefix("unix://"))
+        path.unlink(missing_ok=True)
+        if folder is None:
+            shutil.rmtree(path.parent, ignore_errors=True)
+    leave_no_folder(folder)
     logging.shutdown()
     os._exit(1)
 
@@ -217,24 +224,26 @@ def unix_socket_address(node: str, folder: Path | None) -> Iterator[str | None]:
 
     None where no path is short enough for a Unix socket.
     """
-    private = folder is None
-    if folder is None:
-        base = tempfile.gettempdir()
-        if len(os.fsencode(base)) > UNIX_PATH_BYTES_MAX - 40:
-            base = "/tmp"
+    with ExitStack() as stack:
+        private = folder is None
+        if folder is None:
+            try:
+                folder = stack.enter_context(private_folder())
+            except OSError:
+                yield None
+                return
+        path = folder / ("s" if private else f"{node}.s")
         try:
-            folder = Path(tempfile.mkdtemp(prefix="adamctl-", dir=base))
-        except OSError:
-            yield None
-            return
-    path = folder / ("s" if private else f"{node}.s")
-    try:
-        yield f"unix://{path}" if len(os.fsencode(path)) <= UNIX_PATH_BYTES_MAX and path.is_absolute() else None
-    finally:
-        with suppress(OSError):
-            path.unlink()
-        if private:
-            shutil.rmtree(folder, ignore_errors=True)
+            yield f"unix://{path}" if len(os.fsencode(path)) <= UNIX_PATH_BYTES_MAX and path.is_absolute() else None
+        finally:
+            with suppress(OSError):
+                path.unlink()
+
+
+def leave_no_folder(folder: Path | None) -> None:
+    """Removes the folder of sockets that a killed parent has left; the last role that ends does it."""
+    if folder is not None and not any(folder.glob("*.s")):
+        remove_if_left(folder)
 
 
 def advertised(addresses: tuple[str, ...], options: CommonOptions) -> tuple[str, ...]:

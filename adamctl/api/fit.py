@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from adamctl.config.check import cross_problems
+from adamctl.config.check import experiment_problems
 from adamctl.config.experiment import ClusterConfig, DataConfig, Experiment, OptimizerConfig, TrainConfig
 from adamctl.errors import ConfigurationError, RunFailedError
 from adamctl.kernels.network import Network
@@ -111,7 +111,7 @@ def fit(
             train=TrainConfig(passes=passes, batch=batch, target=target, **train_options),
             cluster=ClusterConfig(workers=workers, threads=threads, ps=ps),
         )
-        problems = cross_problems(experiment)
+        problems = experiment_problems(experiment)
         if problems:
             raise ConfigurationError("; ".join(str(problem) for problem in problems))
         stream = stack.enter_context(open(os.devnull, "w")) if quiet else sys.stderr

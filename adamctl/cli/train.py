@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from shlex import join as command_line
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -81,6 +83,10 @@ def _report(outcome: Outcome, folder: Path, as_json: bool) -> int:
 
 
 def _next_commands(outcome: Outcome, folder: Path) -> list[str]:
-    if outcome.signal:
-        return [f"adamctl train {folder / 'experiment.toml'} --resume auto"]
-    return [f"adamctl eval {folder}", f"adamctl logs {folder}"]
+    from adamctl.launch.run_folder import DEFAULT_BASE, EXPERIMENT
+
+    if not outcome.signal:
+        return [f"adamctl eval {quote(str(folder))}", f"adamctl logs {quote(str(folder))}"]
+    command = ["adamctl", "train", str(folder / EXPERIMENT), "--resume", str(folder)]
+    base = folder.parent.parent
+    return [command_line([*command, *(() if base == DEFAULT_BASE else ("--run-dir", str(base)))])]

@@ -23,6 +23,7 @@ from adamctl.net.handshake import make_hello
 from adamctl.net.transport import Transport
 from adamctl.roles.coordinator.client import CoordinatorClient
 from adamctl.roles.coordinator.progress import RunProgress
+from adamctl.wire.messages import ShutdownRequest
 
 FOLLOW_INTERVAL_S = 0.25
 FIRST_WAIT_NOTE_S = 2.0
@@ -32,6 +33,8 @@ START_DEADLINE_S = 180.0
 STOP_DEADLINE_S = 20.0
 FAILED_GRACE_S = 2.0
 CONNECT_DEADLINE_S = 10.0
+LEAVE_DEADLINE_S = 1.0
+"""How long a role may take to answer that it will leave; one that is well answers at once."""
 _CLEAR_BY_THEMSELVES = frozenset({2, 5})
 """Exit codes whose message needs no log beside it: wrong configuration, damaged data."""
 
@@ -198,14 +201,31 @@ class Front:
             await asyncio.sleep(POLL_S)
 
     async def _end_roles(self, grace_s: float) -> None:
+        """Asks every role to leave, ends those that do not; after a second signal, all of them at once."""
         try:
             if self._client is not None:
                 with suppress(AdamctlError):
                     await self._client.close()
             if len(self._signals) < 2:
-                await self._roles.stop(grace_s)
+                forced = await self._roles.stop(self._ask_to_leave, grace_s)
+                if forced and len(self._signals) < 2:
+                    self._reporter.note(f"did not leave when asked, and was ended: {', '.join(forced)}")
         finally:
             self._roles.kill()
+
+    async def _ask_to_leave(self, addresses: tuple[str, ...]) -> bool:
+        """Sends SHUTDOWN; returns whether the role answered that it leaves."""
+        hello = make_hello("front", f"front-{self._coordinator}", 0, self._token)
+        try:
+            async with asyncio.timeout(LEAVE_DEADLINE_S):
+                connection = await self._transport.connect(_nearest(addresses)[0], hello, deadline_s=LEAVE_DEADLINE_S)
+                try:
+                    await connection.request(ShutdownRequest("the run is over"), deadline_s=LEAVE_DEADLINE_S)
+                finally:
+                    await connection.close()
+        except (AdamctlError, TimeoutError):
+            return False
+        return True
 
     # --- the coordinator --------------------------------------------------------------------------------------------
 

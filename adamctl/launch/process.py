@@ -94,6 +94,11 @@ class RoleProcess:
         """The reaped process's status, negative for a signal; None while it runs."""
         return self._process.poll()
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where the role serves, by its report; none before it does."""
+        return tuple(map(str, (self.ready or {}).get("addresses", ())))
+
     def read_ready(self) -> dict[str, Any] | None:
         """Returns the report the first time that it is complete, else None."""
         if self.ready is not None or self._ready_fd < 0:

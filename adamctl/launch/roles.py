@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from adamctl.errors import RunFailedError
 from adamctl.launch.process import Lifeline, RoleCommand, RoleProcess, role_environment
 from adamctl.launch.supervision import RoleEnd
 
+Ask = Callable[[tuple[str, ...]], Awaitable[bool]]
+"""Asks the role that serves at these addresses to leave; returns whether it said that it will. Bounded in time."""
+
 POLL_S = 0.05
-STOP_POLL_S = 0.02
+STOP_POLL_S = 0.01
 STOP_GRACE_S = 5.0
-CONTROLLER_GRACE_S = 2.0
+"""How long a role may take to leave after it was asked to."""
+SIGNAL_GRACE_S = 2.0
+"""How long it may take after a SIGTERM; then it is killed."""
+
+
+async def _nobody_asks(addresses: tuple[str, ...]) -> bool:
+    return False
 
 
 class LocalRoles:
@@ -67,7 +76,7 @@ class LocalRoles:
         for node, process in self._processes.items():
             report = process.read_ready()
             if report is not None and "error" not in report:
-                served.append((node, tuple(map(str, report.get("addresses", ())))))
+                served.append((node, process.addresses))
         return served
 
     def newly_ended(self) -> list[RoleEnd]:
@@ -83,18 +92,40 @@ class LocalRoles:
                 ends.append(self.ends[node])
         return ends
 
-    async def stop(self, grace_s: float = STOP_GRACE_S) -> None:
-        """Asks every role to end, controllers last, so that the others can say goodbye; then ends what is left."""
+    async def stop(self, ask: Ask = _nobody_asks, grace_s: float = STOP_GRACE_S) -> list[str]:
+        """Ends every role: asks it to leave, signals it if it does not, kills it if it does not care.
+
+        All at once, but controllers last, so that the others can say goodbye. Returns the nodes that had to be
+        signalled or killed although they served; `ends` then holds how each role ended.
+        """
         controllers = [node for node in self._processes if self.role(node) == "controller"]
         others = [node for node in self._processes if node not in controllers]
-        for group, wait_s in ((others, grace_s), (controllers, CONTROLLER_GRACE_S)):
-            for node in group:
-                self._processes[node].terminate()
-            for _ in range(round(wait_s / STOP_POLL_S)):
-                if all(self._processes[node].status is not None for node in group):
-                    break
-                await asyncio.sleep(STOP_POLL_S)
+        left: list[bool] = []
+        for group in (others, controllers):
+            left += await asyncio.gather(*(self._end(node, ask, grace_s) for node in group))
         self.kill()
+        self.newly_ended()
+        return [node for node, by_itself in zip((*others, *controllers), left, strict=True) if not by_itself]
+
+    async def _end(self, node: str, ask: Ask, grace_s: float) -> bool:
+        """Returns whether the role left without a signal, or never served."""
+        process = self._processes[node]
+        if process.status is not None:
+            return True
+        process.read_ready()
+        addresses = process.addresses
+        if addresses and await ask(addresses) and await self._gone(process, grace_s):
+            return True
+        process.terminate()
+        await self._gone(process, SIGNAL_GRACE_S)
+        return not addresses
+
+    async def _gone(self, process: RoleProcess, wait_s: float) -> bool:
+        for _ in range(round(wait_s / STOP_POLL_S)):
+            if process.status is not None:
+                return True
+            await asyncio.sleep(STOP_POLL_S)
+        return process.status is not None
 
     def kill(self) -> None:
         """Ends every process group at once and closes every pipe. May be called again."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from adamctl.launch.run_folder import LOGS, create_run_folder
 from adamctl.launch.supervision import Supervision
 from adamctl.live.reporter import Reporter
 from adamctl.live.view import ProcessReading
+from adamctl.roles.private_folder import private_folder
 
 
 @dataclass(frozen=True)
@@ -53,10 +52,9 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
     """
     folder = create_run_folder(options.runs, experiment.name)
     file = write_resolved(experiment, folder)
-    private_folder = Path(tempfile.mkdtemp(prefix="adamctl-", dir=_short_temporary_folder()))
-    try:
+    with private_folder() as sockets:
         if options.join:
-            common = ("--socket-folder", str(private_folder))
+            common = ("--socket-folder", str(sockets))
             controllers = tuple(part for address in options.join for part in ("--controller", address))
             node = f"{COORDINATOR}-{experiment.name}-{os.getpid()}"
             commands: Sequence[RoleCommand] = (
@@ -65,13 +63,11 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
         else:
             node = COORDINATOR
             commands = local_roles(
-                experiment, file.absolute(), folder.absolute(), private_folder, available_cores(), options.resume
+                experiment, file.absolute(), folder.absolute(), sockets, available_cores(), options.resume
             )
         roles = LocalRoles(commands, folder / LOGS, options.environment)
         front = _front(roles, commands, node, options, reporter)
         return _run(front), folder
-    finally:
-        shutil.rmtree(private_folder, ignore_errors=True)
 
 
 def available_cores() -> int:
@@ -112,9 +108,3 @@ def _reader() -> Callable[[Mapping[str, int]], Mapping[str, ProcessReading]]:
 
     readings = Readings()
     return lambda pids: readings.read(pids, time.monotonic())
-
-
-def _short_temporary_folder() -> str:
-    """Returns the temporary folder, or /tmp where its path is too long for Unix sockets in it."""
-    folder = tempfile.gettempdir()
-    return folder if len(os.fsencode(folder)) <= 60 else "/tmp"

@@ -2,9 +2,10 @@
 
 fake_role.py BEHAVIOUR FOLDER --name NODE ... --ready-fd N --lifeline-fd M
 
-serve: reports that it serves and waits. refuse: reports a configuration error. silent: never reports.
-run: serves a run's status as a coordinator does; the run ends when FOLDER/finish is there, fails when FOLDER/fail is.
-Any of them ends with the status in FOLDER/NODE.exit when that appears, and ignores SIGTERM if FOLDER/stubborn is there.
+serve: serves, and leaves when asked to. deaf: says that it serves, and waits. refuse: reports a configuration error.
+silent: never reports. run: serves a run's status as a coordinator does; the run ends when FOLDER/finish is there, fails
+when FOLDER/fail is. Any of them ends with the status in FOLDER/NODE.exit when that appears, and neither leaves when
+asked to nor heeds SIGTERM if FOLDER/stubborn is there.
 """
 
 from __future__ import annotations
@@ -37,16 +38,17 @@ def watch_exit(folder: Path, node: str) -> None:
     os._exit(status)
 
 
-async def serve_run(folder: Path, ready_fd: int) -> None:
+async def serve_run(folder: Path, node: str, ready_fd: int) -> None:
     import msgspec
 
     from adamctl.net.handshake import make_hello
     from adamctl.net.stream import StreamTransport
     from adamctl.net.transport import Request
     from adamctl.roles.coordinator.progress import RunProgress
-    from adamctl.wire.messages import Empty, RunStatusReply, RunStatusRequest, RunStopRequest
+    from adamctl.wire.messages import Empty, RunStatusReply, RunStatusRequest, RunStopRequest, ShutdownRequest
 
     stopped = ""
+    leaving = asyncio.Event()
 
     def handle(request: Request) -> None:
         nonlocal stopped
@@ -65,11 +67,18 @@ async def serve_run(folder: Path, ready_fd: int) -> None:
         elif isinstance(request.message, RunStopRequest):
             stopped = request.message.reason
             request.reply(Empty())
+        elif isinstance(request.message, ShutdownRequest):
+            request.reply(Empty())
+            if not (folder / "stubborn").exists():
+                with (folder / "left").open("a") as stream:
+                    stream.write(f"{node}\n")
+                leaving.set()
 
-    address = f"unix://{folder}/c.s"
-    await StreamTransport().serve([address], make_hello("coordinator", "coordinator"), handle)
+    address = f"unix://{folder}/{node}.s"
+    server = await StreamTransport().serve([address], make_hello(node.partition("_")[0], node), handle)
     report(ready_fd, addresses=[address])
-    await asyncio.Event().wait()
+    await leaving.wait()
+    await server.close()
 
 
 def main() -> None:
@@ -85,10 +94,11 @@ def main() -> None:
     if behaviour == "refuse":
         report(ready_fd, error="--threads: expected at least 1, found 0", exit_code=2)
         sys.exit(2)
-    if behaviour == "run":
-        asyncio.run(serve_run(folder, ready_fd))
-    if behaviour == "serve":
-        report(ready_fd, addresses=[])
+    if behaviour in ("run", "serve"):
+        asyncio.run(serve_run(folder, node, ready_fd))
+        return
+    if behaviour == "deaf":
+        report(ready_fd, addresses=[f"unix://{folder}/nobody-listens.s"])
     while True:
         time.sleep(60)
 

@@ -57,6 +57,7 @@ class Run:
 
     folder: Path
     roles: LocalRoles
+    supervision: Supervision
     reporter: Notes
     task: asyncio.Task[Outcome]
 
@@ -68,6 +69,9 @@ class Run:
             return condition()
 
         await _until(holds)
+
+    async def until_training(self) -> None:
+        await self.until(lambda: self.reporter.shown and not self.supervision.waiting_for)
 
     async def outcome(self) -> Outcome:
         return await asyncio.wait_for(asyncio.shield(self.task), WAIT_S)
@@ -82,8 +86,11 @@ class Run:
 
 @asynccontextmanager
 async def running(folder: Path, **behaviours: str) -> AsyncIterator[Run]:
-    """Starts a controller, a server, two workers and a coordinator, each serving unless told otherwise."""
-    nodes = {"controller": "controller", "ps_1": "ps", "worker_1": "worker", "worker_2": "worker", "coordinator": "run"}
+    """Starts a controller, a server of each kind, two workers and a coordinator, each serving unless told otherwise."""
+    nodes = {
+        "controller": "controller", "ps_1": "ps", "data_1": "data", "worker_1": "worker", "worker_2": "worker",
+        "coordinator": "run",
+    }  # fmt: skip
     commands = []
     for node, behaviour in nodes.items():
         role = node.partition("_")[0]
@@ -94,7 +101,7 @@ async def running(folder: Path, **behaviours: str) -> AsyncIterator[Run]:
     supervision = Supervision({command.node: command.role for command in commands})
     front = Front(roles, supervision, "coordinator", StreamTransport(), reporter)
     before = set(psutil.Process().children(recursive=True))
-    run = Run(folder, roles, reporter, asyncio.create_task(front.run()))
+    run = Run(folder, roles, supervision, reporter, asyncio.create_task(front.run()))
     try:
         yield run
     finally:
@@ -118,27 +125,56 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 async def test_a_run_that_ends_well(folder: Path) -> None:
     async with running(folder) as run:
-        await run.until(lambda: run.reporter.shown)
+        await run.until_training()
         run.tell("finish")
         outcome = await run.outcome()
     assert (outcome.exit_code, outcome.message) == (0, "")
     assert outcome.progress is not None and outcome.progress.result == {"run": "fake"}
+    assert {node: end.status for node, end in run.roles.ends.items()} == dict.fromkeys(run.roles.ends, 0)
+    left = (folder / "left").read_text().split()
+    assert left[-1] == "controller" and set(left) == set(run.roles.ends)
 
 
-async def test_a_killed_worker_is_started_again_and_the_run_goes_on(folder: Path) -> None:
-    async with running(folder) as run:
-        await run.until(lambda: run.reporter.shown)
-        os.kill(run.roles.pids()["worker_1"], signal.SIGKILL)
-        await run.until(lambda: run.starts("worker_1") == 2)
+async def test_a_role_that_does_not_answer_is_signalled_and_the_others_leave(folder: Path) -> None:
+    async with running(folder, ps_1="deaf") as run:
+        await run.until_training()
         run.tell("finish")
         outcome = await run.outcome()
     assert outcome.exit_code == 0
-    assert "worker_1 ended: killed by SIGKILL; starting it again" in run.reporter.notes
+    statuses = {node: end.status for node, end in run.roles.ends.items()}
+    assert statuses == dict.fromkeys(statuses, 0) | {"ps_1": -signal.SIGTERM}
+    assert run.reporter.notes[-1] == "did not leave when asked, and was ended: ps_1"
+
+
+async def test_a_role_that_neither_leaves_nor_heeds_signals_is_killed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adamctl.launch.front.STOP_GRACE_S", 0.1)
+    monkeypatch.setattr("adamctl.launch.roles.SIGNAL_GRACE_S", 0.1)
+    (folder / "stubborn").touch()
+    async with running(folder) as run:
+        await run.until_training()
+        run.tell("finish")
+        outcome = await run.outcome()
+    assert outcome.exit_code == 0
+    assert {end.status for end in run.roles.ends.values()} == {-signal.SIGKILL}
+
+
+@pytest.mark.parametrize("node", ["worker_1", "data_1"])
+async def test_a_killed_worker_or_data_server_is_started_again_and_the_run_goes_on(folder: Path, node: str) -> None:
+    async with running(folder) as run:
+        await run.until_training()
+        os.kill(run.roles.pids()[node], signal.SIGKILL)
+        await run.until(lambda: run.starts(node) == 2)
+        run.tell("finish")
+        outcome = await run.outcome()
+    assert outcome.exit_code == 0
+    assert f"{node} ended: killed by SIGKILL; starting it again" in run.reporter.notes
 
 
 async def test_a_killed_server_ends_the_run_with_the_cause(folder: Path) -> None:
     async with running(folder) as run:
-        await run.until(lambda: run.reporter.shown)
+        await run.until_training()
         os.kill(run.roles.pids()["ps_1"], signal.SIGKILL)
         outcome = await run.outcome()
     assert outcome.exit_code == 1
@@ -149,7 +185,7 @@ async def test_a_killed_server_ends_the_run_with_the_cause(folder: Path) -> None
 @pytest.mark.parametrize("node", ["controller", "coordinator"])
 async def test_so_does_any_other_role_the_run_needs_with_its_last_words(folder: Path, node: str) -> None:
     async with running(folder) as run:
-        await run.until(lambda: run.reporter.shown)
+        await run.until_training()
         run.tell(f"{node}.exit", "7")
         outcome = await run.outcome()
     assert outcome.exit_code == (7 if node == "coordinator" else 1)
@@ -166,7 +202,7 @@ async def test_a_role_that_refuses_to_start_is_not_started_again(folder: Path) -
 
 async def test_a_failed_run_says_why(folder: Path) -> None:
     async with running(folder) as run:
-        await run.until(lambda: run.reporter.shown)
+        await run.until_training()
         run.tell("fail")
         outcome = await run.outcome()
     assert outcome.exit_code == 1
@@ -176,11 +212,12 @@ async def test_a_failed_run_says_why(folder: Path) -> None:
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 async def test_a_signal_stops_the_run_through_its_coordinator(folder: Path, number: int, exit_code: int) -> None:
     async with running(folder) as run:
-        await run.until(lambda: run.reporter.shown)
+        await run.until_training()
         os.kill(os.getpid(), number)
         outcome = await run.outcome()
     assert (outcome.exit_code, outcome.signal) == (exit_code, number)
     assert outcome.progress is not None and outcome.progress.state == "stopped"
+    assert {end.status for end in run.roles.ends.values()} == {0}
 
 
 async def test_a_signal_before_anything_serves(folder: Path) -> None:
@@ -194,7 +231,7 @@ async def test_a_signal_before_anything_serves(folder: Path) -> None:
 async def test_a_second_signal_ends_roles_that_will_not_go_and_their_children(folder: Path) -> None:
     (folder / "stubborn").touch()
     async with running(folder) as run:
-        await run.until(lambda: run.reporter.shown)
+        await run.until_training()
         os.kill(os.getpid(), signal.SIGINT)
         await run.until(lambda: run.reporter.notes)
         os.kill(os.getpid(), signal.SIGINT)

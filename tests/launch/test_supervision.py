@@ -6,12 +6,16 @@ from adamctl.launch.supervision import Fail, Note, Restart, RoleEnd, Supervision
 
 ROLES = {
     "controller": "controller", "ps-1": "ps", "coordinator": "coordinator", "worker-1": "worker", "worker-2": "worker",
+    "data-1": "data", "data-2": "data",
 }
 
 
-def running(restarts_max: int = 3) -> Supervision:
-    supervision = Supervision(ROLES, restarts_max)
-    for node in ROLES:
+ONE_DATA_SERVER = {node: role for node, role in ROLES.items() if node != "data-2"}
+
+
+def running(restarts_max: int = 3, roles: dict[str, str] = ROLES) -> Supervision:
+    supervision = Supervision(roles, restarts_max)
+    for node in roles:
         supervision.serves(node)
     return supervision
 
@@ -20,7 +24,7 @@ def test_it_says_whom_it_waits_for() -> None:
     supervision = Supervision(ROLES)
     supervision.serves("controller")
     supervision.serves("ps-1")
-    assert supervision.waiting_for == ("coordinator", "worker-1", "worker-2")
+    assert supervision.waiting_for == ("coordinator", "worker-1", "worker-2", "data-1", "data-2")
 
 
 @pytest.mark.parametrize("node", ["controller", "ps-1", "coordinator"])
@@ -58,6 +62,43 @@ def test_a_restarted_worker_that_cannot_start_ends_the_run() -> None:
     supervision = running()
     supervision.ended([RoleEnd("worker-1", -9)])
     assert supervision.ended([RoleEnd("worker-1", 1)]) == [Fail("worker-1", "exit status 1", 1)]
+
+
+@pytest.mark.parametrize("roles", [ROLES, ONE_DATA_SERVER])
+def test_a_data_server_that_dies_is_started_again(roles: dict[str, str]) -> None:
+    supervision = running(roles=roles)
+    for status in (-9, 1, 143):
+        assert isinstance(supervision.ended([RoleEnd("data-1", status)])[0], Restart)
+        supervision.serves("data-1")
+    assert supervision.failure is None
+
+
+def test_a_data_server_that_keeps_dying_is_left_out_and_the_last_one_is_the_end() -> None:
+    supervision = running(restarts_max=1)
+    for node in ("data-1", "data-2"):
+        assert supervision.ended([RoleEnd(node, -9)]) == [Restart(node, "killed by SIGKILL")]
+        supervision.serves(node)
+    assert supervision.ended([RoleEnd("data-1", 1)]) == [Note("data-1 ended: exit status 1; going on with data-2")]
+    assert supervision.ended([RoleEnd("data-2", 1)]) == [Fail("data-2", "exit status 1; no data server is left", 1)]
+
+
+@pytest.mark.parametrize("status", [0, 2])
+def test_a_data_server_that_was_told_to_leave_is_not_started_again(status: int) -> None:
+    assert isinstance(running().ended([RoleEnd("data-1", status)])[0], Note)
+    assert isinstance(running(roles=ONE_DATA_SERVER).ended([RoleEnd("data-1", status)])[0], Fail)
+
+
+def test_a_data_server_that_cannot_start_ends_the_run_unless_it_was_there_and_another_is() -> None:
+    end = RoleEnd("data-1", 2, error="--port: 7 is taken", exit_code=2)
+    assert Supervision(ROLES).ended([end]) == [Fail("data-1", "--port: 7 is taken", 2)]
+    again = running()
+    again.ended([RoleEnd("data-1", -9)])
+    reason = "it could not be started again: --port: 7 is taken"
+    assert again.ended([end]) == [Note(f"data-1 ended: {reason}; going on with data-2")]
+    assert again.waiting_for == ()
+    alone = running(roles=ONE_DATA_SERVER)
+    alone.ended([RoleEnd("data-1", -9)])
+    assert alone.ended([end]) == [Fail("data-1", f"{reason}; no data server is left", 2)]
 
 
 def test_the_coordinators_exit_code_tells_the_kind_of_failure() -> None:

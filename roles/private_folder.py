@@ -1,0 +1,93 @@
+"""Folders of our own among the temporary files, for sockets: gone at the end, or found and removed after a kill.
+
+A private folder holds a file `owner` that the process which made it keeps locked. The system lifts the lock when that
+process ends, however it ends, so whoever finds the file unlocked knows that nobody needs the folder any more.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from adamctl.net.address import UNIX_PATH_BYTES_MAX
+
+PREFIX = "adamctl-"
+OWNER = "owner"
+"""Name of the locked file; it holds the owner's process number, for people."""
+_NAMES_BYTES_MAX = 40
+"""What our own names may add to the temporary folder's path before a socket's path is too long."""
+_STALE_MAX = 100
+"""How many left folders one process looks at."""
+
+
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """Makes a folder that only this user can enter and whose path is short enough for Unix sockets; removes it.
+
+    Folders of ours whose owner was killed are removed first.
+
+    Raises:
+        OSError: there is no place for temporary files.
+    """
+    base = temporary_folder()
+    remove_stale(base)
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+    descriptor = -1
+    try:
+        descriptor = _own(folder)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def temporary_folder() -> Path:
+    """Returns the folder for temporary files, or /tmp where its path is too long for sockets."""
+    folder = tempfile.gettempdir()
+    return Path(folder if len(os.fsencode(folder)) <= UNIX_PATH_BYTES_MAX - _NAMES_BYTES_MAX else "/tmp")
+
+
+def remove_stale(base: Path) -> list[Path]:
+    """Removes and returns private folders in `base` that are this user's and whose owner is no more."""
+    removed: list[Path] = []
+    with suppress(OSError), os.scandir(base) as entries:
+        found = [Path(entry.path) for entry in entries if entry.name.startswith(PREFIX)]
+        removed = [folder for folder in found[:_STALE_MAX] if remove_if_left(folder)]
+    return removed
+
+
+def remove_if_left(folder: Path) -> bool:
+    """Removes a private folder of this user if the process that owned it has ended; returns whether it did."""
+    try:
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+            return False
+        descriptor = os.open(folder / OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _own(folder: Path) -> int:
+    """Marks a folder as ours; returns the descriptor whose lock says that we live, taken before the mark is seen."""
+    unseen = folder / f"{OWNER}.new"
+    descriptor = os.open(unseen, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with suppress(OSError):  # a file system without locks: then nobody else can take it for unlocked, either
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.write(descriptor, f"{os.getpid()}\n".encode())
+    unseen.rename(folder / OWNER)
+    return descriptor
