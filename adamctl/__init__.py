@@ -24,6 +24,7 @@ _EXPORTS = {
     "Momentum": "adamctl.api.optimizers",
     "Adagrad": "adamctl.api.optimizers",
     "Schedule": "adamctl.api.optimizers",
+    "DataConfig": "adamctl.config.experiment",
     "fit": "adamctl.api.fit",
     "Run": "adamctl.api.fit",
 }

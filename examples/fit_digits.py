@@ -7,6 +7,7 @@ def main() -> None:
     net = adam.Sequential(
         [
             adam.Conv2D(16, 3, padding="same", activation="relu"),
+            adam.Conv2D(32, 3, padding="same", activation="relu"),
             adam.MaxPool2D(2),
             adam.Dense(128, activation="relu"),
             adam.Softmax(10),
@@ -14,7 +15,8 @@ def main() -> None:
         input_shape=(8, 8, 1),
     )
     optimizer = adam.Momentum(0.05, schedule=adam.Schedule("one_cycle"))
-    run = adam.fit(net, "digits", optimizer=optimizer, name="digits-from-python", passes=20, batch=16, evaluate_every=5)
+    data = adam.DataConfig(translate=1)  # the digits, each pass moving every image by up to one pixel
+    run = adam.fit(net, data, optimizer=optimizer, name="digits-from-python", passes=20, batch=16, evaluate_every=5)
     print(f"test accuracy {run.result['test_top1']:.3f}, run folder {run.folder}")
     for name, values in run.parameters().items():
         print(f"{name:18} {values.shape}")

@@ -50,6 +50,7 @@ LIMITS: dict[str, Limit] = {
     "seed": Limit("at least 0 and below 2^63", lambda value: 0 <= value < 2**63),
     "data.validation": _BELOW_1,
     "data.memory_share": _SHARE,
+    "data.translate": _AT_LEAST_0,
     "optimizer.lr": _ABOVE_0,
     "optimizer.momentum": _BELOW_1,
     "optimizer.weight_decay": _AT_LEAST_0,
@@ -101,6 +102,13 @@ def cross_problems(experiment: Experiment) -> list[Problem]:
     if data.format != "digits" and data.source in ("digits", ""):
         wanted = f'format = "{data.format}" needs a path or a name such as "mnist"'
         refuse("data.source", f"{wanted}; found {show(data.source)}")
+    shape = experiment.model.input
+    if data.translate and len(shape) != 3:
+        wanted = "it moves images, so model.input must be [height, width, channels]"
+        refuse("data.translate", f"found {data.translate}; {wanted}, found {show(shape)}; or set it to 0")
+    elif data.translate and 2 * data.translate >= min(shape[:2]):
+        wanted = f"less than half of the images' height and width, {shape[0]} x {shape[1]}"
+        refuse("data.translate", f"found {data.translate}; expected {wanted}")
     if train.evaluate_on == "validation" and data.validation == 0:
         refuse("train.evaluate_on", 'found "validation" but data.validation is 0; set data.validation, for example 0.1')
     if cluster.replication > cluster.ps:

@@ -27,6 +27,10 @@ class DataConfig(_Section, frozen=True):
             standard deviation (one of each over all pixels); `none` leaves values as they are.
         memory_share: share of this machine's memory that the data server may keep decoded examples in.
         search: folders in which a bare name is looked up, first match wins; filled in from `--data` / ADAMCTL_DATA.
+        translate: each pass trains on every image moved by a random whole number of pixels, -translate to translate
+            down and as much across, so that no pass sees the same variant (Adam 3.1); what that uncovers gets the
+            value of a zero byte. Less than half the images' height and width; 0 leaves them where they are, as
+            validation and test images always are.
     """
 
     format: Literal["digits", "idx", "npz", "imagefolder"] = "digits"
@@ -35,6 +39,7 @@ class DataConfig(_Section, frozen=True):
     scale: Literal["unit", "standard", "none"] = "unit"
     memory_share: float = 0.25
     search: tuple[str, ...] = ()
+    translate: int = 0
 
 
 class ScheduleConfig(_Section, frozen=True):

@@ -1,10 +1,12 @@
 """What the end of a role means for a run: a pure state machine, an event in, decisions out.
 
-    role ended       before it served        a worker, later           anything else, later
-    ---------------  ----------------------  ------------------------  --------------------
-    run not over     the run fails           start it again, else go   the run fails
-                                             on without it, else fail
-    run over         as it should be         as it should be           as it should be
+    role ended       before it served        a worker or data server, later  anything else, later
+    ---------------  ----------------------  ------------------------------  --------------------
+    run not over     the run fails *         start it again, else go on      the run fails
+                                             without it, else fail
+    run over         as it should be         as it should be                 as it should be
+
+    * but for a data server that had served before: the run goes on while another one remains.
 
 A configuration or start-up failure is never retried. The first cause is kept: what ends because of it says nothing new.
 """
@@ -15,16 +17,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-WORKER_RESTARTS_MAX = 3
-"""How often one worker is started again in a run."""
+RESTARTS_MAX = 3
+"""How often one worker or data server is started again in a run."""
 
+_DISPENSABLE = {"worker": "worker", "data": "data server"}
+"""Roles that hold nothing which the others do not have, too, in words."""
 _NOT_RETRIED = frozenset({0, 2})
-"""Exit statuses of a worker that was told to leave, and of one whose configuration is wrong."""
+"""Exit statuses of a role that was told to leave, and of one whose configuration is wrong."""
 
 
 @dataclass(frozen=True)
 class Restart:
-    """Start this worker again; `reason` says what happened to it."""
+    """Start this worker or data server again; `reason` says what happened to it."""
 
     node: str
     reason: str
@@ -65,7 +69,7 @@ class RoleEnd:
 class Supervision:
     """The roles of one run. Not thread-safe; used by the front's event loop only."""
 
-    def __init__(self, roles: dict[str, str], restarts_max: int = WORKER_RESTARTS_MAX) -> None:
+    def __init__(self, roles: dict[str, str], restarts_max: int = RESTARTS_MAX) -> None:
         """`roles` maps node -> role."""
         self._roles = dict(roles)
         self._serving: set[str] = set()
@@ -101,21 +105,28 @@ class Supervision:
 
     def _judge(self, end: RoleEnd) -> Decision:
         reason = end.error or describe_status(end.status)
+        role = self._roles[end.node]
         if end.node not in self._serving:
+            if role == "data" and self._restarts[end.node]:
+                return self._leave_out(end, f"it could not be started again: {reason}", end.exit_code)
             return self._fail(end, reason, end.exit_code or max(end.status, 1))
         self._serving.discard(end.node)
-        if self._roles[end.node] != "worker":
-            told = self._roles[end.node] == "coordinator" and end.status > 0  # its code says what kind of failure
+        if role not in _DISPENSABLE:
+            told = role == "coordinator" and end.status > 0  # its code says what kind of failure
             return self._fail(end, reason, end.status if told else 1)
-        retry = end.status not in _NOT_RETRIED and self._restarts[end.node] < self._restarts_max
-        if retry:
+        if end.status not in _NOT_RETRIED and self._restarts[end.node] < self._restarts_max:
             self._restarts[end.node] += 1
             return Restart(end.node, reason)
+        return self._leave_out(end, reason)
+
+    def _leave_out(self, end: RoleEnd, reason: str, exit_code: int = 0) -> Decision:
+        """Goes on without a role while another of its kind remains."""
         self._gone.add(end.node)
-        others = [node for node, role in self._roles.items() if role == "worker" and node not in self._gone]
+        own = self._roles[end.node]
+        others = [node for node, role in self._roles.items() if role == own and node not in self._gone]
         if others:
             return Note(f"{end.node} ended: {reason}; going on with {', '.join(others)}")
-        return self._fail(end, f"{reason}; no worker is left", 1)
+        return self._fail(end, f"{reason}; no {_DISPENSABLE[own]} is left", exit_code or 1)
 
     def _fail(self, end: RoleEnd, reason: str, exit_code: int) -> Fail:
         self.over = True

@@ -12,13 +12,13 @@ from typing import Any, Final
 import msgspec
 
 from adamctl.config.experiment import Experiment
-from adamctl.config.records import NodeRecord
+from adamctl.config.records import NodeRecord, node_key
 from adamctl.config.resolved import read_resolved
 from adamctl.errors import AdamctlError, ConfigurationError, RunFailedError, UnreachableError
 from adamctl.model.layout import build_layout
 from adamctl.model.shapes import infer
 from adamctl.roles.context import RoleContext
-from adamctl.roles.controller.client import ConfigurationStore, Waiting
+from adamctl.roles.controller.client import ConfigurationStore, Waiting, read_record
 from adamctl.roles.coordinator import core_events as events
 from adamctl.roles.coordinator import manifest
 from adamctl.roles.coordinator.checkpoints import CheckpointWriter, check_resumable
@@ -27,7 +27,7 @@ from adamctl.roles.coordinator.job import Servers, choose_name, create_job, end_
 from adamctl.roles.coordinator.progress import RoleRow
 from adamctl.roles.coordinator.records import RunRecords
 from adamctl.roles.coordinator.service import RunService
-from adamctl.roles.coordinator.watch import watch_nodes, watch_server
+from adamctl.roles.coordinator.watch import LOOK_EVERY_S, watch_nodes, watch_server
 from adamctl.roles.data.client import DataClient, DataSet
 from adamctl.roles.ps.client import ParameterClient
 from adamctl.wire.messages import RunJoinReply
@@ -36,6 +36,7 @@ METRICS_EVERY_S: Final = 5.0
 TELL_WORKERS_S: Final = 1.5
 TELL_FRONT_S: Final = 1.5
 END_JOB_S: Final = 3.0
+DATA_AGAIN_S: Final = 30.0  # workers wait longer for a read
 
 
 async def run(context: RoleContext) -> None:
@@ -260,7 +261,21 @@ class Coordinator:
         self._data_left.discard(key)
         self.service.say(f"data server {key[0]} is gone")
         if not self._data_left:
-            self._fail(RunFailedError(f"data server {key[0]} is gone, and it was the last one"))
+            self._spawn(self._data_again(key[0]))
+
+    async def _data_again(self, last: str) -> None:
+        """Fails the run unless a data server has been started again soon; workers then go on where they wait."""
+        with contextlib.suppress(TimeoutError, UnreachableError):
+            async with asyncio.timeout(DATA_AGAIN_S):
+                while not self._data_left:
+                    for node in self.service.data_servers:
+                        found = await read_record(self.store, node_key(node), NodeRecord)
+                        if found is not None:
+                            self._data_left.add((node, found[0].incarnation))
+                            self.service.say(f"data server {node} is back")
+                    await asyncio.sleep(LOOK_EVERY_S)
+        if not self._data_left:
+            self._fail(RunFailedError(f"data server {last} is gone, and it was the last one"))
 
     async def _checkpoint(self, order: events.WriteCheckpoint) -> None:
         ending = self.service.core.ending

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Final
@@ -28,11 +28,12 @@ from adamctl.errors import (
     RemoteError,
     UnreachableError,
 )
-from adamctl.net.transport import Connection, Reply
+from adamctl.net.transport import Connection
 from adamctl.roles.data.batches import Batch, ReadInto, batch_of, check_into, new_arrays, receiving_views
 from adamctl.roles.data.core import FILE_ORDER, Range, examples_per_read_max
+from adamctl.roles.data.link import DataServerLink, connector_of_node, connector_over
 from adamctl.wire.constants import BODY_ALIGNMENT_BYTES, ErrorCode
-from adamctl.wire.messages import DataOpenReply, DataOpenRequest, DataReadRequest, Message
+from adamctl.wire.messages import DataOpenReply, DataOpenRequest, DataReadRequest
 
 if TYPE_CHECKING:
     from adamctl.roles.context import RoleContext
@@ -40,14 +41,11 @@ if TYPE_CHECKING:
 __all__ = ["FILE_ORDER", "Batch", "DataClient", "DataSet", "Range", "ReadAhead", "ReadInto"]
 
 OPEN_DEADLINE_S: Final = 120.0
+OPEN_AGAIN_S: Final = 20.0
 READ_DEADLINE_S: Final = 60.0
+_OPEN_RETRY_S: Final = 0.25
 _ATTEMPT_S: Final = 20.0
-_CONNECT_S: Final = 5.0
-_AWAY_FIRST_S: Final = 0.05  # how long a server that failed is left alone, doubled up to the next one
-_AWAY_MAX_S: Final = 2.0
 _TRY_ELSEWHERE: Final = (ErrorCode.OVER_QUOTA, ErrorCode.SHUTTING_DOWN, ErrorCode.NOT_READY, ErrorCode.DEADLINE_PASSED)
-
-Connector = Callable[[], Awaitable[Connection]]
 
 
 @dataclass(frozen=True)
@@ -62,43 +60,6 @@ class DataSet:
     seed: int
 
 
-class _Server:
-    """One data server: its connection, made when it is needed, and for how long it is left alone after a failure."""
-
-    def __init__(self, name: str, connect: Connector) -> None:
-        self.name = name
-        self.away_until_s = 0.0
-        self.reason = "not tried yet"
-        self._away_s = _AWAY_FIRST_S
-        self._connect = connect
-        self._connection: Connection | None = None
-        self._connecting = asyncio.Lock()
-
-    async def request(
-        self,
-        message: Message,
-        body: Sequence[bytes] = (),
-        *,
-        deadline_s: float,
-        into: Sequence[memoryview] | None = None,
-    ) -> Reply:
-        async with self._connecting:
-            if self._connection is None or self._connection.closed:
-                self._connection = await self._connect()
-        reply = await self._connection.request(message, body, deadline_s=deadline_s, into=into)
-        self._away_s = _AWAY_FIRST_S
-        return reply
-
-    def failed(self, now_s: float, error: Exception) -> None:
-        self.reason = str(error)
-        self.away_until_s = now_s + self._away_s
-        self._away_s = min(2 * self._away_s, _AWAY_MAX_S)
-
-    async def close(self) -> None:
-        if self._connection is not None:
-            await self._connection.close()
-
-
 class DataClient:
     """Reads from several data servers as from one. Every server holds the same data in the same order.
 
@@ -107,7 +68,7 @@ class DataClient:
 
     def __init__(self, connections: Sequence[Connection]) -> None:
         """Reads over connections that are there; one that is lost is not made anew. Raises as `from_context`."""
-        self._begin([_Server(each.peer_name, _connector_over(each)) for each in connections])
+        self._begin([DataServerLink(each.peer_name, connector_over(each)) for each in connections])
 
     @classmethod
     def from_context(cls, context: RoleContext, nodes: Sequence[str]) -> DataClient:
@@ -119,10 +80,10 @@ class DataClient:
             ConfigurationError: there is not one data server.
         """
         client = cls.__new__(cls)
-        client._begin([_Server(node, _connector_of_node(context, node)) for node in nodes])
+        client._begin([DataServerLink(node, connector_of_node(context, node)) for node in nodes])
         return client
 
-    def _begin(self, servers: list[_Server]) -> None:
+    def _begin(self, servers: list[DataServerLink]) -> None:
         if not servers:
             raise ConfigurationError("no data server is known: start one with `adamctl data start`")
         self._servers = servers
@@ -136,20 +97,32 @@ class DataClient:
     ) -> DataSet:
         """Opens a data set on every server that can be reached.
 
+        While none can be reached it tries again, for a while: servers may be starting again.
+
         Raises:
             ConfigurationError, DamagedDataError: what a server found wrong; or the servers hold different data.
-            UnreachableError: no server answered.
+            UnreachableError: no server answered, within `deadline_s` and OPEN_AGAIN_S.
         """
-        shape = tuple(input_shape)
+        loop = asyncio.get_running_loop()
+        give_up_s = loop.time() + min(OPEN_AGAIN_S, deadline_s)
+        while True:
+            try:
+                return await self._open_once(config, tuple(input_shape), seed, deadline_s)
+            except UnreachableError:
+                if loop.time() >= give_up_s:
+                    raise
+                await asyncio.sleep(_OPEN_RETRY_S)
+
+    async def _open_once(self, config: DataConfig, shape: tuple[int, ...], seed: int, deadline_s: float) -> DataSet:
         answers = await asyncio.gather(
             *(self._open_on(server, config, shape, seed, deadline_s) for server in self._servers),
             return_exceptions=True,
         )
-        opened: list[tuple[_Server, DataOpenReply]] = []
+        opened: list[tuple[DataServerLink, DataOpenReply]] = []
         for server, answer in zip(self._servers, answers, strict=True):
             if isinstance(answer, DataOpenReply):
                 opened.append((server, answer))
-            elif not isinstance(answer, (UnreachableError, ProtocolError)):
+            elif not (isinstance(answer, (UnreachableError, ProtocolError)) or _elsewhere(answer)):
                 raise answer
         if not opened:
             raise UnreachableError(f"no data server could be reached: {self._reasons()}")
@@ -165,12 +138,14 @@ class DataClient:
         return data
 
     async def _open_on(
-        self, server: _Server, config: DataConfig, shape: tuple[int, ...], seed: int, deadline_s: float
+        self, server: DataServerLink, config: DataConfig, shape: tuple[int, ...], seed: int, deadline_s: float
     ) -> DataOpenReply:
         body = msgspec.msgpack.encode(config)
         try:
             reply = await server.request(DataOpenRequest(shape, seed), (body,), deadline_s=deadline_s)
         except RemoteError as error:
+            if _elsewhere(error):
+                server.failed(asyncio.get_running_loop().time(), error)
             raise _translated(error, server.name) from error
         except (UnreachableError, ProtocolError) as error:
             server.failed(asyncio.get_running_loop().time(), error)
@@ -179,7 +154,7 @@ class DataClient:
         assert isinstance(reply.message, DataOpenReply)
         return reply.message
 
-    async def _open_again(self, server: _Server, data: DataSet, deadline_s: float) -> None:
+    async def _open_again(self, server: DataServerLink, data: DataSet, deadline_s: float) -> None:
         """A server that has restarted, or needed the memory, opens the data set again; it must find the same."""
         reply = await self._open_on(server, data.config, data.input_shape, data.seed, deadline_s)
         if (reply.dataset, reply.examples) != (data.dataset, data.examples):
@@ -250,7 +225,7 @@ class DataClient:
                 try:
                     return await self._read_from(server, data, wanted, into, deadline)
                 except RemoteError as error:
-                    if error.code not in _TRY_ELSEWHERE:
+                    if not _elsewhere(error):
                         raise
                     server.failed(loop.time(), error)
                 except (UnreachableError, ProtocolError) as error:
@@ -262,7 +237,7 @@ class DataClient:
             await asyncio.sleep(min(max(next_s - now, 0.001), deadline - now))
 
     async def _read_from(
-        self, server: _Server, data: DataSet, wanted: Range, into: ReadInto | None, deadline: float
+        self, server: DataServerLink, data: DataSet, wanted: Range, into: ReadInto | None, deadline: float
     ) -> Batch:
         loop = asyncio.get_running_loop()
         request = DataReadRequest(data.dataset, *wanted)
@@ -343,6 +318,11 @@ class ReadAhead:
                 result.release()
 
 
+def _elsewhere(error: BaseException) -> bool:
+    """Says whether a refusal is this server's state, so that another one, or this one later, may well answer."""
+    return isinstance(error, RemoteError) and error.code in _TRY_ELSEWHERE
+
+
 def _translated(error: RemoteError, server: str) -> AdamctlError:
     """Makes of a server's refusal the error that it was there, so that a command ends with its exit code."""
     kinds: dict[int, type[AdamctlError]] = {
@@ -353,30 +333,3 @@ def _translated(error: RemoteError, server: str) -> AdamctlError:
     if kind is not None:
         return kind(f"{error} (data server {server})")
     return RemoteError(error.code, f"data server {server}: {error}", error.details)
-
-
-def _connector_over(connection: Connection) -> Connector:
-    async def connect() -> Connection:
-        if connection.closed:
-            raise UnreachableError(f"the connection to {connection.peer_name} is closed")
-        return connection
-
-    return connect
-
-
-def _connector_of_node(context: RoleContext, node: str) -> Connector:
-    async def connect() -> Connection:
-        from adamctl.config.records import NodeRecord, node_key
-        from adamctl.net.address import prefer
-        from adamctl.roles.controller.client import read_record
-
-        assert context.controller is not None
-        found = await read_record(context.controller, node_key(node), NodeRecord)
-        if found is None:
-            raise UnreachableError(f"{node} is not registered with the controller")
-        record, _ = found
-        return await context.transport.connect(
-            prefer(record.addresses, record.host), context.hello(), deadline_s=_CONNECT_S
-        )
-
-    return connect

@@ -23,10 +23,13 @@ FILE_ORDER: Final = -1  # the pass number that means: in the order of the files
 ELEMENT_BYTES: Final = 4
 _ORDER_STREAM: Final = 0x4441_5441 << 32  # "DATA": keeps these Philox streams apart from those of initial weights
 _VALIDATION_STREAM: Final = 0x5641_4C49 << 32  # "VALI"
+_TRANSLATION_STREAM: Final = 0x5452_414E << 32  # "TRAN"
 
 Split = Literal["train", "validation", "test"]
 SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")
 Indices = NDArray[np.int64]
+Shifts = NDArray[np.int64]
+"""[n, 2]: by how many pixels each image is moved down and to the right."""
 
 
 class Range(NamedTuple):
@@ -66,8 +69,42 @@ def pass_order(examples: int, seed: int, pass_number: int) -> Indices:
 
 def _permutation(examples: int, seed: int, stream: int) -> Indices:
     """Sorts random keys: the raw output of Philox never changes between numpy versions, `Generator.permutation` may."""
-    bits = np.random.Philox(key=np.array([seed & (2**64 - 1), stream & (2**64 - 1)], np.uint64))
-    return np.argsort(bits.random_raw(examples), kind="stable").astype(np.int64, copy=False)
+    return np.argsort(_random_bits(seed, stream, examples), kind="stable").astype(np.int64, copy=False)
+
+
+def _random_bits(seed: int, stream: int, count: int) -> NDArray[np.uint64]:
+    key = np.array([seed & (2**64 - 1), stream & (2**64 - 1)], np.uint64)
+    return np.random.Philox(key=key).random_raw(count).astype(np.uint64, copy=False)
+
+
+# --- transformations ------------------------------------------------------------------------------------------------
+
+
+def translation_problem(pixels: int, shape: Sequence[int]) -> str | None:
+    """Returns why examples of this shape cannot be translated by up to `pixels`, or None if they can."""
+    if pixels == 0:
+        return None
+    if len(shape) != 3:
+        return f"it moves images, and the examples are {list(shape)}: set model.input = [height, width, channels]"
+    if not 0 < 2 * pixels < min(shape[:2]):
+        return f"expected at least 0 and less than half of the images' height and width, {shape[0]} x {shape[1]}"
+    return None
+
+
+def translations(indices: Indices, seed: int, pass_number: int, pixels: int) -> Shifts:
+    """Returns by how much each image is moved in a pass: whole numbers, uniform in -pixels .. pixels, [n, 2].
+
+    Depends on nothing but the arguments: counter-based, as splitmix64 (Steele, Lea, Flood 2014, fig. 15), with an
+    example's file index as the counter and the state drawn from (seed, pass).
+    """
+    start = _random_bits(seed, _TRANSLATION_STREAM ^ pass_number, 1)
+    mixed = start + indices.astype(np.uint64) * np.uint64(0x9E37_79B9_7F4A_7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
+    mixed ^= mixed >> np.uint64(31)
+    halves = np.stack((mixed >> np.uint64(32), mixed & np.uint64(0xFFFF_FFFF)), axis=1)
+    drawn: Shifts = (halves * np.uint64(2 * pixels + 1) >> np.uint64(32)).astype(np.int64)
+    return drawn - pixels
 
 
 # --- ranges ---------------------------------------------------------------------------------------------------------

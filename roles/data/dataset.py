@@ -15,9 +15,19 @@ from numpy.typing import NDArray
 
 from adamctl.config.experiment import DataConfig
 from adamctl.errors import ConfigurationError
-from adamctl.roles.data.core import Indices, Range, pass_order, plan_cache, split_validation
+from adamctl.roles.data.core import (
+    FILE_ORDER,
+    Indices,
+    Range,
+    pass_order,
+    plan_cache,
+    split_validation,
+    translation_problem,
+    translations,
+)
 from adamctl.roles.data.decode import BLOCK_EXAMPLES, ExampleCache, scaling_for
 from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Source
+from adamctl.roles.data.translation import translate
 
 _ORDERS_MAX: Final = 4
 
@@ -29,7 +39,14 @@ class OpenDataSet:
     """
 
     def __init__(self, name: str, config: DataConfig, source: Source, seed: int, budget_bytes: int) -> None:
-        """`budget_bytes` is for decoded examples. Raises ConfigurationError if there is nothing to train on."""
+        """`budget_bytes` is for decoded examples.
+
+        Raises:
+            ConfigurationError: there is nothing to train on, or these examples cannot be translated.
+        """
+        problem = translation_problem(config.translate, source.example_shape)
+        if problem is not None:
+            raise ConfigurationError(f"data.translate = {config.translate}: {problem}")
         self.name = name
         self.config = config
         self.source = source
@@ -47,6 +64,7 @@ class OpenDataSet:
         }
         self.examples = {split: len(indices) for split, (_, indices) in self._members.items()}
         scaling = scaling_for(config.scale, source, train)
+        self._border = scaling.shift  # what a zero byte becomes
         self.caches: dict[FileSplit, ExampleCache] = {}
         for split in FILE_SPLITS:
             plan = plan_cache(
@@ -86,10 +104,16 @@ class OpenDataSet:
             return order
 
     def gather(self, wanted: Range, images: NDArray[np.float32], labels: NDArray[np.int32]) -> None:
-        """Writes a range into `images` [n, elements] and `labels` [n]. Raises DamagedDataError."""
+        """Writes a range into `images` [n, elements], C-contiguous, and `labels` [n]. Raises DamagedDataError.
+
+        In a shuffled pass over the training split each image is moved as `DataConfig.translate` says.
+        """
         indices = self.order(wanted.split, wanted.pass_number)[wanted.start : wanted.stop]
         file_split = self._members[wanted.split][0]
         self.caches[file_split].gather(indices, images)
+        if self.config.translate and wanted.split == "train" and wanted.pass_number != FILE_ORDER:
+            shifts = translations(indices, self.seed, wanted.pass_number, self.config.translate)
+            translate(images.reshape(len(indices), *self.source.example_shape), shifts, self._border)
         np.take(self.source.labels(file_split), indices, out=labels, mode="clip")
 
     def fill_tasks(self) -> list[Callable[[], None]]:

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from adamctl.config.check import show, structure_problems
-from adamctl.config.experiment import Experiment
+from adamctl.config.check import cross_problems, show, structure_problems
+from adamctl.config.experiment import DataConfig, Experiment
 from adamctl.config.load import load_experiment, parse_setting
 from adamctl.errors import ConfigurationError
+from adamctl.model.description import Model, Softmax
 
 GOOD = """\
 name = "small"
@@ -88,12 +89,20 @@ def test_a_good_file(tmp_path: Path) -> None:
         ("workers = 2", "ps = 2\nreplication = 2", "found 2; only 1 is available in this version"),
         ("workers = 2", "threads = \"auot\"", 'expected a whole number or "auto". Did you mean "auto"?'),
         ("batch = 32", 'evaluate_on = "validation"', "data.validation is 0; set data.validation"),
+        ('"mnist"', '"mnist"\ntranslate = -1', "data.translate: found -1; expected a whole number, at least 0."),
+        ('"mnist"', '"mnist"\ntranslate = 14', "data.translate: found 14; expected less than half of the images'"),
     ],
 )
 def test_one_clear_message(tmp_path: Path, old: str, new: str, expected: str) -> None:
     message = refusal(tmp_path, old, new)
     assert expected in message
     assert message.startswith("exp.toml")
+
+
+def test_only_images_can_be_translated() -> None:
+    experiment = Experiment(name="flat", model=Model((64,), (Softmax(2),)), data=DataConfig(translate=1))
+    (problem,) = cross_problems(experiment)
+    assert str(problem).startswith("data.translate: found 1; it moves images, so model.input must be")
 
 
 def test_all_problems_are_listed_at_once(tmp_path: Path) -> None:

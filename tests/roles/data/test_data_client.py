@@ -279,6 +279,26 @@ async def test_a_failed_read_is_raised_when_it_is_taken(farm: Farm, idx_folder: 
     await client.close()
 
 
+async def test_opening_waits_a_while_for_servers_that_are_starting_again(
+    idx_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    idx_folder()
+    network, configuration = MemoryNetwork(Random(1)), MemoryConfigurationStore()
+    record = NodeRecord("data-0", "data", 1, ("memory://data-0",), "host", 1)
+    await configuration.compare_and_set(ConfigChanges({node_key("data-0"): 0}, {node_key("data-0"): encode(record)}))
+    farm = Farm(network, lambda node: f"memory://{node}", tmp_path)
+    context = SimpleNamespace(transport=network, controller=configuration, hello=lambda: hello("worker-0", "worker"))
+    client = DataClient.from_context(context, ["data-0"])  # type: ignore[arg-type]
+    with pytest.raises(UnreachableError, match="no data server could be reached: data-0"):
+        await client.open(TINY, (4, 4, 1), 7, deadline_s=0.1)
+    opening = asyncio.create_task(client.open(TINY, (4, 4, 1), 7))
+    await asyncio.sleep(0.05)
+    await farm.start("data-0")
+    assert (await opening).examples["train"] == 50
+    await client.close()
+    await farm.stop("data-0")
+
+
 def test_without_servers_the_message_says_how_to_start_one() -> None:
     with pytest.raises(ConfigurationError, match="adamctl data start"):
         DataClient([])
