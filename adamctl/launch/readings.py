@@ -12,7 +12,9 @@ from adamctl.live.view import ProcessReading
 class Readings:
     """Reads at most once per interval; the processor's share is the mean since the reading before."""
 
-    def __init__(self, interval_s: float = 1.0) -> None:
+    def __init__(self, roles: Mapping[str, str], interval_s: float = 1.0) -> None:
+        """`roles` maps node -> role."""
+        self._roles = dict(roles)
         self._interval_s = interval_s
         self._taken_s = 0.0
         self._processes: dict[int, psutil.Process] = {}
@@ -27,7 +29,9 @@ class Readings:
         for node, pid in pids.items():
             try:
                 process = self._processes.setdefault(pid, psutil.Process(pid))
-                latest[node] = ProcessReading(process.cpu_percent(None) / 100, process.memory_info().rss)
+                latest[node] = ProcessReading(
+                    process.cpu_percent(None) / 100, process.memory_info().rss, self._roles.get(node, "")
+                )
             except psutil.Error:
                 self._processes.pop(pid, None)
         self._latest = latest

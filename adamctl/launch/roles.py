@@ -17,6 +17,9 @@ POLL_S = 0.05
 STOP_POLL_S = 0.01
 STOP_GRACE_S = 5.0
 """How long a role may take to leave after it was asked to."""
+UNANSWERED_GRACE_S = 2.0
+"""How long a role that did not answer may take to leave all the same: it may be about to, like a coordinator whose run
+has just ended."""
 SIGNAL_GRACE_S = 2.0
 """How long it may take after a SIGTERM; then it is killed."""
 
@@ -114,8 +117,10 @@ class LocalRoles:
             return True
         process.read_ready()
         addresses = process.addresses
-        if addresses and await ask(addresses) and await self._gone(process, grace_s):
-            return True
+        if addresses:
+            answered = await ask(addresses)
+            if await self._gone(process, grace_s if answered else min(grace_s, UNANSWERED_GRACE_S)):
+                return True
         process.terminate()
         await self._gone(process, SIGNAL_GRACE_S)
         return not addresses

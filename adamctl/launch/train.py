@@ -91,20 +91,21 @@ def _front(
         if served == CONTROLLER and reachable:
             reporter.note(f"watch it with: adamctl top --controller {reachable[0].removeprefix('tcp://')}")
 
+    roles_of = {command.node: command.role for command in commands}
     return Front(
         roles,
-        Supervision({command.node: command.role for command in commands}),
+        Supervision(roles_of),
         node,
         StreamTransport(),
         reporter,
         options.token,
-        _reader() if options.readings else lambda pids: {},
+        _reader(roles_of) if options.readings else lambda pids: {},
         on_serving,
     )
 
 
-def _reader() -> Callable[[Mapping[str, int]], Mapping[str, ProcessReading]]:
+def _reader(roles: Mapping[str, str]) -> Callable[[Mapping[str, int]], Mapping[str, ProcessReading]]:
     from adamctl.launch.readings import Readings
 
-    readings = Readings()
+    readings = Readings(roles)
     return lambda pids: readings.read(pids, time.monotonic())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from typing import Protocol, TextIO
@@ -22,8 +23,8 @@ class Reporter(Protocol):
 
 
 def choose_reporter(stream: TextIO, *, plain: bool) -> Reporter:
-    """Returns the display for `stream`: plain lines if asked for or if it is not a terminal."""
-    if plain or not stream.isatty():
+    """Returns the display for `stream`: plain lines if asked for, or if it is no terminal that can be drawn on."""
+    if plain or not stream.isatty() or os.environ.get("TERM") == "dumb":
         return PlainReporter(lambda line: print(line, file=stream, flush=True), time.monotonic)
     from adamctl.live.display import RichReporter  # rich takes a while to import; roles are starting meanwhile
 

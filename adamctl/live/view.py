@@ -12,6 +12,7 @@ from adamctl.live.units import count, duration, share, size
 from adamctl.roles.coordinator.progress import EvaluationResult, RunProgress
 
 MESSAGES_SHOWN_MAX = 3
+_ROLE_ORDER = ("controller", "coordinator", "ps", "data", "worker")
 _STATE_TEXT = {
     "starting": "starting",
     "warmstart": "warm start: one replica alone",
@@ -26,10 +27,11 @@ _STATE_TEXT = {
 
 @dataclass(frozen=True)
 class ProcessReading:
-    """What this machine says of one role's process; `cpu_share` is 1.0 for one busy core."""
+    """What this machine says of one role's process; `cpu_share` is 1.0 for one busy core. `role` may be unknown."""
 
     cpu_share: float
     memory_bytes: int
+    role: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def view_of(progress: RunProgress, readings: Mapping[str, ProcessReading]) -> Vi
         title=f"{progress.job}: {_STATE_TEXT.get(progress.state, progress.state)}",
         share=min(max(progress.progress, 0.0), 1.0),
         facts=tuple(_facts(progress)),
-        roles=tuple(_role_line(row.role, row.node, row.state, row.detail, readings) for row in progress.roles),
+        roles=tuple(_role_lines(progress, readings)),
         messages=progress.messages[-MESSAGES_SHOWN_MAX:],
     )
 
@@ -78,12 +80,14 @@ def _facts(progress: RunProgress) -> Sequence[tuple[str, str]]:
     return (
         ("pass", _passes(progress)),
         ("loss", "-" if progress.loss is None else f"{progress.loss:.4f}"),
-        (f"{_split(progress)} top-1", _accuracy(progress)),
+        (f"{_split(progress)} top-1", share(progress.top1)),
+        ("best top-1", share(progress.best_top1)),
         ("images/s", count(progress.images_per_s)),
         ("connections/s", count(progress.connections_per_s)),
         ("updates/s", count(progress.updates_per_s)),
         ("staleness p50/p99", _staleness(progress)),
         ("waited for data", share(progress.waiting_share)),
+        ("examples", count(progress.examples)),
         ("trained", duration(progress.train_seconds)),
         ("time left", duration(progress.eta_seconds)),
     )
@@ -98,20 +102,32 @@ def _split(progress: RunProgress) -> str:
     return progress.evaluations[-1].split if progress.evaluations else "test"
 
 
-def _accuracy(progress: RunProgress) -> str:
-    if progress.top1 is None:
-        return "-"
-    return f"{share(progress.top1)} (best {share(progress.best_top1)})"
-
-
 def _staleness(progress: RunProgress) -> str:
     if progress.staleness_p50 is None:
         return "-"
     return f"{progress.staleness_p50}/{progress.staleness_p99}"
 
 
-def _role_line(role: str, node: str, state: str, detail: str, readings: Mapping[str, ProcessReading]) -> RoleLine:
-    reading = readings.get(node)
+def _role_lines(progress: RunProgress, readings: Mapping[str, ProcessReading]) -> list[RoleLine]:
+    """Returns the roles that the coordinator knows of, and the processes that only this machine does."""
+    known = {row.node for row in progress.roles}
+    others = [] if progress.final else [(node, one.role) for node, one in readings.items() if node not in known]
+    rows = [(row.role, row.node, row.state, row.detail) for row in progress.roles]
+    rows += [(role, node, "serving" if role == "controller" else "starting", "") for node, role in others if role]
+    rows.sort(key=lambda row: (_rank(row[0]), _natural(row[1])))
+    return [_role_line(*row, readings.get(row[1])) for row in rows]
+
+
+def _rank(role: str) -> int:
+    return _ROLE_ORDER.index(role) if role in _ROLE_ORDER else len(_ROLE_ORDER)
+
+
+def _natural(node: str) -> list[tuple[int, str]]:
+    """Returns a key that puts worker-2 before worker-10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in node.split("-")]
+
+
+def _role_line(role: str, node: str, state: str, detail: str, reading: ProcessReading | None) -> RoleLine:
     cpu = "-" if reading is None else f"{reading.cpu_share * 100:.0f}%"
     memory = "-" if reading is None else size(reading.memory_bytes)
     return RoleLine(role, node, state, cpu, memory, detail)

@@ -2,6 +2,7 @@
 
 import io
 
+import pytest
 from rich.console import Console
 
 from adamctl.live.display import render
@@ -41,12 +42,14 @@ def test_every_figure_of_the_interface_is_there() -> None:
     assert facts == {
         "pass": "2.50 of 10",
         "loss": "0.1235",
-        "test top-1": "97.12% (best 98.00%)",
+        "test top-1": "97.12%",
+        "best top-1": "98.00%",
         "images/s": "12.3 k",
         "connections/s": "9.30 G",
         "updates/s": "1.20 G",
         "staleness p50/p99": "1/7",
         "waited for data": "1.30%",
+        "examples": "0",
         "trained": "1 min 15 s",
         "time left": "1 h 02 min",
     }
@@ -102,11 +105,31 @@ def test_without_a_terminal_there_are_no_control_codes() -> None:
     assert stream.getvalue().splitlines()[-1] == "a note"
 
 
+def test_processes_that_only_this_machine_knows_of_are_rows_too_in_the_order_of_roles() -> None:
+    others = ("worker-10", "worker-2", "controller")
+    readings = {node: ProcessReading(0.0, 0, node.partition("-")[0]) for node in others}
+    rows = view_of(PROGRESS, readings).roles
+    assert [row.node for row in rows] == ["controller", "worker-1", "worker-2", "worker-10"]
+    assert [row.state for row in rows] == ["serving", "training", "starting", "starting"]
+
+
+def drawn(width: int) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(render(view_of(PROGRESS, {"worker-1": ProcessReading(1.5, 3 << 28)}), width))
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
 def test_the_rich_picture_holds_figures_roles_and_messages() -> None:
-    console = Console(file=io.StringIO(), width=120)
-    console.print(render(view_of(PROGRESS, {})))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    for expected in ("mnist: training", "12.3 k", "97.12% (best 98.00%)", "worker-1", "time left"):
+    text = drawn(120)
+    for expected in ("mnist: training", "12.3 k", "97.12%", "98.00%", "worker-1", "time left", "b", "d"):
+        assert expected in text
+
+
+@pytest.mark.parametrize("width", [50, 60, 80, 120])
+def test_nothing_is_cut_off_in_a_narrow_terminal(width: int) -> None:
+    text = drawn(width)
+    assert "…" not in text and max(map(len, text.splitlines())) <= width
+    for expected in (" 25%", "97.12%", "98.00%", "1 h 02 min", "150%", "768.0 MiB", "pass 2"):
         assert expected in text
 
 
