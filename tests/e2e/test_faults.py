@@ -25,6 +25,18 @@ def kill_a_worker(adamctl: Runner, seed: int) -> None:
     assert json.loads(stdout)["best_test_top1"] >= 0.96
 
 
+def kill_the_only_data_server(adamctl: Runner, seed: int) -> None:
+    command = adamctl.start(
+        "train", DIGITS, "--json", "--passes", "60", "--set", "train.checkpoint_every=1", "--seed", str(seed)
+    )
+    command.wait_until(lambda: list(adamctl.folder.rglob("manifest.json")))
+    command.roles("data")[0].kill()
+    code, stdout, stderr = command.wait()
+    assert code == 0, stderr
+    assert "data-1 ended: killed by SIGKILL; starting it again" in stderr
+    assert json.loads(stdout)["passes"] == 60
+
+
 def kill_the_only_server(adamctl: Runner, seed: int) -> None:
     command = adamctl.start("train", DIGITS, "--passes", "2000", "--seed", str(seed))
     command.wait_until(command.trained)
@@ -51,7 +63,7 @@ def interrupt(adamctl: Runner, seed: int) -> None:
         assert list(adamctl.folder.rglob("manifest.json")), f"no checkpoint\n{stderr}"
 
 
-FAULTS = [kill_a_worker, kill_the_only_server, interrupt]
+FAULTS = [kill_a_worker, kill_the_only_data_server, kill_the_only_server, interrupt]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
