@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from adamctl.live.units import count, duration
+from adamctl.live.units import count, duration, share, size
 
-NODE_COLUMNS = ("role", "node", "address", "incarnation", "up", "last seen", "status")
+NODE_COLUMNS = ("role", "node", "address", "up", "last seen", "status")
 JOB_COLUMNS = ("job", "state", "rule", "coordinator")
 _STANDARD = frozenset({"role", "node", "incarnation", "uptime_s", "ready", "error"})
 _DETAILS_MAX = 5
+_LEFT_OUT_FIRST = ("address", "up", "role", "last seen")
+"""Columns that a narrow terminal does without, in this order."""
+STATUS_WIDTH_MIN = 32
+
+Values = Mapping[str, Any]
 
 
-def node_rows(cluster: dict[str, Any]) -> list[tuple[str, ...]]:
+def node_rows(cluster: Values) -> list[tuple[str, ...]]:
     """Returns one row per node, servers of one role together."""
     rows: list[tuple[str, ...]] = []
     seen = last_seen(cluster)
@@ -23,33 +29,89 @@ def node_rows(cluster: dict[str, Any]) -> list[tuple[str, ...]]:
                 node["role"],
                 node["node"],
                 _shown_address(node["addresses"]),
-                str(node["incarnation"]),
                 duration(status.get("uptime_s")),
                 duration(seen.get(node["node"])),
-                _details(status),
+                details(node["role"], status),
             )
         )
     return rows
 
 
-def job_rows(cluster: dict[str, Any]) -> list[tuple[str, ...]]:
+def job_rows(cluster: Values) -> list[tuple[str, ...]]:
     return [(job["job"], job["state"], job["rule"], job["coordinator"]) for job in cluster["jobs"]]
 
 
-def last_seen(cluster: dict[str, Any]) -> dict[str, float]:
+def last_seen(cluster: Values) -> dict[str, float]:
     """Returns node -> seconds since its last beacon, as far as the controller says."""
     described = cluster["controller"].get("last_seen_s", {})
     return described if isinstance(described, dict) else {}
 
 
-def _shown_address(addresses: list[str]) -> str:
-    reachable = [address.removeprefix("tcp://") for address in addresses if address.startswith("tcp://")]
-    return reachable[0] if reachable else (addresses[0] if addresses else "-")
+def fitting_columns(rows: list[tuple[str, ...]], width: int, gap: int) -> tuple[int, ...]:
+    """Returns the indices of NODE_COLUMNS that fit beside a readable status into `width` characters."""
+    columns = zip(NODE_COLUMNS, *rows, strict=True)
+    widths = {column[0]: max(map(len, column)) + gap for column in columns}
+    widths["status"] = min(widths["status"], STATUS_WIDTH_MIN)
+    for name in _LEFT_OUT_FIRST:
+        if sum(widths.values()) <= width:
+            break
+        del widths[name]
+    return tuple(map(NODE_COLUMNS.index, widths))
 
 
-def _details(status: dict[str, Any]) -> str:
+def details(role: str, status: Values) -> str:
+    """Returns what a node says of itself, in a line; of a role that we do not know, its first few plain values."""
     if "error" in status:
         return f"does not answer: {status['error']}"
+    try:
+        return _DETAILS[role](status) if role in _DETAILS else _any(status)
+    except (KeyError, TypeError):  # another version of the role
+        return _any(status)
+
+
+def _coordinator(status: Values) -> str:
+    parts = [f"{status['job']}: {status['state']}", f"{status['progress'] * 100:.0f}%"]
+    if status["top1"] is not None:
+        parts.append(f"top-1 {share(status['top1'])}")
+    parts.append(f"{count(status['images_per_s'])} images/s")
+    if status["eta_seconds"] is not None:
+        parts.append(f"{duration(status['eta_seconds'])} left")
+    return ", ".join(parts)
+
+
+def _ps(status: Values) -> str:
+    jobs = len(status["jobs"])
+    if not jobs:
+        return f"no job; room for {size(status['bytes_max'])}"
+    rates = f"{count(status['updates_per_s'])} updates/s, {count(status['updates'])} in all"
+    return f"{jobs} job{'s' * (jobs > 1)}, {status['buckets']} buckets, {size(status['bytes'])}, {rates}"
+
+
+def _data(status: Values) -> str:
+    if not status["datasets"]:
+        return "no data set open"
+    names = ", ".join(dict.fromkeys(dataset["source"].rpartition("/")[2] for dataset in status["datasets"]))
+    ready = f", {share(status['reads_ready'] / status['reads'])} ready when asked for" if status["reads"] else ""
+    return f"{names}: {size(status['cache_bytes'])} held, {count(status['reads'])} reads{ready}"
+
+
+def _worker(status: Values) -> str:
+    threads = f"{status['threads']} thread{'s' * (status['threads'] > 1)}"
+    if "job" not in status:
+        return f"{status['state']}, {threads}"
+    done = f"{count(status['batches'])} batches, {count(status['pushes'])} pushes"
+    return f"{status['job']}: {status['state']}, {threads}, {done}"
+
+
+_DETAILS: dict[str, Callable[[Values], str]] = {
+    "coordinator": _coordinator,
+    "ps": _ps,
+    "data": _data,
+    "worker": _worker,
+}
+
+
+def _any(status: Values) -> str:
     parts = []
     for key, value in status.items():
         if key in _STANDARD or isinstance(value, (dict, list)) or value in ("", None):
@@ -57,3 +119,8 @@ def _details(status: dict[str, Any]) -> str:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         parts.append(f"{key} {count(value) if number and abs(value) >= 1000 else value}")
     return ", ".join(parts[:_DETAILS_MAX])
+
+
+def _shown_address(addresses: list[str]) -> str:
+    reachable = [address.removeprefix("tcp://") for address in addresses if address.startswith("tcp://")]
+    return reachable[0] if reachable else (addresses[0] if addresses else "-")

@@ -14,6 +14,9 @@ from adamctl.cli.status import print_cluster
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+GAP = 2
+"""Spaces between columns."""
+
 
 @click.command("top")
 @options.controller_option
@@ -43,25 +46,31 @@ async def _watch(addresses: tuple[str, ...], token: str, interval_s: float, once
             return
         with Live(console=console, auto_refresh=False, screen=True) as live:
             while True:
-                live.update(picture(await reader.read()), refresh=True)
+                live.update(picture(await reader.read(), console.width), refresh=True)
                 await asyncio.sleep(interval_s)
 
 
-def picture(cluster: dict[str, Any]) -> RenderableType:
-    """Returns the tables of a cluster."""
+def picture(cluster: dict[str, Any], width: int) -> RenderableType:
+    """Returns the tables of a cluster for a terminal of `width` columns."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    from adamctl.cli.cluster_table import JOB_COLUMNS, NODE_COLUMNS, job_rows, node_rows
+    from adamctl.cli.cluster_table import JOB_COLUMNS, NODE_COLUMNS, fitting_columns, job_rows, node_rows
 
-    parts: list[RenderableType] = [Text(f"cluster at {cluster['controller']['address']}", style="bold cyan")]
-    for columns, rows in ((NODE_COLUMNS, node_rows(cluster)), (JOB_COLUMNS, job_rows(cluster))):
-        table = Table(box=None, expand=True, padding=(0, 2, 0, 0), header_style="dim")
-        for column in columns:
-            ratio, width = (1, None) if column == "status" else (None, len(column))
-            table.add_column(column, no_wrap=True, overflow="ellipsis", ratio=ratio, min_width=width)
+    nodes, jobs = node_rows(cluster), job_rows(cluster)
+    chosen = fitting_columns(nodes, width, GAP)
+    parts: list[RenderableType] = [Text(f"cluster at {cluster['controller']['address']}", style="bold cyan"), Text()]
+    for columns, rows, missing in (
+        ([NODE_COLUMNS[index] for index in chosen], [[row[index] for index in chosen] for row in nodes], "no nodes"),
+        (list(JOB_COLUMNS), [list(row) for row in jobs], "no jobs"),
+    ):
+        table = Table(box=None, padding=(0, GAP, 0, 0), header_style="dim", pad_edge=False)
+        for column, *cells in zip(columns, *rows, strict=True):
+            whole = None if column == "status" else max(map(len, (column, *cells)))
+            table.add_column(column, no_wrap=True, overflow="ellipsis", min_width=whole)
         for row in rows:
             table.add_row(*row)
-        parts += [table, Text("")]
+        parts += [table if rows else Text(missing, style="dim"), Text()]
+    parts.append(Text("Ctrl-C ends it", style="dim"))
     return Group(*parts)

@@ -166,6 +166,7 @@ class Front:
             await self._client.stop(f"interrupted by {name}", checkpoint=True)
         while len(self._signals) < 2:
             self._progress = await self._client.status()
+            self._reporter.show(self._progress, self._read(self._roles.pids()))
             if self._progress.final:
                 return
             await asyncio.sleep(POLL_S)

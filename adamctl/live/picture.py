@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import tempfile
 from collections.abc import Mapping
@@ -19,6 +20,9 @@ from adamctl.cli import options
 from adamctl.errors import RunFailedError
 from adamctl.live.view import ProcessReading, View, view_of
 from adamctl.roles.coordinator.progress import RunProgress
+
+_FONT_FACE = re.compile(r"@font-face \{\{.*?\}\}\n?", re.DOTALL)
+"""rich's template asks a host elsewhere for a font; the picture does without."""
 
 
 class Photographer:
@@ -44,6 +48,7 @@ class Photographer:
 
 def draw(view: View, title: str, columns: int) -> str:
     """Returns the picture of a view in a terminal of so many columns, as SVG."""
+    from rich._export_format import CONSOLE_SVG_FORMAT
     from rich.console import Console
 
     from adamctl.live.display import render
@@ -52,7 +57,7 @@ def draw(view: View, title: str, columns: int) -> str:
         file=io.StringIO(), record=True, width=columns, force_terminal=True, color_system="truecolor", no_color=False
     )
     console.print(render(view, columns))
-    return console.export_svg(title=title)
+    return console.export_svg(title=title, code_format=_FONT_FACE.sub("", CONSOLE_SVG_FORMAT))
 
 
 @click.command()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from adamctl.cli.cluster_table import NODE_COLUMNS, job_rows, node_rows
+from adamctl.cli.cluster_table import NODE_COLUMNS, details, fitting_columns, job_rows, node_rows
 
 TOKEN = "a secret"
 
@@ -102,8 +102,33 @@ def test_rows_of_nodes_that_answer_and_one_that_does_not() -> None:
     }
     rows = node_rows(cluster)
     assert dict(zip(NODE_COLUMNS, rows[0], strict=True)) == {
-        "role": "ps", "node": "ps-1", "address": "h:1", "incarnation": "3", "up": "1 min 01 s", "last seen": "0.5 s",
+        "role": "ps", "node": "ps-1", "address": "h:1", "up": "1 min 01 s", "last seen": "0.5 s",
         "status": "updates 12.3 k",
     }
-    assert rows[1][4:] == ("-", "-", "does not answer: connection refused")
+    assert rows[1][3:] == ("-", "-", "does not answer: connection refused")
     assert job_rows(cluster) == [("mnist", "running", "sgd", "coordinator-1")]
+
+
+def test_what_each_role_says_of_itself() -> None:
+    coordinator = {
+        "job": "mnist", "state": "training", "progress": 0.138, "top1": 0.98, "images_per_s": 1.38e4, "eta_seconds": 4,
+    }  # fmt: skip
+    assert details("coordinator", coordinator) == "mnist: training, 14%, top-1 98.00%, 13.8 k images/s, 4.0 s left"
+    servers = {"jobs": {"mnist": {}}, "buckets": 12, "bytes": 1 << 20, "updates_per_s": 3e8, "updates": 2e9}
+    assert details("ps", servers) == "1 job, 12 buckets, 1.0 MiB, 300 M updates/s, 2.00 G in all"
+    assert details("ps", {"jobs": {}, "bytes_max": 1 << 30}) == "no job; room for 1.0 GiB"
+    data = {"datasets": [{"source": "/data/mnist"}], "cache_bytes": 2048, "reads": 200, "reads_ready": 199}
+    assert details("data", data) == "mnist: 2.0 KiB held, 200 reads, 99.50% ready when asked for"
+    worker = {"job": "mnist", "state": "training", "threads": 2, "batches": 5110, "pushes": 10}
+    assert details("worker", worker) == "mnist: training, 2 threads, 5.11 k batches, 10 pushes"
+    assert details("worker", {"state": "waiting for a run", "threads": 1}) == "waiting for a run, 1 thread"
+    assert details("mine", {"ready": True, "things": 3}) == "things 3"
+
+
+def test_a_narrow_terminal_does_without_columns() -> None:
+    rows = [("worker", "worker-1", "127.0.0.1:40000", "1 min 20 s", "0.5 s", "x" * 60)]
+    names = {width: [NODE_COLUMNS[index] for index in fitting_columns(rows, width, 2)] for width in (120, 75, 64, 10)}
+    assert names[120] == list(NODE_COLUMNS)
+    assert names[75] == ["role", "node", "up", "last seen", "status"]
+    assert names[64] == ["role", "node", "last seen", "status"]
+    assert names[10] == ["node", "status"]
