@@ -14,9 +14,9 @@ def main() -> None:
         ],
         input_shape=(8, 8, 1),
     )
-    optimizer = adam.Momentum(0.05, schedule=adam.Schedule("one_cycle"))
+    optimizer = adam.SGD(0.1, schedule=adam.Schedule("one_cycle"))
     data = adam.DataConfig(translate=1)  # the digits, each pass moving every image by up to one pixel
-    run = adam.fit(net, data, optimizer=optimizer, name="digits-from-python", passes=20, batch=16, evaluate_every=5)
+    run = adam.fit(net, data, optimizer=optimizer, name="digits-from-python", passes=30, batch=16, evaluate_every=5)
     print(f"test accuracy {run.result['test_top1']:.3f}, run folder {run.folder}")
     for name, values in run.parameters().items():
         print(f"{name:18} {values.shape}")
