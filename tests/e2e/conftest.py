@@ -76,7 +76,8 @@ class Command:
         """Says whether training has begun: the run's metrics hold a line that counts examples."""
         for metrics in self.folder.rglob("metrics.jsonl"):
             for line in metrics.read_text().splitlines():
-                if json.loads(line).get("examples", 0) > 0:
+                record = json.loads(line)
+                if record.get("examples", 0) > 0 or record.get("train_seconds", 0) > 0:
                     return True
         return False
 

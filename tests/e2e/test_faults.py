@@ -14,7 +14,7 @@ DIGITS = EXAMPLES / "digits.toml"
 
 def kill_a_worker(adamctl: Runner, seed: int) -> None:
     command = adamctl.start(
-        "train", DIGITS, "--json", "--workers", "2", "--threads", "1", "--target", "0.96", "--passes", "200",
+        "train", DIGITS, "--json", "--workers", "2", "--threads", "1", "--target", "0.975", "--passes", "400",
         "--set", "train.evaluate_every=1", "--set", "optimizer.schedule.type=constant", "--set", "optimizer.lr=0.02",
         "--seed", str(seed),
     )  # fmt: skip
@@ -22,7 +22,7 @@ def kill_a_worker(adamctl: Runner, seed: int) -> None:
     random.Random(seed).choice(command.roles("worker")).kill()
     code, stdout, stderr = command.wait()
     assert code == 0, stderr
-    assert json.loads(stdout)["best_test_top1"] >= 0.96
+    assert json.loads(stdout)["best_test_top1"] >= 0.975
 
 
 def kill_the_only_data_server(adamctl: Runner, seed: int) -> None:
