@@ -214,9 +214,7 @@ class RoleContext:
         while True:
             sent_s = loop.time()
             try:
-                await membership.beacon(
-                    self.node, self.incarnation, deadline_s=self.common.controller_deadline_s
-                )
+                await membership.beacon(self.node, self.incarnation, deadline_s=self.common.controller_deadline_s)
             except RemoteError as error:
                 if error.code == ErrorCode.STALE_INCARNATION:
                     self.fail(RunFailedError(f"this process is no longer part of the cluster: {error}"))

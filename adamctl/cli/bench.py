@@ -40,9 +40,7 @@ def net(transport: tuple[str, ...], rounds: int, gigabytes: float, as_json: bool
 def print_results(report: dict[str, Any]) -> None:
     """Prints a benchmark's results as a table, its machine below."""
     results = report["results"]
-    columns = [
-        key for key in dict.fromkeys(key for result in results for key in result) if key not in _HIDDEN_COLUMNS
-    ]
+    columns = [key for key in dict.fromkeys(key for result in results for key in result) if key not in _HIDDEN_COLUMNS]
     rows = [[_cell(result.get(column)) for column in columns] for result in results]
     numbers = [index for index, column in enumerate(columns) if isinstance(results[0].get(column), (int, float))]
     click.echo(table(columns, rows, right=numbers))

@@ -20,9 +20,13 @@ def classify(trained: Trained, images: Sequence[Path], data: Sequence[str], top:
     """Returns, per image, `image` and `classes`: the `top` best, each with `class` and `score`.
 
     Raises:
-        ConfigurationError: the model does not take images, or its scaling needs training data that are not there.
-        DamagedDataError: an image is missing or cannot be decoded; the message names it.
+        ConfigurationError: there is no such image, the model does not take images, or its scaling needs training data
+            that are not there.
+        DamagedDataError: an image cannot be decoded; the message names it.
     """
+    for path in images:
+        if not path.is_file():
+            raise ConfigurationError(f"{path}: no such image file")
     shape = trained.experiment.model.input
     if len(shape) != 3 or shape[2] not in (1, 3):
         raise ConfigurationError(f"this model takes examples of shape {list(shape)}; expected images to classify")

@@ -51,9 +51,7 @@ class ClusterReader:
         members = await nodes(self._controller)
         _, entries = await self._controller.read("/jobs/")
         statuses = await asyncio.gather(self._controller_status(), *(self._status(node) for node in members))
-        described = [
-            _described(node, status) for node, status in zip(members, statuses[1:], strict=True)
-        ]
+        described = [_described(node, status) for node, status in zip(members, statuses[1:], strict=True)]
         jobs = [_job(entry.key, entry.value) for entry in entries if entry.key.count("/") == 2]
         return {"controller": {"address": where} | statuses[0], "nodes": described, "jobs": jobs}
 

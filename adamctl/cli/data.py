@@ -23,9 +23,7 @@ _PROGRESS_INTERVAL_S = 2.0
 @options.data_option
 @options.set_option
 @options.json_option
-def inspect(
-    source: str, format_: str | None, data: tuple[str, ...], settings: tuple[str, ...], as_json: bool
-) -> None:
+def inspect(source: str, format_: str | None, data: tuple[str, ...], settings: tuple[str, ...], as_json: bool) -> None:
     """Show what is in SOURCE: an experiment file, a path, or a name such as mnist or digits."""
     from adamctl.roles.data.inspect import inspect as inspect_data
 
@@ -77,9 +75,7 @@ def _print(described: dict[str, Any]) -> None:
 
 @click.command("fetch")
 @click.argument("name")
-@click.option(
-    "--data", metavar="DIR", help="Folder to put it in; by default the first of ADAMCTL_DATA."
-)
+@click.option("--data", metavar="DIR", help="Folder to put it in; by default the first of ADAMCTL_DATA.")
 @click.option("--url", metavar="URL", help="Folder to download from instead of the known places.")
 @options.json_option
 def fetch(name: str, data: str | None, url: str | None, as_json: bool) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import platform
+import re
 from pathlib import Path
 
 LOG_LINES_MAX = 20
 LOG_BYTES_MAX = 64 << 10
+_ERROR = re.compile(r"\S+ ERROR \S+ \S+ (.+)")
+"""A line as `adamctl.roles.process` formats it: time, level, role, node, message."""
 _TRACEBACK = "Traceback (most recent call last):"
 
 
@@ -24,6 +27,12 @@ def last_lines(log: Path, count: int = LOG_LINES_MAX) -> list[str]:
     if tracebacks and tracebacks[-1] < start and len(lines) - tracebacks[-1] < 10 * count:
         start = tracebacks[-1]
     return lines[start:]
+
+
+def last_error(log: Path) -> str:
+    """Returns the message of the last error in a role's log, or nothing."""
+    found = [match[1] for match in map(_ERROR.match, last_lines(log)) if match]
+    return found[-1] if found else ""
 
 
 def first_cause(role: str, node: str, reason: str, log: Path) -> str:

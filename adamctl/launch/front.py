@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from adamctl.errors import AdamctlError, RemoteError, RunFailedError, UnreachableError
-from adamctl.launch.failure import first_cause
+from adamctl.launch.failure import first_cause, last_error
 from adamctl.launch.roles import POLL_S, STOP_GRACE_S, LocalRoles
-from adamctl.launch.supervision import Fail, Note, Restart, Supervision
+from adamctl.launch.supervision import Fail, Note, Restart, Supervision, describe_status
 from adamctl.live.reporter import Reporter
 from adamctl.live.view import ProcessReading
 from adamctl.net.handshake import make_hello
@@ -35,8 +35,8 @@ FAILED_GRACE_S = 2.0
 CONNECT_DEADLINE_S = 10.0
 LEAVE_DEADLINE_S = 1.0
 """How long a role may take to answer that it will leave; one that is well answers at once."""
-_CLEAR_BY_THEMSELVES = frozenset({2, 5})
-"""Exit codes whose message needs no log beside it: wrong configuration, damaged data."""
+_CLEAR_BY_THEMSELVES = frozenset({2, 3, 5})
+"""Exit codes whose message needs no log beside it: wrong configuration, somebody out of reach, damaged data."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,12 @@ class Front:
         token: str = "",
         read: Callable[[Mapping[str, int]], Mapping[str, ProcessReading]] = lambda pids: {},
         on_serving: Callable[[str, Sequence[str]], None] = lambda node, addresses: None,
+        controllers: Sequence[str] = (),
     ) -> None:
-        """`coordinator` is its node; `read` gives readings of processes; `on_serving` hears of roles' addresses."""
+        """`coordinator` is its node; `read` gives readings of processes; `on_serving` hears of roles' addresses.
+
+        `controllers` are those of a cluster that is there already, without which no role starts.
+        """
         self._roles = roles
         self._supervision = supervision
         self._coordinator = coordinator
@@ -85,6 +89,7 @@ class Front:
         self._token = token
         self._read = read
         self._on_serving = on_serving
+        self._controllers = controllers
         self._serving: asyncio.Future[tuple[str, ...]] | None = None
         self._client: CoordinatorClient | None = None
         self._progress: RunProgress | None = None
@@ -136,9 +141,14 @@ class Front:
         return Outcome(self._progress, ending.exit_code, message)
 
     def _cause(self, ending: _Ending) -> str:
+        log = self._roles.log(ending.node)
         if ending.exit_code in _CLEAR_BY_THEMSELVES:
-            return f"{ending.node}: {ending.reason}"
-        return first_cause(self._roles.role(ending.node), ending.node, ending.reason, self._roles.log(ending.node))
+            end = self._roles.ends.get(ending.node)
+            only_a_status = end is not None and ending.reason == describe_status(end.status)
+            reason = last_error(log) if only_a_status else ending.reason
+            if reason:
+                return f"{ending.node}: {reason}"
+        return first_cause(self._roles.role(ending.node), ending.node, ending.reason, log)
 
     # --- signals ----------------------------------------------------------------------------------------------------
 
@@ -196,7 +206,8 @@ class Front:
             if waiting and now_s >= note_s:
                 note_s = now_s + WAIT_NOTE_INTERVAL_S
                 since = f"since {now_s - started_s:.0f} s; logs in {self._roles.log(waiting[0]).parent}"
-                self._reporter.note(f"waiting for {', '.join(waiting)} to start, {since}")
+                needed = f", with the controller at {', '.join(self._controllers)}" if self._controllers else ""
+                self._reporter.note(f"waiting for {', '.join(waiting)} to start{needed}, {since}")
             if waiting and now_s - started_s > START_DEADLINE_S and self._client is None:
                 raise UnreachableError(f"{', '.join(waiting)} did not start within {START_DEADLINE_S:.0f} s")
             await asyncio.sleep(POLL_S)
@@ -235,10 +246,10 @@ class Front:
         assert self._serving is not None
         addresses = await self._serving
         hello = make_hello("front", f"front-{self._coordinator}", 0, self._token)
-        self._client = await CoordinatorClient.connect(
-            self._transport, _nearest(addresses), hello, deadline_s=CONNECT_DEADLINE_S
-        )
         try:
+            self._client = await CoordinatorClient.connect(
+                self._transport, _nearest(addresses), hello, deadline_s=CONNECT_DEADLINE_S
+            )
             while True:
                 self._progress = await self._client.status()
                 self._reporter.show(self._progress, self._read(self._roles.pids()))
@@ -273,4 +284,3 @@ class Front:
 def _nearest(addresses: Sequence[str]) -> tuple[str, ...]:
     """Returns Unix sockets first: the coordinator is on this machine."""
     return tuple(sorted(addresses, key=lambda address: not address.startswith("unix:")))
-

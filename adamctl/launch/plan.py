@@ -39,9 +39,7 @@ def local_roles(
         RoleCommand("worker", f"worker-{number}", ("--threads", str(threads), *member))
         for number in range(1, cluster.workers + 1)
     ]
-    commands += [
-        RoleCommand("ps", f"ps-{number}", (*apply_threads, *member)) for number in range(1, cluster.ps + 1)
-    ]
+    commands += [RoleCommand("ps", f"ps-{number}", (*apply_threads, *member)) for number in range(1, cluster.ps + 1)]
     commands += [RoleCommand("data", f"data-{number}", member) for number in range(1, cluster.data + 1)]
     return tuple(commands)
 

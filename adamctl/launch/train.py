@@ -101,6 +101,7 @@ def _front(
         options.token,
         _reader(roles_of) if options.readings else lambda pids: {},
         on_serving,
+        options.join,
     )
 
 

@@ -102,7 +102,11 @@ def test_rows_of_nodes_that_answer_and_one_that_does_not() -> None:
     }
     rows = node_rows(cluster)
     assert dict(zip(NODE_COLUMNS, rows[0], strict=True)) == {
-        "role": "ps", "node": "ps-1", "address": "h:1", "up": "1 min 01 s", "last seen": "0.5 s",
+        "role": "ps",
+        "node": "ps-1",
+        "address": "h:1",
+        "up": "1 min 01 s",
+        "last seen": "0.5 s",
         "status": "updates 12.3 k",
     }
     assert rows[1][3:] == ("-", "-", "does not answer: connection refused")

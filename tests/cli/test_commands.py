@@ -76,7 +76,10 @@ def test_logs_of_a_run(tmp_path: Path) -> None:
     (folder / "logs" / "worker-1.log").write_text("three\nunfinished")
     text = invoke("logs", "small", "--run-dir", str(tmp_path)).stdout
     assert text.splitlines() == [
-        "ps-1     | one", "ps-1     | two", "worker-1 | three", "worker-1 | unfinished",
+        "ps-1     | one",
+        "ps-1     | two",
+        "worker-1 | three",
+        "worker-1 | unfinished",
     ]
     assert invoke("logs", str(folder), "--role", "worker").stdout.startswith("worker-1 | three")
     result = CliRunner().invoke(application, ["logs", str(folder), "--role", "data"])

@@ -115,3 +115,8 @@ def test_a_run_without_a_checkpoint(run: Path) -> None:
     error = invoke("eval", str(run)).exception
     assert isinstance(error, ConfigurationError)
     assert "no finished checkpoint" in str(error)
+
+
+def test_predict_of_a_picture_that_is_not_there(run: Path, tmp_path: Path) -> None:
+    error = invoke("predict", str(run), str(tmp_path / "none.png")).exception
+    assert isinstance(error, ConfigurationError) and "none.png: no such image file" in str(error)

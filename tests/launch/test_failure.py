@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from adamctl.launch.failure import first_cause, last_lines
+from adamctl.launch.failure import first_cause, last_error, last_lines
 
 
 def test_the_end_of_the_log(tmp_path: Path) -> None:
@@ -31,3 +31,12 @@ def test_role_host_reason_and_log(tmp_path: Path) -> None:
 
 def test_no_log(tmp_path: Path) -> None:
     assert "its log is empty" in first_cause("ps", "ps-1", "exit status 1", tmp_path / "none.log")
+
+
+def test_the_last_error_of_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "coordinator.log"
+    stamp = "2026-05-01T12:00:00.123+02:00"
+    lines = ("ERROR ps ps-1 first", "ERROR ps ps-1 last", "INFO ps ps-1 x")
+    log.write_text("".join(f"{stamp} {line}\n" for line in lines))
+    assert last_error(log) == "last"
+    assert last_error(tmp_path / "none.log") == ""

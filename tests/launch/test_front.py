@@ -193,6 +193,16 @@ async def test_so_does_any_other_role_the_run_needs_with_its_last_words(folder: 
     assert f"{node} was told to end" in outcome.message
 
 
+async def test_a_coordinator_that_ends_with_a_clear_code_is_quoted(folder: Path) -> None:
+    async with running(folder, coordinator="deaf") as run:
+        await run.until(lambda: "coordinator" not in run.supervision.waiting_for)
+        log = run.roles.log("coordinator")
+        log.write_text("2026-05-01T12:00:00.123+02:00 ERROR coordinator coordinator nothing to resume from\n")
+        run.tell("coordinator.exit", "2")
+        outcome = await run.outcome()
+    assert (outcome.exit_code, outcome.message) == (2, "coordinator: nothing to resume from")
+
+
 async def test_a_role_that_refuses_to_start_is_not_started_again(folder: Path) -> None:
     async with running(folder, worker_2="refuse") as run:
         outcome = await run.outcome()

@@ -23,7 +23,14 @@ def option(command: RoleCommand, name: str) -> str:
 def test_as_many_of_each_role_as_the_experiment_says() -> None:
     names = list(commands(ClusterConfig(workers=2, ps=3, data=1)))
     assert sorted(names) == [
-        "controller", "coordinator", "data-1", "ps-1", "ps-2", "ps-3", "worker-1", "worker-2",
+        "controller",
+        "coordinator",
+        "data-1",
+        "ps-1",
+        "ps-2",
+        "ps-3",
+        "worker-1",
+        "worker-2",
     ]
     assert names[0] == "controller"
 

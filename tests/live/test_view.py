@@ -64,7 +64,11 @@ def test_a_row_per_role_with_what_this_machine_says_of_it() -> None:
     view = view_of(PROGRESS, {"worker-1": ProcessReading(cpu_share=1.98, memory_bytes=300 << 20)})
     line = view.roles[0]
     assert (line.role, line.state, line.cpu, line.memory, line.detail) == (
-        "worker", "training", "198%", "300.0 MiB", "pass 2",
+        "worker",
+        "training",
+        "198%",
+        "300.0 MiB",
+        "pass 2",
     )
     assert view_of(PROGRESS, {}).roles[0].cpu == "-"
 
@@ -141,7 +145,12 @@ def test_the_closing_summary() -> None:
 
 def test_units() -> None:
     assert [count(v) for v in (0, 999, 1234, 45_600, 2.5e6, 7e12)] == [
-        "0", "999", "1.23 k", "45.6 k", "2.50 M", "7.00 T",
+        "0",
+        "999",
+        "1.23 k",
+        "45.6 k",
+        "2.50 M",
+        "7.00 T",
     ]
     assert [size(v) for v in (5, 2048, 3 << 20)] == ["5 B", "2.0 KiB", "3.0 MiB"]
     assert [duration(v) for v in (None, 4.25, 119.6, 7500)] == ["-", "4.2 s", "2 min 00 s", "2 h 05 min"]

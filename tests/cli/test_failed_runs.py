@@ -1,0 +1,104 @@
+"""`train` with something wrong that only its roles find: one clear message, last, and its exit code."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.test_errors import adamctl
+
+EXPERIMENT = """\
+name = "small"
+[data]
+format = "idx"
+source = "small"
+[model]
+input = [4, 4, 1]
+[[model.layers]]
+type = "softmax"
+units = 2
+[train]
+passes = 1
+[cluster]
+threads = 1
+"""
+EXAMPLES = 64
+
+
+def write_idx(path: Path, values: np.ndarray) -> None:
+    path.write_bytes(struct.pack(f">HBB{values.ndim}I", 0, 8, values.ndim, *values.shape) + values.tobytes())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An experiment and its data: pictures that are black or white."""
+    (tmp_path / "exp.toml").write_text(EXPERIMENT)
+    (tmp_path / "small").mkdir()
+    labels = (np.arange(EXAMPLES) % 2).astype(np.uint8)
+    pictures = np.broadcast_to(labels[:, None, None] * np.uint8(255), (EXAMPLES, 4, 4))
+    for name in ("train", "t10k"):
+        write_idx(tmp_path / "small" / f"{name}-images-idx3-ubyte", pictures)
+        write_idx(tmp_path / "small" / f"{name}-labels-idx1-ubyte", labels)
+    return tmp_path
+
+
+def train(folder: Path, *arguments: str, code: int) -> str:
+    """Returns the last message of a run that ends with `code`."""
+    result = adamctl("train", "exp.toml", "--data", ".", *arguments, cwd=folder)
+    assert result.returncode == code, result.stderr
+    assert result.stdout == "" and "Traceback" not in result.stderr
+    return result.stderr.rpartition("adamctl: error: ")[2]
+
+
+def test_data_that_are_missing(folder: Path) -> None:
+    message = train(folder, "--set", 'data.source="mnist"', code=2)
+    assert "the data set 'mnist' was not found" in message and "adamctl data fetch mnist --data" in message
+
+
+def test_data_that_are_cut_short(folder: Path) -> None:
+    file = folder / "small" / "train-images-idx3-ubyte"
+    file.write_bytes(file.read_bytes()[:500])
+    message = train(folder, code=5)
+    assert str(file) in message and "the file is cut short" in message
+
+
+def test_nothing_to_resume_from(folder: Path) -> None:
+    assert "--resume nowhere: expected a checkpoint" in train(folder, "--resume", "nowhere", code=2)
+
+
+def test_checkpoints_of_another_model_and_damaged_ones(folder: Path) -> None:
+    assert adamctl("train", "exp.toml", "--data", ".", cwd=folder).returncode == 0
+    run = folder / "runs" / "small" / "001"
+    other = EXPERIMENT.replace("[[model.layers]]", '[[model.layers]]\ntype = "dense"\nunits = 3\n[[model.layers]]', 1)
+    (folder / "exp.toml").write_text(other)
+    message = train(folder, "--resume", str(run), code=2)
+    assert "expected a checkpoint of this model" in message and "softmax1.weight" in message
+    (folder / "exp.toml").write_text(EXPERIMENT)
+    (manifest,) = run.glob("checkpoints/*/manifest.json")
+    shards = manifest.parent / json.loads(manifest.read_text())["files"][0]["name"]
+    whole = shards.read_bytes()
+    shards.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+    assert shards.name in train(folder, "--resume", str(run), code=5)
+    result = adamctl("eval", str(run), "--data", ".", cwd=folder)
+    assert result.returncode == 5 and shards.name in result.stderr
+
+
+def test_a_run_folder_that_cannot_be_made(folder: Path) -> None:
+    (folder / "file").touch()
+    assert "choose another --run-dir" in train(folder, "--run-dir", "file", code=2)
+
+
+@pytest.mark.slow  # it waits for the controller as long as a role does
+def test_a_cluster_that_is_not_there(folder: Path) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        result = adamctl("train", "exp.toml", "--join", address, cwd=folder)
+    assert result.returncode == 3
+    assert f"with the controller at tcp://{address}" in result.stderr
+    assert f"the controller at tcp://{address} did not answer" in result.stderr.splitlines()[-1]
