@@ -114,7 +114,8 @@ def train(arguments: argparse.Namespace, seed: int, data: dict[str, Any]) -> dic
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--data", type=Path, required=True, help="folder with the four IDX files")
-    parser.add_argument("--seeds", type=int, default=3, help="how many runs, seeds 0, 1, ...")
+    parser.add_argument("--seeds", type=int, default=3, help="how many runs, one seed after another")
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--passes", type=float, default=2.0)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--lr", type=float, default=0.1, help="peak of the one-cycle schedule")
@@ -124,7 +125,7 @@ def main() -> int:
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     data = {part: load(arguments.data, part) for part in ("train", "t10k")}
-    for seed in range(arguments.seeds):
+    for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
         result = train(arguments, seed, data)
         if arguments.json:
             print(json.dumps(result), flush=True)
