@@ -46,7 +46,8 @@ def peer(python: str, data: str, seed: int) -> dict[str, Any]:
 
 def seconds(result: dict[str, Any]) -> float:
     """Returns the training seconds to the target, infinity if it was not reached."""
-    return float(result["time_to"].get(TARGET, float("inf")))
+    reached = result["time_to"].get(TARGET)
+    return float("inf") if reached is None else float(reached)
 
 
 def main() -> None:
