@@ -151,7 +151,7 @@ def progress_line(progress: RunProgress) -> str:
 def evaluation_line(job: str, result: EvaluationResult) -> str:
     """Returns one plain line about an evaluation."""
     where = f"pass {result.passes:.2f}, {duration(result.train_seconds)} of training"
-    return f"{job}: {result.split} top-1 {share(result.top1)}, loss {result.loss:.4f} ({where})"
+    return f"{job}: {result.split} top-1 {share(result.top1)}, loss {_loss(result.loss)} ({where})"
 
 
 def closing_lines(progress: RunProgress, folder: str, commands: Sequence[str]) -> list[str]:
@@ -165,3 +165,7 @@ def closing_lines(progress: RunProgress, folder: str, commands: Sequence[str]) -
     lines.append(f"  {'run folder':<14} {folder}")
     lines.extend(f"  {'next' if index == 0 else '':<14} {command}" for index, command in enumerate(commands))
     return lines
+
+
+def _loss(loss: float | None) -> str:
+    return "not finite" if loss is None else f"{loss:.4f}"

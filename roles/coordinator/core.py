@@ -15,6 +15,7 @@ request is answered in the very step that brings work for it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isfinite
 from typing import Any
 
 from adamctl.roles.coordinator import core_events as events
@@ -37,6 +38,7 @@ class RunCore(RunState):
     def __init__(self, plan: RunPlan, now_s: float) -> None:
         super().__init__(plan, now_s)
         self._instructions: list[Instruction] = []
+        self._diverged = False
 
     # --- events -----------------------------------------------------------------------------------------------------
 
@@ -130,6 +132,9 @@ class RunCore(RunState):
     def _take_reports(self, key: WorkerKey, request: NextTaskRequest) -> None:
         self.tally.add_request(request)
         for report in request.reports:
+            if not isfinite(report.loss_sum) and not self._diverged:
+                self._diverged = True
+                self._say("the loss is not finite any more: the run has diverged; a lower optimizer.lr may help")
             before = self.tally.examples
             if self.work.report(key, report, self.now_s):
                 self._trained_since_evaluation = True

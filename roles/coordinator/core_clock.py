@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from adamctl.roles.coordinator.core_events import RunSnapshot
+from adamctl.roles.coordinator.progress import mean_loss
 from adamctl.wire.messages import NextTaskRequest, TaskReport
 
 RECENT_REPORTS = 32
@@ -78,9 +79,8 @@ class Tally:
 
     @property
     def recent_loss(self) -> float | None:
-        """Mean loss over the last reports, None before the first."""
-        examples = sum(count for count, _ in self._recent)
-        return sum(loss for _, loss in self._recent) / examples if examples else None
+        """Mean loss over the last reports, None before the first and where it is not finite."""
+        return mean_loss(sum(loss for _, loss in self._recent), sum(count for count, _ in self._recent))
 
     @property
     def waiting_share(self) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import ceil
 
 from adamctl.roles.coordinator.core_work import WorkerKey
-from adamctl.roles.coordinator.progress import EvaluationResult
+from adamctl.roles.coordinator.progress import EvaluationResult, mean_loss
 from adamctl.wire.messages import EvaluateTask, TaskReport
 
 EVALUATION_RANGE_EXAMPLES = 1000
@@ -42,7 +42,7 @@ class Evaluation:
             train_seconds=self.train_seconds,
             split=split,
             top1=self.correct / self.examples,
-            loss=self.loss_sum / self.examples,
+            loss=mean_loss(self.loss_sum, self.examples),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -10,15 +11,23 @@ State: TypeAlias = Literal["starting", "warmstart", "training", "evaluating", "f
 FINAL_STATES: frozenset[str] = frozenset({"ended", "failed", "stopped"})
 
 
+def mean_loss(loss_sum: float, examples: int) -> float | None:
+    """Returns the mean, None where there is none or it is not finite (JSON has no word for that)."""
+    return loss_sum / examples if examples and isfinite(loss_sum) else None
+
+
 class EvaluationResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at a held-out split. `passes` (in JSON: `pass`): passes handed out by then, for example 0.25."""
+    """One look at a held-out split. `passes` (in JSON: `pass`): passes handed out by then, for example 0.25.
+
+    `loss` is the mean over the split, None where it is not finite: the run has diverged.
+    """
 
     passes: float = msgspec.field(name="pass")
     progress: float
     train_seconds: float
     split: str
     top1: float
-    loss: float
+    loss: float | None
 
 
 class RoleRow(msgspec.Struct, frozen=True, kw_only=True):
