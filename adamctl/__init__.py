@@ -1,8 +1,8 @@
 """Train deep networks on ordinary CPU machines: Project Adam (OSDI 2014) and DistBelief (NIPS 2012) as one program.
 
-    import adamctl as adam
-    net = adam.Sequential([adam.Dense(128, activation="relu"), adam.Softmax(10)], input_shape=(8, 8, 1))
-    run = adam.fit(net, "digits", optimizer=adam.Momentum(0.05), passes=20)
+import adamctl as adam
+net = adam.Sequential([adam.Dense(128, activation="relu"), adam.Softmax(10)], input_shape=(8, 8, 1))
+run = adam.fit(net, "digits", optimizer=adam.Momentum(0.05), passes=20)
 """
 
 from __future__ import annotations

@@ -240,4 +240,3 @@ def _source(data: DataConfig, file: Path) -> str:
     written = Path(data.source).expanduser()
     beside = file.absolute().parent / written
     return str(beside.resolve() if beside.exists() else written.absolute())
-

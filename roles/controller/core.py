@@ -55,6 +55,7 @@ NODES_PREFIX = "/nodes/"
 NAMES_BYTES_MAX = 32 << 10
 """Of key names in one reply's typed header, which may be 64 KiB."""
 
+
 @dataclass(frozen=True)
 class ControllerConfig:
     """Limits and times. A beacon comes every `beacon_interval_s`; a node silent for `lost_after_s` loses its key."""
@@ -87,9 +88,7 @@ class ControllerCore:
 
     def __init__(self, config: ControllerConfig | None = None) -> None:
         self.config = config or ControllerConfig()
-        self.state = KeyState(
-            history_keys_max=self.config.history_keys_max, sessions_max=self.config.sessions_max
-        )
+        self.state = KeyState(history_keys_max=self.config.history_keys_max, sessions_max=self.config.sessions_max)
         self._nodes: dict[str, _Node] = {}
         self._watchers: dict[int, _Watcher] = {}  # by token
         self._ticked_s = 0.0

@@ -183,5 +183,3 @@ def _decode(entry: ConfigEntry, kind: type[RecordT]) -> RecordT:
             f"the configuration's {entry.key} is not a {kind.__name__}: {error}; it was written by another version "
             "of adamctl or by hand; delete or rewrite it"
         ) from error
-
-

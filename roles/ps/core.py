@@ -372,9 +372,7 @@ def _finish_pull(pull: Pull) -> AnswerPull:
     for part in pull.parts:
         assert part is not None
         if not part.code:
-            part = PulledPart(
-                part.shard, 0, part.epoch, part.version, part.pushes, part.sequence, offset, part.size
-            )
+            part = PulledPart(part.shard, 0, part.epoch, part.version, part.pushes, part.sequence, offset, part.size)
             offset += part.size * ELEMENT_BYTES
         parts.append(part)
     values = [values for values in pull.values if values is not None]

@@ -146,9 +146,7 @@ async def read_routing(store: ReadableStore, job: str, layout: ParameterLayout |
     missing = [bucket.index for bucket in layout.buckets if bucket_key(job, bucket.index) not in values]
     if missing:
         raise RemoteError(ErrorCode.NOT_READY, f"job {job!r}: {len(missing)} of its buckets are not placed yet")
-    buckets = {
-        bucket.index: decode(values[bucket_key(job, bucket.index)], BucketRecord) for bucket in layout.buckets
-    }
+    buckets = {bucket.index: decode(values[bucket_key(job, bucket.index)], BucketRecord) for bucket in layout.buckets}
     return make_routing(job, record, layout, buckets)
 
 

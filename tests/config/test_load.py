@@ -84,10 +84,10 @@ def test_a_good_file(tmp_path: Path) -> None:
         ('name = "small"', "", "exp.toml: name: missing; an experiment needs name = text in quotes."),
         ('name = "small"', "name = = 1", "exp.toml:1: not valid TOML"),
         ('"idx"', '"digits"', "exp.toml:3: data.format: found"),
-        ('source = "mnist"\n', "", "data.source: format = \"idx\" needs a path"),
+        ('source = "mnist"\n', "", 'data.source: format = "idx" needs a path'),
         ("workers = 2", "replication = 2", "exp.toml:21: cluster.replication: found 2 copies on 1 servers"),
         ("workers = 2", "ps = 2\nreplication = 2", "found 2; only 1 is available in this version"),
-        ("workers = 2", "threads = \"auot\"", 'expected a whole number or "auto". Did you mean "auto"?'),
+        ("workers = 2", 'threads = "auot"', 'expected a whole number or "auto". Did you mean "auto"?'),
         ("batch = 32", 'evaluate_on = "validation"', "data.validation is 0; set data.validation"),
         ('"mnist"', '"mnist"\ntranslate = -1', "data.translate: found -1; expected a whole number, at least 0."),
         ('"mnist"', '"mnist"\ntranslate = 14', "data.translate: found 14; expected less than half of the images'"),
@@ -132,7 +132,10 @@ def test_precedence_flag_environment_file_default(tmp_path: Path) -> None:
     assert loaded.experiment.train.batch == 64
     kinds = {key: loaded.origins[key].kind for key in ("optimizer.lr", "train.batch", "train.passes", "train.n_push")}
     assert kinds == {
-        "optimizer.lr": "flag", "train.batch": "environment", "train.passes": "file", "train.n_push": "default",
+        "optimizer.lr": "flag",
+        "train.batch": "environment",
+        "train.passes": "file",
+        "train.n_push": "default",
     }
     assert loaded.origins["train.passes"].place.endswith("exp.toml:18")
 

@@ -5,8 +5,13 @@ import pytest
 from adamctl.launch.supervision import Fail, Note, Restart, RoleEnd, Supervision, describe_status
 
 ROLES = {
-    "controller": "controller", "ps-1": "ps", "coordinator": "coordinator", "worker-1": "worker", "worker-2": "worker",
-    "data-1": "data", "data-2": "data",
+    "controller": "controller",
+    "ps-1": "ps",
+    "coordinator": "coordinator",
+    "worker-1": "worker",
+    "worker-2": "worker",
+    "data-1": "data",
+    "data-2": "data",
 }
 
 
@@ -127,5 +132,8 @@ def test_after_the_end_every_role_may_go() -> None:
 
 def test_statuses_in_words() -> None:
     assert [describe_status(status) for status in (0, 3, -9, -15)] == [
-        "exit status 0", "exit status 3", "killed by SIGKILL", "killed by SIGTERM",
+        "exit status 0",
+        "exit status 3",
+        "killed by SIGKILL",
+        "killed by SIGTERM",
     ]
