@@ -325,7 +325,7 @@ async def test_a_run_without_any_data_server_fails_after_a_while(
         await w.cluster.kill("data-0")
         await w.cluster.kill("data-1")
         assert "data server data-" in await worker.work()
-        with pytest.raises(RunFailedError, match="data server data-[01] is gone, and it was the last one"):
+        with pytest.raises(RunFailedError, match=r"data server data-[01] is gone, and it was the last one"):
             await w.ended()
 
 
