@@ -253,7 +253,7 @@ class Coordinator:
         self._fail(
             RunFailedError(
                 f"parameter server {record.node} ({', '.join(record.addresses)}) is gone: {cause}. Its part of the "
-                "model is lost; go on from the last checkpoint with --resume auto"
+                "model is lost; go on from the last checkpoint with --resume and this run's folder"
             )
         )
 

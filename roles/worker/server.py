@@ -31,6 +31,8 @@ from adamctl.wire.constants import ErrorCode
 
 ATTACH_DEADLINE_S = 60.0
 RETRY_S = 0.5
+ENDS_WITHIN_S = 10.0
+REJOINS_MAX = 5
 TRY_LATER = frozenset({ErrorCode.OVER_QUOTA, ErrorCode.NOT_READY, ErrorCode.SHUTTING_DOWN})
 
 
@@ -71,7 +73,7 @@ async def run(context: RoleContext) -> None:
 
 
 async def _serve_runs(process: WorkerProcess, stop: asyncio.Task[bool], compiled: asyncio.Future[Any]) -> None:
-    context = process.context
+    context, rejoins = process.context, 0
     while not context.stopping.is_set():
         joining = asyncio.create_task(_find_run(process))
         await asyncio.wait({stop, joining}, return_when=asyncio.FIRST_COMPLETED)
@@ -84,11 +86,16 @@ async def _serve_runs(process: WorkerProcess, stop: asyncio.Task[bool], compiled
             reason = await _train(process, job, coordinator, joined)
             context.log.info("run %s: %s", job, reason or "ended")
             process.jobs_done.add(job)
+            rejoins = 0
         except (UnreachableError, RemoteError) as failure:
-            if not await _run_is_over(context, job):
+            if await _ends_soon(context, job):
+                context.log.info("run %s is over: %s", job, failure)
+                process.jobs_done.add(job)
+                continue
+            rejoins += 1
+            if rejoins > REJOINS_MAX:
                 raise
-            context.log.info("run %s is over: %s", job, failure)
-            process.jobs_done.add(job)
+            context.log.warning("run %s: %s; joining it again", job, failure)
         finally:
             process.session = None
             await coordinator.close()
@@ -179,6 +186,7 @@ async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClien
         )
         process.session = SessionRunner(
             Session(
+                job,
                 context.node,
                 context.incarnation,
                 experiment,
@@ -220,10 +228,19 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-async def _run_is_over(context: RoleContext, job: str) -> bool:
-    """Says whether the configuration service knows that a run has ended (its coordinator may be gone already)."""
-    found = await read_record(_store(context), job_key(job), JobRecord)
-    return found is None or found[0].state == "ended"
+async def _ends_soon(context: RoleContext, job: str) -> bool:
+    """Says whether a run has ended, or does within a few seconds: a worker often sees the cause before its coordinator.
+
+    The configuration service is asked; the coordinator may be gone already.
+    """
+    for _ in range(round(ENDS_WITHIN_S / RETRY_S)):
+        found = await read_record(_store(context), job_key(job), JobRecord)
+        if found is None or found[0].state == "ended":
+            return True
+        if context.stopping.is_set():
+            return True
+        await asyncio.sleep(RETRY_S)
+    return False
 
 
 def _store(context: RoleContext) -> ConfigurationStore:

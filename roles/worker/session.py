@@ -35,6 +35,7 @@ RANGES_MIN = 3  # one being computed, one read, one asked for
 class Session:
     """What a session works with; `node` and `incarnation` are this worker's."""
 
+    job: str
     node: str
     incarnation: int
     experiment: Experiment
@@ -269,7 +270,7 @@ class SessionRunner:
         busy_s = self.compute_s + self.wait_s
         return {
             "state": "training" if self._ledger.training else "evaluating" if len(self._ledger) else "waiting",
-            "job": self._session.experiment.name,
+            "job": self._session.job,
             "threads": self._session.threads,
             "batches": self.batches_done,
             "pushes": self._downpour.pushes,
