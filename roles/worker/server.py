@@ -91,15 +91,15 @@ async def _serve_runs(process: WorkerProcess, stop: asyncio.Task[bool], compiled
             if await _ends_soon(context, job):
                 context.log.info("run %s is over: %s", job, failure)
                 process.jobs_done.add(job)
-                continue
-            rejoins += 1
-            if rejoins > REJOINS_MAX:
+            elif rejoins < REJOINS_MAX:
+                rejoins += 1
+                context.log.warning("run %s: %s; joining it again", job, failure)
+            else:
                 raise
-            context.log.warning("run %s: %s; joining it again", job, failure)
         finally:
             process.session = None
             await coordinator.close()
-        if context.options.get("once"):
+        if context.options.get("once") and job in process.jobs_done:
             return
 
 
