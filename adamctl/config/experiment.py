@@ -82,6 +82,7 @@ class TrainConfig(_Section, frozen=True):
             adaptive rules.
         protocol: how dense layers are pushed: `auto` chooses what moves fewer bytes.
         warmstart_steps: steps that one replica does alone before the others join (DistBelief 4.1).
+        warmstart_from: a checkpoint, or a run folder, whose parameters the run starts from instead of fresh ones.
         pass_fraction: with nothing left to hand out, a pass ends when this share of its examples is done (Adam 3.2.5).
         range_batches: batches in one range handed to a worker.
         evaluate_every: passes between evaluations, 0.25 for every quarter pass.
@@ -98,6 +99,7 @@ class TrainConfig(_Section, frozen=True):
     local_lr: float | None = None
     protocol: Literal["auto", "gradient", "factors"] = "auto"
     warmstart_steps: int = 0
+    warmstart_from: str = ""
     pass_fraction: float = 0.75
     range_batches: int = 8
     evaluate_every: float = 1.0

@@ -65,8 +65,8 @@ class CheckpointWriter:
         return folder
 
 
-def check_resumable(found: Manifest, folder: Path, experiment: Experiment, layout: ParameterLayout) -> None:
-    """Raises ConfigurationError if an experiment cannot go on from a checkpoint, naming what differs."""
+def check_model(found: Manifest, folder: Path, layout: ParameterLayout) -> None:
+    """Raises ConfigurationError if a checkpoint is not of this model, naming the tensors that differ."""
     ours = tuple(ManifestTensor.of(tensor) for tensor in layout.tensors)
     if found.tensors != ours:
         differing = sorted(
@@ -74,8 +74,13 @@ def check_resumable(found: Manifest, folder: Path, experiment: Experiment, layou
         )
         raise ConfigurationError(
             f"{folder}: expected a checkpoint of this model, found one that differs in {', '.join(differing[:4])}; "
-            "resume with the model it was made with, or start anew with --resume none"
+            "go on with the model it was made with, or start anew without it"
         )
+
+
+def check_resumable(found: Manifest, folder: Path, experiment: Experiment, layout: ParameterLayout) -> None:
+    """Raises ConfigurationError if an experiment cannot go on from a checkpoint, naming what differs."""
+    check_model(found, folder, layout)
     if found.seed != experiment.seed:
         raise ConfigurationError(
             f"{folder}: it was made with seed {found.seed}, which decides the order of the examples; found seed = "

@@ -193,6 +193,19 @@ def find_latest(run_folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
+def find_checkpoint(path: str, key: str) -> Path:
+    """Returns the checkpoint that a path means: itself, or the newest of a run folder or folder of checkpoints.
+
+    Raises:
+        ConfigurationError: there is no finished one; the message begins with `key`, where the path was given.
+    """
+    folder = Path(path).expanduser()
+    found = folder if (folder / MANIFEST_NAME).is_file() else find_latest(folder)
+    if found is None:
+        raise ConfigurationError(f"{key} {path}: expected a checkpoint or a run folder with one; found none")
+    return found
+
+
 def find_resume(resume: str, run_folder: Path) -> Path | None:
     """Returns the checkpoint that `--resume` means, or None for a fresh start.
 
@@ -205,11 +218,7 @@ def find_resume(resume: str, run_folder: Path) -> Path | None:
     if resume == "none":
         return None
     if resume != "auto":
-        path = Path(resume)
-        found = path if (path / MANIFEST_NAME).is_file() else find_latest(path)
-        if found is None:
-            raise ConfigurationError(f"--resume {resume}: expected a checkpoint or a run folder with one; found none")
-        return found
+        return find_checkpoint(resume, "--resume")
     found = find_latest(run_folder)
     if found is None and run_folder.parent.is_dir():
         earlier = [path for path in run_folder.parent.iterdir() if path.is_dir() and path != run_folder]

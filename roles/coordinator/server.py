@@ -21,7 +21,7 @@ from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.client import ConfigurationStore, Waiting, read_record
 from adamctl.roles.coordinator import core_events as events
 from adamctl.roles.coordinator import manifest
-from adamctl.roles.coordinator.checkpoints import CheckpointWriter, check_resumable
+from adamctl.roles.coordinator.checkpoints import CheckpointWriter, check_model, check_resumable
 from adamctl.roles.coordinator.core import RunCore
 from adamctl.roles.coordinator.job import Servers, choose_name, create_job, end_job, find_servers
 from adamctl.roles.coordinator.progress import RoleRow
@@ -184,16 +184,21 @@ class Coordinator:
             opening.cancel()
             await asyncio.gather(opening, return_exceptions=True)
             await data_client.close()
-        self._begin(servers, data, resumed[1].state if resumed else None)
+        self._begin(servers, data, resumed[1] if resumed else None)
 
-    def _find_resume(self) -> tuple[Path, manifest.Manifest] | None:
-        """Returns the checkpoint to go on from, verified; blocking."""
+    def _find_resume(self) -> tuple[Path, events.RunSnapshot | None] | None:
+        """Returns the checkpoint to go on from, verified, and its state, None to warm start from it; blocking."""
         found = manifest.find_resume(self.resume, self.folder)
-        if found is None:
+        if found is not None:
+            described = manifest.verify(found)
+            check_resumable(described, found, self.experiment, self.layout)
+            return found.absolute(), described.state
+        start = self.experiment.train.warmstart_from
+        if not start:
             return None
-        described = manifest.verify(found)
-        check_resumable(described, found, self.experiment, self.layout)
-        return found.absolute(), described
+        found = manifest.find_checkpoint(start, "train.warmstart_from")
+        check_model(manifest.verify(found), found, self.layout)
+        return found.absolute(), None
 
     def _begin(self, servers: Servers, data: DataSet, snapshot: events.RunSnapshot | None) -> None:
         """Everything is there: workers may join."""

@@ -272,6 +272,38 @@ async def test_a_resumed_run_has_the_parameters_of_the_checkpoint(tmp_path: Path
         assert {number for number, _, _ in worker.ranges} == {2}
 
 
+async def test_a_run_warm_starts_from_the_parameters_of_another(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        await w.start_servers()
+        first = await w.start_run(make_experiment(tmp_path))
+        await (await w.worker()).work()
+        await w.ended()
+        latest = manifest.find_latest(first)
+        assert latest is not None
+        warm = make_experiment(tmp_path, train={"passes": 1, "warmstart_from": str(first)})
+        await w.start_run(msgspec.structs.replace(warm, seed=8), "002", "coordinator-2")
+        worker = await w.worker("coordinator-2")
+        parameters = ParameterClient.from_context(await w.cluster.context("worker", "reader"), "small-2")
+        await parameters.attach(deadline_s=10)
+        pulled = np.zeros(parameters.layout.flat_size, np.float32)
+        await parameters.pull(pulled)
+        for index, tensor in enumerate(parameters.layout.tensors):
+            values, _ = read_checkpoint(latest).rows(index, 0, tensor.shape[0])
+            np.testing.assert_array_equal(pulled[tensor.offset : tensor.offset + tensor.size], values[0])
+        await parameters.close()
+        await worker.work()
+        await w.ended("coordinator-2")
+        assert {number for number, _, _ in worker.ranges} == {0}, "all passes are its own"
+
+
+async def test_a_warm_start_from_nowhere_is_refused(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        await w.start_servers()
+        await w.start_run(make_experiment(tmp_path, train={"warmstart_from": str(tmp_path / "nowhere")}))
+        with pytest.raises(ConfigurationError, match=r"train\.warmstart_from .*expected a checkpoint"):
+            await w.ended()
+
+
 async def test_what_cannot_be_resumed_is_refused_with_what_differs(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         await w.start_servers()
