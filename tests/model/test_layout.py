@@ -1,0 +1,237 @@
+"""The cut of a model into shards and buckets, and their placement: what must hold for any model and server count."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adamctl.errors import ConfigurationError
+from adamctl.model.description import Conv2D, Dense, Dropout, MaxPool2D, Model, Softmax
+from adamctl.model.layout import (
+    ALIGNMENT,
+    BUCKETS_PER_SERVER,
+    ELEMENT_BYTES,
+    SHARD_BYTES_MAX,
+    ParameterLayout,
+    Tensor,
+    build_layout,
+    place_buckets,
+)
+
+MNIST = Model((28, 28, 1), (Conv2D(10, 5), MaxPool2D(2), Conv2D(20, 5), MaxPool2D(2), Dense(400), Softmax(10)))
+
+
+@st.composite
+def models(draw: st.DrawFn) -> Model:
+    """Networks of any form, a few of them with rows or tensors larger than a shard."""
+    units = st.sampled_from([1, 2, 3, 10, 31, 64, 400, 1000])
+    dense = [Dense(draw(units)) for _ in range(draw(st.integers(0, 3)))]
+    head = Softmax(draw(st.integers(1, 50)))
+    if draw(st.booleans()):
+        features = draw(st.sampled_from([1, 5, 17, 300, 2000, 300_000]))
+        if features > SHARD_BYTES_MAX // ELEMENT_BYTES:
+            dense = [Dense(draw(st.integers(1, 3))), *dense]
+        return Model((features,), (*dense, Dropout(0.1), head))
+    kernel, stride = draw(st.integers(1, 5)), draw(st.integers(1, 2))
+    padding = draw(st.sampled_from(["valid", "same"]))
+    conv = Conv2D(draw(units), kernel, stride, padding)
+    image = (draw(st.integers(5, 20)), draw(st.integers(5, 20)), draw(st.integers(1, 4)))
+    return Model(image, (conv, *dense, head))
+
+
+SERVERS = st.integers(1, 12)
+
+
+@settings(deadline=None, max_examples=60)
+@given(models(), SERVERS)
+def test_shards_cover_every_tensor_exactly_once_in_order(model: Model, servers: int) -> None:
+    layout = build_layout(model, servers)
+    assert [shard.index for shard in layout.shards] == list(range(len(layout.shards)))
+    for number, tensor in enumerate(layout.tensors):
+        mine = [shard for shard in layout.shards if shard.tensor == number]
+        rows = [row for shard in mine for row in range(shard.row_start, shard.row_stop)]
+        assert rows == list(range(tensor.shape[0]))
+        for shard in mine:
+            assert shard.offset == tensor.offset + shard.row_start * tensor.row_size
+            assert shard.size == (shard.row_stop - shard.row_start) * tensor.row_size > 0
+    tensors = [shard.tensor for shard in layout.shards]
+    assert tensors == sorted(tensors)
+
+
+@settings(deadline=None, max_examples=60)
+@given(models(), SERVERS)
+def test_a_shard_is_at_most_1_mib_unless_one_row_is_larger(model: Model, servers: int) -> None:
+    for shard in build_layout(model, servers).shards:
+        assert shard.size * ELEMENT_BYTES <= SHARD_BYTES_MAX or shard.row_stop - shard.row_start == 1
+
+
+@settings(deadline=None, max_examples=60)
+@given(models(), SERVERS)
+def test_ten_buckets_per_server_where_rows_allow(model: Model, servers: int) -> None:
+    layout = build_layout(model, servers)
+    share_bytes = layout.parameter_count * ELEMENT_BYTES // (BUCKETS_PER_SERVER * servers)
+    if all(tensor.row_size * ELEMENT_BYTES <= share_bytes for tensor in layout.tensors):
+        assert len(layout.buckets) >= BUCKETS_PER_SERVER * servers
+    for bucket in layout.buckets:
+        one_row = [shard.row_stop - shard.row_start for shard in layout.shards_of(bucket)] == [1]
+        assert bucket.size_bytes <= share_bytes or one_row
+
+
+@settings(deadline=None, max_examples=60)
+@given(models(), SERVERS)
+def test_a_bucket_is_a_run_of_adjacent_shards_of_one_layer(model: Model, servers: int) -> None:
+    layout = build_layout(model, servers)
+    runs = [range(bucket.shard_start, bucket.shard_stop) for bucket in layout.buckets]
+    assert [shard for run in runs for shard in run] == list(range(len(layout.shards)))
+    for bucket in layout.buckets:
+        shards = layout.shards_of(bucket)
+        assert len({layout.tensors[shard.tensor].layer for shard in shards}) == 1
+        assert bucket.size_bytes == sum(shard.size for shard in shards) * ELEMENT_BYTES
+        assert all(layout.bucket_of_shard[shard.index] == bucket.index for shard in shards)
+    assert [bucket.index for bucket in layout.buckets] == list(range(len(layout.buckets)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(models(), SERVERS)
+def test_tensors_start_on_their_own_cache_line_and_do_not_overlap(model: Model, servers: int) -> None:
+    layout = build_layout(model, servers)
+    end = 0
+    for tensor in layout.tensors:
+        assert tensor.offset % ALIGNMENT == 0
+        assert end <= tensor.offset < end + ALIGNMENT
+        end = tensor.offset + tensor.size
+    assert end <= layout.flat_size < end + ALIGNMENT and layout.flat_size % ALIGNMENT == 0
+    assert layout.parameter_count == sum(tensor.size for tensor in layout.tensors)
+
+
+def identity(layout: ParameterLayout) -> object:
+    """Everything that two sides must agree about."""
+    tensors = [(t.name, t.layer, t.shape, t.offset, t.dtype) for t in layout.tensors]
+    return tensors, layout.shards, layout.buckets
+
+
+@settings(deadline=None, max_examples=60)
+@given(models(), models(), SERVERS, SERVERS)
+def test_hashes_are_equal_for_equal_layouts_and_only_for_them(one: Model, two: Model, few: int, many: int) -> None:
+    layouts = [build_layout(model, servers) for model in (one, two) for servers in (few, many)]
+    for a in layouts:
+        for b in layouts:
+            assert (a.hash == b.hash) is (identity(a) == identity(b))
+    assert build_layout(one, few).hash == layouts[0].hash
+
+
+def test_the_hash_says_neither_how_values_begin_nor_what_is_computed_with_them() -> None:
+    plain = build_layout(Model((8,), (Dense(6), Softmax(3))), 1)
+    other = build_layout(Model((8,), (Dense(6, "relu", "he"), Dropout(0.5), Softmax(3))), 1)
+    assert plain.hash != other.hash, "softmax is another layer of the model"
+    assert plain.hash == build_layout(Model((8,), (Dense(6, "relu", "he"), Softmax(3))), 1).hash
+
+
+def test_the_hash_is_the_same_in_every_process() -> None:
+    """Compared over the network between versions: a change of this value ends every attachment between them."""
+    assert build_layout(MNIST, 2).hash == "a1b411698f78041d8b37f0ba3ffedec0"
+
+
+def test_tensors_are_weights_output_first_then_biases() -> None:
+    layout = build_layout(MNIST, 1)
+    assert [(tensor.name, tensor.shape, tensor.layer) for tensor in layout.tensors] == [
+        ("conv2d1.weight", (10, 5, 5, 1), 0),
+        ("conv2d1.bias", (10,), 0),
+        ("conv2d2.weight", (20, 5, 5, 10), 2),
+        ("conv2d2.bias", (20,), 2),
+        ("dense1.weight", (400, 320), 4),
+        ("dense1.bias", (400,), 4),
+        ("softmax1.weight", (10, 400), 5),
+        ("softmax1.bias", (10,), 5),
+    ]
+    assert layout.tensor_named("dense1.weight") is layout.tensors[4]
+    assert {tensor.dtype for tensor in layout.tensors} == {"float32"}
+
+
+def test_a_tensor_goes_over_the_wire() -> None:
+    tensor = build_layout(MNIST, 1).tensors[4]
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(tensor), type=Tensor) == tensor
+
+
+# --- placement ------------------------------------------------------------------------------------------------------
+
+
+def loads(layout: ParameterLayout, placement: dict[int, str], servers: list[str]) -> list[int]:
+    return [sum(b.size_bytes for b in layout.buckets if placement[b.index] == server) for server in servers]
+
+
+@settings(deadline=None, max_examples=60)
+@given(models(), SERVERS, st.text("abcxyz-09", max_size=8))
+def test_every_bucket_is_placed_and_servers_differ_by_one_bucket_at_most(model: Model, count: int, job: str) -> None:
+    layout, servers = build_layout(model, count), [f"ps-{number}" for number in range(count)]
+    placement = place_buckets(layout, job, servers)
+    assert sorted(placement) == list(range(len(layout.buckets)))
+    assert set(placement.values()) <= set(servers)
+    filled = loads(layout, placement, servers)
+    assert max(filled) - min(filled) <= max(bucket.size_bytes for bucket in layout.buckets)
+
+
+@settings(deadline=None, max_examples=30)
+@given(models(), st.permutations(["a", "b", "c", "d"]))
+def test_whoever_places_places_alike(model: Model, servers: list[str]) -> None:
+    layout = build_layout(model, 4)
+    assert place_buckets(layout, "job", servers) == place_buckets(layout, "job", sorted(servers))
+
+
+def test_jobs_break_ties_differently() -> None:
+    """One bucket after another of the same size: only the name of the job says where it goes."""
+    layout = build_layout(Model((64,), (Dense(400), Softmax(2))), 3)
+    placements = [tuple(place_buckets(layout, f"job-{n}", ["a", "b", "c"]).values()) for n in range(10)]
+    assert len(set(placements)) == 10
+
+
+def test_ties_are_broken_by_a_hash_that_does_not_change() -> None:
+    """A coordinator that comes back must find every bucket where it was."""
+    layout = build_layout(Model((8,), (Dense(4), Softmax(2))), 2)
+    assert place_buckets(layout, "job", ["a", "b"]) == dict(enumerate("babaabbaa"))
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+def test_there_must_be_a_server() -> None:
+    with pytest.raises(ConfigurationError, match=r"cluster\.ps: expected at least 1 server; found 0"):
+        build_layout(MNIST, 0)
+    with pytest.raises(ConfigurationError, match="no parameter server"):
+        place_buckets(build_layout(MNIST, 1), "job", [])
+
+
+def test_a_model_that_does_not_fit_together_has_no_layout() -> None:
+    with pytest.raises(ConfigurationError, match=r"model.layers\[0\] \(conv2d\)"):
+        build_layout(Model((4, 4, 1), (Conv2D(2, 5), Softmax(2))), 1)
+
+
+# --- how values begin ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layer", "distribution", "scale"),
+    [
+        (Dense(50, "relu"), "normal", np.sqrt(2 / 300)),
+        (Dense(50), "uniform", np.sqrt(6 / 350)),
+        (Dense(50, "tanh", "he"), "normal", np.sqrt(2 / 300)),
+        (Dense(50, "relu", "glorot"), "uniform", np.sqrt(6 / 350)),
+    ],
+    ids=str,
+)
+def test_dense_weights_begin_by_their_activation(layer: Dense, distribution: str, scale: float) -> None:
+    """He et al. 2015 eq. 10 before rectifiers, Glorot and Bengio 2010 eq. 16 elsewhere, unless the layer says."""
+    weight, bias, *_ = build_layout(Model((300,), (layer, Softmax(3))), 1).tensors
+    assert (weight.distribution, weight.scale) == (distribution, pytest.approx(scale))
+    assert (bias.distribution, bias.scale) == ("zeros", 0.0)
+
+
+def test_a_convolutions_fan_counts_its_window() -> None:
+    layers = (Conv2D(20, 5, activation="relu"), Conv2D(30, (2, 3)), Softmax(3))
+    relu, _, plain, *_ = build_layout(Model((12, 12, 10), layers), 1).tensors
+    assert (relu.distribution, relu.scale) == ("normal", pytest.approx(np.sqrt(2 / (5 * 5 * 10))))
+    assert plain.distribution == "uniform"
+    assert plain.scale == pytest.approx(np.sqrt(6 / (2 * 3 * 20 + 2 * 3 * 30)))
