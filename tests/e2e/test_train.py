@@ -92,6 +92,17 @@ def test_mnist_learns(adamctl: Runner, mnist_folder: Path) -> None:
     assert json.loads(stdout)["best_test_top1"] >= 0.97
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "flags", [(), ("--workers", "2", "--ps", "2", "--passes", "4")], ids=["one worker", "two workers, two servers"]
+)
+def test_mnist_reaches_99_percent(adamctl: Runner, mnist_folder: Path, flags: tuple[str, ...]) -> None:
+    example = EXAMPLES / "mnist.toml"
+    code, stdout, stderr = adamctl.run("train", example, "--data", mnist_folder, "--json", *flags, timeout_s=300)
+    assert code == 0, stderr
+    assert json.loads(stdout)["best_test_top1"] >= 0.99, stderr
+
+
 def test_the_examples_are_valid() -> None:
     for file in sorted(EXAMPLES.glob("*.toml")):
         checked = subprocess.run(
