@@ -1,0 +1,312 @@
+"""Downpour's two network activities against servers in memory: what is pushed, when is fetched, what is counted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from adamctl.errors import UnreachableError
+from adamctl.kernels.network import Context, Network
+from adamctl.model.description import Dense, Model, Softmax
+from adamctl.model.layout import build_layout
+from adamctl.roles.ps.client import PendingPush, Pulled, PushOutcome, PushSet, RefusedPart
+from adamctl.roles.worker.core_slots import Slot, SlotState
+from adamctl.roles.worker.downpour import STALENESS_MAX, Downpour
+from adamctl.roles.worker.replica import Replica
+from adamctl.wire.constants import ErrorCode, UpdateKind
+
+MODEL = Model((6,), (Dense(5, "relu"), Softmax(3)))
+LAYOUT = build_layout(MODEL, 2)
+SHARDS = len(LAYOUT.shards)
+WEIGHTS = tuple(index for index, tensor in enumerate(LAYOUT.tensors) if tensor.name.endswith("weight"))
+BATCH = 4
+
+
+class ServersInMemory:
+    """Plain SGD on one flat vector, and the answers a `ParameterClient` gives.
+
+    Attributes:
+        outcome: what every push is answered with.
+        answer_pushes, answer_pulls: clear one, and answers wait until it is set again.
+        failure: raised by whatever is asked for next.
+    """
+
+    def __init__(self) -> None:
+        self.values = np.random.default_rng(1).standard_normal(LAYOUT.flat_size).astype(np.float32)
+        self.pushed: list[PushSet] = []
+        self.gradients: list[np.ndarray] = []
+        self.pulls = 0
+        self.outcome = PushOutcome((0,) * SHARDS, (), LAYOUT.parameter_count)
+        self.failure: Exception | None = None
+        self.answer_pushes, self.answer_pulls = asyncio.Event(), asyncio.Event()
+        self.answer_pushes.set()
+        self.answer_pulls.set()
+        self._answers: list[asyncio.Task[PushOutcome]] = []
+
+    def start_push(self, push: PushSet) -> PendingPush:
+        if self.failure is not None:
+            raise self.failure
+        self.pushed.append(push)
+        self.gradients.append(gradient_of(push))
+        self.values -= np.float32(push.learning_rate) * self.gradients[-1]
+        self._answers.append(asyncio.create_task(self._answer()))
+        number = len(self.pushed)
+        return PendingPush(number, push, np.full(SHARDS, number, np.int64), self._answers[-1])
+
+    async def _answer(self) -> PushOutcome:
+        await self.answer_pushes.wait()
+        return self.outcome
+
+    async def pull(self, into: np.ndarray) -> Pulled:
+        if self.failure is not None:
+            raise self.failure
+        self.pulls += 1
+        into[:] = self.values
+        contained = np.full(SHARDS, len(self.pushed), np.int64)
+        await self.answer_pulls.wait()
+        return Pulled(np.arange(SHARDS), np.ones(SHARDS, np.int64), contained, contained, contained)
+
+
+def gradient_of(push: PushSet) -> np.ndarray:
+    """Returns a push as one flat gradient, factors multiplied out."""
+    flat = np.zeros(LAYOUT.flat_size, np.float32)
+    for index, update in push.updates.items():
+        tensor = LAYOUT.tensors[index]
+        values = update.values if update.activations is None else (update.values.T @ update.activations).reshape(-1)
+        flat[tensor.offset : tensor.offset + tensor.size] = values
+    return flat
+
+
+@dataclass
+class World:
+    """One replica of one thread that a test steps by hand."""
+
+    network: Network
+    replica: Replica
+    downpour: Downpour
+    servers: ServersInMemory
+    context: Context
+    failures: list[BaseException] = field(default_factory=list)
+    steps: int = 0
+
+    def batch(self) -> tuple[np.ndarray, np.ndarray]:
+        return batch(self.steps)
+
+    def step(self, lr: float = 0.5, local_lr: float | None = None) -> Slot | None:
+        """Trains on the next batch and starts what is due, as a session does; returns the slot if it was pushed."""
+        slot = self.replica.begin_step(0)
+        assert slot is not None
+        self.network.step(self.context, self.replica.weight_views, *self.batch())
+        self.steps += 1
+        local = local_lr if local_lr is not None else lr * self.replica.applies_locally
+        actions = self.replica.end_step(0, slot, self.context, BATCH, lr, local)
+        if actions.push is not None:
+            self.downpour.push(actions.push)
+        if actions.fetch:
+            self.downpour.want_fetch()
+        return actions.push
+
+    async def until(self, reached: Callable[[], object]) -> None:
+        async with asyncio.timeout(10):
+            while not reached():  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+
+    async def drained(self) -> None:
+        """Returns when every push is applied and parameters that contain them all are installed."""
+        await self.downpour.settled()
+        before = self.servers.pulls
+        self.downpour.want_fetch()
+        await self.until(lambda: self.downpour.fetches == self.servers.pulls > before)
+
+
+def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(number)
+    return generator.standard_normal((BATCH, 6), np.float32), generator.integers(0, 3, BATCH).astype(np.int32)
+
+
+@asynccontextmanager
+async def world(
+    n_push: int = 1, n_fetch: int = 1, factors: tuple[int, ...] = (), local: bool = True, start: bool = True
+) -> AsyncIterator[World]:
+    network = Network(MODEL, BATCH, backend="numpy")
+    replica = Replica(network, LAYOUT, 1, BATCH, n_push, n_fetch, factors, local)
+    servers, failures = ServersInMemory(), []
+    downpour = Downpour(replica, servers, failures.append)  # type: ignore[arg-type]
+    try:
+        if start:
+            await downpour.start()
+        yield World(network, replica, downpour, servers, network.context(0), failures)
+    finally:
+        replica.stop()
+        await asyncio.sleep(0)  # what was started last has begun before it is cancelled
+        async with asyncio.timeout(10):
+            await downpour.close()
+        replica.memory.close()
+
+
+async def test_training_begins_with_the_servers_parameters() -> None:
+    async with world() as w:
+        np.testing.assert_array_equal(w.replica.weights, w.servers.values)
+        assert (w.downpour.fetches, w.servers.pulls) == (1, 1)
+
+
+@pytest.mark.parametrize("factors", [(), WEIGHTS])
+async def test_a_push_carries_the_gradient_its_rate_steps_examples_and_base(factors: tuple[int, ...]) -> None:
+    async with world(n_push=3, factors=factors) as w:
+        expected = np.zeros(LAYOUT.flat_size, np.float32)
+        for rate in (0.3, 0.2, 0.1):
+            w.step(rate)
+            expected += w.context.gradient
+        await w.downpour.settled()
+        (push,) = w.servers.pushed
+        assert (push.learning_rate, push.steps, push.examples) == (0.1, 3, 3 * BATCH)
+        assert push.base is not None
+        assert push.base.pushes.tolist() == push.base.sequences.tolist() == [0] * SHARDS
+        kinds = {index: update.kind for index, update in push.updates.items()}
+        assert kinds == {
+            index: UpdateKind.FACTORS if index in factors else UpdateKind.GRADIENT
+            for index in range(len(LAYOUT.tensors))
+        }
+        np.testing.assert_allclose(w.servers.gradients[0], expected, rtol=1e-4, atol=1e-5)
+
+
+async def test_a_later_push_names_what_its_parameters_contained() -> None:
+    async with world() as w:
+        for _ in range(3):
+            w.step()
+            await w.drained()
+        bases = [push.base.sequences.tolist() for push in w.servers.pushed if push.base is not None]
+        assert bases == [[n] * SHARDS for n in range(3)]
+
+
+async def test_wishes_that_come_during_a_fetch_are_answered_by_one_more() -> None:
+    async with world() as w:
+        w.servers.answer_pulls.clear()
+        w.downpour.want_fetch()
+        await w.until(lambda: w.servers.pulls == 2)
+        for _ in range(5):
+            w.downpour.want_fetch()
+            await asyncio.sleep(0)
+        assert w.servers.pulls == 2, "one fetch at a time"
+        w.servers.answer_pulls.set()
+        await w.until(lambda: w.downpour.fetches == 3)
+        await asyncio.sleep(0.02)
+        assert (w.servers.pulls, w.downpour.fetches) == (3, 3)
+
+
+async def test_what_is_fetched_does_not_wipe_out_work_on_its_way() -> None:
+    """Fetched before the push was applied, installed after: the gradient is applied again."""
+    async with world(n_fetch=100) as w:
+        w.servers.answer_pulls.clear()
+        w.downpour.want_fetch()
+        await w.until(lambda: w.servers.pulls == 2)
+        w.step()
+        own, before = w.context.gradient.copy(), w.servers.values.copy()
+        await w.downpour.settled()
+        w.servers.answer_pulls.set()
+        await w.until(lambda: w.downpour.fetches == 2)
+        np.testing.assert_allclose(w.replica.weights, before - 0.5 * own, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("factors", [(), WEIGHTS])
+@pytest.mark.parametrize("local", [False, True])
+async def test_one_replica_that_waits_for_its_network_is_plain_sgd(local: bool, factors: tuple[int, ...]) -> None:
+    """n_fetch = n_push = 1, each step after the push and fetch of the one before: nothing is stale, nothing is lost."""
+    async with world(factors=factors, local=local) as w:
+        plain, context = w.servers.values.copy(), w.network.context(0)
+        for number in range(8):
+            rate = 0.5 / (1 + number)
+            w.network.step(context, plain, *w.batch())
+            plain -= np.float32(rate) * context.gradient
+            w.step(rate)
+            await w.drained()
+        np.testing.assert_allclose(w.servers.values, plain, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(w.replica.weights, plain, rtol=1e-4, atol=1e-5)
+
+
+async def test_updates_and_staleness_are_counted_until_they_are_taken() -> None:
+    async with world() as w:
+        w.servers.outcome = PushOutcome((0, 2, 2, STALENESS_MAX + 9), (), 1234)
+        w.step()
+        w.step()
+        await w.downpour.settled()
+        assert (w.downpour.pushes, w.downpour.updates) == (2, 2468)
+        taken = w.downpour.take_staleness()
+        assert len(taken) == STALENESS_MAX + 1 and (taken[0], taken[2], taken[-1]) == (2, 4, 2)
+        assert w.downpour.take_staleness() == ()
+
+
+async def test_refused_parts_are_counted_and_training_goes_on() -> None:
+    async with world() as w:
+        refused = RefusedPart(1, ErrorCode.NOT_FINITE, "the gradient holds NaN or infinite values")
+        w.servers.outcome = PushOutcome((0,), (refused, refused), 10)
+        w.step()
+        await w.downpour.settled()
+        assert w.downpour.refused == 2 and "NaN" in w.downpour.last_refusal
+        assert not w.failures
+        assert w.step() is not None
+
+
+async def test_acknowledged_slots_are_free_again() -> None:
+    async with world(n_fetch=100) as w:
+        slots = [w.step() for _ in range(2)]
+        assert all(slot is not None and slot.state is SlotState.PUSHING for slot in slots)
+        await w.downpour.settled()
+        assert all(slot is not None and slot.state is SlotState.FREE for slot in slots)
+
+
+@pytest.mark.parametrize("local", [False, True])
+async def test_a_push_that_fails_ends_in_on_failure_and_frees_its_slot(local: bool) -> None:
+    async with world(n_fetch=100, local=local) as w:
+        w.servers.failure = UnreachableError("parameter server ps-0 is gone")
+        slot = w.step()
+        await w.downpour.settled()
+        assert w.failures == [w.servers.failure]
+        assert slot is not None and slot.state is SlotState.FREE
+        assert w.downpour.pushes == 0
+
+
+async def test_a_fetch_that_fails_ends_in_on_failure() -> None:
+    async with world() as w:
+        w.servers.failure = UnreachableError("parameter server ps-0 is gone")
+        w.downpour.want_fetch()
+        await w.until(lambda: w.failures)
+        assert w.failures == [w.servers.failure]
+
+
+async def test_the_first_fetch_fails_to_whoever_starts() -> None:
+    async with world(start=False) as w:
+        w.servers.failure = UnreachableError("nobody answers")
+        with pytest.raises(UnreachableError, match="nobody answers"):
+            await w.downpour.start()
+
+
+async def test_settled_waits_for_every_push_that_was_started() -> None:
+    async with world(n_push=2, n_fetch=100) as w:
+        w.servers.answer_pushes.clear()
+        w.step()
+        assert w.servers.pushed == []
+        for slot in w.replica.flush():
+            w.downpour.push(slot)
+        settled = asyncio.ensure_future(w.downpour.settled())
+        await w.until(lambda: w.servers.pushed)
+        await asyncio.sleep(0.01)
+        assert not settled.done() and w.servers.pushed[0].steps == 1, "what was accrued, though less than n_push"
+        w.servers.answer_pushes.set()
+        async with asyncio.timeout(10):
+            await settled
+        assert w.downpour.pushes == 1 and w.replica.flush() == []
+
+
+async def test_a_snapshot_is_the_servers_and_leaves_the_replica_alone() -> None:
+    async with world() as w:
+        weights = w.replica.weights.copy()
+        w.servers.values += 1
+        await w.downpour.snapshot(w.replica.snapshot)
+        np.testing.assert_array_equal(w.replica.snapshot, w.servers.values)
+        np.testing.assert_array_equal(w.replica.weights, weights)
