@@ -25,7 +25,7 @@ def test_config_show_with_origins() -> None:
     text = invoke("config", "show", str(EXPERIMENTS / "mnist.toml"), "--origin", "--passes", "3").stdout
     rows = {line.split()[0]: line.split() for line in text.splitlines()}
     assert rows["train.passes"][1:] == ["3", "flag", "--passes"]
-    assert rows["train.n_push"][1:] == ["1", "default"]
+    assert rows["train.warmstart_steps"][1:] == ["0", "default"]
     assert rows["model.layers.0.filters"][2] == "file"
 
 
@@ -44,7 +44,9 @@ def test_config_show_for_programs() -> None:
 
 def test_summary_of_adams_mnist_network() -> None:
     """Adam 4.3.3's network with valid padding has 756 thousand connections."""
-    values = json.loads(invoke("summary", str(EXPERIMENTS / "mnist.toml"), "--ps", "2", "--json").stdout)
+    values = json.loads(
+        invoke("summary", str(EXPERIMENTS / "mnist.toml"), "--ps", "2", "--set", "train.n_push=1", "--json").stdout
+    )
     assert values["connections"] == 756_000
     layers = {layer["name"]: layer for layer in values["layers"]}
     assert layers["conv2d1"]["output_shape"] == [24, 24, 10]
