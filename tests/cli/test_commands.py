@@ -53,7 +53,7 @@ def test_summary_of_adams_mnist_network() -> None:
     assert layers["dense2"]["parameters"] == 400 * 400 + 400
     assert layers["dense2"]["protocol"] == "factors"
     assert layers["conv2d2"]["protocol"] == "gradient"
-    weight_bytes = 64 * (400 + 2 * 400) * 4
+    weight_bytes = 32 * (400 + 2 * 400) * 4
     assert layers["dense2"]["factors_bytes"] == weight_bytes + 400 * 4
     assert values["push_bytes"] == sum(layer["push_bytes"] for layer in values["layers"])
 
