@@ -1,0 +1,197 @@
+"""`adam.fit` on arrays in memory: real processes, a problem of a second, everything kept in the test's own folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import adamctl as adam
+from adamctl.errors import ConfigurationError, DamagedDataError, RunFailedError
+from adamctl.launch.run_folder import checkpoints
+
+CLASSES, FEATURES = 3, 6
+NET = adam.Sequential([adam.Dense(8, activation="relu"), adam.Softmax(CLASSES)], input_shape=(FEATURES,))
+
+
+def arrays() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Three heaps of points; float64 and int64, as NumPy makes them."""
+    random = np.random.default_rng(2)
+    centres = 2 * random.standard_normal((CLASSES, FEATURES))
+    labels, test_labels = np.arange(150) % CLASSES, np.arange(60) % CLASSES
+    return (
+        centres[labels] + 0.3 * random.standard_normal((150, FEATURES)),
+        labels,
+        centres[test_labels] + 0.3 * random.standard_normal((60, FEATURES)),
+        test_labels,
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> adam.Run:
+    """One run for the tests below, with the kernels that start at once."""
+    before = os.environ.get("ADAMCTL_KERNELS")
+    os.environ["ADAMCTL_KERNELS"] = "numpy"
+    try:
+        return adam.fit(
+            NET,
+            arrays(),
+            optimizer=adam.SGD(0.1),
+            name="heaps",
+            passes=2,
+            batch=5,
+            threads=1,
+            runs=tmp_path_factory.mktemp("runs"),
+            quiet=True,
+            pass_fraction=1.0,
+        )
+    finally:
+        os.environ.pop("ADAMCTL_KERNELS")
+        if before is not None:
+            os.environ["ADAMCTL_KERNELS"] = before
+
+
+def test_a_run_learns_and_says_what_it_did(run: adam.Run) -> None:
+    assert run.result["examples"] == 2 * 150
+    assert run.result["test_top1"] > 0.9
+    assert run.result["roles"] == {"controller": 1, "coordinator": 1, "ps": 1, "data": 1, "worker": 1}
+    assert run.model is NET
+
+
+def test_its_folder_is_where_it_was_asked_for(run: adam.Run) -> None:
+    assert run.folder.parts[-2:] == ("heaps", "001")
+    assert (run.folder / "summary.json").is_file() and (run.folder / "metrics.jsonl").is_file()
+    assert checkpoints(run.folder)
+
+
+def test_parameters_have_the_names_and_shapes_of_the_layout(run: adam.Run) -> None:
+    shapes = {name: values.shape for name, values in run.parameters().items()}
+    assert shapes == {
+        "dense1.weight": (8, FEATURES),
+        "dense1.bias": (8,),
+        "softmax1.weight": (CLASSES, 8),
+        "softmax1.bias": (CLASSES,),
+    }
+    assert all(values.dtype == np.float32 for values in run.parameters().values())
+
+
+def test_predictions_agree_with_the_accuracy_that_was_reported(run: adam.Run) -> None:
+    """The last checkpoint is what was evaluated last."""
+    _, _, x_test, y_test = arrays()
+    outputs = run.predict(x_test)
+    assert outputs.shape == (60, CLASSES) and outputs.dtype == np.float32
+    np.testing.assert_allclose(outputs.sum(axis=1), 1, rtol=1e-5)
+    assert (outputs.argmax(axis=1) == y_test).mean() == pytest.approx(run.result["test_top1"], abs=1.5 / 60)
+
+
+def test_no_examples_have_no_predictions(run: adam.Run) -> None:
+    assert run.predict(np.zeros((0, FEATURES))).shape == (0, CLASSES)
+
+
+def test_examples_of_another_shape_are_refused(run: adam.Run) -> None:
+    with pytest.raises(ValueError, match="images: expected"):
+        run.predict(np.zeros((2, FEATURES + 1)))
+
+
+def test_a_folder_without_checkpoint_says_so(tmp_path: Path) -> None:
+    with pytest.raises(RunFailedError, match="holds no checkpoint"):
+        adam.Run(tmp_path, {}, NET).parameters()
+
+
+# --- what is refused, before anything is started ----------------------------------------------------------------------
+
+
+def refused(folder: Path, data: Any = None, **options: Any) -> str:
+    with pytest.raises(ConfigurationError) as error:
+        adam.fit(NET, arrays() if data is None else data, runs=folder / "runs", quiet=True, **options)
+    assert error.value.exit_code == 2
+    assert not (folder / "runs").exists(), "nothing was started"
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"passes": 0}, "train.passes"),
+        ({"batch": 0}, "train.batch"),
+        ({"batch": "many"}, "train.batch"),
+        ({"workers": 0}, "cluster.workers"),
+        ({"threads": "two"}, "cluster.threads"),
+        ({"ps": 0}, "cluster.ps"),
+        ({"seed": -1}, "seed"),
+        ({"name": "a/b"}, "name"),
+        ({"target": 1.5}, "train.target"),
+        ({"n_push": 0}, "train.n_push"),
+        ({"protocol": "best"}, "train.protocol"),
+        ({"evaluate_on": "validation"}, "train.evaluate_on"),
+        ({"optimizer": adam.SGD(-0.1)}, "optimizer.lr"),
+        ({"optimizer": adam.Momentum(0.1, 1.0)}, "optimizer.momentum"),
+        ({"optimizer": adam.Adagrad(0.1, schedule=adam.Schedule("cosin"))}, "optimizer.schedule.type"),
+    ],
+    ids=str,
+)
+def test_a_wrong_value_is_named_by_its_key(tmp_path: Path, options: dict[str, Any], key: str) -> None:
+    assert key in refused(tmp_path, **options)
+
+
+def test_several_wrong_values_are_all_named(tmp_path: Path) -> None:
+    words = refused(tmp_path, passes=0, batch=0)
+    assert "train.passes" in words and "train.batch" in words
+
+
+def test_arrays_come_in_fours(tmp_path: Path) -> None:
+    words = refused(tmp_path, data=arrays()[:2])
+    assert "expected arrays (x_train, y_train, x_test, y_test); found 2" in words
+
+
+def test_an_option_that_nobody_knows_is_a_mistake_of_the_program() -> None:
+    with pytest.raises(TypeError, match="learning_rate"):
+        adam.fit(NET, arrays(), learning_rate=0.1)
+
+
+def test_what_is_wrong_with_a_model_is_said_when_it_is_made() -> None:
+    for layers, words in (
+        ([adam.Conv2D(4, 3), adam.Softmax(3)], r"model.layers\[0\] \(conv2d\): expected an image"),
+        ([adam.Dense(4)], "cross_entropy needs softmax"),
+        ([adam.Dense(0), adam.Softmax(3)], r"model.layers\[0\] \(dense\): units must be at least 1"),
+        ([], "expected at least one layer"),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
+            adam.Sequential(layers, input_shape=(FEATURES,))
+
+
+def test_a_model_may_have_another_loss_and_come_from_lists() -> None:
+    net = adam.Sequential([adam.Dense(4, "tanh")], [5], loss="squared_error")
+    assert net == adam.Model((5,), (adam.Dense(4, "tanh"),), "squared_error")
+
+
+def test_an_unknown_name_is_met_with_those_that_there_are() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'Sequental'; it offers .*Sequential"):
+        adam.Sequental  # noqa: B018
+    assert set(adam.__all__) <= set(dir(adam))
+    assert all(getattr(adam, name) is not None for name in adam.__all__)
+
+
+def test_damaged_parameters_are_not_used(run: adam.Run, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    copied = folder / checkpoints(run.folder)[-1].name
+    copied.mkdir(parents=True)
+    for file in checkpoints(run.folder)[-1].iterdir():
+        content = bytearray(file.read_bytes())
+        if file.name.endswith(".json"):
+            (copied / file.name).write_bytes(content)
+            continue
+        content[len(content) // 2] ^= 1
+        (copied / file.name).write_bytes(content)
+    with pytest.raises(DamagedDataError):
+        adam.Run(tmp_path, {}, NET).parameters()
+
+
+def test_a_run_that_fails_tells_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADAMCTL_KERNELS", "numpy")
+    x_train, y_train, x_test, y_test = arrays()
+    with pytest.raises(RunFailedError, match=f"{CLASSES + 1} classes"):
+        adam.fit(NET, (x_train, y_train + (y_train == 2), x_test, y_test), runs=tmp_path, quiet=True, threads=1)
