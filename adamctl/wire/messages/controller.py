@@ -78,6 +78,8 @@ class NodeRegisterRequest(Message, frozen=True):
 
 
 class NodeRegisterReply(Message, frozen=True):
+    """Who the node is now, how often it has to send beacons, and after which silence it is lost."""
+
     incarnation: int
     beacon_interval_s: float
     lost_after_s: float
@@ -91,5 +93,7 @@ class NodeBeaconRequest(Message, frozen=True):
 
 
 class NodeLeaveRequest(Message, frozen=True):
+    """A node ends in an orderly way; its key goes at once."""
+
     node: str
     incarnation: int

@@ -80,6 +80,8 @@ class PushReply(Message, frozen=True):
 
 
 class PullRequest(Message, frozen=True):
+    """Asks for the values of some shards, with the epochs of their buckets as the client knows them."""
+
     job: str
     epochs: dict[int, int]
     shards: tuple[int, ...]
@@ -128,4 +130,6 @@ class CheckpointFile(Message, frozen=True):
 
 
 class CheckpointReply(Message, frozen=True):
+    """The files a server has written, under temporary names."""
+
     files: tuple[CheckpointFile, ...]

@@ -1,0 +1,220 @@
+"""The house rules that nobody should have to remember: every source has its test, every document tells the truth."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import adamctl
+from adamctl.cli.main import BUILT_IN_ROLES, COMMANDS
+from adamctl.wire import messages
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = ROOT / "tests"
+
+
+# --- every source file has its test file ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Sources (patterns of folder/name as the tests' folders name them) that another test file covers, and why."""
+
+    test: str
+    sources: tuple[str, ...]
+    reason: str
+
+
+ELSEWHERE = (
+    Elsewhere("cli/test_commands.py", ("__main__", "cli/*"), "commands are thin and are tested by running them"),
+    Elsewhere("cli/test_errors.py", ("errors",), "what an error is for shows in messages and exit codes"),
+    Elsewhere("api/test_fit.py", ("api/network", "api/optimizers"), "constructors that are used to fit"),
+    Elsewhere("net/test_bench.py", ("bench/*",), "a benchmark is tested by running it on little"),
+    Elsewhere("config/test_load.py", ("config/check", "config/experiment"), "reached through what a file says"),
+    Elsewhere("roles/ps/test_following.py", ("config/records",), "keys and records are read by who follows them"),
+    Elsewhere("kernels/test_network.py", ("kernels/build", "kernels/operation"), "the shape that all operations share"),
+    Elsewhere("kernels/kernel_checks.py", ("kernels/compiled/*",), "each operation's test runs all implementations"),
+    Elsewhere("kernels/rules/test_rules.py", ("kernels/rules/*",), "all rules keep the same promises"),
+    Elsewhere("launch/test_front.py", ("launch/*",), "processes are started, watched and ended together"),
+    Elsewhere("live/test_view.py", ("live/*",), "what is shown is tested as it is shown"),
+    Elsewhere("net/test_conformance.py", ("net/*",), "every transport passes the same specification"),
+    Elsewhere("wire/test_codec.py", ("wire/constants", "wire/messages/*"), "numbers and structs, without logic"),
+    Elsewhere("roles/test_driver.py", ("roles/context", "roles/process"), "what the driver gives a role"),
+    Elsewhere("roles/test_registry.py", ("roles/*/role",), "a description of a role, without logic"),
+    Elsewhere("roles/controller/test_core.py", ("roles/controller/core_events",), "structs, without logic"),
+    Elsewhere(
+        "roles/controller/conformance.py",
+        ("roles/controller/interface", "roles/controller/memory"),
+        "the interface is a specification, and its twin in memory passes it",
+    ),
+    Elsewhere("roles/controller/test_store.py", ("roles/controller/log_format",), "tested byte by byte on disk"),
+    Elsewhere("roles/coordinator/test_core.py", ("roles/coordinator/core_*",), "parts of one state machine"),
+    Elsewhere("roles/coordinator/test_server.py", ("roles/coordinator/*",), "parts of one shell"),
+    Elsewhere("roles/data/test_data_store.py", ("roles/data/dataset",), "what the store opens"),
+    Elsewhere("roles/data/test_data_client.py", ("roles/data/*",), "client and server meet in one test"),
+    Elsewhere("roles/data/readers/test_idx.py", ("roles/data/readers/source",), "the shape that all readers share"),
+    Elsewhere("roles/ps/test_core.py", ("roles/ps/core_*",), "parts of one state machine"),
+    Elsewhere("roles/ps/test_envelope.py", ("roles/ps/push_set",), "what an envelope is cut from"),
+    Elsewhere("roles/ps/test_client.py", ("roles/ps/delivery", "roles/ps/pulling"), "parts of the client"),
+    Elsewhere("roles/ps/test_server.py", ("roles/ps/building", "roles/ps/saving"), "parts of the server"),
+    Elsewhere("roles/worker/test_replica.py", ("roles/worker/memory",), "where a replica lies"),
+    Elsewhere("roles/worker/test_server.py", ("roles/worker/compute", "roles/worker/session"), "parts of one worker"),
+)
+
+
+def sources() -> Iterator[str]:
+    """Yields folder/name of every module that holds something, as its test's folder names it."""
+    for folder in ("adamctl", "roles", "kernels"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            inside = path.relative_to(ROOT / folder if folder == "adamctl" else ROOT).with_suffix("")
+            if inside.name != "__init__" and not (folder == "adamctl" and inside.parts[0] in ("roles", "kernels")):
+                yield inside.as_posix()
+
+
+SOURCES = tuple(sources())
+
+
+def is_mirrored(source: str) -> bool:
+    folder, _, name = source.rpartition("/")
+    short = folder.rpartition("/")[2]
+    return any((TESTS / folder / f"{test}.py").exists() for test in (f"test_{name}", f"test_{short}_{name}"))
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_source_file_has_its_test_file(source: str) -> None:
+    assert is_mirrored(source) or any(fnmatch(source, pattern) for other in ELSEWHERE for pattern in other.sources), (
+        f"{source}.py: write tests/{source.rpartition('/')[0]}/test_*.py, or say in ELSEWHERE what covers it"
+    )
+
+
+@pytest.mark.parametrize("other", ELSEWHERE, ids=lambda other: other.test)
+def test_what_is_tested_elsewhere_is_there_and_has_no_test_of_its_own(other: Elsewhere) -> None:
+    assert (TESTS / other.test).is_file()
+    for pattern in other.sources:
+        left = [source for source in SOURCES if fnmatch(source, pattern) and not is_mirrored(source)]
+        assert left, f"{pattern} is not needed any more"
+
+
+def test_test_files_in_plain_folders_have_names_of_their_own() -> None:
+    """pytest imports them by name alone where there is no __init__.py."""
+    plain = [path.name for path in TESTS.rglob("test_*.py") if not (path.parent / "__init__.py").exists()]
+    assert sorted(plain) == sorted(set(plain))
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_module_says_what_it_is(source: str) -> None:
+    folder = ROOT if source.startswith(("roles/", "kernels/")) else ROOT / "adamctl"
+    assert ast.get_docstring(ast.parse((folder / f"{source}.py").read_text())), f"{source}.py has no docstring"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [m for m in vars(messages).values() if isinstance(m, type) and issubclass(m, msgspec.Struct)],
+    ids=lambda message: message.__name__,
+)
+def test_every_message_says_what_it_is_for(message: type) -> None:
+    assert message.__dict__.get("__doc__"), f"{message.__module__}.{message.__name__} has no docstring"
+
+
+# --- documents tell the truth -----------------------------------------------------------------------------------------
+
+DOCUMENTS = sorted(
+    path.relative_to(ROOT).as_posix()
+    for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md")
+    for path in ROOT.glob(pattern)
+)
+OURS = ("adamctl/", "roles/", "kernels/", "tests/", "examples/", "benchmarks/", "docs/", ".ci/")
+PROGRAMS = {"adamctl", "pip", "python", "python3", "pytest", "ruff", "mypy", "git", "cd", "time", ".ci/run", "."}
+
+
+def text_of(document: str) -> str:
+    return (ROOT / document).read_text()
+
+
+def blocks(document: str) -> list[str]:
+    """Returns the lines of a document's command blocks: those fenced without a language."""
+    found = re.findall(r"^```\n(.*?)^```", text_of(document), re.MULTILINE | re.DOTALL)
+    return [line for block in found for line in block.replace("\\\n", " ").splitlines() if line.strip()]
+
+
+def spans(document: str) -> list[str]:
+    """Returns what stands between backticks in a document's prose."""
+    prose = re.sub(r"^```.*?^```", "", text_of(document), flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"`([^`\n]+)`", prose)
+
+
+def test_formats_are_written_down() -> None:
+    found = {path.name for path in (ROOT / "docs" / "formats").glob("*.md")}
+    assert {"wire.md", "checkpoint.md", "controller-store.md"} <= found
+    assert {"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"} <= set(DOCUMENTS)
+    assert (ROOT / "LICENSE").is_file()
+
+
+def test_the_changelog_tells_of_the_present_version() -> None:
+    version = tomllib.loads(text_of("pyproject.toml"))["project"]["version"]
+    assert version == adamctl.__version__
+    assert re.search(rf"^## {re.escape(version)}\b", text_of("CHANGELOG.md"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "examples/by_hand.md"])
+def test_every_command_block_begins_with_a_program_that_is_there(document: str) -> None:
+    lines = blocks(document)
+    assert lines
+    for line in lines:
+        for command in line.split("#")[0].split("&&"):
+            program = command.split()[0].removeprefix(".venv/bin/")
+            assert program in PROGRAMS, f"{document}: {command.strip()}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_subcommand_that_is_named_exists(document: str) -> None:
+    for line in [*blocks(document), *spans(document)]:
+        for name in re.findall(r"(?:^|[ /])adamctl ([a-z]\w*)(?= |$|\|)", line.split(" #")[0]):
+            assert name in COMMANDS or name in BUILT_IN_ROLES, f"{document}: adamctl {name}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_file_of_ours_that_is_named_exists(document: str) -> None:
+    """Full paths anywhere; the page that shows the house also names files by their last part."""
+    words = [word.strip(".,;()'\"") for line in [*blocks(document), *spans(document)] for word in line.split()]
+    for word in words:
+        if not re.fullmatch(r"[\w./*-]+", word) or "//" in word:
+            continue
+        if word.startswith(OURS):
+            assert list(ROOT.glob(word.rstrip("/"))), f"{document}: {word}"
+        elif document == "ARCHITECTURE.md" and word.endswith((".py", "/")):
+            short = word.rstrip("/")
+            assert any(list(ROOT.glob(f"{top}/**/{short}")) for top in ("adamctl", "roles", "kernels")), word
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_link_within_the_project_leads_somewhere(document: str) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)", text_of(document)):
+        if "://" not in target:
+            assert ((ROOT / document).parent / target).exists(), f"{document}: {target}"
+
+
+def test_no_path_of_one_machine_is_written_down() -> None:
+    """Tests may name paths that nobody has; nothing else may name a folder of whoever wrote it."""
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, timeout=30)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        path = ROOT / name
+        if name.startswith("tests/") or not path.is_file() or path.is_symlink():
+            continue
+        for number, line in enumerate(path.read_bytes().splitlines(), 1):
+            found = re.search(rb"/(work|tmp|root|home|Users)/", line)
+            assert not found, f"{name}:{number}: {line.decode(errors='replace').strip()}"
