@@ -7,6 +7,7 @@ their own.
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import logging
 import signal
@@ -36,6 +37,7 @@ from adamctl.roles.registry import Role
 __all__ = ["CommonOptions", "RoleContext", "run_role"]
 
 CANCEL_DEADLINE_S = 3.0
+GC_ALLOCATIONS = 50_000
 
 
 def run_role(role: Role, options: CommonOptions, role_options: Mapping[str, Any]) -> int:
@@ -113,7 +115,11 @@ async def _run(
                 loop.call_soon_threadsafe(context.fail, gone)
 
         watch_lifeline(options.lifeline_fd, on_end, partial(end_by_force, socket_address, options.socket_folder))
-    task = asyncio.ensure_future(_function(role)(context))
+    function = _function(role)
+    # Reference counts free what requests make; walking through all that was loaded so far would only hold up the loop.
+    gc.freeze()
+    gc.set_threshold(GC_ALLOCATIONS, 20, 50)
+    task = asyncio.ensure_future(function(context))
     try:
         with signals_to(lambda number: _on_signal(context, task, number)):
             await _until_ended(context, task)
