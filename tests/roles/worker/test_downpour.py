@@ -99,6 +99,7 @@ class World:
 
     def step(self, lr: float = 0.5, local_lr: float | None = None) -> Slot | None:
         """Trains on the next batch and starts what is due, as a session does; returns the slot if it was pushed."""
+        assert self.replica.core.begin_step(0) is not None, "no slot is free: this would wait for ever"
         slot = self.replica.begin_step(0)
         assert slot is not None
         self.network.step(self.context, self.replica.weight_views, *self.batch())
