@@ -131,7 +131,8 @@ def fit(
 def _data_config(data: str | Path | DataConfig | Arrays, search: Sequence[str | Path], stack: ExitStack) -> DataConfig:
     if isinstance(data, DataConfig):
         return data
-    folders = (*(str(Path(folder).expanduser()) for folder in search), *filter(None, os.environ.get("ADAMCTL_DATA", "").split(os.pathsep)))
+    environment = os.environ.get("ADAMCTL_DATA", "").split(os.pathsep)
+    folders = tuple(str(Path(folder).expanduser()) for folder in (*search, *filter(None, environment)))
     if isinstance(data, tuple):
         if len(data) != 4:
             raise ConfigurationError(f"data: expected arrays (x_train, y_train, x_test, y_test); found {len(data)}")

@@ -17,7 +17,9 @@ def initial_rows(tensor: Tensor, tensor_index: int, row_start: int, row_stop: in
     if tensor.distribution == "zeros":
         return values
     for row in range(row_start, row_stop):
-        generator = np.random.Generator(np.random.Philox(key=[seed & (2**64 - 1), tensor_index << 40 | row]))
+        generator = np.random.Generator(
+            np.random.Philox(key=np.array([seed & (2**64 - 1), tensor_index << 40 | row], np.uint64))
+        )
         if tensor.distribution == "normal":
             drawn = generator.standard_normal(tensor.row_size, np.float32) * np.float32(tensor.scale)
         else:

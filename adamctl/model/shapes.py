@@ -82,7 +82,8 @@ def _check_head(model: Model) -> None:
         )
     if isinstance(last, (Conv2D, MaxPool2D, Dropout)):
         raise ConfigurationError(
-            f"model.layers: the last layer must be dense or softmax; found {last.__struct_config__.tag}"
+            f"model.layers[{len(model.layers) - 1}]: the last layer must be dense or softmax; "
+            f"found {last.__struct_config__.tag}"
         )
 
 

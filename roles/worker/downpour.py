@@ -49,14 +49,14 @@ class Downpour:
     async def start(self) -> None:
         """Fetches the first parameters, then fetches whenever asked to."""
         await self._fetch()
-        self._fetching = asyncio.create_task(self._guard(self._fetch_forever()))
+        self._fetching = asyncio.create_task(self._guard(self._fetch_forever))
 
     def want_fetch(self) -> None:
         self._fetch_wanted.set()
 
     def push(self, slot: Slot) -> None:
         """Starts the push of an accrued gradient."""
-        task = asyncio.create_task(self._guard(self._push(slot)))
+        task = asyncio.create_task(self._guard(lambda: self._push(slot)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -125,9 +125,9 @@ class Downpour:
             push_set.factors(index, factors.errors, factors.activations)
         return push_set
 
-    async def _guard(self, activity: Coroutine[Any, Any, None]) -> None:
+    async def _guard(self, activity: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            await activity
+            await activity()
         except asyncio.CancelledError:
             raise
         except BaseException as failure:
