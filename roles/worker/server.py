@@ -26,7 +26,7 @@ from adamctl.roles.controller.client import Changes, ConfigurationStore, follow,
 from adamctl.roles.coordinator.client import CoordinatorClient, Joined
 from adamctl.roles.data.client import DataClient
 from adamctl.roles.ps.client import ParameterClient
-from adamctl.roles.worker.session import Session, SessionRunner
+from adamctl.roles.worker.session import DivergedError, Session, SessionRunner
 from adamctl.wire.constants import ErrorCode
 
 ATTACH_DEADLINE_S = 60.0
@@ -87,8 +87,9 @@ async def _serve_runs(process: WorkerProcess, stop: asyncio.Task[bool], compiled
             context.log.info("run %s: %s", job, reason or "ended")
             process.jobs_done.add(job)
             rejoins = 0
-        except (UnreachableError, RemoteError) as failure:
-            if await _ends_soon(context, job):
+        except (UnreachableError, RemoteError, DivergedError) as failure:
+            # A replica that has diverged starts over from the servers' parameters: they refused what was not finite.
+            if not isinstance(failure, DivergedError) and await _ends_soon(context, job):
                 context.log.info("run %s is over: %s", job, failure)
                 process.jobs_done.add(job)
             elif rejoins < REJOINS_MAX:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass
+from math import isfinite
 
 from adamctl.config.experiment import Experiment
 from adamctl.config.schedule import learning_rate
@@ -29,6 +30,10 @@ from adamctl.wire.messages import EvaluateTask, NextTaskReply, NextTaskRequest, 
 POLL_S = 5.0
 BATCHES_AHEAD_PER_THREAD = 3  # enough that the next is in memory when a thread is done with one
 RANGES_MIN = 3  # one being computed, one read, one asked for
+
+
+class DivergedError(RunFailedError):
+    """This replica's loss is not finite. The servers refuse its gradients, so their parameters still are."""
 
 
 @dataclass(frozen=True)
@@ -229,6 +234,9 @@ class SessionRunner:
                 self._downpour.push(done.actions.push)
             if done.actions.fetch:
                 self._downpour.want_fetch()
+        if not isfinite(done.loss_sum) and isinstance(done.batch.task, TrainTask):
+            self._fail(DivergedError("the loss is not finite any more: the run diverges; try a lower optimizer.lr"))
+            return
         self.batches_done += 1
         self.compute_s += done.compute_s
         self.wait_s += done.wait_s

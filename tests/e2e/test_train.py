@@ -94,7 +94,7 @@ def test_mnist_learns(adamctl: Runner, mnist_folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "flags", [(), ("--workers", "2", "--ps", "2", "--passes", "5")], ids=["one worker", "two workers, two servers"]
+    "flags", [(), ("--workers", "2", "--ps", "2", "--passes", "6")], ids=["one worker", "two workers, two servers"]
 )
 def test_mnist_reaches_99_percent(adamctl: Runner, mnist_folder: Path, flags: tuple[str, ...]) -> None:
     example = EXAMPLES / "mnist.toml"
