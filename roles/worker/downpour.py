@@ -29,7 +29,7 @@ class Downpour:
         updates: parameter updates acknowledged (k * M * N for factors, as in Adam 4.3.2).
         staleness: acknowledged shard pushes by staleness; the last place is STALENESS_MAX or more.
         refused: shard pushes that a server refused, for example because they were not finite.
-        failure: set to the first error that ended an activity.
+        fetches, pushes: how many were completed.
     """
 
     def __init__(self, replica: Replica, client: ParameterClient, on_failure: Callable[[BaseException], None]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from dataclasses import dataclass
 from math import isfinite
 
@@ -285,5 +284,4 @@ class SessionRunner:
             "fetches": self._downpour.fetches,
             "refused": self._downpour.refused,
             "waiting_share": self.wait_s / busy_s if busy_s else 0.0,
-            "time": time.time(),
         }
