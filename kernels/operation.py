@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from adamctl.kernels.slicing import OutputSlice, SlicedOperation
+
 Array = NDArray[np.float32]
 
 
@@ -110,6 +112,14 @@ class Operation(ABC):
         Returns:
             the loss gradient with respect to the inputs, `buffers.input_error[:n]`, or None if not needed.
         """
+
+    def slice(self, part: OutputSlice) -> SlicedOperation:
+        """Returns the operation that computes a part of the outputs, and what it takes from this one.
+
+        Raises:
+            ValueError: this layer cannot be cut along that axis, or the range is not inside its outputs.
+        """
+        raise ValueError(f"{type(self).__name__}: its outputs cannot be cut into {part.axis}")
 
     def factors(self, buffers: Buffers, inputs: Array) -> Factors | None:
         """Returns views of the last `backward`'s factors, or None if the layer's gradient is not such a product."""

@@ -1,0 +1,65 @@
+"""A part of a layer's outputs, and the operation that computes exactly that part.
+
+Models are split over workers (Adam 3.2.5, DistBelief 3): one holds some of the maps of a convolution, some of the units
+of a dense layer, or some rows of a locally connected one. `Operation.slice` returns a smaller operation of the same
+kind, and what it takes from the whole layer: which region of the inputs it reads, a halo of rows included, and which
+part of each parameter it holds. Slices that together cover a layer's outputs compute, together, what the layer does:
+their outputs side by side; their input errors added up where the regions overlap; their gradients side by side where
+they hold different parts of a parameter, and added up where they share one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from adamctl.kernels.operation import Operation
+
+Axis: TypeAlias = Literal["units", "maps", "rows"]
+Region: TypeAlias = tuple[slice, ...]
+"""An index expression, one slice per axis, the batch not counted."""
+
+
+@dataclass(frozen=True)
+class OutputSlice:
+    """Outputs [start, stop) along one axis: `units` of a vector, `maps` (last axis) or `rows` (first) of an image."""
+
+    axis: Axis
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class SlicedOperation:
+    """What computes a slice.
+
+    Attributes:
+        operation: takes the inputs of `inputs` as its whole input and makes the slice as its whole output.
+        inputs: region of the layer's input that it reads.
+        outputs: region of the layer's output that it makes.
+        parameters: per parameter, the part of the layer's array that is the operation's own.
+    """
+
+    operation: Operation
+    inputs: Region
+    outputs: Region
+    parameters: tuple[Region, ...]
+
+
+def region_shape(shape: tuple[int, ...], region: Region) -> tuple[int, ...]:
+    """Returns the shape of what a region cuts out of an array of this shape."""
+    return tuple(len(range(*part.indices(size))) for size, part in zip(shape, region, strict=True))
+
+
+def check_slice(part: OutputSlice, output_shape: tuple[int, ...], axes: tuple[Axis, ...], operation: str) -> None:
+    """Checks that a slice is one of a layer's.
+
+    Raises:
+        ValueError: the operation cannot be cut along that axis, or the range is empty or not inside the outputs.
+    """
+    if part.axis not in axes:
+        raise ValueError(f"{operation}: expected a slice of {' or '.join(axes)}; found one of {part.axis}")
+    size = output_shape[0] if part.axis in ("rows", "units") else output_shape[-1]
+    if not 0 <= part.start < part.stop <= size:
+        raise ValueError(f"{operation}: expected {part.axis} within 0 to {size}; found {part.start} to {part.stop}")
