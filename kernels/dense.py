@@ -14,6 +14,7 @@ import numpy as np
 
 from adamctl.kernels.activations import BiasActivation
 from adamctl.kernels.operation import Array, Buffers, Factors, Operation, empty_buffers
+from adamctl.kernels.slicing import OutputSlice, SlicedOperation, check_slice
 from adamctl.model.description import Activation
 
 
@@ -77,6 +78,14 @@ class Dense(Operation):
         error = buffers.input_error[:rows]
         np.matmul(output_error, weights[0], out=error.reshape(rows, self.features))
         return error
+
+    def slice(self, part: OutputSlice) -> SlicedOperation:
+        """Cuts by units: a dense layer that reads all inputs and holds its units' rows of weight and bias."""
+        check_slice(part, self.output_shape, ("units",), type(self).__name__)
+        units, inputs = slice(part.start, part.stop), (slice(None),) * len(self.input_shape)
+        activation = self.activation.activation
+        operation = Dense(self.input_shape, part.stop - part.start, activation, self.activation.backend)
+        return SlicedOperation(operation, inputs, (units,), ((units, slice(None)), (units,)))
 
     def factors(self, buffers: Buffers, inputs: Array) -> Factors:
         errors: Array = buffers.scratch["errors"]  # type: ignore[assignment]

@@ -14,6 +14,7 @@ import numpy as np
 from adamctl.kernels.backend import compiled_if
 from adamctl.kernels.dense import Dense
 from adamctl.kernels.operation import Array, Buffers
+from adamctl.kernels.slicing import OutputSlice, SlicedOperation
 
 
 class Softmax(Dense):
@@ -52,6 +53,15 @@ class Softmax(Dense):
             outputs += weights[1]
             softmax(outputs, buffers.scratch["row"][: len(outputs)])  # type: ignore[arg-type]
         return outputs
+
+    def slice(self, part: OutputSlice) -> SlicedOperation:
+        """Cuts by units: a plain dense layer that computes their logits.
+
+        A probability needs the logits of all units, so whoever holds all of them, side by side, finishes with
+        `softmax`; the error each slice takes is its part of that at the logits (`softmax_error` where the loss
+        does not give it).
+        """
+        return super().slice(part)
 
     def backward(
         self,

@@ -1,14 +1,15 @@
-"""What every operation is checked for: numerical gradients, agreement of implementations, empty and single batches."""
+"""What every operation is checked for: numerical gradients, agreement of implementations and of slices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from adamctl.kernels.backend import installed
 from adamctl.kernels.operation import Buffers, Operation
+from adamctl.kernels.slicing import OutputSlice, region_shape
 
 BACKENDS = installed()
 BATCH_MAX = 5
@@ -83,3 +84,48 @@ def compare_runs(reference: Run, other: Run, tolerance: float = 2e-5) -> None:
     for expected, found in pairs:
         scale = max(np.abs(expected).max(initial=0), 1.0)
         np.testing.assert_allclose(found, expected, atol=tolerance * scale, rtol=0)
+
+
+def check_slices(
+    build: Build,
+    parts: Sequence[OutputSlice],
+    batch: int = 3,
+    tolerance: float = 2e-5,
+    finish: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> None:
+    """Checks that slices which cover an operation's outputs compute, together, what the operation does.
+
+    Outputs side by side, every one made once; input errors added over the regions; gradients added over the parts of
+    the parameters (a sum where parts share one). Every installed implementation is held to the whole operation of the
+    same implementation. `finish` turns the outputs side by side into the whole's, where the layer needs all of them.
+    """
+    for backend in BACKENDS:
+        whole = build(backend)
+        given = run(whole, batch, seed=6)
+        outputs, input_error = np.zeros_like(given.outputs), np.zeros_like(given.input_error)
+        made = np.zeros(whole.output_shape, int)
+        gradients = [np.zeros_like(gradient) for gradient in given.gradients]
+        for part in parts:
+            sliced = whole.slice(part)
+            piece, every = sliced.operation, (slice(None),)
+            assert piece.input_shape == region_shape(whole.input_shape, sliced.inputs)
+            assert piece.output_shape == region_shape(whole.output_shape, sliced.outputs)
+            shapes = zip(whole.parameters, sliced.parameters, strict=True)
+            assert piece.parameters == tuple(region_shape(shape, region) for shape, region in shapes)
+            inputs = np.ascontiguousarray(given.inputs[every + sliced.inputs])
+            regions = zip(given.weights, sliced.parameters, strict=True)
+            weights = [np.ascontiguousarray(weight[region]) for weight, region in regions]
+            error = given.error[every + sliced.outputs].copy()
+            own = [np.full(shape, 7, np.float32) for shape in piece.parameters]
+            buffers = piece.allocate(BATCH_MAX)
+            made[sliced.outputs] += 1
+            outputs[every + sliced.outputs] = piece.forward(inputs, weights, buffers, True, np.random.default_rng(6))
+            input_error[every + sliced.inputs] += piece.backward(error, inputs, weights, own, buffers)
+            for total, region, gradient in zip(gradients, sliced.parameters, own, strict=True):
+                total[region] += gradient
+        assert (made == 1).all(), "the parts must cover the outputs, none of them twice"
+        together = Run(
+            given.inputs, given.weights, given.error, finish(outputs) if finish else outputs, gradients, input_error,
+            given.buffers,
+        )  # fmt: skip
+        compare_runs(given, together, tolerance)
