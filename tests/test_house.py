@@ -68,7 +68,7 @@ ELSEWHERE = (
     Elsewhere("roles/ps/test_client.py", ("roles/ps/delivery", "roles/ps/pulling"), "parts of the client"),
     Elsewhere("roles/ps/test_server.py", ("roles/ps/building", "roles/ps/saving"), "parts of the server"),
     Elsewhere("roles/worker/test_replica.py", ("roles/worker/memory",), "where a replica lies"),
-    Elsewhere("roles/worker/test_server.py", ("roles/worker/compute", "roles/worker/session"), "parts of one worker"),
+    Elsewhere("roles/worker/test_server.py", ("roles/worker/session",), "parts of one worker"),
 )
 
 

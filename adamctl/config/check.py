@@ -54,6 +54,7 @@ LIMITS: dict[str, Limit] = {
     "optimizer.lr": _ABOVE_0,
     "optimizer.momentum": _BELOW_1,
     "optimizer.weight_decay": _AT_LEAST_0,
+    "optimizer.clip_norm": _ABOVE_0,
     "optimizer.schedule.warmup": _BELOW_1,
     "optimizer.schedule.factor": _ABOVE_0,
     "optimizer.schedule.every": _AT_LEAST_1,

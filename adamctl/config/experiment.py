@@ -62,12 +62,19 @@ class ScheduleConfig(_Section, frozen=True):
 
 
 class OptimizerConfig(_Section, frozen=True):
-    """The rule that runs on the servers, and the learning rate that travels with each push."""
+    """The rule that runs on the servers, and the learning rate that travels with each push.
+
+    Attributes:
+        clip_norm: a layer's mean gradient of one step that is longer than this (weights and biases together) is
+            scaled down to it before it is applied or pushed; unset: never. With threads that share weights without
+            locks it keeps a high learning rate from running away.
+    """
 
     type: Literal["sgd", "momentum", "adagrad"] = "sgd"
     lr: float = 0.05
     momentum: float = 0.9
     weight_decay: float = 0.0
+    clip_norm: float | None = None
     schedule: ScheduleConfig = ScheduleConfig()
 
 

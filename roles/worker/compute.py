@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from adamctl.kernels.clip import LayerNormClip
 from adamctl.kernels.network import Context, Network
 from adamctl.kernels.operation import Array
 from adamctl.roles.worker.core_batches import Task
@@ -55,11 +56,15 @@ class ComputeThreads:
         seed: int,
         done: Callable[[BatchDone], None],
         skip_dense_gradients: bool,
+        clip_norm: float | None = None,
     ) -> None:
         self._network, self._replica, self._done = network, replica, done
         self._skip_dense_gradients = skip_dense_gradients
         self._queue: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._contexts = [network.context(seed + index) for index in range(threads)]
+        self._clips = [
+            LayerNormClip(network, context, clip_norm) if clip_norm is not None else None for context in self._contexts
+        ]
         self._limits = threadpool_limits(limits=1, user_api="blas")
         self._threads = [
             threading.Thread(target=self._run, args=(index,), name=f"compute-{index}", daemon=True)
@@ -115,5 +120,8 @@ class ComputeThreads:
         result = self._network.step(
             context, self._replica.weight_views, batch.images, batch.labels, self._skip_dense_gradients
         )
+        clip = self._clips[thread]
+        if clip is not None:
+            clip.apply(self._skip_dense_gradients)
         actions = self._replica.end_step(thread, slot, context, count, batch.learning_rate, batch.local_learning_rate)
         return result.loss * count, result.correct, actions

@@ -82,6 +82,7 @@ class SessionRunner:
             seed=hash((experiment.seed, session.incarnation)) & (2**31 - 1),
             done=self._done_on_thread,
             skip_dense_gradients=bool(session.factor_tensors) and not applies_locally,
+            clip_norm=experiment.optimizer.clip_norm,
         )
         self._downpour = Downpour(self._replica, session.parameters, self._fail)
         batches = BATCHES_AHEAD_PER_THREAD * session.threads

@@ -1,0 +1,70 @@
+"""Gradient clipping by layer norm: a layer's gradient that is longer than a limit is scaled down to it.
+
+The norm is that of the layer's weights and biases together, of one step's mean gradient (Pascanu et al. 2013, per
+layer). It is taken where the step is computed, before the gradient is accrued, applied to the replica's own weights and
+pushed: there the whole layer is at hand, while a server holds some of its shards. Of a layer that is sent as factors
+E [n, units] and A [n, inputs] the gradient need not exist: |E^T A|^2 = sum over (i, j) of (E E^T)_ij (A A^T)_ij, and
+scaling E scales it.
+"""
+
+from __future__ import annotations
+
+from math import isfinite, sqrt
+
+import numpy as np
+
+from adamctl.kernels.network import Context, Network
+from adamctl.kernels.operation import Array, Factors
+
+
+class LayerNormClip:
+    """Clips the gradients of one thread's context.
+
+    Attributes:
+        clipped: layers that were scaled down so far.
+    """
+
+    def __init__(self, network: Network, context: Context, norm_max: float) -> None:
+        self.norm_max, self.clipped = norm_max, 0
+        self._context = context
+        self._layers = [layer for layer in network.layers if layer.tensors]
+        self._products = [np.zeros((network.batch_max, network.batch_max), np.float32) for _ in range(2)]
+
+    def apply(self, skip_dense_gradients: bool = False) -> None:
+        """Scales the last step's gradients, and factors, in place; one that is not finite is left as it is.
+
+        `skip_dense_gradients` as in the step: then a dense layer's weight has factors and no gradient.
+        """
+        for layer in self._layers:
+            factors = self._context.factors(layer.shape.index) if layer.is_dense else None
+            gradients = [self._context.gradient_views[index].reshape(-1) for index in layer.tensors]
+            if skip_dense_gradients and factors is not None:
+                del gradients[0]
+            norm = self._norm(gradients, factors if skip_dense_gradients else None)
+            if not self.norm_max < norm < float("inf"):
+                continue
+            self.clipped += 1
+            scale = np.float32(self.norm_max / norm)
+            for gradient in gradients:
+                np.multiply(gradient, scale, out=gradient)
+            if factors is not None:
+                np.multiply(factors.errors, scale, out=factors.errors)
+
+    def _norm(self, gradients: list[Array], factors: Factors | None) -> float:
+        with np.errstate(over="ignore"):
+            squares = sum(float(np.dot(gradient, gradient)) for gradient in gradients)
+            if factors is not None:
+                squares += self._norm_squared(factors)
+        if isfinite(squares):
+            return sqrt(max(squares, 0.0))
+        wide = [gradient.astype(np.float64) for gradient in gradients]  # rare: float32 squares overflow at 1.8e19
+        if factors is not None:
+            wide.append((factors.errors.astype(np.float64).T @ factors.activations).reshape(-1))
+        return sqrt(sum(float(np.dot(gradient, gradient)) for gradient in wide))
+
+    def _norm_squared(self, factors: Factors) -> float:
+        rows = len(factors.errors)
+        errors, activations = (product[:rows, :rows] for product in self._products)
+        np.matmul(factors.errors, factors.errors.T, out=errors)
+        np.matmul(factors.activations, factors.activations.T, out=activations)
+        return float(np.einsum("ij,ij->", errors, activations))
