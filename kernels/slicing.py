@@ -63,3 +63,19 @@ def check_slice(part: OutputSlice, output_shape: tuple[int, ...], axes: tuple[Ax
     size = output_shape[0] if part.axis in ("rows", "units") else output_shape[-1]
     if not 0 <= part.start < part.stop <= size:
         raise ValueError(f"{operation}: expected {part.axis} within 0 to {size}; found {part.start} to {part.stop}")
+
+
+def halo(start: int, stop: int, size: int, window: int, stride: int, before: int = 0) -> tuple[slice, tuple[int, int]]:
+    """Returns what windows [start, stop) read of an axis, their overlap with neighbours (the halo) included.
+
+    Args:
+        start, stop: which windows.
+        size: pixels of the axis.
+        window, stride: extent of a window, and how far apart windows start, in pixels.
+        before: zeros in front of the first pixel.
+
+    Returns:
+        the pixels they read, and how many zeros lie before and after those: (0, 0) inside the image.
+    """
+    first, last = start * stride - before, (stop - 1) * stride - before + window
+    return slice(max(first, 0), min(last, size)), (max(-first, 0), max(last - size, 0))

@@ -13,7 +13,8 @@ import msgspec
 Activation: TypeAlias = Literal["relu", "tanh", "sigmoid"]
 Padding: TypeAlias = Literal["valid", "same"]
 Initializer: TypeAlias = Literal["he", "glorot"]
-Loss: TypeAlias = Literal["cross_entropy", "squared_error"]
+Loss: TypeAlias = Literal["cross_entropy", "squared_error", "logistic"]
+Weighting: TypeAlias = Literal["gaussian", "uniform"]
 Size: TypeAlias = int | tuple[int, int]
 
 
@@ -39,6 +40,38 @@ class MaxPool2D(_Layer, frozen=True, tag="maxpool2d"):
     stride: Size | None = None
 
 
+class Local2D(_Layer, frozen=True, tag="local2d"):
+    """Like a convolution, but each place has weights of its own (DistBelief 5).
+
+    Weight [rows, columns, filters, kernel height, kernel width, channels], bias [rows, columns, filters].
+    """
+
+    filters: int
+    kernel: Size
+    stride: Size = 1
+    padding: Padding = "valid"
+    activation: Activation | None = None
+    init: Initializer | None = None
+
+
+class L2Pool2D(_Layer, frozen=True, tag="l2pool2d"):
+    """The root of the sum of squares over windows of `size`, `stride` apart (default: they touch; Le et al. 2012)."""
+
+    size: Size
+    stride: Size | None = None
+
+
+class LocalContrastNorm(_Layer, frozen=True, tag="local_contrast_norm"):
+    """Takes from each pixel the weighted mean of its surroundings and divides by their deviation (Jarrett et al. 2009).
+
+    Surroundings are a window of `size` pixels, odd, and all maps; a deviation below `deviation_min` counts as that.
+    """
+
+    size: Size
+    weights: Weighting = "gaussian"
+    deviation_min: float = 0.01
+
+
 class Dense(_Layer, frozen=True, tag="dense"):
     """A fully connected layer; an image is flattened row by row. Weight [units, inputs], bias [units]."""
 
@@ -60,14 +93,22 @@ class Softmax(_Layer, frozen=True, tag="softmax"):
     init: Initializer | None = None
 
 
-Layer: TypeAlias = Conv2D | MaxPool2D | Dense | Dropout | Softmax
+class Logistic(_Layer, frozen=True, tag="logistic"):
+    """A dense layer of independent yes-or-no outputs, one against all others: a last layer (DistBelief 5)."""
+
+    units: int
+    init: Initializer | None = None
+
+
+Layer: TypeAlias = Conv2D | MaxPool2D | Dense | Dropout | Softmax | Local2D | L2Pool2D | LocalContrastNorm | Logistic
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A network: the shape of one example and the layers in order.
 
     `input` is [height, width, channels] or [features]. `loss` compares the last layer's outputs with the labels:
-    cross entropy needs a softmax last layer; squared error (Adam 2.2) takes any.
+    cross entropy needs a softmax last layer, logistic (the summed cross entropies of yes-or-no outputs) a logistic
+    one; squared error (Adam 2.2) takes any.
     """
 
     input: tuple[int, ...]

@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from adamctl.errors import ConfigurationError
-from adamctl.model.description import Conv2D, Dense, Model, Softmax, pair
+from adamctl.model.description import Conv2D, Dense, Local2D, Logistic, Model, Softmax, pair
 from adamctl.model.shapes import LayerShape, infer
 
 SHARD_BYTES_MAX = 1 << 20
@@ -176,22 +176,20 @@ def _tensors(shapes: tuple[LayerShape, ...]) -> tuple[Tensor, ...]:
     offset = 0
     for shape in shapes:
         layer = shape.layer
-        if isinstance(layer, Conv2D):
-            weight: tuple[int, ...] = (layer.filters, *pair(layer.kernel), shape.input[2])
+        if isinstance(layer, (Conv2D, Local2D)):
+            window: tuple[int, ...] = (*pair(layer.kernel), shape.input[2])
+            outputs = (layer.filters,) if isinstance(layer, Conv2D) else shape.output
             fan_out = prod(pair(layer.kernel)) * layer.filters
-            activation = layer.activation
-        elif isinstance(layer, (Dense, Softmax)):
-            weight = (layer.units, prod(shape.input))
-            fan_out = layer.units
-            activation = layer.activation if isinstance(layer, Dense) else None
+        elif isinstance(layer, (Dense, Softmax, Logistic)):
+            window, outputs, fan_out = (prod(shape.input),), (layer.units,), layer.units
         else:
             continue
-        fan_in = prod(weight[1:])
+        activation = None if isinstance(layer, (Softmax, Logistic)) else layer.activation
         init = layer.init or ("he" if activation == "relu" else "glorot")
-        distribution, scale = _initial(init, fan_in, fan_out)
+        distribution, scale = _initial(init, prod(window), fan_out)
         for part, extents, kind, spread in (
-            ("weight", weight, distribution, scale),
-            ("bias", weight[:1], "zeros", 0.0),
+            ("weight", (*outputs, *window), distribution, scale),
+            ("bias", outputs, "zeros", 0.0),
         ):
             tensors.append(Tensor(f"{shape.name}.{part}", shape.index, extents, offset, kind, spread))
             offset = _aligned(offset + prod(extents))

@@ -3,10 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 
 from adamctl.errors import ConfigurationError
-from adamctl.model.description import Conv2D, Dense, Dropout, Layer, MaxPool2D, Model, Padding, Softmax, pair
+from adamctl.model.description import (
+    Conv2D,
+    Dense,
+    Dropout,
+    L2Pool2D,
+    Layer,
+    Local2D,
+    LocalContrastNorm,
+    Logistic,
+    Loss,
+    MaxPool2D,
+    Model,
+    Padding,
+    Softmax,
+    pair,
+)
+
+HEAD_OF_LOSS: dict[Loss, type[Softmax | Logistic]] = {"cross_entropy": Softmax, "logistic": Logistic}
+"""The last layer that a loss needs, where it needs one."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +76,7 @@ def infer(model: Model) -> tuple[LayerShape, ...]:
     ordinals: dict[str, int] = {}
     current = model.input
     for index, layer in enumerate(model.layers):
-        kind = str(layer.__struct_config__.tag)
+        kind = _kind(layer)
         where = f"model.layers[{index}] ({kind})"
         output, connections = _apply(layer, current, where)
         ordinals[kind] = ordinals.get(kind, 0) + 1
@@ -70,42 +88,62 @@ def infer(model: Model) -> tuple[LayerShape, ...]:
 
 def _check_head(model: Model) -> None:
     for index, layer in enumerate(model.layers[:-1]):
-        if isinstance(layer, Softmax):
+        if isinstance(layer, (Softmax, Logistic)):
             raise ConfigurationError(
-                f"model.layers[{index}]: softmax is the last layer; found {len(model.layers) - 1 - index} after it"
+                f"model.layers[{index}]: {_kind(layer)} is the last layer; "
+                f"found {len(model.layers) - 1 - index} after it"
             )
     last = model.layers[-1]
-    if model.loss == "cross_entropy" and not isinstance(last, Softmax):
+    needed = HEAD_OF_LOSS.get(model.loss)
+    if needed is not None and not isinstance(last, needed):
         raise ConfigurationError(
-            "model.loss: cross_entropy needs softmax as the last layer; "
-            f'found {last.__struct_config__.tag}. End with softmax or set loss = "squared_error"'
+            f"model.loss: {model.loss} needs {_kind(needed)} as the last layer; found {_kind(last)}. "
+            f'End with {_kind(needed)} or set loss = "{_loss_for(last)}"'
         )
-    if isinstance(last, (Conv2D, MaxPool2D, Dropout)):
+    if not isinstance(last, (Dense, Softmax, Logistic)):
         raise ConfigurationError(
-            f"model.layers[{len(model.layers) - 1}]: the last layer must be dense or softmax; "
-            f"found {last.__struct_config__.tag}"
+            f"model.layers[{len(model.layers) - 1}]: the last layer must be dense, softmax or logistic; "
+            f"found {_kind(last)}"
         )
+
+
+def _kind(layer: Layer | type[Layer]) -> str:
+    return str(layer.__struct_config__.tag)
+
+
+def _loss_for(last: Layer) -> Loss:
+    return next((loss for loss, head in HEAD_OF_LOSS.items() if isinstance(last, head)), "squared_error")
 
 
 def _apply(layer: Layer, shape: tuple[int, ...], where: str) -> tuple[tuple[int, ...], int]:
     """Returns (output shape, connections) of one layer on one example."""
-    if isinstance(layer, Conv2D):
+    if isinstance(layer, (Conv2D, Local2D)):
         _positive(where, filters=layer.filters, kernel=layer.kernel, stride=layer.stride)
         height, width = _windows(where, shape, pair(layer.kernel), pair(layer.stride), layer.padding)
         connections = height * width * layer.filters * prod(pair(layer.kernel)) * shape[2]
         return (height, width, layer.filters), connections
-    if isinstance(layer, MaxPool2D):
+    if isinstance(layer, (MaxPool2D, L2Pool2D)):
         stride = layer.size if layer.stride is None else layer.stride
         _positive(where, size=layer.size, stride=stride)
         height, width = _windows(where, shape, pair(layer.size), pair(stride), "valid")
         return (height, width, shape[2]), 0
+    if isinstance(layer, LocalContrastNorm):
+        _check_contrast(layer, shape, where)
+        return shape, 0
     if isinstance(layer, Dropout):
         if not 0.0 <= layer.rate < 1.0:
             raise ConfigurationError(f"{where}: rate must be at least 0 and below 1; found {layer.rate}")
         return shape, 0
-    assert isinstance(layer, (Dense, Softmax))
     _positive(where, units=layer.units)
     return (layer.units,), prod(shape) * layer.units
+
+
+def _check_contrast(layer: LocalContrastNorm, shape: tuple[int, ...], where: str) -> None:
+    _image(where, shape)
+    if any(extent < 1 or extent % 2 == 0 for extent in pair(layer.size)):
+        raise ConfigurationError(f"{where}: size must be odd, so that a window has a middle; found {layer.size}")
+    if not 0.0 < layer.deviation_min < inf:
+        raise ConfigurationError(f"{where}: deviation_min must be above 0 and finite; found {layer.deviation_min}")
 
 
 def _positive(where: str, **sizes: int | tuple[int, int]) -> None:
@@ -114,11 +152,15 @@ def _positive(where: str, **sizes: int | tuple[int, int]) -> None:
             raise ConfigurationError(f"{where}: {key} must be at least 1; found {size}")
 
 
+def _image(where: str, shape: tuple[int, ...]) -> None:
+    if len(shape) != 3:
+        raise ConfigurationError(f"{where}: expected an image [height, width, channels]; found shape {list(shape)}")
+
+
 def _windows(
     where: str, shape: tuple[int, ...], window: tuple[int, int], stride: tuple[int, int], padding: Padding
 ) -> tuple[int, int]:
-    if len(shape) != 3:
-        raise ConfigurationError(f"{where}: expected an image [height, width, channels]; found shape {list(shape)}")
+    _image(where, shape)
     extents = tuple(window_output(shape[axis], window[axis], stride[axis], padding) for axis in (0, 1))
     if extents[0] < 1 or extents[1] < 1:
         raise ConfigurationError(

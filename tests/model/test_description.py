@@ -7,7 +7,20 @@ from typing import get_args
 import msgspec
 import pytest
 
-from adamctl.model.description import Conv2D, Dense, Dropout, Layer, MaxPool2D, Model, Softmax, pair
+from adamctl.model.description import (
+    Conv2D,
+    Dense,
+    Dropout,
+    L2Pool2D,
+    Layer,
+    Local2D,
+    LocalContrastNorm,
+    Logistic,
+    MaxPool2D,
+    Model,
+    Softmax,
+    pair,
+)
 
 LAYERS = (
     Conv2D(10, 5),
@@ -17,6 +30,10 @@ LAYERS = (
     Dropout(0.5),
     Dense(400, "relu", "he"),
     Softmax(10),
+    Local2D(8, (10, 9), 2, "same", "relu", "he"),
+    L2Pool2D(3, (2, 1)),
+    LocalContrastNorm(9, "uniform", 0.5),
+    Logistic(21_000, "glorot"),
 )
 
 
@@ -35,6 +52,10 @@ def test_every_layer_comes_back_from_plain_values_and_from_bytes() -> None:
         ({"type": "dense", "units": 400, "activation": "sigmoid"}, Dense(400, "sigmoid")),
         ({"type": "dropout", "rate": 0.25}, Dropout(0.25)),
         ({"type": "softmax", "units": 10}, Softmax(10)),
+        ({"type": "local2d", "filters": 8, "kernel": 10, "stride": [2, 1]}, Local2D(8, 10, (2, 1))),
+        ({"type": "l2pool2d", "size": 3, "stride": 2}, L2Pool2D(3, 2)),
+        ({"type": "local_contrast_norm", "size": 9}, LocalContrastNorm(9, "gaussian", 0.01)),
+        ({"type": "logistic", "units": 21000}, Logistic(21_000)),
     ],
 )
 def test_a_layer_is_told_by_its_type(table: dict[str, object], layer: Layer) -> None:
@@ -43,7 +64,9 @@ def test_a_layer_is_told_by_its_type(table: dict[str, object], layer: Layer) -> 
 
 def test_types_are_unique() -> None:
     tags = [kind.__struct_config__.tag for kind in get_args(Layer)]
-    assert sorted(tags) == ["conv2d", "dense", "dropout", "maxpool2d", "softmax"]
+    assert len(tags) == len(set(tags))
+    assert set(tags) > {"conv2d", "maxpool2d", "dense", "dropout", "softmax"}
+    assert set(tags) > {"local2d", "l2pool2d", "local_contrast_norm", "logistic"}
 
 
 @pytest.mark.parametrize(
@@ -56,6 +79,8 @@ def test_types_are_unique() -> None:
         {"type": "conv2d", "filters": 4, "kernel": 3, "padding": "full"},
         {"type": "conv2d", "filters": 4, "kernel": [3, 3, 3]},
         {"units": 4},
+        {"type": "local_contrast_norm", "size": 3, "weights": "triangular"},
+        {"type": "l2pool2d", "size": 3, "padding": "same"},
     ],
 )
 def test_what_is_not_a_layer_is_refused(table: dict[str, object]) -> None:

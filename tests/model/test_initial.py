@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adamctl.model.description import Conv2D, Dense, Model, Softmax
+from adamctl.model.description import Conv2D, Dense, Local2D, Model, Softmax
 from adamctl.model.initial import initial_rows
 from adamctl.model.layout import ParameterLayout, Tensor, build_layout
 
-MODEL = Model((9, 9, 2), (Conv2D(6, 3, activation="relu"), Dense(40), Softmax(5)))
+MODEL = Model((9, 9, 2), (Conv2D(6, 3, activation="relu"), Local2D(3, 2), Dense(40), Softmax(5)))
 
 
 def whole(layout: ParameterLayout, seed: int) -> list[np.ndarray]:

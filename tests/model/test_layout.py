@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adamctl.errors import ConfigurationError
-from adamctl.model.description import Conv2D, Dense, Dropout, MaxPool2D, Model, Softmax
+from adamctl.model.description import Conv2D, Dense, Dropout, Local2D, Logistic, MaxPool2D, Model, Softmax
 from adamctl.model.layout import (
     ALIGNMENT,
     BUCKETS_PER_SERVER,
@@ -235,3 +235,23 @@ def test_a_convolutions_fan_counts_its_window() -> None:
     assert (relu.distribution, relu.scale) == ("normal", pytest.approx(np.sqrt(2 / (5 * 5 * 10))))
     assert plain.distribution == "uniform"
     assert plain.scale == pytest.approx(np.sqrt(6 / (2 * 3 * 20 + 2 * 3 * 30)))
+
+
+def test_a_local_layer_is_cut_by_rows_each_with_all_its_weights() -> None:
+    """Each place has weights of its own (DistBelief 5), scaled by the pixels that one of its outputs reads."""
+    layout = build_layout(Model((20, 16, 3), (Local2D(8, 5, activation="relu"), Logistic(4)), "logistic"), 2)
+    weight, bias, *_ = layout.tensors
+    assert (weight.name, weight.shape) == ("local2d1.weight", (16, 12, 8, 5, 5, 3))
+    assert (bias.name, bias.shape) == ("local2d1.bias", (16, 12, 8))
+    assert weight.distribution == "normal" and weight.scale == pytest.approx(np.sqrt(2 / 75))
+    rows = [shard for shard in layout.shards if shard.tensor == 0]
+    assert all(shard.size == (shard.row_stop - shard.row_start) * 12 * 8 * 75 for shard in rows)
+    assert len(rows) > 1 and rows[-1].row_stop == 16
+
+
+def test_logistic_outputs_are_a_dense_layer() -> None:
+    layout = build_layout(Model((7,), (Logistic(5),), "logistic"), 1)
+    assert [(tensor.name, tensor.shape) for tensor in layout.tensors] == [
+        ("logistic1.weight", (5, 7)),
+        ("logistic1.bias", (5,)),
+    ]

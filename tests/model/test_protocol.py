@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from adamctl.model.description import Conv2D, Dense, Model, Softmax
+from adamctl.model.description import Conv2D, Dense, Local2D, Logistic, Model, Softmax
 from adamctl.model.layout import Tensor, build_layout
 from adamctl.model.protocol import bytes_per_push, choose_protocol, factors_bytes, servers_of_tensors
 
@@ -26,6 +26,13 @@ def test_convolutions_and_biases_are_gradients() -> None:
         dense = entry.name in ("dense1.weight", "softmax1.weight")
         assert (entry.protocol == "factors") is dense
         assert (entry.factors_bytes is not None) is dense
+
+
+def test_logistic_outputs_are_pushed_as_factors_and_local_layers_are_not() -> None:
+    model = Model((12, 12, 3), (Local2D(4, 3), Logistic(300)), "logistic")
+    chosen = {entry.name: entry.protocol for entry in bytes_per_push(build_layout(model, 1), 1, 32)}
+    assert chosen["logistic1.weight"] == "factors"
+    assert chosen["local2d1.weight"] == chosen["local2d1.bias"] == "gradient"
 
 
 @pytest.mark.parametrize("servers", [1, 2, 5])

@@ -9,7 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adamctl.errors import ConfigurationError
-from adamctl.model.description import Conv2D, Dense, Dropout, Layer, MaxPool2D, Model, Padding, Softmax
+from adamctl.model.description import (
+    Conv2D,
+    Dense,
+    Dropout,
+    L2Pool2D,
+    Layer,
+    Local2D,
+    LocalContrastNorm,
+    Logistic,
+    MaxPool2D,
+    Model,
+    Padding,
+    Softmax,
+)
 from adamctl.model.shapes import infer, same_padding, window_output
 
 HEAD = Softmax(3)
@@ -37,6 +50,11 @@ def output(layer: Layer, *shape: int) -> tuple[int, ...]:
         (Dropout(0.0), (7,), (7,)),
         (Dense(400), (4, 4, 20), (400,)),
         (Dense(5, "tanh"), (7,), (5,)),
+        (Local2D(8, 10), (100, 100, 3), (91, 91, 8)),
+        (Local2D(4, (1, 7), (3, 1), "same"), (9, 8, 2), (3, 8, 4)),
+        (L2Pool2D(3, 2), (8, 9, 3), (3, 4, 3)),
+        (L2Pool2D((2, 3)), (8, 9, 3), (4, 3, 3)),
+        (LocalContrastNorm((3, 9)), (4, 5, 6), (4, 5, 6)),
     ],
     ids=str,
 )
@@ -99,6 +117,13 @@ def refusal(*layers: Layer, shape: tuple[int, ...] = (8, 8, 1), loss: str = "cro
         (Dropout(float("nan")), "model.layers[1] (dropout): rate must be at least 0 and below 1; found nan"),
         (Conv2D(2, 9), "model.layers[1] (conv2d): a window of 9x9 does not fit an input of 8x8"),
         (MaxPool2D((1, 9)), "model.layers[1] (maxpool2d): a window of 1x9 does not fit an input of 8x8"),
+        (Local2D(0, 3), "model.layers[1] (local2d): filters must be at least 1; found 0"),
+        (Local2D(2, 9), "model.layers[1] (local2d): a window of 9x9 does not fit an input of 8x8"),
+        (L2Pool2D(2, stride=0), "model.layers[1] (l2pool2d): stride must be at least 1; found 0"),
+        (LocalContrastNorm(4), "model.layers[1] (local_contrast_norm): size must be odd"),
+        (LocalContrastNorm((3, -1)), "model.layers[1] (local_contrast_norm): size must be odd"),
+        (LocalContrastNorm(3, deviation_min=0.0), "(local_contrast_norm): deviation_min must be above 0 and finite"),
+        (LocalContrastNorm(3, deviation_min=float("nan")), "deviation_min must be above 0 and finite; found nan"),
     ],
     ids=str,
 )
@@ -110,7 +135,9 @@ def test_softmax_needs_units_too() -> None:
     assert refusal(Softmax(-3)) == "model.layers[0] (softmax): units must be at least 1; found -3"
 
 
-@pytest.mark.parametrize("layer", [Conv2D(2, 1), MaxPool2D(1)], ids=str)
+@pytest.mark.parametrize(
+    "layer", [Conv2D(2, 1), MaxPool2D(1), Local2D(2, 1), L2Pool2D(1), LocalContrastNorm(1)], ids=str
+)
 def test_an_image_layer_after_a_flat_one_is_named(layer: Layer) -> None:
     tag = layer.__struct_config__.tag
     words = f"model.layers[1] ({tag}): expected an image [height, width, channels]; found shape [4]"
@@ -133,13 +160,20 @@ def test_cross_entropy_needs_softmax(last: Layer) -> None:
     assert f"found {last.__struct_config__.tag}" in words and "squared_error" in words
 
 
-@pytest.mark.parametrize("last", [Conv2D(2, 3), MaxPool2D(2), Dropout(0.5)], ids=str)
+def test_logistic_is_a_last_layer_with_a_loss_of_its_own() -> None:
+    assert infer(Model((7,), (Logistic(5),), "logistic"))[0].output == (5,)
+    assert refusal(Logistic(5), HEAD) == "model.layers[0]: logistic is the last layer; found 1 after it"
+    assert 'End with softmax or set loss = "logistic"' in refusal(Logistic(5))
+    assert 'End with logistic or set loss = "cross_entropy"' in refusal(HEAD, loss="logistic")
+
+
+@pytest.mark.parametrize("last", [Conv2D(2, 3), MaxPool2D(2), Dropout(0.5), Local2D(2, 3), L2Pool2D(2)], ids=str)
 def test_the_last_layer_has_units(last: Layer) -> None:
-    words = f"the last layer must be dense or softmax; found {last.__struct_config__.tag}"
+    words = f"the last layer must be dense, softmax or logistic; found {last.__struct_config__.tag}"
     assert words in refusal(last, loss="squared_error")
 
 
-@pytest.mark.parametrize("last", [Dense(4), HEAD], ids=str)
+@pytest.mark.parametrize("last", [Dense(4), HEAD, Logistic(4)], ids=str)
 def test_squared_error_takes_any_outputs(last: Layer) -> None:
     assert infer(Model((7,), (last,), "squared_error"))[0].output == (last.units,)  # type: ignore[union-attr]
 
@@ -160,3 +194,5 @@ def test_connections_are_multiply_accumulates(padding: Padding) -> None:
     shape = infer(Model((9, 8, 2), (Conv2D(4, (3, 2), stride=2, padding=padding), HEAD)))[0]
     height, width, filters = shape.output
     assert shape.connections == height * width * filters * 3 * 2 * 2
+    local = infer(Model((9, 8, 2), (Local2D(4, (3, 2), stride=2, padding=padding), HEAD)))[0]
+    assert local.connections == shape.connections
