@@ -27,6 +27,8 @@ _EXPORTS = {
     "SGD": "adamctl.api.optimizers",
     "Momentum": "adamctl.api.optimizers",
     "Adagrad": "adamctl.api.optimizers",
+    "RMSProp": "adamctl.api.optimizers",
+    "Adam": "adamctl.api.optimizers",
     "Schedule": "adamctl.api.optimizers",
     "DataConfig": "adamctl.config.experiment",
     "fit": "adamctl.api.fit",

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from adamctl.config.experiment import Experiment
+from adamctl.config.experiment import Experiment, OptimizerConfig
 from adamctl.config.lines import KeyPath, dotted
 
 NAME_ALLOWED = "letters, digits, '.', '_' and '-', starting with a letter or digit, at most 64"
@@ -53,6 +53,10 @@ LIMITS: dict[str, Limit] = {
     "data.translate": _AT_LEAST_0,
     "optimizer.lr": _ABOVE_0,
     "optimizer.momentum": _BELOW_1,
+    "optimizer.decay": _BELOW_1,
+    "optimizer.beta1": _BELOW_1,
+    "optimizer.beta2": _BELOW_1,
+    "optimizer.epsilon": _ABOVE_0,
     "optimizer.weight_decay": _AT_LEAST_0,
     "optimizer.clip_norm": _ABOVE_0,
     "optimizer.schedule.warmup": _BELOW_1,
@@ -80,6 +84,15 @@ LIMITS: dict[str, Limit] = {
     "cluster.replication": _AT_LEAST_1,
 }
 """Ranges of numbers that hold by themselves; what depends on two keys is in `cross_problems`."""
+
+RULES_READING: dict[str, tuple[str, ...]] = {
+    "nesterov": ("momentum",),
+    "decay": ("rmsprop",),
+    "beta1": ("adam",),
+    "beta2": ("adam",),
+    "epsilon": ("rmsprop", "adam"),
+}
+"""Settings of the optimizer that would be ignored under other rules."""
 
 
 def structure_problems(values: dict[str, Any]) -> list[Problem]:
@@ -110,6 +123,12 @@ def cross_problems(experiment: Experiment) -> list[Problem]:
     elif data.translate and 2 * data.translate >= min(shape[:2]):
         wanted = f"less than half of the images' height and width, {shape[0]} x {shape[1]}"
         refuse("data.translate", f"found {data.translate}; expected {wanted}")
+    for key, rules in RULES_READING.items():
+        value, default = getattr(experiment.optimizer, key), getattr(OptimizerConfig(), key)
+        if value != default and experiment.optimizer.type not in rules:
+            wanted = " or ".join(f'"{rule}"' for rule in rules)
+            found = f'found {show(value)} with type = "{experiment.optimizer.type}"'
+            refuse(f"optimizer.{key}", f"{found}; expected {wanted}, or leave the key out")
     if train.evaluate_on == "validation" and data.validation == 0:
         refuse("train.evaluate_on", 'found "validation" but data.validation is 0; set data.validation, for example 0.1')
     if cluster.replication > cluster.ps:

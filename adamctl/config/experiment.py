@@ -61,6 +61,10 @@ class ScheduleConfig(_Section, frozen=True):
     final: float = 0.01
 
 
+ADAPTIVE = ("adagrad", "rmsprop", "adam")
+"""Rules whose step is not in proportion to the gradient: what a replica would apply by itself is another step."""
+
+
 class OptimizerConfig(_Section, frozen=True):
     """The rule that runs on the servers, and the learning rate that travels with each push.
 
@@ -68,11 +72,21 @@ class OptimizerConfig(_Section, frozen=True):
         clip_norm: a layer's mean gradient of one step that is longer than this (weights and biases together) is
             scaled down to it before it is applied or pushed; unset: never. With threads that share weights without
             locks it keeps a high learning rate from running away.
+        momentum, nesterov: of `momentum`; nesterov looks one step ahead.
+        decay: of `rmsprop`, how much of the mean square is kept at each update.
+        beta1, beta2: of `adam`, how much of the mean and of the mean square is kept.
+        epsilon: of `rmsprop` and `adam`, added to the root that divides the step.
+        weight_decay: each update also subtracts lr * weight_decay * w, apart from the gradient, under every rule.
     """
 
-    type: Literal["sgd", "momentum", "adagrad"] = "sgd"
+    type: Literal["sgd", "momentum", "adagrad", "rmsprop", "adam"] = "sgd"
     lr: float = 0.05
     momentum: float = 0.9
+    nesterov: bool = False
+    decay: float = 0.9
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
     weight_decay: float = 0.0
     clip_norm: float | None = None
     schedule: ScheduleConfig = ScheduleConfig()
@@ -82,7 +96,7 @@ class TrainConfig(_Section, frozen=True):
     """How the run goes.
 
     Attributes:
-        passes: walks over the training set.
+        passes: walks over the training set, all of which the schedule of the learning rate spans.
         batch: examples per step of one thread.
         n_fetch, n_push: steps of one thread between fetches and between pushes (DistBelief 4.1).
         local_lr: what a replica applies to its own copy between fetches; unset: lr under sgd and momentum, 0 under
@@ -142,4 +156,4 @@ class Experiment(_Section, frozen=True):
         """Returns what to multiply lr with for local application, or None if `local_lr` is a fixed number."""
         if self.train.local_lr is not None:
             return None
-        return 0.0 if self.optimizer.type == "adagrad" else 1.0
+        return 0.0 if self.optimizer.type in ADAPTIVE else 1.0

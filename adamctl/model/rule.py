@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import msgspec
 
-RULE_NAMES = ("add", "sgd", "momentum", "adagrad")
+RULE_NAMES = ("add", "sgd", "momentum", "adagrad", "rmsprop", "adam")
 
 
 class RuleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The rule by name and its settings, the same for all shards of a job.
 
     `weight_decay` is decoupled from the gradient: each application also subtracts lr * weight_decay * w. `momentum`
-    and `nesterov` are read by the momentum rule only.
+    and `nesterov` are read by the momentum rule only, `decay` by rmsprop, `beta1` and `beta2` by adam, `epsilon` by
+    these two.
     """
 
     name: str
     momentum: float = 0.9
     weight_decay: float = 0.0
     nesterov: bool = False
+    decay: float = 0.9
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8

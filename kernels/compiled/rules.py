@@ -1,90 +1,277 @@
-"""Update rules, each in one pass over memory. `after` may be `before` itself; arrays are 1-D of equal length.
+"""Update rules, each in one pass over memory, also for several gradients at once.
 
-Blocks that stay in cache are first copied where the two differ, then updated in place: one loop serves both, gives
-the same bits, and the compiler sees no overlap between what it reads and what it writes.
+The elements of a shard are independent, so a pass holds a few of them in vector registers, updates them with up to
+eight gradients one after another, and stores them once: eight queued updates of `add` read eight gradients and the
+weights, and write the weights. Loops over Python arrays would leave it to the compiler to prove that none of so many
+arrays overlap, and it gives up; here each rule says what it does with one vector, and the loops around it are made as
+LLVM instructions. Every multiply-add is named where it stands, so that one update at a time and eight give the same
+bits, in place and beside, in the middle and at the end of an array.
+
+Arrays come as addresses (float32, contiguous, of equal length, checked by `adamctl.kernels.rules.rule`).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
+import numba.core.cgutils
 import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
+from numba import types
 
-from adamctl.kernels.compiled.jit import IN1, OUT1, f64, inline, kernel
+from adamctl.kernels.compiled.jit import IN1, i64, kernel, readable
+from adamctl.kernels.compiled.vectors import intrinsic
 
-BLOCK = 4096
+cgutils: Any = numba.core.cgutils
+
+BLOCK = 4096  # elements of each array, which stay in cache while more than eight updates are applied to them
+TOGETHER = (8, 4, 2, 1)  # gradients in one pass
+LANES = 16
 LARGEST = np.finfo(np.float32).max
 
-
-@inline
-def copied(before: Any, after: Any, start: int, stop: int) -> Any:
-    """Returns after[start:stop], first made equal to that part of `before`."""
-    part = after[start:stop]
-    if before.ctypes.data != after.ctypes.data:
-        old = before[start:stop]
-        for i in range(len(part)):
-            part[i] = old[i]
-    return part
+Value: TypeAlias = Any
+WORD = ir.IntType(64)
 
 
-@kernel((IN1, OUT1, IN1))
-def add(before: Any, after: Any, delta: Any) -> None:
-    """after = before + delta."""
-    for start in range(0, len(after), BLOCK):
-        stop = min(start + BLOCK, len(after))
-        w, d = copied(before, after, start, stop), delta[start:stop]
-        for i in range(len(w)):
-            w[i] += d[i]
+def word(value: int) -> Value:
+    return ir.Constant(WORD, value)
 
 
-@kernel((IN1, OUT1, IN1, f64, f64))
-def sgd(before: Any, after: Any, gradient: Any, lr: float, keep: float) -> None:
-    """after = before * keep - lr * gradient."""
-    rate, kept = np.float32(lr), np.float32(keep)
-    for start in range(0, len(after), BLOCK):
-        stop = min(start + BLOCK, len(after))
-        w, g = copied(before, after, start, stop), gradient[start:stop]
-        for i in range(len(w)):
-            w[i] = w[i] * kept - rate * g[i]
+class Vector:
+    """Arithmetic on `lanes` float32 numbers at once."""
+
+    def __init__(self, builder: Any, lanes: int) -> None:
+        self.builder = builder
+        self.type = ir.VectorType(ir.FloatType(), lanes)
+
+    def _call(self, name: str, *arguments: Value) -> Value:
+        kind = ir.FunctionType(self.type, [self.type] * len(arguments))
+        function = cgutils.get_or_insert_function(self.builder.module, kind, f"{name}.v{self.type.count}f32")
+        return self.builder.call(function, arguments)
+
+    def load(self, address: Value) -> Value:
+        return self.builder.load(self.builder.inttoptr(address, self.type.as_pointer()), align=4)
+
+    def store(self, value: Value, address: Value) -> None:
+        self.builder.store(value, self.builder.inttoptr(address, self.type.as_pointer()), align=4)
+
+    def everywhere(self, scalar: Value) -> Value:
+        """Returns a vector with the scalar in every lane."""
+        undefined = ir.Constant(self.type, ir.Undefined)
+        first = self.builder.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
+        lanes = ir.Constant(ir.VectorType(ir.IntType(32), self.type.count), None)
+        return self.builder.shuffle_vector(first, undefined, lanes)
+
+    def add(self, a: Value, b: Value) -> Value:
+        return self.builder.fadd(a, b)
+
+    def multiply(self, a: Value, b: Value) -> Value:
+        return self.builder.fmul(a, b)
+
+    def divide(self, a: Value, b: Value) -> Value:
+        return self.builder.fdiv(a, b)
+
+    def multiply_add(self, a: Value, b: Value, c: Value) -> Value:
+        """a * b + c, rounded once where the machine can."""
+        return self._call("llvm.fmuladd", a, b, c)
+
+    def multiply_subtract(self, a: Value, b: Value, c: Value) -> Value:
+        """c - a * b."""
+        return self.multiply_add(self.builder.fneg(a), b, c)
+
+    def root(self, a: Value) -> Value:
+        return self._call("llvm.sqrt", a)
+
+    def at_least(self, a: Value, least: Value) -> Value:
+        """max(a, least); NaN stays."""
+        return self.builder.select(self.builder.fcmp_ordered("<", a, least), least, a)
 
 
-@kernel((IN1, OUT1, OUT1, IN1, f64, f64, f64))
-def momentum(before: Any, after: Any, velocity: Any, gradient: Any, lr: float, m: float, keep: float) -> None:
-    """velocity = m * velocity + gradient; after = before * keep - lr * velocity."""
-    rate, mass, kept = np.float32(lr), np.float32(m), np.float32(keep)
-    for start in range(0, len(after), BLOCK):
-        stop = min(start + BLOCK, len(after))
-        w, v, g = copied(before, after, start, stop), velocity[start:stop], gradient[start:stop]
-        for i in range(len(w)):
-            speed = mass * v[i] + g[i]
-            v[i] = speed
-            w[i] = w[i] * kept - rate * speed
+Step: TypeAlias = Callable[[Vector, Value, list[Value], Value, list[Value], list[Value]], tuple[Value, list[Value]]]
+"""(vector, weights, state, gradient, of this update, of all updates) -> (weights, state); each a register."""
 
 
-@kernel((IN1, OUT1, OUT1, IN1, f64, f64, f64))
-def nesterov(before: Any, after: Any, velocity: Any, gradient: Any, lr: float, m: float, keep: float) -> None:
-    """velocity = m * velocity + gradient; after = before * keep - lr * (gradient + m * velocity)."""
-    rate, mass, kept = np.float32(lr), np.float32(m), np.float32(keep)
-    for start in range(0, len(after), BLOCK):
-        stop = min(start + BLOCK, len(after))
-        w, v, g = copied(before, after, start, stop), velocity[start:stop], gradient[start:stop]
-        for i in range(len(w)):
-            speed = mass * v[i] + g[i]
-            v[i] = speed
-            w[i] = w[i] * kept - rate * (g[i] + mass * speed)
+def _add(v: Vector, w: Value, state: list[Value], g: Value, own: list[Value], shared: list[Value]) -> Any:
+    return v.add(w, g), state
 
 
-@kernel((IN1, OUT1, OUT1, IN1, f64, f64, f64))
-def adagrad(before: Any, after: Any, squares: Any, gradient: Any, lr: float, keep: float, floor: float) -> None:
-    """squares += gradient^2; after = before * keep - lr * gradient / sqrt(max(squares, floor))."""
-    rate, kept, least = np.float32(lr), np.float32(keep), np.float32(floor)
-    for start in range(0, len(after), BLOCK):
-        stop = min(start + BLOCK, len(after))
-        w, a, g = copied(before, after, start, stop), squares[start:stop], gradient[start:stop]
-        for i in range(len(w)):
-            total = a[i] + g[i] * g[i]
-            a[i] = total
-            w[i] = w[i] * kept - rate * g[i] / np.sqrt(least if total < least else total)
+def _sgd(v: Vector, w: Value, state: list[Value], g: Value, own: list[Value], shared: list[Value]) -> Any:
+    rate, keep = own
+    return v.multiply_subtract(rate, g, v.multiply(w, keep)), state
+
+
+def _momentum(v: Vector, w: Value, state: list[Value], g: Value, own: list[Value], shared: list[Value]) -> Any:
+    (rate, keep), (mass,) = own, shared
+    speed = v.multiply_add(mass, state[0], g)
+    return v.multiply_subtract(rate, speed, v.multiply(w, keep)), [speed]
+
+
+def _nesterov(v: Vector, w: Value, state: list[Value], g: Value, own: list[Value], shared: list[Value]) -> Any:
+    (rate, keep), (mass,) = own, shared
+    speed = v.multiply_add(mass, state[0], g)
+    return v.multiply_subtract(rate, v.multiply_add(mass, speed, g), v.multiply(w, keep)), [speed]
+
+
+def _adagrad(v: Vector, w: Value, state: list[Value], g: Value, own: list[Value], shared: list[Value]) -> Any:
+    (rate, keep), (floor,) = own, shared
+    squares = v.multiply_add(g, g, state[0])
+    change = v.divide(v.multiply(rate, g), v.root(v.at_least(squares, floor)))
+    return v.builder.fsub(v.multiply(w, keep), change), [squares]
+
+
+def _rmsprop(v: Vector, w: Value, state: list[Value], g: Value, own: list[Value], shared: list[Value]) -> Any:
+    (rate, keep), (decay, rest, epsilon) = own, shared
+    squares = v.multiply_add(v.multiply(rest, g), g, v.multiply(decay, state[0]))
+    change = v.divide(v.multiply(rate, g), v.add(v.root(squares), epsilon))
+    return v.builder.fsub(v.multiply(w, keep), change), [squares]
+
+
+def _adam(v: Vector, w: Value, state: list[Value], g: Value, own: list[Value], shared: list[Value]) -> Any:
+    (rate, keep, root_rate), (beta1, rest1, beta2, rest2, epsilon) = own, shared
+    mean = v.multiply_add(rest1, g, v.multiply(beta1, state[0]))
+    squares = v.multiply_add(v.multiply(rest2, g), g, v.multiply(beta2, state[1]))
+    change = v.divide(v.multiply(rate, mean), v.multiply_add(root_rate, v.root(squares), epsilon))
+    return v.builder.fsub(v.multiply(w, keep), change), [mean, squares]
+
+
+RULES: dict[str, tuple[Step, int, int, int]] = {
+    "add": (_add, 0, 0, 0),
+    "sgd": (_sgd, 0, 2, 0),
+    "momentum": (_momentum, 1, 2, 1),
+    "nesterov": (_nesterov, 1, 2, 1),
+    "adagrad": (_adagrad, 1, 2, 1),
+    "rmsprop": (_rmsprop, 1, 2, 3),
+    "adam": (_adam, 2, 3, 5),
+}
+"""name -> (step, state arrays, numbers of each update, numbers shared by all)."""
+
+
+@intrinsic
+def _run(
+    typing: Any, rule: Any, before: Any, after: Any, state: Any, gradients: Any, own: Any, shared: Any, size: Any
+) -> Any:
+    """The loops around a rule's step: blocks, gradients up to eight at a time, elements."""
+    if not isinstance(rule, types.StringLiteral):
+        return None
+    signature = types.void(rule, i64, i64, state, gradients, own, shared, i64)
+    name = rule.literal_value
+
+    def expand(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _, before_, after_, state_, gradients_, own_, shared_, size_ = arguments
+        kinds = signature.args
+        data = [
+            cgutils.create_struct_proxy(kind)(context, builder, array).data
+            for kind, array in zip(kinds[3:7], (state_, gradients_, own_, shared_), strict=True)
+        ]
+        count = cgutils.create_struct_proxy(kinds[4])(context, builder, gradients_).nitems
+        first, source = (cgutils.alloca_once(builder, WORD) for _ in range(2))
+        blocks = builder.udiv(builder.add(size_, word(BLOCK - 1)), word(BLOCK))
+        with cgutils.for_range(builder, blocks, intp=WORD) as block:
+            start = builder.mul(block.index, word(BLOCK))
+            length = builder.sub(size_, start)
+            length = builder.select(builder.icmp_signed("<", length, word(BLOCK)), length, word(BLOCK))
+            builder.store(word(0), first)
+            builder.store(before_, source)
+            for together in TOGETHER:
+                groups = builder.udiv(builder.sub(count, builder.load(first)), word(together))
+                with cgutils.for_range(builder, groups, intp=WORD):
+                    addresses = (builder.load(source), after_)
+                    _pass(builder, RULES[name], together, addresses, data, builder.load(first), start, length)
+                    builder.store(builder.add(builder.load(first), word(together)), first)
+                    builder.store(after_, source)
+        return context.get_dummy_value()
+
+    return signature, expand
+
+
+def _pass(
+    builder: Any, rule: tuple[Step, int, int, int], together: int, addresses: tuple[Value, Value], data: list[Value],
+    first: Value, start: Value, length: Value,
+) -> None:  # fmt: skip
+    """Applies gradients[first : first + together] to a block's elements, each of which is read and written once."""
+    step, states, owns, shareds = rule
+    before, after = addresses
+    states_at = _items(builder, data[0], states)
+    gradients_at = _items(builder, data[1], together, first)
+    own = _items(builder, data[2], together * owns, builder.mul(first, word(owns)))
+    shared = _items(builder, data[3], shareds)
+
+    def sweep(lanes: int, start: Value, steps: Value) -> None:
+        v = Vector(builder, lanes)
+        ours = [[v.everywhere(one) for one in own[n * owns : (n + 1) * owns]] for n in range(together)]
+        theirs = [v.everywhere(one) for one in shared]
+        with cgutils.for_range(builder, steps, intp=WORD) as loop:
+            index = builder.add(start, builder.mul(loop.index, word(lanes)))
+            offset = builder.mul(index, word(4))
+            weights = v.load(builder.add(before, offset))
+            held = [v.load(builder.add(at, offset)) for at in states_at]
+            for n in range(together):
+                gradient = v.load(builder.add(gradients_at[n], offset))
+                weights, held = step(v, weights, held, gradient, ours[n], theirs)
+            v.store(weights, builder.add(after, offset))
+            for value, at in zip(held, states_at, strict=True):
+                v.store(value, builder.add(at, offset))
+
+    whole = builder.udiv(length, word(LANES))
+    covered = builder.mul(whole, word(LANES))
+    sweep(LANES, start, whole)
+    sweep(1, builder.add(start, covered), builder.sub(length, covered))
+
+
+def _items(builder: Any, data: Value, count: int, first: Value | None = None) -> list[Value]:
+    base = word(0) if first is None else first
+    return [builder.load(builder.gep(data, [builder.add(base, word(i))])) for i in range(count)]
+
+
+ADDRESSES = readable(i64, 1)
+ARGUMENTS = (i64, i64, ADDRESSES, ADDRESSES, IN1, IN1, i64)
+
+
+@kernel(ARGUMENTS)
+def add(before: int, after: int, state: Any, gradients: Any, own: Any, shared: Any, size: int) -> None:
+    """w += g."""
+    _run("add", before, after, state, gradients, own, shared, size)
+
+
+@kernel(ARGUMENTS)
+def sgd(before: int, after: int, state: Any, gradients: Any, own: Any, shared: Any, size: int) -> None:
+    """w = w * keep - rate * g; own = (rate, keep) of each gradient."""
+    _run("sgd", before, after, state, gradients, own, shared, size)
+
+
+@kernel(ARGUMENTS)
+def momentum(before: int, after: int, state: Any, gradients: Any, own: Any, shared: Any, size: int) -> None:
+    """v = mass * v + g, w = w * keep - rate * v; own = (rate, keep), shared = (mass,)."""
+    _run("momentum", before, after, state, gradients, own, shared, size)
+
+
+@kernel(ARGUMENTS)
+def nesterov(before: int, after: int, state: Any, gradients: Any, own: Any, shared: Any, size: int) -> None:
+    """As momentum, but w = w * keep - rate * (g + mass * v)."""
+    _run("nesterov", before, after, state, gradients, own, shared, size)
+
+
+@kernel(ARGUMENTS)
+def adagrad(before: int, after: int, state: Any, gradients: Any, own: Any, shared: Any, size: int) -> None:
+    """a += g^2, w = w * keep - rate * g / sqrt(max(a, floor)); own = (rate, keep), shared = (floor,)."""
+    _run("adagrad", before, after, state, gradients, own, shared, size)
+
+
+@kernel(ARGUMENTS)
+def rmsprop(before: int, after: int, state: Any, gradients: Any, own: Any, shared: Any, size: int) -> None:
+    """a = decay * a + rest * g^2, w = w * keep - rate * g / (sqrt(a) + epsilon); shared = (decay, rest, epsilon)."""
+    _run("rmsprop", before, after, state, gradients, own, shared, size)
+
+
+@kernel(ARGUMENTS)
+def adam(before: int, after: int, state: Any, gradients: Any, own: Any, shared: Any, size: int) -> None:
+    """m = beta1 * m + rest1 * g, a = beta2 * a + rest2 * g^2.
+
+    w = w * keep - rate * m / (root_rate * sqrt(a) + epsilon);
+    own = (rate, keep, root_rate) with the bias corrections, shared = (beta1, rest1, beta2, rest2, epsilon).
+    """
+    _run("adam", before, after, state, gradients, own, shared, size)
 
 
 @kernel((IN1,))

@@ -22,30 +22,27 @@ class Adagrad(Rule):
     name = "adagrad"
     state_names = ("squares",)
 
+    def _constants(self) -> tuple[float, ...]:
+        return (FLOOR,)
+
     def _apply_numpy(
-        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, lr: float
+        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, numbers: tuple[float, ...]
     ) -> None:
-        (squares,) = state
+        (squares,), (rate, keep) = state, numbers
         change = gradient * gradient
         squares += change
         np.maximum(squares, np.float32(FLOOR), out=change)
         np.sqrt(change, out=change)
         np.divide(gradient, change, out=change)
-        change *= np.float32(lr)
-        np.multiply(weights_in, np.float32(1 - lr * self.config.weight_decay), out=weights_out)
+        change *= np.float32(rate)
+        np.multiply(weights_in, np.float32(keep), out=weights_out)
         weights_out -= change
 
     def _apply_numexpr(
-        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, lr: float
+        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, numbers: tuple[float, ...]
     ) -> None:
-        (squares,) = state
-        scalars = {"lr": lr, "keep": 1 - lr * self.config.weight_decay, "least": FLOOR}
+        (squares,), (rate, keep) = state, numbers
+        scalars = {"rate": rate, "keep": keep, "least": FLOOR}
         arrays = {"w": weights_in, "a": squares, "g": gradient}
         evaluate("a + g * g", squares, arrays, scalars)
-        evaluate("w * keep - lr * g / sqrt(where(a < least, least, a))", weights_out, arrays, scalars)
-
-    def _apply_numba(
-        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, lr: float
-    ) -> None:
-        keep = 1 - lr * self.config.weight_decay
-        self._compiled.adagrad(weights_in, weights_out, state[0], gradient, lr, keep, FLOOR)
+        evaluate("w * keep - rate * g / sqrt(where(a < least, least, a))", weights_out, arrays, scalars)

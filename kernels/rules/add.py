@@ -14,16 +14,11 @@ class Add(Rule):
     name = "add"
 
     def _apply_numpy(
-        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, lr: float
+        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, numbers: tuple[float, ...]
     ) -> None:
         np.add(weights_in, gradient, out=weights_out)
 
     def _apply_numexpr(
-        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, lr: float
+        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, numbers: tuple[float, ...]
     ) -> None:
         evaluate("w + d", weights_out, {"w": weights_in, "d": gradient}, {})
-
-    def _apply_numba(
-        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, lr: float
-    ) -> None:
-        self._compiled.add(weights_in, weights_out, gradient)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from adamctl.errors import ConfigurationError
 from adamctl.kernels.rules.adagrad import Adagrad
+from adamctl.kernels.rules.adam import Adam
 from adamctl.kernels.rules.add import Add
 from adamctl.kernels.rules.momentum import Momentum
+from adamctl.kernels.rules.rmsprop import RMSProp
 from adamctl.kernels.rules.rule import Rule
 from adamctl.kernels.rules.sgd import Sgd
 from adamctl.model.rule import RuleConfig
 
-RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Add, Sgd, Momentum, Adagrad)}
+RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Add, Sgd, Momentum, Adagrad, RMSProp, Adam)}
 
 
 def make_rule(config: RuleConfig, backend: str | None = None) -> Rule:
@@ -21,8 +23,12 @@ def make_rule(config: RuleConfig, backend: str | None = None) -> Rule:
     """
     if config.name not in RULES:
         raise ConfigurationError(f"rule.name: expected one of {', '.join(sorted(RULES))}; found {config.name!r}")
-    if not 0 <= config.momentum < 1:
-        raise ConfigurationError(f"rule.momentum: expected at least 0 and below 1; found {config.momentum}")
+    for key in ("momentum", "beta1", "beta2", "decay"):
+        value = getattr(config, key)
+        if not 0 <= value < 1:
+            raise ConfigurationError(f"rule.{key}: expected at least 0 and below 1; found {value}")
+    if config.epsilon <= 0:
+        raise ConfigurationError(f"rule.epsilon: expected above 0; found {config.epsilon}")
     if config.weight_decay < 0:
         raise ConfigurationError(f"rule.weight_decay: expected at least 0; found {config.weight_decay}")
     return RULES[config.name](config, backend)

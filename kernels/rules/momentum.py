@@ -18,30 +18,29 @@ class Momentum(Rule):
     name = "momentum"
     state_names = ("velocity",)
 
+    def _compiled_name(self) -> str:
+        return "nesterov" if self.config.nesterov else "momentum"
+
+    def _constants(self) -> tuple[float, ...]:
+        return (self.config.momentum,)
+
     def _apply_numpy(
-        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, lr: float
+        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, numbers: tuple[float, ...]
     ) -> None:
-        (velocity,) = state
+        (velocity,), (rate, keep) = state, numbers
         velocity *= np.float32(self.config.momentum)
         velocity += gradient
         change = gradient + np.float32(self.config.momentum) * velocity if self.config.nesterov else velocity.copy()
-        change *= np.float32(lr)
-        np.multiply(weights_in, np.float32(1 - lr * self.config.weight_decay), out=weights_out)
+        change *= np.float32(rate)
+        np.multiply(weights_in, np.float32(keep), out=weights_out)
         weights_out -= change
 
     def _apply_numexpr(
-        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, lr: float
+        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, numbers: tuple[float, ...]
     ) -> None:
-        (velocity,) = state
-        scalars = {"lr": lr, "m": self.config.momentum, "keep": 1 - lr * self.config.weight_decay}
+        (velocity,), (rate, keep) = state, numbers
+        scalars = {"rate": rate, "m": self.config.momentum, "keep": keep}
         arrays = {"w": weights_in, "v": velocity, "g": gradient}
         evaluate("m * v + g", velocity, arrays, scalars)
-        step = "w * keep - lr * (g + m * v)" if self.config.nesterov else "w * keep - lr * v"
+        step = "w * keep - rate * (g + m * v)" if self.config.nesterov else "w * keep - rate * v"
         evaluate(step, weights_out, arrays, scalars)
-
-    def _apply_numba(
-        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, lr: float
-    ) -> None:
-        run = self._compiled.nesterov if self.config.nesterov else self._compiled.momentum
-        keep = 1 - lr * self.config.weight_decay
-        run(weights_in, weights_out, state[0], gradient, lr, self.config.momentum, keep)

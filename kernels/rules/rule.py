@@ -3,13 +3,15 @@
 A rule is built once per job and holds no state of a shard; the shard's state arrays are passed to every
 call. All arrays are 1-D contiguous float32 of equal length. `weights_out` may be `weights_in` itself (in
 place) or another array (the server writes the new version beside the old one while that is being sent);
-state is updated in place.
+state is updated in place. Several updates that wait for one shard are applied together, block by block, with the
+same bits as one after another.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,62 +23,156 @@ BLOCK = 1 << 14  # elements: a block of each array, and a temporary, stay in a c
 
 
 class Rule(ABC):
-    """Applies a gradient to weights.
+    """Applies gradients to weights.
 
     Attributes:
         name: as in `RuleConfig.name`.
-        state_names: what the rule keeps per element, in the order of `state`.
+        state_names: what the rule keeps, in the order of `state`: one number per element, or per shard (`shard_state`).
+        shard_state: those of `state_names` that are one number for a whole shard. Their array is that number seen
+            once per element: of the elements' length, with all elements in one place. So it takes no memory, is
+            written to checkpoints like any other, and comes back through `restored_state`.
     """
 
     name: ClassVar[str]
     state_names: ClassVar[tuple[str, ...]] = ()
+    shard_state: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, config: RuleConfig, backend: str | None = None) -> None:
         self.config = config
         self.backend: Backend = choose(backend)
-        self._compiled = compiled_if(self.backend, "rules")
+        compiled = compiled_if(self.backend, "rules")
+        self._compiled: Any = None if compiled is None else getattr(compiled, self._compiled_name())
 
     def initial_state(self, size: int) -> list[Array]:
         """Returns the state of `size` elements before the first update: zeros."""
-        return [np.zeros(size, np.float32) for _ in self.state_names]
+        return [
+            _repeated(0, size) if name in self.shard_state else np.zeros(size, np.float32) for name in self.state_names
+        ]
+
+    def restored_state(self, state: Sequence[Array]) -> list[Array]:
+        """Returns a shard's state as it was saved, also if the shard is joined from parts of several others.
+
+        Their numbers per shard may differ a little; the smallest is taken, which makes Adam's next steps no larger.
+        """
+        return [
+            _repeated(array.min(initial=np.inf) if array.size else 0, array.size) if name in self.shard_state else array
+            for name, array in zip(self.state_names, state, strict=True)
+        ]
+
+    def copied_state(self, state: Sequence[Array]) -> list[Array]:
+        """Returns a copy of a shard's state that can be updated while the other is being read."""
+        return [
+            _repeated(array[0] if array.size else 0, array.size) if name in self.shard_state else array.copy()
+            for name, array in zip(self.state_names, state, strict=True)
+        ]
 
     def apply(self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, lr: float) -> None:
         """Writes the updated weights and state; the gradient is only read.
 
         Raises:
-            ValueError: lengths differ or the number of state arrays is not the rule's.
+            ValueError: lengths or types differ, or the number of state arrays is not the rule's.
         """
-        arrays = (weights_in, weights_out, gradient, *state)
+        self.apply_many(weights_in, weights_out, state, (gradient,), (lr,))
+
+    def apply_many(
+        self,
+        weights_in: Array,
+        weights_out: Array,
+        state: list[Array],
+        gradients: Sequence[Array],
+        lrs: Sequence[float],
+    ) -> None:
+        """As `apply` of each gradient with its learning rate in order; reads and writes weights and state once.
+
+        With no gradients nothing happens: `weights_out` is not written.
+
+        Raises:
+            ValueError: as `apply`, or there are not as many learning rates as gradients.
+        """
+        self._check(weights_in, weights_out, state, gradients, lrs)
+        if not weights_in.size or not gradients:
+            return
+        updates = [self._numbers(lr, state, number) for number, lr in enumerate(lrs, 1)]
+        if self._compiled is not None:
+            self._apply_compiled(weights_in, weights_out, state, gradients, updates)
+        else:
+            apply = self._apply_numexpr if self.backend == "numexpr" else self._apply_numpy
+            for start in range(0, weights_in.size, BLOCK):
+                part = slice(start, start + BLOCK)
+                parts, source = [array[part] for array in state], weights_in
+                for gradient, numbers in zip(gradients, updates, strict=True):
+                    apply(source[part], weights_out[part], parts, gradient[part], numbers)
+                    source = weights_out
+        self._count(state, len(gradients))
+
+    def _check(
+        self,
+        weights_in: Array,
+        weights_out: Array,
+        state: Sequence[Array],
+        gradients: Sequence[Array],
+        lrs: Sequence[float],
+    ) -> None:
+        arrays = (weights_in, weights_out, *gradients, *state)
         if len(state) != len(self.state_names) or any(array.shape != weights_in.shape for array in arrays):
             raise ValueError(
                 f"{self.name}: expected weights, gradient and {len(self.state_names)} state arrays of one length; "
                 f"found {[list(array.shape) for array in arrays]}"
             )
-        if not weights_in.size:
-            return
-        if self._compiled is not None:
-            self._apply_numba(weights_in, weights_out, state, gradient, lr)
-        elif self.backend == "numexpr":
-            self._apply_numexpr(weights_in, weights_out, state, gradient, lr)
-        else:
-            for start in range(0, weights_in.size, BLOCK):
-                part = slice(start, start + BLOCK)
-                parts = [array[part] for array in state]
-                self._apply_numpy(weights_in[part], weights_out[part], parts, gradient[part], lr)
+        if len(lrs) != len(gradients):
+            raise ValueError(f"{self.name}: expected {len(gradients)} learning rates; found {len(lrs)}")
+        per_element = (*arrays[: 2 + len(gradients)], *self._per_element(state))
+        if any(array.dtype != np.float32 or array.ndim != 1 or not array.flags.c_contiguous for array in per_element):
+            found = ", ".join(
+                sorted({f"{array.dtype} {array.ndim}-D strides {array.strides}" for array in per_element})
+            )
+            raise ValueError(f"{self.name}: expected 1-D contiguous float32 arrays; found {found}")
+
+    def _per_element(self, state: Sequence[Array]) -> list[Array]:
+        return [array for name, array in zip(self.state_names, state, strict=True) if name not in self.shard_state]
+
+    def _apply_compiled(
+        self,
+        weights_in: Array,
+        weights_out: Array,
+        state: Sequence[Array],
+        gradients: Sequence[Array],
+        updates: Sequence[tuple[float, ...]],
+    ) -> None:
+        self._compiled(
+            _address(weights_in),
+            _address(weights_out),
+            np.array([_address(array) for array in self._per_element(state)], np.int64),
+            np.array([_address(gradient) for gradient in gradients], np.int64),
+            np.array(updates, np.float32).reshape(-1),
+            np.array(self._constants(), np.float32),
+            weights_in.size,
+        )
+
+    def _compiled_name(self) -> str:
+        """Returns the name of the function in `compiled.rules`."""
+        return self.name
+
+    def _constants(self) -> tuple[float, ...]:
+        """Returns the numbers that the compiled rule takes for all updates."""
+        return ()
+
+    def _numbers(self, lr: float, state: Sequence[Array], number: int) -> tuple[float, ...]:
+        """Returns the numbers of one update, `number` from 1 among those applied together: (rate, keep)."""
+        return lr, 1 - lr * self.config.weight_decay
+
+    def _count(self, state: Sequence[Array], updates: int) -> None:
+        """Notes in the shard's state how many updates were applied."""
+        return
 
     @abstractmethod
     def _apply_numpy(
-        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, lr: float
+        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, numbers: tuple[float, ...]
     ) -> None: ...
 
     @abstractmethod
     def _apply_numexpr(
-        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, lr: float
-    ) -> None: ...
-
-    @abstractmethod
-    def _apply_numba(
-        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, lr: float
+        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, numbers: tuple[float, ...]
     ) -> None: ...
 
 
@@ -86,3 +182,12 @@ def evaluate(expression: str, out: Array, arrays: dict[str, Array], scalars: dic
 
     arguments = {**arrays, **{name: np.float32(value) for name, value in scalars.items()}}
     numexpr.evaluate(expression, local_dict=arguments, global_dict={}, out=out)
+
+
+def _repeated(value: float, size: int) -> Array:
+    """Returns an array of `size` elements that are all the same place in memory."""
+    return np.ndarray((size,), np.float32, np.array([value], np.float32), strides=(0,))
+
+
+def _address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])

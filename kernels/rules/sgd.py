@@ -14,19 +14,16 @@ class Sgd(Rule):
     name = "sgd"
 
     def _apply_numpy(
-        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, lr: float
+        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, numbers: tuple[float, ...]
     ) -> None:
-        change = gradient * np.float32(lr)
-        np.multiply(weights_in, np.float32(1 - lr * self.config.weight_decay), out=weights_out)
+        rate, keep = numbers
+        change = gradient * np.float32(rate)
+        np.multiply(weights_in, np.float32(keep), out=weights_out)
         weights_out -= change
 
     def _apply_numexpr(
-        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, lr: float
+        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, numbers: tuple[float, ...]
     ) -> None:
-        scalars = {"lr": lr, "keep": 1 - lr * self.config.weight_decay}
-        evaluate("w * keep - lr * g", weights_out, {"w": weights_in, "g": gradient}, scalars)
-
-    def _apply_numba(
-        self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, lr: float
-    ) -> None:
-        self._compiled.sgd(weights_in, weights_out, gradient, lr, 1 - lr * self.config.weight_decay)
+        rate, keep = numbers
+        scalars = {"rate": rate, "keep": keep}
+        evaluate("w * keep - rate * g", weights_out, {"w": weights_in, "g": gradient}, scalars)

@@ -132,7 +132,16 @@ async def create_job(
 def rule_of(experiment: Experiment) -> RuleConfig:
     """Returns what the servers of an experiment apply to gradients."""
     optimizer = experiment.optimizer
-    return RuleConfig(optimizer.type, momentum=optimizer.momentum, weight_decay=optimizer.weight_decay)
+    return RuleConfig(
+        optimizer.type,
+        momentum=optimizer.momentum,
+        weight_decay=optimizer.weight_decay,
+        nesterov=optimizer.nesterov,
+        decay=optimizer.decay,
+        beta1=optimizer.beta1,
+        beta2=optimizer.beta2,
+        epsilon=optimizer.epsilon,
+    )
 
 
 async def end_job(store: ConfigurationStore, job: str) -> None:

@@ -1,6 +1,6 @@
 """Applies batches to shards, off the event loop, in threads that each own a stripe of shards (Adam 3.3.1).
 
-A batch is everything that waited for a shard. Gradients are applied block by block while the block is in cache; factors
+A batch is everything that waited for a shard. Gradients are applied in one pass over the shard; factors
 of adjacent shards become one product.
 """
 
@@ -24,7 +24,6 @@ from adamctl.roles.ps.core_instructions import Apply
 from adamctl.roles.ps.core_shard import Batch, Source, Update
 from adamctl.wire.constants import ErrorCode, UpdateKind
 
-BLOCK = 1 << 15  # elements: several updates are applied to one block of a shard before the next block
 PRODUCT_BYTES_MAX = 4 << 20  # of one product of factors, unless one shard alone is larger
 
 log = logging.getLogger(__name__)
@@ -52,7 +51,7 @@ class Applier:
     def _apply_group(self, rule: Rule, group: list[Batch]) -> None:
         """Adjacent shards whose updates come from the same sources: one product per update for all of them."""
         first, last = group[0].shard, group[-1].shard
-        prepared = [_Prepared(batch) for batch in group]
+        prepared = [_Prepared(rule, batch) for batch in group]
         for number, shared in enumerate(group[0].updates):
             product: Array | None = None
             if _is_factors(shared) and any(not batch.updates[number].code for batch in group):
@@ -100,7 +99,7 @@ class _Prepared:
 
     __slots__ = ("batch", "current", "state", "target")
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, rule: Rule, batch: Batch) -> None:
         self.batch = batch
         shard = batch.shard
         self.current = self.target = shard.values.array
@@ -109,7 +108,7 @@ class _Prepared:
             batch.target = self.target
         self.state = shard.state.arrays
         if batch.copy_state:
-            self.state = batch.new_state = [array.copy() for array in shard.state.arrays]
+            self.state = batch.new_state = rule.copied_state(shard.state.arrays)
 
     def apply(self, rule: Rule, gradient: Array, learning_rate: float) -> None:
         rule.apply(self.current, self.target, self.state, gradient, learning_rate)
@@ -122,26 +121,16 @@ class _Prepared:
 
 
 def _apply_alone(rule: Rule, batch: Batch) -> None:
-    """Gradients or deltas of one shard, one after another on each block."""
-    work = _Prepared(batch)
+    """Gradients or deltas of one shard, all in one pass over its values."""
+    work = _Prepared(rule, batch)
     gradients = [
         (gradient, update.push.learning_rate)
         for update in batch.updates
         if not update.code and (gradient := _gradient(update, batch)) is not None
     ]
-    size = work.current.size
-    if len(gradients) <= 1 or size <= BLOCK:
-        for gradient, learning_rate in gradients:
-            work.apply(rule, gradient, learning_rate)
-    else:
-        source, target = work.current, work.target
-        for start in range(0, size, BLOCK):
-            block = slice(start, start + BLOCK)
-            state = [array[block] for array in work.state]
-            current = source[block]
-            for gradient, learning_rate in gradients:
-                rule.apply(current, target[block], state, gradient[block], learning_rate)
-                current = target[block]
+    if gradients:
+        arrays, learning_rates = zip(*gradients, strict=True)
+        rule.apply_many(work.current, work.target, work.state, arrays, learning_rates)
         batch.applied = len(gradients)
     work.finish()
 

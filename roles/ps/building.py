@@ -69,6 +69,8 @@ def _restored(layout: ParameterLayout, index: int, rule: Rule, checkpoint: Check
     (values, *state), record = checkpoint.rows(shard.tensor, shard.row_start, shard.row_stop)
     if checkpoint.descriptor.rule != rule.name or checkpoint.descriptor.state_names != rule.state_names:
         state = rule.initial_state(shard.size)
+    else:
+        state = rule.restored_state(state)
     if record is None or checkpoint.descriptor.layout_hash != layout.hash:
         return ShardContent(index, values, state)
     return ShardContent(index, values, state, record.counter, record.pushes, ClientMemory.restored(record.memory))

@@ -129,6 +129,8 @@ def refused(folder: Path, data: Any = None, **options: Any) -> str:
         ({"evaluate_on": "validation"}, "train.evaluate_on"),
         ({"optimizer": adam.SGD(-0.1)}, "optimizer.lr"),
         ({"optimizer": adam.Momentum(0.1, 1.0)}, "optimizer.momentum"),
+        ({"optimizer": adam.Adam(0.1, beta1=1.0)}, "optimizer.beta1"),
+        ({"optimizer": adam.RMSProp(0.1, epsilon=0.0)}, "optimizer.epsilon"),
         ({"optimizer": adam.Adagrad(0.1, schedule=adam.Schedule("cosin"))}, "optimizer.schedule.type"),
     ],
     ids=str,

@@ -19,6 +19,10 @@ CONFIGS = [
     RuleConfig("momentum", nesterov=True),
     RuleConfig("adagrad"),
     RuleConfig("adagrad", weight_decay=0.01),
+    RuleConfig("rmsprop"),
+    RuleConfig("rmsprop", decay=0.99, epsilon=1e-4, weight_decay=0.01),
+    RuleConfig("adam"),
+    RuleConfig("adam", beta1=0.5, beta2=0.9, epsilon=1e-3, weight_decay=0.01),
 ]
 SIZE, STEPS = 20_011, 120
 
@@ -34,9 +38,29 @@ def plain_step(config, weights, state, gradient, lr):
         state[:] = config.momentum * state + gradient
         step = gradient + config.momentum * state if config.nesterov else state
         return weights - lr * step - decay
+    if config.name == "rmsprop":
+        state[:] = config.decay * state + (1 - config.decay) * gradient**2
+        return weights - lr * gradient / (np.sqrt(state) + config.epsilon) - decay
+    if config.name == "adam":
+        mean, squares, steps = state.mean, state.squares, state.steps = plain_moments(config, state, gradient)
+        mean, squares = mean / (1 - config.beta1**steps), squares / (1 - config.beta2**steps)
+        return weights - lr * mean / (np.sqrt(squares) + config.epsilon) - decay
     state += gradient**2
     rate = np.divide(lr, np.sqrt(state), out=np.zeros_like(state), where=state > 0)
     return weights - rate * gradient - decay
+
+
+class PlainState(np.ndarray):
+    """Zeros that can also hold Adam's two means and its count."""
+
+    mean: np.ndarray | float = 0.0
+    squares: np.ndarray | float = 0.0
+    steps: int = 0
+
+
+def plain_moments(config, state, gradient):
+    mean = config.beta1 * state.mean + (1 - config.beta1) * gradient
+    return mean, config.beta2 * state.squares + (1 - config.beta2) * gradient**2, state.steps + 1
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -45,7 +69,7 @@ def test_many_steps_follow_the_formula(backend, config):
     generator = np.random.default_rng(1)
     rule = make_rule(config, backend)
     weights = generator.standard_normal(SIZE).astype(np.float32)
-    expected, plain_state = weights.astype(np.float64), np.zeros(SIZE)
+    expected, plain_state = weights.astype(np.float64), np.zeros(SIZE).view(PlainState)
     state = rule.initial_state(SIZE)
     for step in range(STEPS):
         gradient = generator.standard_normal(SIZE).astype(np.float32)
@@ -55,6 +79,78 @@ def test_many_steps_follow_the_formula(backend, config):
         rule.apply(weights, weights, state, gradient, lr)
         expected = plain_step(config, expected, plain_state, gradient.astype(np.float64), lr)
     np.testing.assert_allclose(weights, expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 7, 8, 15, 19])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_many_at_once_are_the_same_bits_as_one_after_another(backend, config, count, beside):
+    generator = np.random.default_rng(count)
+    rule, size = make_rule(config, backend), 5003
+    weights = generator.standard_normal(size).astype(np.float32)
+    gradients = [generator.standard_normal(size).astype(np.float32) for _ in range(count)]
+    lrs = [0.1 / (1 + step) for step in range(count)]
+    one_by_one, states = weights.copy(), (rule.initial_state(size), rule.initial_state(size))
+    for gradient, lr in zip(gradients, lrs, strict=True):
+        rule.apply(one_by_one, one_by_one, states[0], gradient, lr)
+    kept, target = weights.copy(), weights.copy() if beside else weights
+    rule.apply_many(weights, target, states[1], gradients, lrs)
+    np.testing.assert_array_equal(target, one_by_one)
+    for one, two in zip(*states, strict=True):
+        np.testing.assert_array_equal(one, two)
+    if beside:
+        np.testing.assert_array_equal(weights, kept)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_state_is_copied_and_comes_back_from_a_checkpoint_as_it_was(name):
+    """As the server does it: beside a reader on a copy; from a file as plain arrays, all of the shard's length."""
+    generator = np.random.default_rng(4)
+    rule, weights = make_rule(RuleConfig(name)), np.ones(100, np.float32)
+    state = rule.initial_state(100)
+    for _ in range(3):
+        rule.apply(weights, weights, state, generator.standard_normal(100).astype(np.float32), 0.1)
+    gradient, ends = generator.standard_normal(100).astype(np.float32), []
+    stored = [np.array(array, order="C") for array in state]
+    for other in (rule.copied_state(state), rule.restored_state(stored), state):
+        assert [array.strides for array in other] == [array.strides for array in state]
+        after = weights.copy()
+        rule.apply(weights, after, other, gradient, 0.1)
+        ends.append((after, *other))
+    for end in ends[1:]:
+        for one, two in zip(ends[0], end, strict=True):
+            np.testing.assert_array_equal(one, two)
+
+
+def test_adams_count_is_one_number_that_takes_no_memory_and_stays_small_when_shards_are_joined():
+    rule = make_rule(RuleConfig("adam"))
+    state = rule.initial_state(1000)
+    assert state[2].shape == (1000,) and state[2].strides == (0,)
+    weights = np.ones(1000, np.float32)
+    rule.apply_many(weights, weights, state, [weights.copy()] * 5, [0.1] * 5)
+    assert set(state[2].tolist()) == {5.0}
+    state[2] = np.repeat(np.float32([7, 5]), 500)
+    assert set(rule.restored_state(state)[2].tolist()) == {5.0}
+    assert [array.size for array in rule.restored_state(rule.initial_state(0))] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", sorted(set(RULES) - {"add"}))
+def test_where_all_gradients_were_zero_nothing_changes(backend, name):
+    rule = make_rule(RuleConfig(name), backend)
+    weights = np.random.default_rng(3).standard_normal(999).astype(np.float32)
+    kept, state = weights.copy(), rule.initial_state(999)
+    rule.apply_many(weights, weights, state, [np.zeros(999, np.float32)] * 20, [0.5] * 20)
+    np.testing.assert_array_equal(weights, kept)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_adams_first_step_is_the_learning_rate_whatever_the_gradients_size(backend):
+    rule = make_rule(RuleConfig("adam"), backend)
+    gradient, weights = np.array([1e-4, -1e-4, 1.0, -1e4], np.float32), np.zeros(4, np.float32)
+    rule.apply(weights, weights, rule.initial_state(4), gradient, 0.25)
+    np.testing.assert_allclose(weights, [-0.25, 0.25, -0.25, 0.25], rtol=2e-4)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -122,14 +218,27 @@ def test_lengths_that_differ_are_refused():
         rule.apply(ones, ones, [], ones, 0.1)
     with pytest.raises(ValueError, match="momentum: expected"):
         rule.apply(ones, ones, rule.initial_state(4), np.ones(3, np.float32), 0.1)
+    with pytest.raises(ValueError, match="momentum: expected 2 learning rates; found 1"):
+        rule.apply_many(ones, ones, rule.initial_state(4), [ones.copy(), ones.copy()], [0.1])
+
+
+@pytest.mark.parametrize("gradient", [np.ones(4), np.ones(8, np.float32)[::2], np.ones(4, np.int32)], ids=repr)
+def test_types_that_a_pass_over_memory_does_not_take_are_refused(gradient):
+    rule, ones = make_rule(RuleConfig("momentum")), np.ones(4, np.float32)
+    with pytest.raises(ValueError, match="momentum: expected 1-D contiguous float32 arrays"):
+        rule.apply(ones, ones, rule.initial_state(4), gradient, 0.1)
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (RuleConfig("sdg"), "rule.name: expected one of adagrad, add, momentum, sgd; found 'sdg'"),
+        (RuleConfig("sdg"), "rule.name: expected one of adagrad, adam, add, momentum, rmsprop, sgd; found 'sdg'"),
         (RuleConfig("momentum", momentum=1.0), "rule.momentum"),
         (RuleConfig("sgd", weight_decay=-0.1), "rule.weight_decay"),
+        (RuleConfig("rmsprop", decay=1.0), "rule.decay: expected at least 0 and below 1; found 1.0"),
+        (RuleConfig("adam", beta1=-0.1), "rule.beta1"),
+        (RuleConfig("adam", beta2=1.0), "rule.beta2"),
+        (RuleConfig("adam", epsilon=0.0), "rule.epsilon: expected above 0; found 0.0"),
     ],
 )
 def test_a_wrong_setting_is_refused(config, message):

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from adamctl.model.layout import ParameterLayout
-from adamctl.roles.ps.apply import BLOCK, ApplyThreads, _group_stop
+from adamctl.model.rule import RULE_NAMES
+from adamctl.roles.ps.apply import ApplyThreads, _group_stop
 from adamctl.roles.ps.core_instructions import Apply
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import PushPart, PushRequest, PushSource
@@ -72,14 +73,17 @@ def test_gradient_and_factor_pushes_lead_to_the_same_weights(rule: str, together
         assert all(h.results(step)[0][0] == 0 for step in range(1, 13))
 
 
-def test_large_shards_take_several_updates_block_by_block_with_the_same_result() -> None:
-    layout = make_layout(((1, 3 * BLOCK + 7), (1,)))
+@pytest.mark.parametrize("rule", RULE_NAMES)
+def test_large_shards_take_several_updates_in_one_pass_with_the_same_result(rule: str) -> None:
+    size = 100_007
+    layout = make_layout(((1, size), (1,)))
     generator = np.random.default_rng(5)
-    gradients = [generator.standard_normal((1, 3 * BLOCK + 7)).astype(np.float32) for _ in range(4)]
-    one_by_one, together = Harness("momentum", layout), Harness("momentum", layout)
+    gradients = [generator.standard_normal((1, size)).astype(np.float32) for _ in range(4)]
+    one_by_one, together = Harness(rule, layout), Harness(rule, layout)
+    kind = UpdateKind.DELTA if rule == "add" else UpdateKind.GRADIENT
     for sequence, gradient in enumerate(gradients, 1):
         for h in (one_by_one, together):
-            push_tensor(h, sequence, sequence, UpdateKind.GRADIENT, [gradient], 0.1)
+            push_tensor(h, sequence, sequence, kind, [gradient], 0.1)
         one_by_one.apply()
     together.apply()
     np.testing.assert_array_equal(tensor_value(one_by_one), tensor_value(together))
