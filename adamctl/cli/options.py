@@ -53,7 +53,9 @@ def experiment_options(command: CommandT) -> CommandT:
     for option in (
         click.option("--target", type=float, help="Stop when top-1 reaches this share."),
         click.option("--seed", type=int, help="Seed of initial values and orders."),
-        click.option("--passes", type=int, help="Walks over the training set."),
+        click.option(
+            "--passes", type=int, help="Walks over the training set; a schedule of the learning rate spans all of them."
+        ),
         click.option("--threads", type=int, help="Compute threads of each worker."),
         click.option("--ps", type=int, help="Parameter servers."),
         click.option("--workers", type=int, help="Workers."),

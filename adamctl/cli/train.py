@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     "--join", multiple=True, metavar="ADDR", help="Run on this controller's cluster instead of starting roles here."
 )
 @click.option(
-    "--resume", default="none", metavar="auto|PATH", help="Go on from the newest checkpoint, or from this run folder."
+    "--resume",
+    default="none",
+    metavar="auto|PATH",
+    help="Go on from the newest checkpoint, or from this run folder. --passes may be another number: from there on, "
+    "the learning rate follows its schedule stretched over that many.",
 )
 @options.runs_option
 @options.token_option

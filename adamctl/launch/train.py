@@ -11,6 +11,7 @@ from pathlib import Path
 from adamctl.config.experiment import Experiment
 from adamctl.config.resolved import write_resolved
 from adamctl.launch.front import Front, Outcome
+from adamctl.launch.joining import find_controller
 from adamctl.launch.plan import CONTROLLER, COORDINATOR, coordinator_role, local_roles
 from adamctl.launch.process import RoleCommand
 from adamctl.launch.roles import LocalRoles
@@ -30,7 +31,7 @@ class TrainOptions:
         resume: `auto`, `none` or the path of a checkpoint or run folder.
         runs: folder of run folders.
         environment: of this process, passed on to roles.
-        token: the cluster's secret.
+        token: the cluster's secret, for this process and for the roles that it starts.
         readings: whether the reporter shows processor time and memory of processes.
     """
 
@@ -48,8 +49,11 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
     Raises:
         ConfigurationError: the run folder cannot be made.
         RunFailedError: a process cannot be started, or the coordinator falls silent.
-        UnreachableError: a role does not start in time.
+        UnreachableError: the controller to join does not answer, or a role does not start in time.
+        HandshakeError: the controller to join refuses us: token or version.
     """
+    if options.join:
+        _find_controller(options, reporter)
     folder = create_run_folder(options.runs, experiment.name)
     file = write_resolved(experiment, folder)
     with private_folder() as sockets:
@@ -65,7 +69,8 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
             commands = local_roles(
                 experiment, file.absolute(), folder.absolute(), sockets, available_cores(), options.resume
             )
-        roles = LocalRoles(commands, folder / LOGS, options.environment)
+        token = {"ADAMCTL_TOKEN": options.token} if options.token else {}  # arguments are for everybody to see
+        roles = LocalRoles(commands, folder / LOGS, {**options.environment, **token})
         front = _front(roles, commands, node, options, reporter)
         return _run(front), folder
 
@@ -79,6 +84,15 @@ def _run(front: Front) -> Outcome:
     from adamctl.net import loop
 
     return loop.run(front.run())
+
+
+def _find_controller(options: TrainOptions, reporter: Reporter) -> None:
+    from adamctl.net import loop
+    from adamctl.net.handshake import make_hello
+    from adamctl.net.stream import StreamTransport
+
+    hello = make_hello("front", f"front-{os.getpid()}", 0, options.token)
+    loop.run(find_controller(StreamTransport(), options.join, hello, reporter.note))
 
 
 def _front(

@@ -93,12 +93,23 @@ def test_a_run_folder_that_cannot_be_made(folder: Path) -> None:
     assert "choose another --run-dir" in train(folder, "--run-dir", "file", code=2)
 
 
-@pytest.mark.slow  # it waits for the controller as long as a role does
-def test_a_cluster_that_is_not_there(folder: Path) -> None:
+def closed_port() -> str:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{closed.getsockname()[1]}"
-        result = adamctl("train", "exp.toml", "--join", address, cwd=folder)
+        return f"127.0.0.1:{closed.getsockname()[1]}"
+
+
+def test_a_cluster_that_is_not_there(folder: Path) -> None:
+    address = closed_port()
+    result = adamctl("train", "exp.toml", "--data", ".", "--join", address, cwd=folder)
     assert result.returncode == 3
-    assert f"with the controller at tcp://{address}" in result.stderr
-    assert f"the controller at tcp://{address} did not answer" in result.stderr.splitlines()[-1]
+    waiting, last = result.stderr.splitlines()
+    assert waiting == f"waiting for the controller at tcp://{address}, since 2 s"
+    assert f"the controller at tcp://{address} did not answer within 5 s" in last and "--join" in last
+    assert not (folder / "runs").exists(), "no run has begun"
+
+
+def test_a_token_that_is_given_as_a_flag_reaches_every_role(folder: Path) -> None:
+    result = adamctl("train", "exp.toml", "--data", ".", "--token", "secret", "--json", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["roles"]["ps"] == 1

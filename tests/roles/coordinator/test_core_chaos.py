@@ -111,3 +111,18 @@ def test_resume_hands_out_what_was_not_done_and_nothing_else() -> None:
     assert max(resumed.reported.values()) == 1
     assert resumed.core.tally.examples == 400
     assert resumed.core.train_seconds > run.core.train_seconds
+
+
+def test_resume_with_more_passes_goes_on_where_the_run_is_among_all_of_them() -> None:
+    """Schedules follow this progress: one over 4 passes is at a half after 2, though the first run was at its end."""
+    run = Simulation(22, plan(passes=2, evaluate_every=0.0))
+    run.add_worker("w")
+    run.run()
+    assert run.handed_out[-1][0].progress_stop == 1.0
+    longer = Simulation(23, plan(passes=4, evaluate_every=0.0), snapshot=run.checkpoints[-1])
+    longer.add_worker("w")
+    longer.run()
+    tasks = [task for task, _ in longer.handed_out]
+    assert tasks[0].pass_number == 2
+    assert tasks[0].progress_start == pytest.approx(0.5)
+    assert tasks[-1].progress_stop == 1.0

@@ -1,0 +1,68 @@
+"""Before a run joins a cluster: does its controller answer? Until then no role is started and no folder is made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import cycle
+
+from adamctl.errors import ConfigurationError, ProtocolError, UnreachableError
+from adamctl.net.transport import Transport
+from adamctl.wire.messages import Hello
+
+JOIN_DEADLINE_S = 5.0
+"""Enough for a controller that was started just before; a role by itself waits longer, for one yet to be started."""
+ATTEMPT_S = 2.0
+PAUSE_S = 0.1
+FIRST_NOTE_S = 2.0
+
+
+async def find_controller(
+    transport: Transport,
+    addresses: Sequence[str],
+    hello: Hello,
+    note: Callable[[str], None],
+    deadline_s: float = JOIN_DEADLINE_S,
+) -> None:
+    """Returns as soon as one of the controllers has greeted us; they are tried in turn.
+
+    Args:
+        addresses: of the controllers to join, at least one.
+        hello: the identity to connect with; its token must be the cluster's.
+        note: is told, after 2 s, whom this waits for.
+
+    Raises:
+        ConfigurationError: another role listens there.
+        HandshakeError: the controller refuses us: token or version.
+        UnreachableError: none has answered within `deadline_s` seconds.
+    """
+    loop = asyncio.get_running_loop()
+    where = ", ".join(addresses)
+    noting = loop.call_later(FIRST_NOTE_S, note, f"waiting for the controller at {where}, since {FIRST_NOTE_S:g} s")
+    until_s = loop.time() + deadline_s
+    try:
+        for address in cycle(addresses):
+            try:
+                await _greet(transport, address, hello, min(ATTEMPT_S, max(until_s - loop.time(), PAUSE_S)))
+                return
+            except ProtocolError:
+                raise
+            except UnreachableError as error:
+                if loop.time() + PAUSE_S >= until_s:
+                    raise UnreachableError(
+                        f"the controller at {where} did not answer within {deadline_s:g} s ({error}); "
+                        "is it running, and is --join its address?"
+                    ) from error
+            await asyncio.sleep(PAUSE_S)
+    finally:
+        noting.cancel()
+
+
+async def _greet(transport: Transport, address: str, hello: Hello, deadline_s: float) -> None:
+    connection = await transport.connect(address, hello, deadline_s=deadline_s)
+    peer = connection.peer
+    await connection.close()
+    if peer.role != "controller":
+        raise ConfigurationError(
+            f"expected a controller at {address}, found {peer.role} {peer.node}; give --join the controller's address"
+        )
