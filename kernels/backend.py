@@ -22,7 +22,7 @@ from adamctl.errors import ConfigurationError
 Backend = Literal["numpy", "numexpr", "numba"]
 VARIABLE = "ADAMCTL_KERNELS"
 _COMPILED = "adamctl.kernels.compiled"
-COMPILED_MODULES = ("elementwise", "losses", "images", "rules", "accrual")
+COMPILED_MODULES = ("elementwise", "losses", "logistic", "images", "local", "contrast", "rules", "accrual")
 RULE_MODULES = ("rules",)
 """What a parameter server needs."""
 

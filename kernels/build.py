@@ -9,6 +9,10 @@ from adamctl.kernels.conv2d import Conv2D
 from adamctl.kernels.convpool import ConvPool
 from adamctl.kernels.dense import Dense
 from adamctl.kernels.dropout import Dropout
+from adamctl.kernels.l2pool2d import L2Pool2D
+from adamctl.kernels.local2d import Local2D
+from adamctl.kernels.local_contrast_norm import LocalContrastNorm
+from adamctl.kernels.logistic import Logistic
 from adamctl.kernels.maxpool2d import MaxPool2D
 from adamctl.kernels.operation import Operation
 from adamctl.kernels.softmax import Softmax
@@ -66,4 +70,12 @@ def _operation(model: Model, shape: LayerShape, backend: Backend) -> Operation:
         return Dense(shape.input, layer.units, layer.activation, backend)
     if isinstance(layer, description.Dropout):
         return Dropout(shape.input, layer.rate, backend)
+    if isinstance(layer, description.Local2D):
+        return Local2D(shape.input, layer.filters, layer.kernel, layer.stride, layer.padding, layer.activation, backend)
+    if isinstance(layer, description.L2Pool2D):
+        return L2Pool2D(shape.input, layer.size, layer.stride, backend)
+    if isinstance(layer, description.LocalContrastNorm):
+        return LocalContrastNorm(shape.input, layer.size, layer.weights, layer.deviation_min, backend)
+    if isinstance(layer, description.Logistic):
+        return Logistic(shape.input, layer.units, model.loss == "logistic", backend)
     return Softmax(shape.input, layer.units, model.loss == "cross_entropy", backend)

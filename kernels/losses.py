@@ -2,7 +2,9 @@
 
 Cross entropy of a softmax: mean of -ln p[label]; its derivative at the logits is (p - onehot) / n. Squared
 error (Adam 2.2): mean of 0.5 * sum_i (t_i - a_i)^2 with one-hot targets t; its derivative at the outputs is
-(a - t) / n.
+(a - t) / n. Logistic (DistBelief 5's one-vs-all classifiers): mean of the summed cross entropies of yes-or-no outputs
+with one-hot targets, sum_i ln(1 + exp(z_i)) - z[label]; its derivative at the logits z is (p - onehot) / n, p_i = 1 /
+(1 + exp(-z_i)).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from adamctl.kernels.activations import activate
 from adamctl.kernels.backend import choose, compiled_if
 from adamctl.kernels.operation import Array
 from adamctl.model.description import Loss as LossName
@@ -41,6 +44,10 @@ class Loss(ABC):
     def backward(self, outputs: Array, labels: Labels, error: Array) -> LossResult:
         """As `evaluate`, and writes the derivative of the mean loss into `error` [n, units]."""
         return self._measured(outputs, labels, error)
+
+    def finish(self, outputs: Array) -> Array:
+        """Makes of what `evaluate` and `backward` take what a user gets to see, in place; returns it."""
+        return outputs
 
     def _measured(self, outputs: Array, labels: Labels, error: Array | None) -> LossResult:
         if outputs.ndim != 2 or labels.shape != outputs.shape[:1]:
@@ -98,9 +105,47 @@ class SquaredError(Loss):
         return float(0.5 * np.square(difference).sum())
 
 
+class Logistic(Loss):
+    """sum_i ln(1 + exp(z_i)) - z[label] of logits; the derivative is that at them. One-hot targets are never made.
+
+    Exact however large a logit is: ln(1 + exp(z)) = max(z, 0) + ln(1 + exp(-|z|)).
+    """
+
+    def __init__(self, backend: str | None = None) -> None:
+        self._compiled = compiled_if(choose(backend), "logistic")
+
+    def finish(self, outputs: Array) -> Array:
+        """Makes probabilities of logits."""
+        activate("sigmoid", outputs)
+        return outputs
+
+    def _run_compiled(self, outputs: Array, labels: Labels, error: Array | None) -> tuple[float, int]:
+        if error is None:
+            return self._compiled.logistic(outputs, labels)  # type: ignore[no-any-return]
+        return self._compiled.logistic_error(outputs, labels, error)  # type: ignore[no-any-return]
+
+    def _run_numpy(self, outputs: Array, labels: Labels, error: Array | None) -> float:
+        rows = np.arange(len(labels))
+        logits = outputs.astype(np.float64)
+        losses = np.maximum(logits, 0) + np.log1p(np.exp(-np.abs(logits)))
+        if error is not None:
+            error[...] = outputs
+            activate("sigmoid", error)
+            error[rows, labels] -= 1
+            error /= max(len(labels), 1)
+        return float(losses.sum() - logits[rows, labels].sum())
+
+
+LOSSES: dict[LossName, type[Loss]] = {
+    "cross_entropy": CrossEntropy,
+    "squared_error": SquaredError,
+    "logistic": Logistic,
+}
+
+
 def make_loss(name: LossName, backend: str | None = None) -> Loss:
     """Returns the loss of a model description."""
-    return CrossEntropy(backend) if name == "cross_entropy" else SquaredError(backend)
+    return LOSSES[name](backend)
 
 
 def _refuse(labels: Labels, units: int) -> None:

@@ -184,12 +184,19 @@ class Network:
         loss_sum, correct = 0.0, 0
         for start in range(0, len(images), self.batch_max):
             part = images[start : start + self.batch_max]
-            measured = self.loss.evaluate(self.predict(context, views, part), labels[start : start + len(part)])
+            measured = self.loss.evaluate(self._outputs(context, views, part), labels[start : start + len(part)])
             loss_sum, correct = loss_sum + measured.loss_sum, correct + measured.correct
         return loss_sum, correct
 
     def predict(self, context: Context, weights: Array | Views, images: Array) -> Array:
-        """Returns the outputs [n, units] for up to `batch_max` examples, a view that the context's next use changes."""
+        """Returns the outputs [n, units] for up to `batch_max` examples, a view that the context's next use changes.
+
+        A classifier's are probabilities.
+        """
+        return self.loss.finish(self._outputs(context, weights, images))
+
+    def _outputs(self, context: Context, weights: Array | Views, images: Array) -> Array:
+        """Returns the outputs as the loss takes them."""
         self._check_batch(images)
         views = self._views_of(weights)
         context.inputs = [images]

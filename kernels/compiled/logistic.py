@@ -1,0 +1,114 @@
+"""The summed cross entropy of yes-or-no outputs, in one pass over their logits."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
+from numba import types
+
+from adamctl.kernels.compiled.jit import IN2, OUT2, i32, i64, inline, kernel, readable
+from adamctl.kernels.compiled.losses import all_in_range
+from adamctl.kernels.compiled.vectors import intrinsic
+
+LABELS = (readable(i32, 1), readable(i64, 1))
+BLOCK = 512  # factors of at most 2 whose product is a float64
+LOG2_E, LN_2 = np.float32(1 / math.log(2)), np.float32(math.log(2))
+# The largest that needs its exponential: exp(-87) is near the smallest normal float32.
+DISTANCE_MAX = np.float32(87)
+TAYLOR = [np.float32(1 / math.factorial(power)) for power in range(7)]
+C2, C3, C4, C5, C6 = TAYLOR[2:]
+HALF, ONE, ZERO = np.float32(0.5), np.float32(1), np.float32(0)
+
+
+@intrinsic
+def as_float(typing: Any, bits: Any) -> Any:
+    """Returns the float32 with these 32 bits."""
+
+    def expand(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return types.float32(types.int32), expand
+
+
+@inline
+def exponential_of_minus(distance: Any) -> Any:
+    """exp(-distance) for 0 <= distance <= 87, to 1e-6 of it: 2^-k exp(r), |r| <= ln(2) / 2, by Taylor's series.
+
+    Unlike the library's it is a few instructions that the compiler does for many numbers at once.
+    """
+    halvings = np.int32(distance * LOG2_E + HALF)
+    r = np.float32(halvings) * LN_2 - distance
+    series = ONE + r * (ONE + r * (C2 + r * (C3 + r * (C4 + r * (C5 + r * C6)))))
+    return series * as_float(np.int32((np.int32(127) - halvings) << np.int32(23)))
+
+
+@inline
+def is_largest(logits: Any, label: int) -> bool:
+    """Whether the label's logit is the largest, the first of equals."""
+    own, larger, equals = logits[label], 0, 0
+    for unit in range(len(logits)):
+        larger += logits[unit] > own
+    for unit in range(label):
+        equals += logits[unit] == own
+    return larger + equals == 0 and own == own
+
+
+@inline
+def distance_of(logit: Any) -> Any:
+    """|logit|, at most 87; NaN counts as that much, which keeps the conversion to an integer defined."""
+    distance = abs(logit)
+    return distance if distance < DISTANCE_MAX else DISTANCE_MAX
+
+
+@kernel(*[(IN2, labels) for labels in LABELS])
+def logistic(outputs: Any, labels: Any) -> tuple[float, int]:
+    """Returns (sum of ln(1 + exp(z_i)) - z[label], correct)."""
+    loss, correct = 0.0, 0
+    rows, units = outputs.shape
+    if not all_in_range(labels, units):
+        return loss, -1
+    for row in range(rows):
+        logits = outputs[row]
+        for start in range(0, units, BLOCK):
+            product, above = 1.0, 0.0
+            for unit in range(start, min(start + BLOCK, units)):
+                logit = logits[unit]
+                product *= 1.0 + np.float64(exponential_of_minus(distance_of(logit)))
+                above += np.float64(ZERO if logit < ZERO else logit)
+            loss += math.log(product) + above
+        loss -= outputs[row, labels[row]]
+        correct += 1 if is_largest(outputs[row], labels[row]) else 0
+    return loss, correct
+
+
+@kernel(*[(IN2, labels, OUT2) for labels in LABELS])
+def logistic_error(outputs: Any, labels: Any, error: Any) -> tuple[float, int]:
+    """As `logistic`; error = (p - onehot) / n."""
+    loss, correct = 0.0, 0
+    rows, units = outputs.shape
+    if not all_in_range(labels, units):
+        return loss, -1
+    share = np.float32(1.0 / max(rows, 1))
+    for row in range(rows):
+        logits, errors = outputs[row], error[row]
+        for start in range(0, units, BLOCK):
+            product, above = 1.0, 0.0
+            for unit in range(start, min(start + BLOCK, units)):
+                logit = logits[unit]
+                exponential = exponential_of_minus(distance_of(logit))
+                product *= 1.0 + np.float64(exponential)
+                above += np.float64(ZERO if logit < ZERO else logit)
+                errors[unit] = exponential
+            # A loop of its own: in one with the sums the compiler does one number at a time.
+            for unit in range(start, min(start + BLOCK, units)):
+                logit, exponential = logits[unit], errors[unit]
+                probability = (exponential if logit < ZERO else ONE) / (ONE + exponential)
+                errors[unit] = (probability if logit == logit else logit) * share
+            loss += math.log(product) + above
+        loss -= outputs[row, labels[row]]
+        correct += 1 if is_largest(outputs[row], labels[row]) else 0
+        error[row, labels[row]] -= share
+    return loss, correct
