@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,9 +16,28 @@ command = TableGroup(
     name="bench",
     help="Measure against the limits of this machine.",
     context_settings={"help_option_names": ["-h", "--help"]},
-    table={"net": ("adamctl.cli.bench:net", "1 MiB frames over one connection against plain blocking sockets")},
+    table={
+        "net": ("adamctl.cli.bench:net", "1 MiB frames over one connection against plain blocking sockets"),
+        "worker": ("adamctl.cli.bench:worker", "Training steps per second by threads and batch size, against PyTorch"),
+    },
 )
-_HIDDEN_COLUMNS = frozenset({"rounds_seconds"})
+_HIDDEN_COLUMNS = frozenset({"rounds_seconds", "connections_per_example"})
+
+
+class Counts(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic since click 8.3
+    """Whole numbers from 1 on, separated by commas."""
+
+    name = "N,N,..."
+
+    def convert(
+        self, value: str | tuple[int, ...], parameter: click.Parameter | None, context: click.Context | None
+    ) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        parts = value.split(",")
+        if not all(part.strip().isdecimal() and int(part) >= 1 for part in parts):
+            self.fail(f"expected whole numbers from 1 on, separated by commas; found {value!r}", parameter, context)
+        return tuple(int(part) for part in parts)
 
 
 @click.command("net")
@@ -37,6 +58,58 @@ def net(transport: tuple[str, ...], rounds: int, gigabytes: float, as_json: bool
     print_results(report)
 
 
+@click.command("worker")
+@options.experiment_options
+@click.option("--thread-counts", type=Counts(), help="Thread counts.  [default: powers of two up to the cores]")
+@click.option("--batches", type=Counts(), default="32,64,128", show_default=True, help="Examples per step.")
+@click.option("--rounds", default=5, show_default=True, help="Rounds of each setting; the median counts.")
+@click.option("--seconds", default=1.0, show_default=True, help="Length of a round.")
+@click.option("--vs", type=click.Choice(["torch"]), help="Compare with PyTorch's best setting.")
+@click.option("--peer-python", default=sys.executable, metavar="PYTHON", help="Interpreter that has PyTorch.")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture: .svg, .png, .pdf.")
+@options.json_option
+def worker(
+    experiment: str, settings: tuple[str, ...], data: tuple[str, ...], thread_counts: tuple[int, ...] | None,
+    batches: tuple[int, ...], rounds: int, seconds: float, vs: str | None, peer_python: str, plot: Path | None,
+    as_json: bool, **flags: Any,
+) -> None:  # fmt: skip
+    """Measure training steps of EXP.toml's model on this machine's cores: made-up examples, nothing sent."""
+    loaded = options.load(experiment, settings, data, flags)
+    from adamctl.bench.worker import run_worker_benchmark
+    from adamctl.launch.train import available_cores
+
+    cores = available_cores()
+    counts = thread_counts or tuple(sorted({*(1 << power for power in range(cores.bit_length())), cores}))
+    report = run_worker_benchmark(
+        loaded.experiment,
+        [count for count in counts if thread_counts or count <= cores],
+        batches,
+        rounds=rounds,
+        seconds=seconds,
+        peer_python=peer_python if vs else None,
+        progress=lambda line: click.echo(line, err=True),
+    )
+    if plot is not None:
+        from adamctl.bench.plot import plot_worker
+
+        plot_worker(report, plot)
+    if as_json:
+        print_json(report)
+        return
+    print_results(report)
+    if "comparison" in report:
+        click.echo(_comparison(report["comparison"]))
+
+
+def _comparison(comparison: dict[str, Any]) -> str:
+    ours, peer = comparison["adamctl"], comparison["torch"]
+    return (
+        f"best against best: adamctl {comparison['adamctl_images_per_s']:,.0f} images/s "
+        f"({ours['threads']} thread(s), batch {ours['batch']}), PyTorch {comparison['torch_images_per_s']:,.0f} "
+        f"({peer['threads']} thread(s), batch {peer['batch']}, {peer['setting']}): ratio {comparison['ratio']:.2f}"
+    )
+
+
 def print_results(report: dict[str, Any]) -> None:
     """Prints a benchmark's results as a table, its machine below."""
     results = report["results"]
@@ -52,4 +125,6 @@ def print_results(report: dict[str, Any]) -> None:
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
+    if isinstance(value, (int, float)) and abs(value) >= 1000:
+        return f"{value:,.0f}"
     return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,102 @@
+"""Talks to a program that measures another system: one JSON object a line, each answered with one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from adamctl.errors import ConfigurationError, RunFailedError
+
+FOLDER = Path(__file__).resolve().parent / "peers"
+END_S = 5.0
+
+
+class PeerProcess:
+    """One running peer; a context manager that ends it.
+
+    Args:
+        python: the interpreter to run it in.
+        program: a file's name in `peers/`.
+        threads: what its numerical libraries are told to use at the most.
+    """
+
+    def __init__(self, python: str, program: str, threads: int) -> None:
+        self._received = b""
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+        try:
+            self._process = subprocess.Popen(
+                [python, str(FOLDER / program)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                bufsize=1,
+                env=environment,
+            )
+        except OSError as error:
+            raise ConfigurationError(
+                f"--peer-python: expected an interpreter; found {python!r}: {error.strerror}"
+            ) from None
+
+    def __enter__(self) -> PeerProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for stream in (self._process.stdout, self._process.stderr):
+            assert stream is not None
+            stream.close()
+
+    def send(self, request: dict[str, Any]) -> None:
+        """Sends a request whose answer `receive` waits for, so that several peers can work at once."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+
+    def receive(self, timeout_s: float) -> dict[str, Any]:
+        """Returns the answer.
+
+        Raises:
+            ConfigurationError: the program ended, for example because its package is not installed.
+            RunFailedError: it did not answer in time.
+        """
+        assert self._process.stdout is not None
+        descriptor, deadline = self._process.stdout.fileno(), time.monotonic() + timeout_s
+        while b"\n" not in self._received:
+            ready, _, _ = select.select([descriptor], [], [], max(deadline - time.monotonic(), 0.0))
+            if not ready:
+                raise RunFailedError(f"the peer did not answer within {timeout_s:.0f} s")
+            chunk = os.read(descriptor, 1 << 16)
+            if not chunk:
+                raise ConfigurationError(self._why())
+            self._received += chunk
+        line, _, self._received = self._received.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        self.send(request)
+        return self.receive(timeout_s)
+
+    def _why(self) -> str:
+        assert self._process.stderr is not None
+        lines = self._process.stderr.read().strip().splitlines()
+        last = lines[-1] if lines else "it ended without a word"
+        return f"the peer cannot run: {last}; name an interpreter that has its package with --peer-python"

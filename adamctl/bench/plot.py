@@ -1,0 +1,56 @@
+"""Pictures of benchmark reports, in the manner of Adam's figures 8 and 9."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from adamctl.errors import ConfigurationError
+
+
+def plot_worker(report: dict[str, Any], path: Path) -> None:
+    """Writes connections per second over threads, a line per batch size, the peer's best as a level (figure 8).
+
+    Raises:
+        ConfigurationError: matplotlib is not installed, or the file's ending is not one it writes.
+    """
+    figure, axes = _figure()
+    ours = [row for row in report["results"] if row["side"] == "adamctl"]
+    for batch in dict.fromkeys(row["batch"] for row in ours):
+        rows = [row for row in ours if row["batch"] == batch]
+        counts = [row["threads"] for row in rows]
+        (line,) = axes.plot(
+            counts, [row["connections_per_s"] / 1e9 for row in rows], marker="o", label=f"adamctl, batch {batch}"
+        )
+        first = rows[0]["connections_per_s"] / rows[0]["threads"] / 1e9
+        axes.plot(counts, [first * count for count in counts], linestyle=":", color=line.get_color())
+    peers = [row for row in report["results"] if row["side"] == "torch" and row["images_per_s"] is not None]
+    if peers:
+        best = max(peers, key=lambda row: row["images_per_s"])
+        label = f"PyTorch's best: batch {best['batch']}, {best['threads']} thread(s), {best['setting']}"
+        axes.axhline(best["connections_per_s"] / 1e9, color="black", linestyle="--", label=label)
+    axes.set_xticks(sorted({row["threads"] for row in ours}))
+    axes.set_xlabel("threads (dotted: linear from the first)")
+    axes.set_ylabel("billion connections per second")
+    axes.set_title(f"{report['model']} on {report['machine']['processor']}")
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    _save(figure, path)
+
+
+def _figure() -> tuple[Any, Any]:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigurationError("--plot needs matplotlib: pip install 'adamctl[plot]'") from None
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.add_subplot()
+    axes.grid(alpha=0.3)
+    return figure, axes
+
+
+def _save(figure: Any, path: Path) -> None:
+    try:
+        figure.savefig(path, dpi=120)
+    except (ValueError, OSError) as error:
+        raise ConfigurationError(f"--plot {path}: {error}") from None
