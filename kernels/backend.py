@@ -22,7 +22,19 @@ from adamctl.errors import ConfigurationError
 Backend = Literal["numpy", "numexpr", "numba"]
 VARIABLE = "ADAMCTL_KERNELS"
 _COMPILED = "adamctl.kernels.compiled"
-COMPILED_MODULES = ("elementwise", "losses", "logistic", "images", "local", "contrast", "rules", "accrual")
+COMPILED_MODULES = (
+    "elementwise",
+    "losses",
+    "logistic",
+    "dropout",
+    "images",
+    "direct",
+    "convolution",
+    "local",
+    "contrast",
+    "rules",
+    "accrual",
+)
 RULE_MODULES = ("rules",)
 """What a parameter server needs."""
 

@@ -52,7 +52,7 @@ def build_layers(
         operation = _operation(model, shape, backend)
         if backend == "numba" and layers and isinstance(operation, MaxPool2D):
             before = layers[-1]
-            if isinstance(before.operation, Conv2D):
+            if isinstance(before.operation, Conv2D) and before.operation.groups == 1:
                 fused = ConvPool(before.operation, operation)
                 layers[-1] = NetworkLayer(before.shape, fused, before.tensors)
                 continue
@@ -63,7 +63,10 @@ def build_layers(
 def _operation(model: Model, shape: LayerShape, backend: Backend) -> Operation:
     layer = shape.layer
     if isinstance(layer, description.Conv2D):
-        return Conv2D(shape.input, layer.filters, layer.kernel, layer.stride, layer.padding, layer.activation, backend)
+        return Conv2D(
+            shape.input, layer.filters, layer.kernel, layer.stride, layer.padding, layer.activation, backend,
+            layer.groups,
+        )  # fmt: skip
     if isinstance(layer, description.MaxPool2D):
         return MaxPool2D(shape.input, layer.size, layer.stride, backend)
     if isinstance(layer, description.Dense):

@@ -23,7 +23,11 @@ class _Layer(msgspec.Struct, frozen=True, kw_only=False, tag_field="type", forbi
 
 
 class Conv2D(_Layer, frozen=True, tag="conv2d"):
-    """A convolution with one bias per map (Adam 2.1). Weight [filters, kernel height, kernel width, channels]."""
+    """A convolution with one bias per map (Adam 2.1).
+
+    Weight [filters, kernel height, kernel width, channels / groups]: with groups, channels and maps are cut into as
+    many equal parts, and a map sees the channels of its own part only.
+    """
 
     filters: int
     kernel: Size
@@ -31,6 +35,7 @@ class Conv2D(_Layer, frozen=True, tag="conv2d"):
     padding: Padding = "valid"
     activation: Activation | None = None
     init: Initializer | None = None
+    groups: int = 1
 
 
 class MaxPool2D(_Layer, frozen=True, tag="maxpool2d"):

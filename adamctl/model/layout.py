@@ -177,9 +177,10 @@ def _tensors(shapes: tuple[LayerShape, ...]) -> tuple[Tensor, ...]:
     for shape in shapes:
         layer = shape.layer
         if isinstance(layer, (Conv2D, Local2D)):
-            window: tuple[int, ...] = (*pair(layer.kernel), shape.input[2])
+            groups = layer.groups if isinstance(layer, Conv2D) else 1
+            window: tuple[int, ...] = (*pair(layer.kernel), shape.input[2] // groups)
             outputs = (layer.filters,) if isinstance(layer, Conv2D) else shape.output
-            fan_out = prod(pair(layer.kernel)) * layer.filters
+            fan_out = prod(pair(layer.kernel)) * layer.filters // groups
         elif isinstance(layer, (Dense, Softmax, Logistic)):
             window, outputs, fan_out = (prod(shape.input),), (layer.units,), layer.units
         else:

@@ -120,7 +120,9 @@ def _apply(layer: Layer, shape: tuple[int, ...], where: str) -> tuple[tuple[int,
     if isinstance(layer, (Conv2D, Local2D)):
         _positive(where, filters=layer.filters, kernel=layer.kernel, stride=layer.stride)
         height, width = _windows(where, shape, pair(layer.kernel), pair(layer.stride), layer.padding)
-        connections = height * width * layer.filters * prod(pair(layer.kernel)) * shape[2]
+        connections = (
+            height * width * layer.filters * prod(pair(layer.kernel)) * shape[2] // _groups(layer, shape, where)
+        )
         return (height, width, layer.filters), connections
     if isinstance(layer, (MaxPool2D, L2Pool2D)):
         stride = layer.size if layer.stride is None else layer.stride
@@ -136,6 +138,16 @@ def _apply(layer: Layer, shape: tuple[int, ...], where: str) -> tuple[tuple[int,
         return shape, 0
     _positive(where, units=layer.units)
     return (layer.units,), prod(shape) * layer.units
+
+
+def _groups(layer: Conv2D | Local2D, shape: tuple[int, ...], where: str) -> int:
+    groups = layer.groups if isinstance(layer, Conv2D) else 1
+    _positive(where, groups=groups)
+    if shape[2] % groups or layer.filters % groups:
+        raise ConfigurationError(
+            f"{where}: groups must divide both the {shape[2]} channels and the {layer.filters} filters; found {groups}"
+        )
+    return groups
 
 
 def _check_contrast(layer: LocalContrastNorm, shape: tuple[int, ...], where: str) -> None:

@@ -1,4 +1,4 @@
-"""Unfolding images into windows and back, and max-pooling; images [n, height, width, channels]."""
+"""Max-pooling; images [n, height, width, channels]."""
 
 from __future__ import annotations
 
@@ -7,53 +7,6 @@ from typing import Any
 import numpy as np
 
 from adamctl.kernels.compiled.jit import IN4, OUT4, i32, i64, kernel, readable, writable
-
-
-@kernel((IN4, OUT4, i64, i64, i64, i64, i64, i64))
-def unfold(images: Any, windows: Any, kh: int, kw: int, sy: int, sx: int, top: int, left: int) -> None:
-    """windows[n, y, x, (dy, dx, c)] = images[n, y*sy + dy - top, x*sx + dx - left, c], zero outside the image."""
-    batch, height, width, channels = images.shape
-    run = kw * channels
-    for image in range(batch):
-        for y in range(windows.shape[1]):
-            for x in range(windows.shape[2]):
-                first = x * sx - left
-                start, stop = max(-first, 0) * channels, min(kw, width - first) * channels
-                target = windows[image, y, x]
-                for dy in range(kh):
-                    row, place = y * sy + dy - top, dy * run
-                    if row < 0 or row >= height:
-                        target[place : place + run] = 0
-                        continue
-                    source = images[image, row].reshape(width * channels)
-                    if start == 0 and stop == run:
-                        into, piece = target[place : place + run], source[first * channels : first * channels + run]
-                        for t in range(run):
-                            into[t] = piece[t]
-                    else:
-                        for t in range(run):
-                            inside = start <= t < stop
-                            target[place + t] = source[first * channels + t] if inside else np.float32(0)
-
-
-@kernel((IN4, OUT4, i64, i64, i64, i64, i64, i64))
-def fold(windows: Any, images: Any, kh: int, kw: int, sy: int, sx: int, top: int, left: int) -> None:
-    """The transpose of `unfold`: images = sum of each pixel's places in the windows."""
-    batch, height, width, channels = images.shape
-    run = kw * channels
-    images[...] = 0
-    for image in range(batch):
-        for y in range(windows.shape[1]):
-            for x in range(windows.shape[2]):
-                first = x * sx - left
-                start, stop = max(-first, 0) * channels, min(kw, width - first) * channels
-                source = windows[image, y, x]
-                for dy in range(kh):
-                    row, place = y * sy + dy - top, dy * run
-                    if 0 <= row < height:
-                        target = images[image, row].reshape(width * channels)
-                        for t in range(start, stop):
-                            target[first * channels + t] += source[place + t]
 
 
 @kernel((IN4, OUT4, writable(i32, 4), i64, i64, i64, i64))

@@ -19,9 +19,16 @@ from numba import types
 cgutils: Any = numba.core.cgutils
 
 LANES = 8
-_FLOATS = ir.VectorType(ir.FloatType(), LANES)
-_INTEGERS = ir.VectorType(ir.IntType(32), LANES)
 _UNALIGNED = 4
+
+
+def float_vector(lanes: int) -> Any:
+    """The type of a vector of float32."""
+    return ir.VectorType(ir.FloatType(), lanes)
+
+
+_FLOATS = float_vector(LANES)
+_INTEGERS = ir.VectorType(ir.IntType(32), LANES)
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:
@@ -29,33 +36,38 @@ def intrinsic(function: Callable[..., Any]) -> Any:
     return numba.extending.intrinsic(function)
 
 
-def _address(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
+def address(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
+    """Returns the address of an array's element."""
     data = cgutils.create_struct_proxy(array_type)(context, builder, array).data
     return builder.gep(data, [index])
 
 
-def _load(builder: Any, address: Any, vector: Any = _FLOATS) -> Any:
-    return builder.load(builder.bitcast(address, vector.as_pointer()), align=_UNALIGNED)
+def load_vector(builder: Any, at: Any, vector: Any = _FLOATS) -> Any:
+    """Returns the vector at an address that need not be a multiple of its size."""
+    return builder.load(builder.bitcast(at, vector.as_pointer()), align=_UNALIGNED)
 
 
-def _store(builder: Any, value: Any, address: Any) -> None:
-    builder.store(value, builder.bitcast(address, value.type.as_pointer()), align=_UNALIGNED)
+def store_vector(builder: Any, value: Any, at: Any) -> None:
+    """Writes a vector to an address that need not be a multiple of its size."""
+    builder.store(value, builder.bitcast(at, value.type.as_pointer()), align=_UNALIGNED)
 
 
-def _spread(builder: Any, scalar: Any, vector: Any = _FLOATS) -> Any:
+def spread(builder: Any, scalar: Any, vector: Any = _FLOATS) -> Any:
     """Returns a vector with the scalar in every lane."""
     undefined = ir.Constant(vector, ir.Undefined)
     first = builder.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
-    lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), None)
+    lanes = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), None)
     return builder.shuffle_vector(first, undefined, lanes)
 
 
-def _multiply_add(builder: Any, left: Any, right: Any, total: Any) -> Any:
+def multiply_add(builder: Any, left: Any, right: Any, total: Any) -> Any:
+    """Returns left * right + total, rounded once where the machine can."""
     product = builder.fmul(left, right, flags=("contract",))
     return builder.fadd(product, total, flags=("contract",))
 
 
-def _plus(builder: Any, start: Any, number: Any, step: Any) -> Any:
+def plus(builder: Any, start: Any, number: Any, step: Any) -> Any:
+    """Returns start + number * step."""
     return builder.add(start, builder.mul(number, step))
 
 
@@ -82,27 +94,27 @@ def window_sums(
         for place in (place for line in sums for place in line):
             builder.store(zero, place)
         with cgutils.for_range(builder, rows_, intp=out_at_.type) as dy:
-            x_line = _plus(builder, x_at_, dy.index, x_row_)
-            w_line = _plus(builder, w_at_, builder.mul(dy.index, run_), w_step_)
+            x_line = plus(builder, x_at_, dy.index, x_row_)
+            w_line = plus(builder, w_at_, builder.mul(dy.index, run_), w_step_)
             with cgutils.for_range(builder, run_, intp=out_at_.type) as t:
-                w_tap = _plus(builder, w_line, t.index, w_step_)
+                w_tap = plus(builder, w_line, t.index, w_step_)
                 weights = [
-                    _load(builder, _address(context, builder, signature.args[4], w_,
+                    load_vector(builder, address(context, builder, signature.args[4], w_,
                                             builder.add(w_tap, ir.Constant(out_at_.type, LANES * v))))
                     for v in range(width)
                 ]  # fmt: skip
                 x_tap = builder.add(x_line, t.index)
                 for p in range(count):
-                    at = _plus(builder, x_tap, ir.Constant(out_at_.type, p), x_step_)
-                    value = _spread(builder, builder.load(_address(context, builder, signature.args[0], x_, at)))
+                    at = plus(builder, x_tap, ir.Constant(out_at_.type, p), x_step_)
+                    value = spread(builder, builder.load(address(context, builder, signature.args[0], x_, at)))
                     for v in range(width):
-                        total = _multiply_add(builder, value, weights[v], builder.load(sums[p][v]))
+                        total = multiply_add(builder, value, weights[v], builder.load(sums[p][v]))
                         builder.store(total, sums[p][v])
         for p in range(count):
-            line = _plus(builder, out_at_, ir.Constant(out_at_.type, p), w_step_)
+            line = plus(builder, out_at_, ir.Constant(out_at_.type, p), w_step_)
             for v in range(width):
                 at = builder.add(line, ir.Constant(out_at_.type, LANES * v))
-                _store(builder, builder.load(sums[p][v]), _address(context, builder, signature.args[9], out_, at))
+                store_vector(builder, builder.load(sums[p][v]), address(context, builder, signature.args[9], out_, at))
         return context.get_dummy_value()
 
     return signature, expand
@@ -119,16 +131,18 @@ def add_scaled(
 
     def expand(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         target_, target_at_, target_row_, source_, source_at_, source_row_, scale_, rows_, vectors_ = arguments
-        factor = _spread(builder, scale_)
+        factor = spread(builder, scale_)
         lanes = ir.Constant(target_at_.type, LANES)
         with cgutils.for_range(builder, rows_, intp=target_at_.type) as row:
-            to_line = _plus(builder, target_at_, row.index, target_row_)
-            from_line = _plus(builder, source_at_, row.index, source_row_)
+            to_line = plus(builder, target_at_, row.index, target_row_)
+            from_line = plus(builder, source_at_, row.index, source_row_)
             with cgutils.for_range(builder, vectors_, intp=target_at_.type) as vector:
                 offset = builder.mul(vector.index, lanes)
-                to = _address(context, builder, signature.args[0], target_, builder.add(to_line, offset))
-                at = _address(context, builder, signature.args[3], source_, builder.add(from_line, offset))
-                _store(builder, _multiply_add(builder, factor, _load(builder, at), _load(builder, to)), to)
+                to = address(context, builder, signature.args[0], target_, builder.add(to_line, offset))
+                at = address(context, builder, signature.args[3], source_, builder.add(from_line, offset))
+                store_vector(
+                    builder, multiply_add(builder, factor, load_vector(builder, at), load_vector(builder, to)), to
+                )
         return context.get_dummy_value()
 
     return signature, expand
@@ -149,28 +163,28 @@ def window_largest(
 
     def expand(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         x_, x_at_, x_row_, x_step_, rows_, columns_, place_, place_row_, place_step_, best_, where_, at_ = arguments
-        first = _load(builder, _address(context, builder, signature.args[0], x_, x_at_))
+        first = load_vector(builder, address(context, builder, signature.args[0], x_, x_at_))
         held = cgutils.alloca_once_value(builder, first)
         held_place = cgutils.alloca_once_value(
-            builder, _spread(builder, builder.trunc(place_, ir.IntType(32)), _INTEGERS)
+            builder, spread(builder, builder.trunc(place_, ir.IntType(32)), _INTEGERS)
         )
         builder.store(first, held)
-        builder.store(_spread(builder, builder.trunc(place_, ir.IntType(32)), _INTEGERS), held_place)
+        builder.store(spread(builder, builder.trunc(place_, ir.IntType(32)), _INTEGERS), held_place)
         with (
             cgutils.for_range(builder, rows_, intp=at_.type) as dy,
             cgutils.for_range(builder, columns_, intp=at_.type) as dx,
         ):
-            at = _plus(builder, _plus(builder, x_at_, dy.index, x_row_), dx.index, x_step_)
-            value = _load(builder, _address(context, builder, signature.args[0], x_, at))
-            number = _plus(builder, _plus(builder, place_, dy.index, place_row_), dx.index, place_step_)
+            at = plus(builder, plus(builder, x_at_, dy.index, x_row_), dx.index, x_step_)
+            value = load_vector(builder, address(context, builder, signature.args[0], x_, at))
+            number = plus(builder, plus(builder, place_, dy.index, place_row_), dx.index, place_step_)
             old = builder.load(held)
             larger = builder.fcmp_unordered(">", value, old)
             better = builder.and_(larger, builder.fcmp_ordered("ord", old, old))
             builder.store(builder.select(better, value, old), held)
-            places = _spread(builder, builder.trunc(number, ir.IntType(32)), _INTEGERS)
+            places = spread(builder, builder.trunc(number, ir.IntType(32)), _INTEGERS)
             builder.store(builder.select(better, places, builder.load(held_place)), held_place)
-        _store(builder, builder.load(held), _address(context, builder, signature.args[9], best_, at_))
-        _store(builder, builder.load(held_place), _address(context, builder, signature.args[10], where_, at_))
+        store_vector(builder, builder.load(held), address(context, builder, signature.args[9], best_, at_))
+        store_vector(builder, builder.load(held_place), address(context, builder, signature.args[10], where_, at_))
         return context.get_dummy_value()
 
     return signature, expand

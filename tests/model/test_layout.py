@@ -237,6 +237,13 @@ def test_a_convolutions_fan_counts_its_window() -> None:
     assert plain.scale == pytest.approx(np.sqrt(6 / (2 * 3 * 20 + 2 * 3 * 30)))
 
 
+def test_a_map_of_a_group_has_weights_for_the_channels_of_its_group() -> None:
+    layers = (Conv2D(20, 5, activation="relu", groups=2), Softmax(3))
+    weight, *_ = build_layout(Model((12, 12, 10), layers), 1).tensors
+    assert weight.shape == (20, 5, 5, 5)
+    assert weight.scale == pytest.approx(np.sqrt(2 / (5 * 5 * 5)))
+
+
 def test_a_local_layer_is_cut_by_rows_each_with_all_its_weights() -> None:
     """Each place has weights of its own (DistBelief 5), scaled by the pixels that one of its outputs reads."""
     layout = build_layout(Model((20, 16, 3), (Local2D(8, 5, activation="relu"), Logistic(4)), "logistic"), 2)

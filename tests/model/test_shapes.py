@@ -196,3 +196,14 @@ def test_connections_are_multiply_accumulates(padding: Padding) -> None:
     assert shape.connections == height * width * filters * 3 * 2 * 2
     local = infer(Model((9, 8, 2), (Local2D(4, (3, 2), stride=2, padding=padding), HEAD)))[0]
     assert local.connections == shape.connections
+
+
+def test_groups_divide_the_connections() -> None:
+    plain, grouped = (Model((8, 8, 4), (Conv2D(6, 3, groups=n), Dense(1)), "squared_error") for n in (1, 2))
+    assert infer(plain)[0].connections == 2 * infer(grouped)[0].connections
+
+
+@pytest.mark.parametrize("groups", [0, 3, 4])
+def test_groups_divide_channels_and_filters(groups: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"groups must .*found {groups}"):
+        infer(Model((8, 8, 4), (Conv2D(6, 3, groups=groups), Dense(1)), "squared_error"))
