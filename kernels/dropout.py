@@ -1,31 +1,60 @@
 """Inverted dropout: while training each input is zeroed with probability `rate`, the rest scaled by 1 / (1 - rate).
 
 Outside training the layer is the identity, so nothing needs scaling there (Srivastava et al. 2014, section
-10).
+10). Whether an input is kept depends on one number drawn per step, the example's place in the batch and the
+input's place in the layer, and on nothing else: h = mix(mix(position + key) ^ mix(example + key')), kept where h
+>= rate * 2^32. So a slice makes, without its neighbours, exactly its part of the mask of the whole layer, if its
+generator is in the same state as the whole layer's would be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
+from adamctl.kernels.backend import Backend, choose, compiled_if
 from adamctl.kernels.operation import Array, Buffers, Operation, empty_buffers
+from adamctl.kernels.slicing import OutputSlice, Region, SlicedOperation, check_slice
+
+Words = NDArray[np.uint32]
+FACTORS = np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
+SHIFTS = np.uint32(16), np.uint32(15), np.uint32(16)
+WORD_BITS = 32
 
 
 class Dropout(Operation):
-    """Inputs and outputs [n, *input_shape]. The mask is drawn from the thread's generator and kept for backward."""
+    """Inputs and outputs [n, *input_shape]. The mask is kept for backward; NaN stays NaN, dropped or not."""
 
-    def __init__(self, input_shape: tuple[int, ...], rate: float, backend: str | None = None) -> None:
+    def __init__(
+        self,
+        input_shape: tuple[int, ...],
+        rate: float,
+        backend: str | None = None,
+        positions: NDArray[np.uint32] | None = None,
+    ) -> None:
+        """`positions` [*input_shape] are the inputs' places in the whole layer where this is a slice of one."""
         super().__init__(input_shape, input_shape)
-        self.rate = rate
+        self.rate, self.features = rate, prod(input_shape)
+        self.backend: Backend = choose(backend)
+        self._compiled = compiled_if(self.backend, "dropout")
+        places = np.arange(self.features, dtype=np.uint32) if positions is None else positions.reshape(self.features)
+        self.positions: Words = np.ascontiguousarray(places)
+        self._threshold = np.uint32(min(round(rate * 2**WORD_BITS), 2**WORD_BITS - 1))
 
     def allocate(
         self, batch_max: int, needs_input_error: bool = True, dtype: type[np.floating] = np.float32
     ) -> Buffers:
         buffers = empty_buffers(self, batch_max, needs_input_error, dtype)
-        buffers.scratch["mask"] = np.ones((batch_max, *self.input_shape), dtype)
-        buffers.scratch["drawn"] = np.zeros((batch_max, *self.input_shape), np.float32)
+        buffers.scratch["mask"] = np.ones((batch_max, self.features), dtype)
+        buffers.scratch["examples"] = np.arange(batch_max, dtype=np.uint32)
+        buffers.scratch["example_hashes"] = np.zeros(batch_max, np.uint32)
+        buffers.scratch["position_hashes"] = np.zeros(self.features, np.uint32)
+        rows = 1 if self._compiled is not None else max(batch_max, 1)
+        for name in ("hashes", "shifted"):
+            buffers.scratch[name] = np.zeros((rows, max(self.features, batch_max)), np.uint32)
         return buffers
 
     def forward(
@@ -38,17 +67,13 @@ class Dropout(Operation):
     ) -> Array:
         """outputs = inputs * mask / (1 - rate) while training, inputs otherwise."""
         self._check("inputs", inputs, self.input_shape)
-        rows = inputs.shape[0]
-        outputs = buffers.output[:rows]
-        mask: Array = buffers.scratch["mask"][:rows]  # type: ignore[assignment]
-        drawn: Array = buffers.scratch["drawn"][:rows]  # type: ignore[assignment]
+        batch = inputs.shape[0]
+        outputs = buffers.output[:batch]
         if not training:
             outputs[...] = inputs
             return outputs
-        generator.random(dtype=np.float32, out=drawn)
-        np.greater_equal(drawn, np.float32(self.rate), out=mask, casting="unsafe")
-        mask *= 1 / (1 - self.rate)
-        np.multiply(inputs, mask, out=outputs)
+        key = int(generator.bit_generator.random_raw())  # type: ignore[arg-type, unused-ignore]
+        self._draw(key, inputs.reshape(batch, self.features), outputs.reshape(batch, self.features), buffers)
         return outputs
 
     def backward(
@@ -64,7 +89,54 @@ class Dropout(Operation):
         self._check("output error", output_error, self.output_shape)
         if not needs_input_error:
             return None
-        rows = len(output_error)
-        error = buffers.input_error[:rows]
-        np.multiply(output_error, buffers.scratch["mask"][:rows], out=error)
+        batch = len(output_error)
+        error = buffers.input_error[:batch]
+        np.multiply(output_error, buffers.scratch["mask"][:batch].reshape(error.shape), out=error)
         return error
+
+    def slice(self, part: OutputSlice) -> SlicedOperation:
+        """Cuts a vector by units, an image by rows or maps; each reads what it makes."""
+        flat = len(self.output_shape) == 1
+        check_slice(part, self.output_shape, ("units",) if flat else ("rows", "maps"), type(self).__name__)
+        own, every = slice(part.start, part.stop), slice(None)
+        others = (every,) * (len(self.output_shape) - 1)
+        region: Region = (*others, own) if part.axis == "maps" else (own, *others)
+        positions = self.positions.reshape(self.input_shape)[region]
+        return SlicedOperation(Dropout(positions.shape, self.rate, self.backend, positions), region, region, ())
+
+    def _draw(self, key: int, inputs: Array, outputs: Array, buffers: Buffers) -> None:
+        """Makes the mask of a step and outputs = inputs * mask, all [n, features]."""
+        batch, word = len(inputs), 2**WORD_BITS
+        low, high = np.uint32(key % word), np.uint32(key // word % word)
+        scratch: dict[str, Words] = buffers.scratch  # type: ignore[assignment]
+        hashes, shifted = scratch["hashes"], scratch["shifted"]
+        examples, by_position = scratch["example_hashes"][:batch], scratch["position_hashes"]
+        np.add(scratch["examples"][:batch], high, out=examples)
+        mix(examples, shifted[0, :batch])
+        mask: Array = buffers.scratch["mask"][:batch]  # type: ignore[assignment]
+        scale = 1 / (1 - self.rate)
+        if self._compiled is not None:
+            scaled, threshold = np.float32(scale), self._threshold
+            self._compiled.drop(inputs, self.positions, examples, by_position, low, threshold, scaled, mask, outputs)
+            return
+        np.add(self.positions, low, out=by_position)
+        mix(by_position, shifted[0, : self.features])
+        drawn = hashes[:batch, : self.features]
+        np.bitwise_xor(by_position, examples[:, None], out=drawn)
+        mix(drawn, shifted[:batch, : self.features])
+        np.greater_equal(drawn, self._threshold, out=mask, casting="unsafe")
+        mask *= scale
+        np.multiply(inputs, mask, out=outputs)
+
+
+def mix(values: Words, scratch: Words) -> None:
+    """Scrambles 32-bit words in place: each bit of a word changes about half of the bits of its result.
+
+    Shifts and odd factors in turn, the finaliser of MurmurHash3 with the constants that Wellons found to have less
+    bias ("Prospecting for hash functions", 2018).
+    """
+    for shift, factor in zip(SHIFTS, (*FACTORS, None), strict=True):
+        np.right_shift(values, shift, out=scratch)
+        np.bitwise_xor(values, scratch, out=values)
+        if factor is not None:
+            np.multiply(values, factor, out=values)
