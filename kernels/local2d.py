@@ -3,8 +3,8 @@
 outputs[n, y, x, m] = f(b[y, x, m] + sum over (dy, dx, c) of W[y, x, m, dy, dx, c] * inputs[n, y*sy + dy - py,
 x*sx + dx - px, c]), inputs outside the image being zero. Without weight sharing a place is a small dense layer
 over its window: with U the windows of all examples at that place, the products U W^T, d^T U and d W of
-`adamctl.kernels.dense`. A few rows of places are unfolded at a time, so that the windows stay in cache and
-never take the memory of all of them.
+`adamctl.kernels.dense`. A few places are unfolded at a time, so that the windows stay in cache and never take the
+memory of all of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from adamctl.kernels.slicing import OutputSlice, SlicedOperation, check_slice, h
 from adamctl.model.description import Activation, Padding, Size, pair
 from adamctl.model.shapes import same_padding
 
-WINDOWS_SIZE_MAX = 1 << 18  # elements of unfolded windows at a time, unless one row of places needs more: 1 MiB
+WINDOWS_SIZE_MAX = 1 << 18  # elements of windows unfolded at a time: 1 MiB; numpy unfolds whole rows of places
 Zeros = tuple[tuple[int, int], tuple[int, int]]
 
 
@@ -67,10 +67,7 @@ class Local2D(Operation):
         self, batch_max: int, needs_input_error: bool = True, dtype: type[np.floating] = np.float32
     ) -> Buffers:
         buffers = empty_buffers(self, batch_max, needs_input_error, dtype)
-        rows, columns, _ = self.output_shape
-        row_size = columns * batch_max * self.window
-        at_once = min(max(WINDOWS_SIZE_MAX // max(row_size, 1), 1), rows)
-        buffers.scratch["windows"] = np.zeros(at_once * row_size, dtype)
+        buffers.scratch["windows"] = np.zeros((self._at_once(batch_max), batch_max, self.window), dtype)
         if self._compiled is None:
             height, width, channels = self.input_shape
             padded = (batch_max, height + sum(self.pad_rows), width + sum(self.pad_columns), channels)
@@ -90,9 +87,8 @@ class Local2D(Operation):
         outputs = buffers.output[:batch]
         by_place, weight = self._by_place(outputs), self._matrices(weights[0])
         padded = self._pad(inputs, buffers)
-        for row, windows in self._rows(buffers, batch):
-            self._unfold(padded, windows, row)
-            places = self._places(row, windows)
+        for places, windows in self._some(buffers, batch):
+            self._unfold(padded, windows, places.start)
             np.matmul(windows, weight[places].transpose(0, 2, 1), out=by_place[places])
         self.activation.forward(outputs.reshape(batch, prod(self.output_shape)), weights[1].reshape(-1))
         return outputs
@@ -138,9 +134,8 @@ class Local2D(Operation):
 
     def _weight_gradient(self, error: Array, inputs: Array, gradient: Array, buffers: Buffers) -> None:
         by_place, padded = self._by_place(error), self._pad(inputs, buffers)
-        for row, windows in self._rows(buffers, len(inputs)):
-            self._unfold(padded, windows, row)
-            places = self._places(row, windows)
+        for places, windows in self._some(buffers, len(inputs)):
+            self._unfold(padded, windows, places.start)
             errors = by_place[places].transpose(0, 2, 1)
             if len(inputs) == 1:  # an outer product; numpy's matmul is slow at those
                 np.multiply(errors, windows, out=gradient[places])
@@ -152,25 +147,27 @@ class Local2D(Operation):
         by_place, images = self._by_place(error), buffers.input_error[:batch]
         target = images if self._compiled is not None else self._padded(buffers, batch)
         target[...] = 0
-        for row, windows in self._rows(buffers, batch):
-            places = self._places(row, windows)
+        for places, windows in self._some(buffers, batch):
             np.matmul(by_place[places], weight[places], out=windows)
-            self._fold(windows, target, row)
+            self._fold(windows, target, places.start)
         if self._compiled is None:
             images[...] = self._inside(target)
 
-    def _rows(self, buffers: Buffers, batch: int) -> Iterator[tuple[int, Array]]:
-        """Yields the first of some rows of places, and scratch [places, batch, window] for their windows."""
+    def _at_once(self, batch_max: int) -> int:
+        """Returns how many places are unfolded at a time."""
         rows, columns, _ = self.output_shape
-        scratch: Array = buffers.scratch["windows"]  # type: ignore[assignment]
-        at_once = max(scratch.size // (columns * self.window * len(buffers.output)), 1) if scratch.size else rows
-        for row in range(0, rows, at_once):
-            places = min(at_once, rows - row) * columns
-            yield row, scratch[: places * batch * self.window].reshape(places, batch, self.window)
+        at_once = WINDOWS_SIZE_MAX // max(batch_max * self.window, 1)
+        unit = columns if self._compiled is None else 1
+        return min(max(at_once // unit, 1) * unit, rows * columns)
 
-    def _places(self, row: int, windows: Array) -> builtins.slice:
-        first = row * self.output_shape[1]
-        return slice(first, first + len(windows))
+    def _some(self, buffers: Buffers, batch: int) -> Iterator[tuple[builtins.slice, Array]]:
+        """Yields ranges of places, counted row by row, and scratch [places, batch, window] for their windows."""
+        scratch: Array = buffers.scratch["windows"]  # type: ignore[assignment]
+        places, flat = prod(self.output_shape[:2]), scratch.reshape(-1)
+        for first in range(0, places, len(scratch)):
+            count = min(len(scratch), places - first)
+            windows = flat[: count * batch * self.window].reshape(count, batch, self.window)
+            yield slice(first, first + count), windows
 
     def _by_place(self, images: Array) -> Array:
         """Returns a view [places, n, filters] of outputs or their errors."""
@@ -181,20 +178,20 @@ class Local2D(Operation):
         rows, columns, filters = self.output_shape
         return weight.reshape(rows * columns, filters, self.window)
 
-    def _unfold(self, images: Array, windows: Array, row: int) -> None:
-        """Copies the windows of the places from row `row` on into windows [places, n, window]."""
+    def _unfold(self, images: Array, windows: Array, first: int) -> None:
+        """Copies the windows of the places from `first` on into windows [places, n, window]."""
         if self._compiled is not None:
-            self._compiled.unfold_places(images, windows, row, *self._geometry())
+            self._compiled.unfold_places(images, windows, first, *self._geometry())
             return
-        for taps, pixels in self._taps(windows, images, row):
+        for taps, pixels in self._taps(windows, images, first // self.output_shape[1]):
             taps[...] = pixels
 
-    def _fold(self, windows: Array, images: Array, row: int) -> None:
+    def _fold(self, windows: Array, images: Array, first: int) -> None:
         """The transpose of `_unfold`, added to `images`."""
         if self._compiled is not None:
-            self._compiled.fold_places(windows, images, row, *self._geometry())
+            self._compiled.fold_places(windows, images, first, *self._geometry())
             return
-        for taps, pixels in self._taps(windows, images, row):
+        for taps, pixels in self._taps(windows, images, first // self.output_shape[1]):
             pixels += taps
 
     def _geometry(self) -> tuple[int, ...]:
