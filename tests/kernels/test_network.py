@@ -10,7 +10,18 @@ import pytest
 from kernel_checks import BACKENDS
 
 from adamctl.kernels.network import Network, activation_bytes
-from adamctl.model.description import Conv2D, Dense, Dropout, MaxPool2D, Model, Softmax
+from adamctl.model.description import (
+    Conv2D,
+    Dense,
+    Dropout,
+    L2Pool2D,
+    Local2D,
+    LocalContrastNorm,
+    Logistic,
+    MaxPool2D,
+    Model,
+    Softmax,
+)
 from adamctl.model.initial import initial_rows
 from adamctl.model.layout import build_layout
 
@@ -30,6 +41,10 @@ MODELS = {
     "pooling first": Model((9, 9, 1), (MaxPool2D(3, 2), Conv2D(3, 2, stride=2, activation="relu"), Softmax(4))),
     "flat": Model((7,), (Dropout(0.1), Dense(8, "relu"), Softmax(4))),
     "squared error": Model((7,), (Dense(8, "tanh"), Softmax(4)), "squared_error"),
+    "local": Model(
+        (9, 8, 2), (Local2D(3, 3), L2Pool2D(3, 2), LocalContrastNorm(3), Dropout(0.1), Logistic(4)), "logistic"
+    ),
+    "squared error, logistic": Model((7,), (Dense(8, "tanh"), Logistic(4)), "squared_error"),
     "squared error, dense": Model((7,), (Dense(8, "tanh"), Dense(4, "sigmoid")), "squared_error"),
 }
 
