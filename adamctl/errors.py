@@ -15,6 +15,8 @@ class AdamctlError(Exception):
     """Base of all errors that end a command with a message and no traceback."""
 
     exit_code: ClassVar[int] = 1
+    retry_helps: ClassVar[bool] = True
+    """Whether the same process, started again, may fare better; if not, supervision does not start it again."""
 
 
 class RunFailedError(AdamctlError):
@@ -25,6 +27,7 @@ class ConfigurationError(AdamctlError):
     """A flag, an environment variable or a line of an experiment is wrong; retrying cannot help."""
 
     exit_code = 2
+    retry_helps = False
 
 
 class UnreachableError(AdamctlError):
@@ -59,6 +62,7 @@ class HandshakeError(ProtocolError):
     """The peer refused our HELLO, or we refuse the peer's: version, token or role."""
 
     exit_code = 2
+    retry_helps = False
 
 
 class BackpressureError(AdamctlError):

@@ -55,20 +55,14 @@ def run_role(role: Role, options: CommonOptions, role_options: Mapping[str, Any]
             try:
                 with unix_socket_address(node, options.socket_folder) as socket_address:
                     return event_loop.run(_run(role, options, role_options, node, socket_address, log, report))
-            except AdamctlError as error:
-                log.error("%s", error)
-                report.failed(str(error), error.exit_code)
-                return error.exit_code
             except Exception as error:
-                log.exception("%s %s failed", role.name, node)
-                report.failed(f"{type(error).__name__}: {error}", 1)
-                return 1
+                return _tell(error, log, report)
             finally:
                 leave_no_folder(options.socket_folder)
     except AdamctlError as error:  # before there was a log
         print(f"error: {error}", file=sys.stderr)
         if report is not None:
-            report.failed(str(error), error.exit_code)
+            report.failed(error)
         return error.exit_code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -123,29 +117,39 @@ async def _run(
     try:
         with signals_to(lambda number: _on_signal(context, task, number)):
             await _until_ended(context, task)
+        failure = _failure(context, task)
+        # Before the goodbye: from there on, others fail because of this one.
+        exit_code = context.exit_code if failure is None else _tell(failure, log, report)
     finally:
         await context.close()
         if client is not None:
             await client.close()
     if not task.done():
         # The loop's own end would wait for this task for ever.
-        log.error("%s", context.failure)
         end_by_force(socket_address, options.socket_folder)
-    return _result(context, task)
+    return exit_code
 
 
-def _result(context: RoleContext, task: asyncio.Future[None]) -> int:
-    """Returns the exit code, or raises what the role ended with: the first cause, not what followed from it."""
-    error = None if task.cancelled() else task.exception()
-    if context.failure is not None:
-        if error is not None:
-            context.log.info("while stopping: %s", error)
-        raise context.failure
-    if error is not None and not (context.stopping.is_set() and isinstance(error, UnreachableError)):
-        raise error
+def _tell(error: Exception, log: logging.Logger, report: ReadyReport) -> int:
+    """Logs why the role fails, tells it to whoever started the process and returns the exit code."""
+    if isinstance(error, AdamctlError):
+        log.error("%s", error)
+    else:
+        log.error("the role failed", exc_info=error)
+    report.failed(error)
+    return error.exit_code if isinstance(error, AdamctlError) else 1
+
+
+def _failure(context: RoleContext, task: asyncio.Future[None]) -> Exception | None:
+    """Returns what the role failed with, if it did: the first cause, not what followed from it."""
+    error = task.exception() if task.done() and not task.cancelled() else None
+    if context.failure is None and not (context.stopping.is_set() and isinstance(error, UnreachableError)):
+        if error is not None and not isinstance(error, Exception):
+            raise error
+        return error
     if error is not None:
         context.log.info("while stopping: %s", error)  # others stop, too, in no particular order
-    return context.exit_code
+    return context.failure
 
 
 def _function(role: Role) -> Callable[[RoleContext], Coroutine[Any, Any, None]]:
@@ -172,7 +176,10 @@ async def _until_ended(context: RoleContext, task: asyncio.Future[None]) -> None
         task.cancel()
         await asyncio.wait({task}, timeout=CANCEL_DEADLINE_S)
     if not task.done():
-        context.failure = RunFailedError(f"{context.role} {context.node} does not stop; ended by force")
+        stuck = RunFailedError(f"{context.role} {context.node} does not stop; ended by force")
+        if context.failure is not None:
+            context.log.error("%s", stuck)
+        context.failure = context.failure or stuck
 
 
 def _on_signal(context: RoleContext, task: asyncio.Future[None], number: int) -> None:

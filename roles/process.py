@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -19,10 +20,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from adamctl.errors import ConfigurationError
+from adamctl.errors import AdamctlError, ConfigurationError
 from adamctl.net.address import UNIX_PATH_BYTES_MAX, parse_address
 from adamctl.roles.private_folder import private_folder, remove_if_left
 
+ERROR_CHARACTERS_MAX = 4096
+"""Of an error in the ready report, so that it always fits into the pipe; the log has all of it."""
 LIFELINE_GRACE_S = 10.0
 """How long a role may take to end by itself after its parent has gone; then the process is ended."""
 
@@ -46,7 +49,7 @@ class CommonOptions:
             folder that is removed at the end.
         capacity_bytes: memory that this node offers (`--capacity`), 0: not said.
         lifeline_fd: inherited pipe whose end means that the parent is gone, and the role with it (`--lifeline-fd`).
-        ready_fd: inherited pipe for one line of JSON when the role serves (`--ready-fd`), or when it could not.
+        ready_fd: inherited pipe for one line of JSON when the role serves (`--ready-fd`), and for one when it fails.
         controller_deadline_s: how long the controllers may be out of reach before the role gives up
             (`--controller-deadline`).
         stop_deadline_s: how long the role may take to end after it was asked to (`--stop-deadline`).
@@ -184,7 +187,11 @@ def signals_to(call: Callable[[int], None]) -> Iterator[None]:
 
 
 class ReadyReport:
-    """Tells whoever started this process, once, that it serves (or why it does not)."""
+    """Tells whoever started this process that it serves, and why it fails: a line of JSON each, once at most.
+
+    A failure is told before the role leaves its cluster, so that whoever started it hears of the cause before anybody
+    can complain about the consequences.
+    """
 
     def __init__(self, fd: int | None, role: str, node: str) -> None:
         self._fd = fd
@@ -196,23 +203,31 @@ class ReadyReport:
     def serving(self, addresses: tuple[str, ...], incarnation: int, lines: tuple[str, ...]) -> None:
         """Writes the JSON line, or, for a role started by hand, `lines` to stdout."""
         if self._fd is not None:
-            self._write({"addresses": addresses, "incarnation": incarnation})
+            self._write(self._fd, {"addresses": addresses, "incarnation": incarnation})
         else:
             for line in lines:
                 print(line, flush=True)
 
-    def failed(self, error: str, exit_code: int) -> None:
-        self._write({"error": error, "exit_code": exit_code})
-
-    def _write(self, values: dict[str, Any]) -> None:
+    def failed(self, error: Exception) -> None:
+        """Writes why the role fails, and when; the first failure counts."""
         fd, self._fd = self._fd, None
         if fd is None:
             return
+        ours = isinstance(error, AdamctlError)
+        values = {
+            "error": (str(error) if ours else f"{type(error).__name__}: {error}")[:ERROR_CHARACTERS_MAX],
+            "exit_code": error.exit_code if ours else 1,
+            "retry_helps": error.retry_helps if ours else True,
+            "failed_s": time.monotonic(),
+        }
+        self._write(fd, values)
+        with suppress(OSError):
+            os.close(fd)
+
+    def _write(self, fd: int, values: dict[str, Any]) -> None:
         line = json.dumps({"role": self._role, "node": self._node, "pid": os.getpid(), **values})
         with suppress(OSError):  # nobody reads any more: the lifeline says so, too
             os.write(fd, line.encode() + b"\n")
-        with suppress(OSError):
-            os.close(fd)
 
 
 # --- addresses ------------------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from pathlib import Path
 
 LOG_LINES_MAX = 20
 LOG_BYTES_MAX = 64 << 10
-_ERROR = re.compile(r"\S+ ERROR \S+ \S+ (.+)")
+_RECORD = re.compile(r"\d{4}-\d\d-\d\dT\S+ [A-Z]+ \S+ \S+ ")
 """A line as `adamctl.roles.process` formats it: time, level, role, node, message."""
+_ERROR = re.compile(r"\S+ ERROR \S+ \S+ (.+)")
 _TRACEBACK = "Traceback (most recent call last):"
 
 
@@ -35,9 +36,22 @@ def last_error(log: Path) -> str:
     return found[-1] if found else ""
 
 
-def first_cause(role: str, node: str, reason: str, log: Path) -> str:
-    """Returns the message that ends a failed run."""
+def up_to_the_error(lines: list[str]) -> list[str]:
+    """Returns the lines of a log without what was logged after its last error, which may be many lines long."""
+    records = [index for index, line in enumerate(lines) if _RECORD.match(line)]
+    errors = [index for index in records if _ERROR.match(lines[index])]
+    after = [index for index in records if errors and index > errors[-1]]
+    return lines[: after[0]] if after else lines
+
+
+def first_cause(role: str, node: str, reason: str, log: Path, said_why: bool = False) -> str:
+    """Returns the message that ends a failed run.
+
+    A role that `said_why` it failed has logged the same as an error, with which the message then ends.
+    """
     lines = last_lines(log)
+    if said_why:
+        lines = up_to_the_error(lines)
     text = f"the run failed: {node} (role {role} on {platform.node()}) ended: {reason}"
     if not lines:
         return f"{text}\n  its log is empty: {log}"

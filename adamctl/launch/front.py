@@ -32,6 +32,8 @@ START_DEADLINE_S = 180.0
 """The first start on a machine compiles kernels."""
 STOP_DEADLINE_S = 20.0
 FAILED_GRACE_S = 2.0
+SETTLE_S = 0.5
+"""How long a failure that may be the consequence of another waits for that to be found."""
 CONNECT_DEADLINE_S = 10.0
 LEAVE_DEADLINE_S = 1.0
 """How long a role may take to answer that it will leave; one that is well answers at once."""
@@ -112,7 +114,7 @@ class Front:
             self._roles.start()
             tasks = [asyncio.ensure_future(activity) for activity in (self._watch(), self._follow(), self._interrupt())]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            ending = self._first(tasks)
+            ending = await self._first_cause(self._first(tasks))
             grace_s = FAILED_GRACE_S if ending.exit_code else STOP_GRACE_S
         finally:
             self._supervision.end()
@@ -133,6 +135,20 @@ class Front:
                 return _Ending(128 + self._signals[0])
             raise
 
+    async def _first_cause(self, ending: _Ending) -> _Ending:
+        """Returns the ending that this one followed from, if there is one; waits a moment for it to be found."""
+        if not ending.node:
+            return ending
+        until_s = time.monotonic() + (SETTLE_S if self._supervision.may_be_a_consequence(ending.node) else 0.0)
+        while not self._signals:
+            cause = self._supervision.earlier_cause(ending.node, self._roles.failures())
+            if cause is not None:
+                return _Ending(cause.exit_code, cause.node, cause.reason)
+            if time.monotonic() >= until_s:
+                break
+            await asyncio.sleep(POLL_S)
+        return ending
+
     def _outcome(self, ending: _Ending) -> Outcome:
         """Words the ending, now that every role has written its last words."""
         message = self._cause(ending) if ending.node else ending.message
@@ -141,14 +157,14 @@ class Front:
         return Outcome(self._progress, ending.exit_code, message)
 
     def _cause(self, ending: _Ending) -> str:
-        log = self._roles.log(ending.node)
-        if ending.exit_code in _CLEAR_BY_THEMSELVES:
-            end = self._roles.ends.get(ending.node)
+        log, end = self._roles.log(ending.node), self._roles.ends.get(ending.node)
+        if ending.exit_code in _CLEAR_BY_THEMSELVES or (end is not None and not end.retry_helps):
             only_a_status = end is not None and ending.reason == describe_status(end.status)
             reason = last_error(log) if only_a_status else ending.reason
             if reason:
                 return f"{ending.node}: {reason}"
-        return first_cause(self._roles.role(ending.node), ending.node, ending.reason, log)
+        said_why = end is not None and bool(end.error)
+        return first_cause(self._roles.role(ending.node), ending.node, ending.reason, log, said_why)
 
     # --- signals ----------------------------------------------------------------------------------------------------
 

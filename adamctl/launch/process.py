@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-READY_BYTES_MAX = 64 << 10
+REPORT_BYTES_MAX = 64 << 10
 _SINGLE_THREADED = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -55,7 +55,8 @@ class RoleProcess:
     Attributes:
         command: how it was started.
         log: where its stdout and stderr go.
-        ready: what it reported when it began to serve, or why it could not; None before.
+        ready: what it reported when it began to serve; None before.
+        failure: what it reported when it failed, before it left its cluster; None before, and for one that was killed.
     """
 
     def __init__(
@@ -64,7 +65,8 @@ class RoleProcess:
         self.command = command
         self.log = log
         self.ready: dict[str, Any] | None = None
-        self._report = b""
+        self.failure: dict[str, Any] | None = None
+        self._unread = b""
         self._killed = False
         self._ready_fd, ready_write = os.pipe()
         os.set_blocking(self._ready_fd, False)
@@ -99,20 +101,21 @@ class RoleProcess:
         """Where the role serves, by its report; none before it does."""
         return tuple(map(str, (self.ready or {}).get("addresses", ())))
 
-    def read_ready(self) -> dict[str, Any] | None:
-        """Returns the report the first time that it is complete, else None."""
-        if self.ready is not None or self._ready_fd < 0:
-            return None
+    def read_reports(self) -> None:
+        """Sets `ready` and `failure` from what has come since the last call."""
+        if self._ready_fd < 0:
+            return
         with suppress(BlockingIOError):
-            while chunk := os.read(self._ready_fd, 4096):
-                self._report += chunk
-                if len(self._report) > READY_BYTES_MAX:
-                    break
-        if not self._report.endswith(b"\n"):
-            return None
-        with suppress(ValueError):
-            self.ready = json.loads(self._report)
-        return self.ready
+            while len(self._unread) < REPORT_BYTES_MAX and (chunk := os.read(self._ready_fd, 4096)):
+                self._unread += chunk
+        *lines, self._unread = self._unread.split(b"\n")
+        for line in lines:
+            with suppress(ValueError):
+                report = json.loads(line)
+                if "error" in report:
+                    self.failure = self.failure or report
+                else:
+                    self.ready = self.ready or report
 
     def terminate(self) -> None:
         """Asks the role to end in order."""

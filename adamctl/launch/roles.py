@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from adamctl.errors import RunFailedError
 from adamctl.launch.process import Lifeline, RoleCommand, RoleProcess, role_environment
@@ -37,6 +39,7 @@ class LocalRoles:
         self._environment = role_environment(environment)
         self._lifeline = Lifeline()
         self._processes: dict[str, RoleProcess] = {}
+        self._served: set[str] = set()
         self.ends: dict[str, RoleEnd] = {}
         """Roles whose process has been reaped."""
 
@@ -60,6 +63,7 @@ class LocalRoles:
             self.kill()
             raise RunFailedError(f"{node} cannot be started: {error}") from error
         self._processes[node] = process
+        self._served.discard(node)
         self.ends.pop(node, None)
 
     def log(self, node: str) -> Path:
@@ -77,8 +81,9 @@ class LocalRoles:
         """Returns (node, addresses) of roles that have reported since the last call that they serve."""
         served = []
         for node, process in self._processes.items():
-            report = process.read_ready()
-            if report is not None and "error" not in report:
+            process.read_reports()
+            if process.ready is not None and node not in self._served and node not in self.ends:
+                self._served.add(node)
                 served.append((node, process.addresses))
         return served
 
@@ -89,11 +94,20 @@ class LocalRoles:
             status = None if node in self.ends else process.status
             if status is not None:
                 process.kill()
-                process.read_ready()
-                report = process.ready or {}
-                self.ends[node] = RoleEnd(node, status, str(report.get("error", "")), int(report.get("exit_code", 0)))
+                process.read_reports()
+                self.ends[node] = _role_end(node, status, process.failure)
                 ends.append(self.ends[node])
         return ends
+
+    def failures(self) -> list[RoleEnd]:
+        """Returns roles that have ended, and those that have said why they are about to."""
+        self.newly_ended()
+        failures = list(self.ends.values())
+        for node, process in self._processes.items():
+            process.read_reports()
+            if process.failure is not None and node not in self.ends:
+                failures.append(_role_end(node, 1, process.failure))
+        return failures
 
     async def stop(self, ask: Ask = _nobody_asks, grace_s: float = STOP_GRACE_S) -> list[str]:
         """Ends every role: asks it to leave, signals it if it does not, kills it if it does not care.
@@ -115,7 +129,7 @@ class LocalRoles:
         process = self._processes[node]
         if process.status is not None:
             return True
-        process.read_ready()
+        process.read_reports()
         addresses = process.addresses
         if addresses:
             answered = await ask(addresses)
@@ -138,3 +152,16 @@ class LocalRoles:
             process.kill()
             process.close()
         self._lifeline.close()
+
+
+def _role_end(node: str, status: int, failure: Mapping[str, Any] | None) -> RoleEnd:
+    if failure is None:
+        return RoleEnd(node, status, failed_s=time.monotonic())
+    return RoleEnd(
+        node,
+        status,
+        str(failure["error"]),
+        int(failure.get("exit_code", 1)),
+        bool(failure.get("retry_helps", True)),
+        float(failure.get("failed_s", 0.0)),
+    )

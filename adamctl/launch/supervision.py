@@ -8,14 +8,19 @@
 
     * but for a data server that had served before: the run goes on while another one remains.
 
-A configuration or start-up failure is never retried. The first cause is kept: what ends because of it says nothing new.
+A configuration or start-up failure is never retried, nor is one of which the role said that to try again does not help.
+The first cause is kept: what ends because of it says nothing new. What is found first may be such a consequence itself,
+for others notice within milliseconds that a role is gone: `earlier_cause` looks for what it followed from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 from typing import TypeAlias
+
+from adamctl.errors import UnreachableError
 
 RESTARTS_MAX = 3
 """How often one worker or data server is started again in a run."""
@@ -57,13 +62,16 @@ Decision: TypeAlias = Restart | Note | Fail
 class RoleEnd:
     """A process that has been reaped; `status` as `subprocess` gives it: negative for a signal's number.
 
-    `error` and `exit_code` are what the role itself reported when it could not start serving.
+    `error`, `exit_code` and `retry_helps` are what the role itself reported when it failed; `failed_s` is when it did
+    so, or when its end was found, by the monotonic clock of this machine.
     """
 
     node: str
     status: int
     error: str = ""
     exit_code: int = 0
+    retry_helps: bool = True
+    failed_s: float = 0.0
 
 
 class Supervision:
@@ -92,6 +100,29 @@ class Supervision:
         """The run is over or being ended: from now on every role is expected to go."""
         self.over = True
 
+    def earlier_cause(self, node: str, ends: Iterable[RoleEnd]) -> Fail | None:
+        """Returns the failure that `node` failed because of, if it is among `ends`, all of which nobody had asked for.
+
+        Only a role that the run cannot do without is a cause, and one that lost its peers is less of a cause than one
+        that failed by itself; among equals, the earliest is.
+        """
+        found = [end for end in ends if end.node == node or self._roles[end.node] not in _DISPENSABLE]
+        if node not in (end.node for end in found):
+            found.append(RoleEnd(node, 1, failed_s=inf))
+        earliest = min(found, key=self._order)
+        if earliest.node == node:
+            return None
+        return Fail(earliest.node, earliest.error or describe_status(earliest.status), self._exit_code(earliest))
+
+    def may_be_a_consequence(self, node: str) -> bool:
+        """Says whether a role hears of others' failures, and may fail because of them."""
+        return self._roles[node] in ("coordinator", *_DISPENSABLE)
+
+    def _order(self, end: RoleEnd) -> tuple[int, float]:
+        if self.may_be_a_consequence(end.node):
+            return (2 if self._roles[end.node] == "coordinator" else 3, end.failed_s)
+        return (int(UnreachableError.exit_code in (end.status, end.exit_code)), end.failed_s)
+
     def ended(self, ends: Iterable[RoleEnd]) -> list[Decision]:
         """Returns what to do about processes that were reaped together.
 
@@ -109,12 +140,11 @@ class Supervision:
         if end.node not in self._serving:
             if role == "data" and self._restarts[end.node]:
                 return self._leave_out(end, f"it could not be started again: {reason}", end.exit_code)
-            return self._fail(end, reason, end.exit_code or max(end.status, 1))
-        self._serving.discard(end.node)
+            return self._fail(end, reason, self._exit_code(end))
         if role not in _DISPENSABLE:
-            told = role == "coordinator" and end.status > 0  # its code says what kind of failure
-            return self._fail(end, reason, end.status if told else 1)
-        if end.status not in _NOT_RETRIED and self._restarts[end.node] < self._restarts_max:
+            return self._fail(end, reason, self._exit_code(end))
+        self._serving.discard(end.node)
+        if end.status not in _NOT_RETRIED and end.retry_helps and self._restarts[end.node] < self._restarts_max:
             self._restarts[end.node] += 1
             return Restart(end.node, reason)
         return self._leave_out(end, reason)
@@ -126,7 +156,16 @@ class Supervision:
         others = [node for node, role in self._roles.items() if role == own and node not in self._gone]
         if others:
             return Note(f"{end.node} ended: {reason}; going on with {', '.join(others)}")
-        return self._fail(end, f"{reason}; no {_DISPENSABLE[own]} is left", exit_code or 1)
+        if end.retry_helps:
+            reason = f"{reason}; no {_DISPENSABLE[own]} is left"
+        return self._fail(end, reason, exit_code or 1)
+
+    def _exit_code(self, end: RoleEnd) -> int:
+        """Returns the command's exit code if this end is the run's."""
+        if end.node not in self._serving:
+            return end.exit_code or max(end.status, 1)
+        told = self._roles[end.node] == "coordinator" and end.status > 0  # its code says what kind of failure
+        return end.status if told else 1
 
     def _fail(self, end: RoleEnd, reason: str, exit_code: int) -> Fail:
         self.over = True

@@ -34,6 +34,8 @@ RANGES_MIN = 3  # one being computed, one read, one asked for
 class DivergedError(RunFailedError):
     """This replica's loss is not finite. The servers refuse its gradients, so their parameters still are."""
 
+    retry_helps = False
+
 
 @dataclass(frozen=True)
 class Session:
@@ -235,7 +237,8 @@ class SessionRunner:
             if done.actions.fetch:
                 self._downpour.want_fetch()
         if not isfinite(done.loss_sum) and isinstance(done.batch.task, TrainTask):
-            self._fail(DivergedError("the loss is not finite any more: the run diverges; try a lower optimizer.lr"))
+            text = f"the loss is not finite any more at learning rate {done.batch.learning_rate:g}: the run diverges"
+            self._fail(DivergedError(f"{text}; try a lower optimizer.lr, or set optimizer.clip_norm"))
             return
         self.batches_done += 1
         self.compute_s += done.compute_s

@@ -3,9 +3,11 @@
 fake_role.py BEHAVIOUR FOLDER --name NODE ... --ready-fd N --lifeline-fd M
 
 serve: serves, and leaves when asked to. deaf: says that it serves, and waits. refuse: reports a configuration error.
-silent: never reports. run: serves a run's status as a coordinator does; the run ends when FOLDER/finish is there, fails
-when FOLDER/fail is. Any of them ends with the status in FOLDER/NODE.exit when that appears, and neither leaves when
-asked to nor heeds SIGTERM if FOLDER/stubborn is there.
+silent: never reports. failing: says that it serves and, when FOLDER/break is there, why it fails; then it makes
+FOLDER/fail, so that the run fails because of it, and lingers. diverge: likewise, but ends, and nobody should try again.
+run: serves a run's status as a coordinator does; the run ends when FOLDER/finish is there, fails when FOLDER/fail is.
+Any of them ends with the status in FOLDER/NODE.exit when that appears, and neither leaves when asked to nor heeds
+SIGTERM if FOLDER/stubborn is there.
 """
 
 from __future__ import annotations
@@ -91,12 +93,26 @@ def main() -> None:
     threading.Thread(target=watch_exit, args=(folder, node), daemon=True).start()
     threading.Thread(target=lambda: (os.read(lifeline_fd, 1), os._exit(9)), daemon=True).start()
     (folder / f"{node}.starts").open("a").write("x")
+    if behaviour == "diverge":
+        os.write(ready_fd, json.dumps({"addresses": [f"unix://{folder}/nobody-listens.s"]}).encode() + b"\n")
+        while not (folder / "break").exists():
+            time.sleep(POLL_S)
+        report(ready_fd, error="the loss is not finite; lower optimizer.lr", exit_code=1, retry_helps=False)
+        sys.exit(1)
     if behaviour == "refuse":
         report(ready_fd, error="--threads: expected at least 1, found 0", exit_code=2)
         sys.exit(2)
     if behaviour in ("run", "serve"):
         asyncio.run(serve_run(folder, node, ready_fd))
         return
+    if behaviour == "failing":
+        os.write(ready_fd, json.dumps({"addresses": [f"unix://{folder}/nobody-listens.s"]}).encode() + b"\n")
+        while not (folder / "break").exists():
+            time.sleep(POLL_S)
+        print(f"2026-05-01T12:00:00.123+02:00 ERROR ps {node} the role failed\nValueError: a bug", flush=True)
+        print(f"2026-05-01T12:00:00.124+02:00 INFO ps {node} could not say goodbye", flush=True)
+        report(ready_fd, error="ValueError: a bug", exit_code=1, failed_s=time.monotonic())
+        (folder / "fail").touch()
     if behaviour == "deaf":
         report(ready_fd, addresses=[f"unix://{folder}/nobody-listens.s"])
     while True:

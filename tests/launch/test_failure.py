@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from adamctl.launch.failure import first_cause, last_error, last_lines
+from adamctl.launch.failure import first_cause, last_error, last_lines, up_to_the_error
 
 
 def test_the_end_of_the_log(tmp_path: Path) -> None:
@@ -27,6 +27,18 @@ def test_role_host_reason_and_log(tmp_path: Path) -> None:
     assert lines[0].startswith("the run failed: ps-1 (role ps on ")
     assert lines[0].endswith("ended: killed by SIGKILL")
     assert lines[1:] == [f"  the end of {log}:", "    the last words"]
+
+
+def test_a_role_that_said_why_it_failed_is_quoted_up_to_its_error(tmp_path: Path) -> None:
+    log = tmp_path / "ps-1.log"
+    records = [f"2026-05-01T12:00:00.123+02:00 {level} ps ps-1 {text}" for level, text in (
+        ("ERROR", "another one"), ("INFO", "serving"), ("ERROR", "the role failed"), ("INFO", "stopping"),
+    )]  # fmt: skip
+    traceback = ["Traceback (most recent call last):", "ValueError: x"]
+    log.write_text("\n".join([*records[:3], *traceback, records[3], "  more about that"]))
+    quoted = first_cause("ps", "ps-1", "ValueError: x", log, said_why=True).splitlines()[2:]
+    assert quoted == [f"    {line}" for line in (*records[:3], *traceback)]
+    assert up_to_the_error(["2026-05-01T12:00:00.123+02:00 INFO ps ps-1 x", "y"])[1:] == ["y"]
 
 
 def test_no_log(tmp_path: Path) -> None:

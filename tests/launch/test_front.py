@@ -182,6 +182,31 @@ async def test_a_killed_server_ends_the_run_with_the_cause(folder: Path) -> None
     assert "ended: killed by SIGKILL" in outcome.message
 
 
+async def test_a_server_that_fails_is_the_cause_though_the_coordinator_is_heard_first(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adamctl.launch.roles.SIGNAL_GRACE_S", 0.1)
+    async with running(folder, ps_1="failing") as run:
+        await run.until_training()
+        run.tell("break")
+        outcome = await run.outcome()
+    lines = outcome.message.splitlines()
+    assert outcome.exit_code == 1
+    assert "ps_1 (role ps on" in lines[0] and lines[0].endswith("ended: ValueError: a bug")
+    assert lines[-3] == f"  the end of {run.roles.log('ps_1')}:"
+    assert lines[-1].strip() == "ValueError: a bug", "what was logged after the error is no cause"
+
+
+async def test_a_worker_that_can_only_fail_again_is_not_started_again(folder: Path) -> None:
+    async with running(folder, worker_1="diverge", worker_2="diverge") as run:
+        await run.until_training()
+        run.tell("break")
+        outcome = await run.outcome()
+    assert [run.starts(node) for node in ("worker_1", "worker_2")] == [1, 1]
+    assert outcome.exit_code == 1
+    assert outcome.message in [f"worker_{number}: the loss is not finite; lower optimizer.lr" for number in (1, 2)]
+
+
 @pytest.mark.parametrize("node", ["controller", "coordinator"])
 async def test_so_does_any_other_role_the_run_needs_with_its_last_words(folder: Path, node: str) -> None:
     async with running(folder) as run:

@@ -124,6 +124,48 @@ def test_the_first_cause_is_kept() -> None:
     assert supervision.failure is not None and supervision.failure.node == "ps-1"
 
 
+GONE = RoleEnd("coordinator", 1, error="parameter server ps-1 is gone", exit_code=1, failed_s=1.0)
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        [RoleEnd("ps-1", -9, failed_s=5.0)],
+        [GONE, RoleEnd("ps-1", -9, failed_s=5.0)],
+        [RoleEnd("ps-1", -9, failed_s=5.0), GONE, RoleEnd("worker-1", 1, failed_s=0.5)],
+        [RoleEnd("ps-1", -9, failed_s=5.0), RoleEnd("controller", 3, failed_s=0.5)],
+        [RoleEnd("ps-1", -9, failed_s=5.0), RoleEnd("controller", 1, failed_s=6.0)],
+    ],
+)
+def test_a_server_is_the_cause_of_the_coordinators_failure_whoever_was_found_first(ends: list[RoleEnd]) -> None:
+    assert running().earlier_cause("coordinator", ends) == Fail("ps-1", "killed by SIGKILL", 1)
+
+
+def test_a_servers_own_words_are_the_reason() -> None:
+    ends = [RoleEnd("ps-1", 2, error="--port: 7 is taken", exit_code=2)]
+    assert running().earlier_cause("coordinator", ends) == Fail("ps-1", "--port: 7 is taken", 1)
+    assert Supervision(ROLES).earlier_cause("coordinator", ends) == Fail("ps-1", "--port: 7 is taken", 2)
+
+
+@pytest.mark.parametrize("ends", [[], [GONE], [GONE, RoleEnd("worker-1", 1), RoleEnd("data-1", -9)]])
+def test_without_a_server_that_failed_the_coordinator_is_the_cause(ends: list[RoleEnd]) -> None:
+    assert running().earlier_cause("coordinator", ends) is None
+
+
+def test_a_server_that_failed_is_its_own_cause() -> None:
+    ends = [RoleEnd("ps-1", 1, failed_s=2.0), GONE]
+    assert running().earlier_cause("ps-1", ends) is None
+    assert running().earlier_cause("ps-1", [RoleEnd("ps-1", 3, failed_s=1.0), RoleEnd("controller", -9, failed_s=2.0)])
+
+
+def test_what_can_only_fail_again_is_not_tried_again() -> None:
+    supervision = running()
+    text = "the loss is not finite; lower optimizer.lr"
+    first, last = (RoleEnd(node, 1, text, 1, retry_helps=False) for node in ("worker-1", "worker-2"))
+    assert supervision.ended([first]) == [Note(f"worker-1 ended: {text}; going on with worker-2")]
+    assert supervision.ended([last]) == [Fail("worker-2", text, 1)]
+
+
 def test_after_the_end_every_role_may_go() -> None:
     supervision = running()
     supervision.end()

@@ -31,6 +31,19 @@ async def bug(context: RoleContext) -> None:
     raise ValueError("an ordinary bug")
 
 
+async def fail_while_serving(context: RoleContext) -> None:
+    await context.serve(lambda request: request.reply(Empty()))
+    goodbye, file = context.close, Path(context.options["wait_for"])
+
+    async def close() -> None:
+        while not file.exists():  # noqa: ASYNC110, ASYNC240
+            await asyncio.sleep(0.01)
+        await goodbye()
+
+    context.close = close  # type: ignore[method-assign]
+    raise ValueError("an ordinary bug")
+
+
 async def late(context: RoleContext) -> None:
     await serve(context)
     raise UnreachableError("a peer stopped first")

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -90,9 +91,9 @@ def test_a_role_says_when_it_is_ready_and_where(tmp_path: Path, controller: str)
         assert report["addresses"][0].startswith("tcp://127.0.0.1:")
         socket_path = Path(report["addresses"][1].removeprefix("unix://"))
         assert socket_path.is_socket() and socket_path.parent.stat().st_mode & 0o077 == 0
-        assert one.ready_pipe.read() == ""  # closed after the one line
         one.popen.send_signal(signal.SIGTERM)
         assert one.end()[0] == 143
+        assert one.ready_pipe.read() == "", "it has not failed"
         assert not socket_path.parent.exists()
         line = r"(?m)^\d{4}-\d\d-\d\dT\S+ INFO sample sample-\S+ stopping: received SIGTERM$"
         assert re.search(line, one.log.read_text())
@@ -137,6 +138,8 @@ def test_an_error_of_ours_is_one_message_with_its_exit_code(tmp_path: Path) -> N
             "pid": one.popen.pid,
             "error": "the file is damaged; delete it",
             "exit_code": 5,
+            "retry_helps": True,
+            "failed_s": pytest.approx(time.monotonic(), abs=DEADLINE_S),
         }
         code, errors = one.end()
         assert code == 5 and "the file is damaged; delete it" in errors and "Traceback" not in errors
@@ -152,6 +155,24 @@ def test_a_bug_is_a_traceback_and_exit_1(tmp_path: Path) -> None:
     with process(tmp_path, "bug") as one:
         code, errors = one.end()
         assert code == 1 and "Traceback" in errors and "ValueError: an ordinary bug" in one.log.read_text()
+
+
+def test_a_role_says_why_it_fails_before_it_says_goodbye(tmp_path: Path, controller: str) -> None:
+    """Or its peers' complaints would come first. Here the goodbye waits until the test has read the cause."""
+    with process(tmp_path, "fail_while_serving", controller=controller, **{"own.wait_for": tmp_path / "read"}) as one:
+        assert one.ready()["incarnation"] == 1
+        report = one.ready()
+        assert (report["error"], report["exit_code"]) == ("ValueError: an ordinary bug", 1)
+        assert "ValueError: an ordinary bug" in one.log.read_text(), "whoever reads the report may read the log, too"
+        (tmp_path / "read").touch()
+        code, errors = one.end()
+        assert code == 1 and errors.count("Traceback") == 1
+
+
+def test_a_misconfigured_role_says_that_to_try_again_does_not_help(tmp_path: Path) -> None:
+    with process(tmp_path, "serve", bind="nowhere.invalid") as one:
+        report = one.ready()
+        assert (report["exit_code"], report["retry_helps"]) == (2, False), report
 
 
 def test_no_role_outlives_whoever_started_it(tmp_path: Path) -> None:
