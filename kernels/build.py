@@ -49,7 +49,7 @@ def build_layers(
     layers: list[NetworkLayer] = []
     for shape in shapes:
         owned = tuple(index for index, tensor in enumerate(tensors) if tensor.layer == shape.index)
-        operation = _operation(model, shape, backend)
+        operation = build_operation(model, shape, backend)
         if backend == "numba" and layers and isinstance(operation, MaxPool2D):
             before = layers[-1]
             if isinstance(before.operation, Conv2D) and before.operation.groups == 1:
@@ -60,7 +60,8 @@ def build_layers(
     return tuple(layers)
 
 
-def _operation(model: Model, shape: LayerShape, backend: Backend) -> Operation:
+def build_operation(model: Model, shape: LayerShape, backend: Backend) -> Operation:
+    """Returns what computes one layer of a model, not fused with its neighbours."""
     layer = shape.layer
     if isinstance(layer, description.Conv2D):
         return Conv2D(

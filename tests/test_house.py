@@ -41,6 +41,11 @@ ELSEWHERE = (
     Elsewhere("api/test_fit.py", ("api/network", "api/optimizers"), "constructors that are used to fit"),
     Elsewhere("net/test_bench.py", ("bench/net", "bench/report"), "a benchmark is tested by running it on little"),
     Elsewhere("bench/test_worker.py", ("bench/trainer", "bench/torch_peer", "bench/plot"), "parts of one benchmark"),
+    Elsewhere(
+        "bench/test_kernels.py",
+        ("bench/cases", "bench/measuring", "bench/*_cases", "bench/sample_models"),
+        "parts of one benchmark",
+    ),
     Elsewhere("bench/test_peer.py", ("bench/peers/*",), "run by hand where the peer is installed"),
     Elsewhere("config/test_load.py", ("config/check", "config/experiment"), "reached through what a file says"),
     Elsewhere("roles/ps/test_following.py", ("config/records",), "keys and records are read by who follows them"),

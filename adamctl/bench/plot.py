@@ -38,12 +38,34 @@ def plot_worker(report: dict[str, Any], path: Path) -> None:
     _save(figure, path)
 
 
-def _figure() -> tuple[Any, Any]:
+def plot_kernels(report: dict[str, Any], path: Path) -> None:
+    """Writes a bar per kernel: the share of its limit that each implementation reaches.
+
+    Raises:
+        ConfigurationError: as `plot_worker`.
+    """
+    rows = report["results"]
+    sides = [side for side in ("numpy", "numexpr", "numba", "torch") if any(row.get(side) is not None for row in rows)]
+    figure, axes = _figure(height=1.5 + 0.18 * len(sides) * len(rows))
+    thickness = 0.8 / len(sides)
+    for number, side in enumerate(sides):
+        places = [index + (number - (len(sides) - 1) / 2) * thickness for index in range(len(rows))]
+        axes.barh(places, [(row[side] or 0) / row["limit"] for row in rows], thickness, label=side)
+    axes.axvline(1, color="black", linestyle="--")
+    axes.set_yticks(range(len(rows)), [row["kernel"] for row in rows])
+    axes.invert_yaxis()
+    axes.set_xlabel("share of the measured limit: product rate or memory bandwidth")
+    axes.set_title(f"{report['machine']['processor']}, {report['threads']} thread(s)")
+    axes.legend()
+    _save(figure, path)
+
+
+def _figure(height: float = 5.0) -> tuple[Any, Any]:
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise ConfigurationError("--plot needs matplotlib: pip install 'adamctl[plot]'") from None
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure = Figure(figsize=(8, height), layout="constrained")
     axes = figure.add_subplot()
     axes.grid(alpha=0.3)
     return figure, axes

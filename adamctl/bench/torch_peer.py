@@ -14,7 +14,7 @@ from adamctl.bench.trainer import Rate
 from adamctl.errors import ConfigurationError
 from adamctl.model.description import Conv2D, Model
 
-PROGRAM = "torch_training.py"
+PROGRAM = "torch_program.py"
 BUILD_S = 600.0  # torch.compile takes its time
 ROUND_SLACK_S = 120.0
 
@@ -58,7 +58,7 @@ class TorchPeer:
         self.setting = setting
         self._stack = ExitStack()
         request = {
-            "do": "build",
+            "do": "train",
             "model": msgspec.to_builtins(model),
             "batch": setting.batch,
             "threads": setting.threads,

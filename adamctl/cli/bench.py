@@ -18,10 +18,11 @@ command = TableGroup(
     context_settings={"help_option_names": ["-h", "--help"]},
     table={
         "net": ("adamctl.cli.bench:net", "1 MiB frames over one connection against plain blocking sockets"),
+        "kernels": ("adamctl.cli.bench:kernels", "Each kernel against product rate and memory bandwidth, and PyTorch"),
         "worker": ("adamctl.cli.bench:worker", "Training steps per second by threads and batch size, against PyTorch"),
     },
 )
-_HIDDEN_COLUMNS = frozenset({"rounds_seconds", "connections_per_example"})
+_HIDDEN_COLUMNS = frozenset({"rounds_seconds", "connections_per_example", "peer_error"})
 
 
 class Counts(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic since click 8.3
@@ -99,6 +100,46 @@ def worker(
     print_results(report)
     if "comparison" in report:
         click.echo(_comparison(report["comparison"]))
+
+
+@click.command("kernels")
+@click.argument("experiments", nargs=-1, type=click.Path(), metavar="EXP.toml...")
+@click.option("--only", multiple=True, metavar="WORD", help="Only kernels with this in their name, or of this group.")
+@click.option("--batch", default=32, show_default=True, help="Examples per step.")
+@click.option("--threads", default=1, show_default=True, help="Threads that do the same at once.")
+@click.option("--rounds", default=5, show_default=True, help="Rounds of each implementation; the median counts.")
+@click.option("--seconds", default=0.1, show_default=True, help="Length of a round.")
+@click.option("--vs", type=click.Choice(["torch"]), help="Let PyTorch do the same.")
+@click.option("--peer-python", default=sys.executable, metavar="PYTHON", help="Interpreter that has PyTorch.")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture: .svg, .png, .pdf.")
+@options.json_option
+def kernels(
+    experiments: tuple[str, ...], only: tuple[str, ...], batch: int, threads: int, rounds: int, seconds: float,
+    vs: str | None, peer_python: str, plot: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Measure each kernel against this machine's limits: the layers of the models given (or, with none, of a set that
+    has every kind of layer), update rules, vector operations."""
+    from adamctl.bench.kernels import all_cases, run_kernels_benchmark, select
+    from adamctl.bench.sample_models import SAMPLES
+
+    models = [options.load(path, (), (), {}).experiment.model for path in experiments]
+    cases = list(all_cases([(model, batch) for model in models or SAMPLES]))
+    report = run_kernels_benchmark(
+        select(cases, only),
+        threads=threads,
+        rounds=rounds,
+        seconds=seconds,
+        peer_python=peer_python if vs else None,
+        progress=lambda line: click.echo(line, err=True),
+    )
+    if plot is not None:
+        from adamctl.bench.plot import plot_kernels
+
+        plot_kernels(report, plot)
+    if as_json:
+        print_json(report)
+        return
+    print_results(report)
 
 
 def _comparison(comparison: dict[str, Any]) -> str:

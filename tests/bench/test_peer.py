@@ -39,4 +39,4 @@ def test_an_interpreter_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_the_programs_are_installed() -> None:
-    assert (FOLDER / "torch_training.py").is_file()
+    assert (FOLDER / "torch_program.py").is_file()

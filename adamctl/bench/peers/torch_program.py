@@ -1,13 +1,15 @@
-"""Trains a described model with PyTorch on made-up examples: the peer of `adamctl bench worker --vs torch`.
+"""What PyTorch does of `adamctl bench worker|kernels --vs torch`: training a described model, and single kernels.
 
 Runs by its path in any interpreter that has PyTorch; nothing else is imported. Reads one JSON object per line from
 stdin and answers each with one on stdout:
 
-    {"do": "build", "model": {...}, "batch": 32, "threads": 2, "channels_last": false, "compile": false}
+    {"do": "train", "model": {...}, "batch": 32, "threads": 2, "channels_last": false, "compile": false}
+    {"do": "kernel", "case": {...}, "threads": 1}
         -> {"ok": true, "torch_version": "..."} or {"ok": false, "error": "..."}
-    {"do": "run", "seconds": 2.0} -> {"examples": ..., "seconds": ...}
+    {"do": "run", "seconds": 2.0}
+        -> {"examples": ..., "seconds": ...} after "train", {"calls": ..., "seconds": ...} after "kernel"
 
-A step is what a user writes: zero the gradients, forward, loss, backward, one fused SGD update.
+A training step is what a user writes: zero the gradients, forward, loss, backward, one fused SGD update.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from typing import Any
 import torch
 from torch import nn
 
+Call = Callable[[], object]
+WARM_UP_CALLS = 2
 WARM_UP_STEPS = 3
 EXAMPLES_BYTES_MAX = 64 << 20
 
@@ -93,7 +97,7 @@ class Builder:
         self.modules.append(nn.Dropout(layer["rate"]))
 
 
-class Peer:
+class Training:
     """One model with its optimizer and examples."""
 
     def __init__(self, request: dict[str, Any]) -> None:
@@ -151,21 +155,142 @@ class Peer:
         return {"examples": done, "seconds": time.perf_counter() - start}
 
 
-def answer(request: dict[str, Any], peers: dict[str, Peer]) -> dict[str, Any]:
-    if request["do"] == "build":
-        peers.clear()
-        try:
-            peers["now"] = Peer(request)
-        except Exception as failure:
-            return {"ok": False, "error": f"{type(failure).__name__}: {str(failure).splitlines()[0]}"}
-        return {"ok": True, "torch_version": torch.__version__}
-    return peers["now"].run(request["seconds"])
+class KernelBuilder(Builder):
+    """Also layers that no classifier is trained with from the outside."""
+
+    def _softmax(self, layer: dict[str, Any]) -> None:
+        self._dense(layer)
+        self.modules.append(nn.Softmax(1))
+
+    def _l2pool2d(self, layer: dict[str, Any]) -> None:
+        size, stride = layer["size"], layer.get("stride") or layer["size"]
+        self.modules.append(nn.LPPool2d(2, size, stride))
+        height, width = self.shape[1:]
+        across, step = (size, stride) if isinstance(size, int) else (size[0], stride[0])
+        self.shape = [self.shape[0], (height - across) // step + 1, (width - across) // step + 1]
+
+
+def layer_call(case: dict[str, Any]) -> Call:
+    """Forward, or forward and backward, in the faster of both image layouts."""
+    calls = [
+        _layer_call(case, channels_last) for channels_last in ((False, True) if len(case["input"]) == 3 else (False,))
+    ]
+    return min(calls, key=_time_of)
+
+
+def _time_of(call: Call) -> float:
+    call()
+    start = time.perf_counter()
+    for _ in range(3):
+        call()
+    return time.perf_counter() - start
+
+
+def _layer_call(case: dict[str, Any], channels_last: bool) -> Call:
+    builder = KernelBuilder(case["input"])
+    for layer in case["layers"]:
+        builder.add(layer)
+    module: nn.Module = nn.Sequential(*builder.modules)
+    size = case["input"]
+    shape = [size[2], size[0], size[1]] if len(size) == 3 else size
+    inputs = torch.randn([case["batch"], *shape]).clamp_(min=0)
+    if channels_last:
+        module = module.to(memory_format=torch.channels_last)
+        inputs = inputs.to(memory_format=torch.channels_last)
+    wanted = list(module.parameters())
+    if case["with_input_error"]:
+        inputs.requires_grad_()
+        wanted.insert(0, inputs)
+    if not case["step"] or not wanted:
+        return lambda: module(inputs)
+    error = torch.randn_like(module(inputs))
+    return lambda: torch.autograd.grad(module(inputs), wanted, error)
+
+
+def rule_call(case: dict[str, Any]) -> Call:
+    """One fused update of one parameter, or the same through foreach where there is no fused one."""
+    weights = nn.Parameter(torch.randn(case["elements"]))
+    weights.grad = torch.randn(case["elements"])
+    optimizers: dict[str, Callable[..., torch.optim.Optimizer]] = {
+        "sgd": torch.optim.SGD,
+        "momentum": lambda parameters, lr, **how: torch.optim.SGD(parameters, lr, momentum=0.9, **how),
+        "adagrad": torch.optim.Adagrad,
+        "rmsprop": torch.optim.RMSprop,
+        "adam": torch.optim.Adam,
+    }
+    name = case["rule"]
+    if name == "add":
+        delta = weights.grad
+        data = weights.data
+        return lambda: data.add_(delta)
+    try:
+        optimizer = optimizers[name]([weights], lr=1e-9, fused=True)
+    except (TypeError, RuntimeError):
+        optimizer = optimizers[name]([weights], lr=1e-9, foreach=True)
+    return lambda: optimizer.step()
+
+
+def vector_call(case: dict[str, Any]) -> Call:
+    a, b = torch.randn(case["elements"]), torch.randn(case["elements"])
+    sixteen = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+    if case["vector"] in sixteen:
+        short = a.to(sixteen[case["vector"]])
+        return (lambda: short.copy_(a)) if case["narrow"] else (lambda: a.copy_(short))
+    calls: dict[str, Call] = {
+        "dot": lambda: torch.dot(a, b),
+        "axpy": lambda: b.add_(a, alpha=1e-9),
+        "scale": lambda: a.mul_(1.0000001),
+        "multiply": lambda: torch.mul(a, b, out=b),
+        "copy": lambda: b.copy_(a),
+        "norm": lambda: torch.linalg.vector_norm(a),
+    }
+    return calls[case["vector"]]
+
+
+def factors_call(case: dict[str, Any]) -> Call:
+    """weights += errors^T activations, as one product that adds to its output."""
+    weights = torch.randn(case["outputs"], case["inputs"])
+    errors, activations = torch.randn(case["examples"], case["outputs"]), torch.randn(case["examples"], case["inputs"])
+    return lambda: weights.addmm_(errors.T, activations, alpha=-1e-9)
+
+
+class Kernel:
+    """One call, repeated."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        torch.set_num_threads(request["threads"])
+        case = request["case"]
+        kinds: dict[str, Callable[[dict[str, Any]], Call]] = {
+            "layers": layer_call, "rule": rule_call, "vector": vector_call, "examples": factors_call,
+        }  # fmt: skip
+        self.call = next(make for key, make in kinds.items() if key in case)(case)
+        for _ in range(WARM_UP_CALLS):
+            self.call()
+
+    def run(self, seconds: float) -> dict[str, float]:
+        done, start = 0, time.perf_counter()
+        while not done or time.perf_counter() - start < seconds:
+            self.call()
+            done += 1
+        return {"calls": done, "seconds": time.perf_counter() - start}
+
+
+def answer(request: dict[str, Any], built: dict[str, Training | Kernel]) -> dict[str, Any]:
+    if request["do"] == "run":
+        return built["now"].run(request["seconds"])
+    built.clear()
+    try:
+        built["now"] = Training(request) if request["do"] == "train" else Kernel(request)
+    except Exception as failure:
+        return {"ok": False, "error": f"{type(failure).__name__}: {str(failure).splitlines()[0]}"}
+    return {"ok": True, "torch_version": torch.__version__}
 
 
 def main() -> None:
-    peers: dict[str, Peer] = {}
+    torch.manual_seed(1)
+    built: dict[str, Training | Kernel] = {}
     for line in sys.stdin:
-        print(json.dumps(answer(json.loads(line), peers)), flush=True)
+        print(json.dumps(answer(json.loads(line), built)), flush=True)
 
 
 if __name__ == "__main__":

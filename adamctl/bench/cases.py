@@ -1,0 +1,40 @@
+"""What `bench kernels` measures: one kernel on one size, how much work a call is, and which limit bounds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from adamctl.bench.measuring import Call
+from adamctl.kernels.backend import Backend
+
+Bound = Literal["product", "memory"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of the benchmark.
+
+    Attributes:
+        name: the layer or rule, and which of its calls.
+        group: `layer`, `rule`, `vector` or `convert`.
+        work: floating-point operations of a call where products bound it, bytes read and written where memory does.
+        bound: which of the two.
+        make: returns the call for one thread, its arrays allocated.
+        peer: what the peer is asked to do instead; None where it has nothing like it.
+        share: what the limit is multiplied with, 0.5 for an update that is a product and an addition.
+    """
+
+    name: str
+    group: str
+    work: float
+    bound: Bound
+    make: Callable[[Backend], Call]
+    peer: dict[str, Any] | None = None
+    share: float = 1.0
+    backends: tuple[Backend, ...] = field(default=("numpy", "numexpr", "numba"))
+
+    @property
+    def unit(self) -> str:
+        return "GFLOP/s" if self.bound == "product" else "GB/s"
