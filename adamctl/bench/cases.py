@@ -37,4 +37,5 @@ class Case:
 
     @property
     def unit(self) -> str:
-        return "GFLOP/s" if self.bound == "product" else "GB/s"
+        """How a rate of this work is called in field names: billions of operations, or of bytes, per second."""
+        return "gflop_per_s" if self.bound == "product" else "gb_per_s"

@@ -114,13 +114,12 @@ def _build(peer: PeerProcess, request: dict[str, Any], threads: int) -> tuple[st
 def _row(case: Case, bounds: list[float], rates: dict[str, list[float]], why: str | None) -> dict[str, Any]:
     medians = {side: statistics.median(mine) for side, mine in rates.items()}
     best = max((side for side in medians if side != "torch"), key=lambda side: medians[side])
-    row: dict[str, Any] = {"kernel": case.name, "unit": case.unit}
+    row: dict[str, Any] = {"kernel": case.name, "best": best}
     for side in (*installed(), "torch"):
-        row[side] = round(medians[side] / 1e9, 2) if side in medians else None
-    row["best"] = best
-    row["limit"] = round(statistics.median(bounds) / 1e9, 1)
-    row["of_limit"] = _ratio(rates[best], bounds)
-    row["vs_torch"] = _ratio(rates[best], rates["torch"]) if "torch" in rates else None
+        row[f"{side}_{case.unit}"] = round(medians[side] / 1e9, 2) if side in medians else None
+    row[f"limit_{case.unit}"] = round(statistics.median(bounds) / 1e9, 1)
+    row["fraction_of_limit"] = _ratio(rates[best], bounds)
+    row["ratio_vs_torch"] = _ratio(rates[best], rates["torch"]) if "torch" in rates else None
     row["peer_error"] = why
     return row
 

@@ -45,12 +45,13 @@ def plot_kernels(report: dict[str, Any], path: Path) -> None:
         ConfigurationError: as `plot_worker`.
     """
     rows = report["results"]
-    sides = [side for side in ("numpy", "numexpr", "numba", "torch") if any(row.get(side) is not None for row in rows)]
+    everyone = ("numpy", "numexpr", "numba", "torch")
+    sides = [side for side in everyone if any(_rate(row, side) is not None for row in rows)]
     figure, axes = _figure(height=1.5 + 0.18 * len(sides) * len(rows))
     thickness = 0.8 / len(sides)
     for number, side in enumerate(sides):
         places = [index + (number - (len(sides) - 1) / 2) * thickness for index in range(len(rows))]
-        axes.barh(places, [(row[side] or 0) / row["limit"] for row in rows], thickness, label=side)
+        axes.barh(places, [(_rate(row, side) or 0) / (_rate(row, "limit") or 1) for row in rows], thickness, label=side)
     axes.axvline(1, color="black", linestyle="--")
     axes.set_yticks(range(len(rows)), [row["kernel"] for row in rows])
     axes.invert_yaxis()
@@ -58,6 +59,11 @@ def plot_kernels(report: dict[str, Any], path: Path) -> None:
     axes.set_title(f"{report['machine']['processor']}, {report['threads']} thread(s)")
     axes.legend()
     _save(figure, path)
+
+
+def _rate(row: dict[str, Any], side: str) -> float | None:
+    rate: float | None = row.get(f"{side}_gflop_per_s", row.get(f"{side}_gb_per_s"))
+    return rate
 
 
 def _figure(height: float = 5.0) -> tuple[Any, Any]:

@@ -131,7 +131,7 @@ def _compare(
         "torch": {"threads": setting.threads, "batch": setting.batch, "setting": setting.describe()},
         "adamctl_images_per_s": round(statistics.median(mine for mine, _ in pairs), 1),
         "torch_images_per_s": round(statistics.median(theirs for _, theirs in pairs), 1),
-        "ratio": round(statistics.median(ratios), 3),
-        "ratios": [round(ratio, 3) for ratio in ratios],
+        "ratio_vs_torch": round(statistics.median(ratios), 3),
+        "ratios_vs_torch": [round(ratio, 3) for ratio in ratios],
         "torch_version": version,
     }

@@ -32,7 +32,7 @@ def test_every_layer_has_two_cases_and_its_work_is_counted() -> None:
     dense = cases["dense1 3x3x3 -> 5 step"]
     assert dense.work == 3 * 2 * 7 * 27 * 5
     pool = cases["maxpool2d1 6x6x3 -> 3x3x3 forward"]
-    assert (pool.bound, pool.unit) == ("memory", "GB/s")
+    assert (pool.bound, pool.unit) == ("memory", "gb_per_s")
     assert pool.work == 4 * 7 * (108 + 27)
 
 
@@ -62,16 +62,16 @@ def test_the_report_has_every_implementation_the_limit_and_the_peer(tmp_path: Pa
     report = run_kernels_benchmark(cases, rounds=2, seconds=0.002, threads=2, peer_python=interpreter(tmp_path))
     rows = {row["kernel"]: row for row in report["results"]}
     assert len(rows) == 3
-    for row in rows.values():
-        assert all(row[backend] is not None for backend in installed())
-        assert row["best"] in installed()
-        assert row["limit"] > 0
-        assert row["of_limit"] > 0
     rule = next(row for name, row in rows.items() if name.startswith("sgd"))
-    assert rule["torch"] == pytest.approx(4 * 4096 * 3 * 1000 / 1e9, abs=0.01)
-    assert rule["vs_torch"] > 0
     dense = rows["dense1 3x3x3 -> 5 step"]
-    assert dense["torch"] is None
+    for row, unit in ((rule, "gb_per_s"), (dense, "gflop_per_s")):
+        assert all(row[f"{backend}_{unit}"] is not None for backend in installed())
+        assert row["best"] in installed()
+        assert row[f"limit_{unit}"] > 0
+        assert row["fraction_of_limit"] > 0
+    assert rule["torch_gb_per_s"] == pytest.approx(4 * 4096 * 3 * 1000 / 1e9, abs=0.01)
+    assert rule["ratio_vs_torch"] > 0
+    assert dense["torch_gflop_per_s"] is None
     assert dense["peer_error"] == "nothing like it"
     pytest.importorskip("matplotlib")
     picture = tmp_path / "figure.svg"
