@@ -35,7 +35,7 @@ COMPILED_MODULES = (
     "rules",
     "accrual",
 )
-RULE_MODULES = ("rules",)
+RULE_MODULES = ("rules", "factors")
 """What a parameter server needs."""
 
 

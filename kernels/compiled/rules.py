@@ -28,6 +28,7 @@ cgutils: Any = numba.core.cgutils
 BLOCK = 4096  # elements of each array, which stay in cache while more than eight updates are applied to them
 TOGETHER = (8, 4, 2, 1)  # gradients in one pass
 LANES = 16
+AHEAD_BYTES = 2048  # gradients are asked for this early: the machine's own look-ahead ends with each page of memory
 LARGEST = np.finfo(np.float32).max
 
 Value: TypeAlias = Any
@@ -55,6 +56,14 @@ class Vector:
 
     def store(self, value: Value, address: Value) -> None:
         self.builder.store(value, self.builder.inttoptr(address, self.type.as_pointer()), align=4)
+
+    def fetch(self, address: Value) -> None:
+        """Asks for the cache line at an address, which need not be in the array, without waiting for it."""
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        function = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
+        read, second_level_cache, data = number(0), number(1), number(1)
+        self.builder.call(function, [self.builder.inttoptr(address, byte), read, second_level_cache, data])
 
     def everywhere(self, scalar: Value) -> Value:
         """Returns a vector with the scalar in every lane."""
@@ -192,10 +201,10 @@ def _pass(
     """Applies gradients[first : first + together] to a block's elements, each of which is read and written once."""
     step, states, owns, shareds = rule
     before, after = addresses
-    states_at = _items(builder, data[0], states)
-    gradients_at = _items(builder, data[1], together, first)
-    own = _items(builder, data[2], together * owns, builder.mul(first, word(owns)))
-    shared = _items(builder, data[3], shareds)
+    states_at = items(builder, data[0], states)
+    gradients_at = items(builder, data[1], together, first)
+    own = items(builder, data[2], together * owns, builder.mul(first, word(owns)))
+    shared = items(builder, data[3], shareds)
 
     def sweep(lanes: int, start: Value, steps: Value) -> None:
         v = Vector(builder, lanes)
@@ -207,7 +216,10 @@ def _pass(
             weights = v.load(builder.add(before, offset))
             held = [v.load(builder.add(at, offset)) for at in states_at]
             for n in range(together):
-                gradient = v.load(builder.add(gradients_at[n], offset))
+                place = builder.add(gradients_at[n], offset)
+                if lanes > 1:
+                    v.fetch(builder.add(place, word(AHEAD_BYTES)))
+                gradient = v.load(place)
                 weights, held = step(v, weights, held, gradient, ours[n], theirs)
             v.store(weights, builder.add(after, offset))
             for value, at in zip(held, states_at, strict=True):
@@ -219,7 +231,8 @@ def _pass(
     sweep(1, builder.add(start, covered), builder.sub(length, covered))
 
 
-def _items(builder: Any, data: Value, count: int, first: Value | None = None) -> list[Value]:
+def items(builder: Any, data: Value, count: int, first: Value | None = None) -> list[Value]:
+    """Returns the numbers data[first : first + count]."""
     base = word(0) if first is None else first
     return [builder.load(builder.gep(data, [builder.add(base, word(i))])) for i in range(count)]
 

@@ -1,7 +1,7 @@
 """Update rules that servers apply to their shards, and that workers apply to their own copy."""
 
-from adamctl.kernels.rules.factors import gradient_rows
+from adamctl.kernels.rules.factors import FactorUpdate, apply_factors, gradient_rows
 from adamctl.kernels.rules.make import RULES, make_rule
 from adamctl.kernels.rules.rule import Rule
 
-__all__ = ["RULES", "Rule", "gradient_rows", "make_rule"]
+__all__ = ["RULES", "FactorUpdate", "Rule", "apply_factors", "gradient_rows", "make_rule"]

@@ -22,7 +22,7 @@ class Adagrad(Rule):
     name = "adagrad"
     state_names = ("squares",)
 
-    def _constants(self) -> tuple[float, ...]:
+    def constants(self) -> tuple[float, ...]:
         return (FLOOR,)
 
     def _apply_numpy(

@@ -25,17 +25,17 @@ class Adam(Rule):
     state_names = ("mean", "squares", "steps")
     shard_state = ("steps",)
 
-    def _constants(self) -> tuple[float, ...]:
+    def constants(self) -> tuple[float, ...]:
         beta1, beta2 = self.config.beta1, self.config.beta2
         return beta1, 1 - beta1, beta2, 1 - beta2, self.config.epsilon
 
-    def _numbers(self, lr: float, state: Sequence[Array], number: int) -> tuple[float, ...]:
+    def numbers_of(self, lr: float, state: Sequence[Array], number: int) -> tuple[float, ...]:
         """Returns (lr / (1 - beta1^t), keep, 1 / sqrt(1 - beta2^t)); computed in double precision."""
         step = float(state[2][0]) + number
-        rate, keep = super()._numbers(lr, state, number)
+        rate, keep = super().numbers_of(lr, state, number)
         return rate / (1 - self.config.beta1**step), keep, float((1 - self.config.beta2**step) ** -0.5)
 
-    def _count(self, state: Sequence[Array], updates: int) -> None:
+    def count(self, state: Sequence[Array], updates: int) -> None:
         state[2][:1] += np.float32(updates)
 
     def _apply_numpy(
@@ -61,7 +61,7 @@ class Adam(Rule):
         self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, numbers: tuple[float, ...]
     ) -> None:
         (mean, squares, _), (rate, keep, root_rate) = state, numbers
-        beta1, rest1, beta2, rest2, epsilon = self._constants()
+        beta1, rest1, beta2, rest2, epsilon = self.constants()
         scalars = {"rate": rate, "keep": keep, "root_rate": root_rate, "epsilon": epsilon}
         scalars |= {"beta1": beta1, "rest1": rest1, "beta2": beta2, "rest2": rest2}
         arrays = {"w": weights_in, "m": mean, "a": squares, "g": gradient}

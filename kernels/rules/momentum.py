@@ -18,10 +18,10 @@ class Momentum(Rule):
     name = "momentum"
     state_names = ("velocity",)
 
-    def _compiled_name(self) -> str:
+    def compiled_name(self) -> str:
         return "nesterov" if self.config.nesterov else "momentum"
 
-    def _constants(self) -> tuple[float, ...]:
+    def constants(self) -> tuple[float, ...]:
         return (self.config.momentum,)
 
     def _apply_numpy(

@@ -18,7 +18,7 @@ class RMSProp(Rule):
     name = "rmsprop"
     state_names = ("squares",)
 
-    def _constants(self) -> tuple[float, ...]:
+    def constants(self) -> tuple[float, ...]:
         return self.config.decay, 1 - self.config.decay, self.config.epsilon
 
     def _apply_numpy(
@@ -40,7 +40,7 @@ class RMSProp(Rule):
         self, weights_in: Array, weights_out: Array, state: list[Array], gradient: Array, numbers: tuple[float, ...]
     ) -> None:
         (squares,), (rate, keep) = state, numbers
-        decay, rest, epsilon = self._constants()
+        decay, rest, epsilon = self.constants()
         scalars = {"rate": rate, "keep": keep, "decay": decay, "rest": rest, "epsilon": epsilon}
         arrays = {"w": weights_in, "a": squares, "g": gradient}
         evaluate("decay * a + rest * g * g", squares, arrays, scalars)

@@ -41,7 +41,7 @@ class Rule(ABC):
         self.config = config
         self.backend: Backend = choose(backend)
         compiled = compiled_if(self.backend, "rules")
-        self._compiled: Any = None if compiled is None else getattr(compiled, self._compiled_name())
+        self._compiled: Any = None if compiled is None else getattr(compiled, self.compiled_name())
 
     def initial_state(self, size: int) -> list[Array]:
         """Returns the state of `size` elements before the first update: zeros."""
@@ -89,10 +89,10 @@ class Rule(ABC):
         Raises:
             ValueError: as `apply`, or there are not as many learning rates as gradients.
         """
-        self._check(weights_in, weights_out, state, gradients, lrs)
+        self.check(weights_in, weights_out, state, gradients, lrs)
         if not weights_in.size or not gradients:
             return
-        updates = [self._numbers(lr, state, number) for number, lr in enumerate(lrs, 1)]
+        updates = [self.numbers_of(lr, state, number) for number, lr in enumerate(lrs, 1)]
         if self._compiled is not None:
             self._apply_compiled(weights_in, weights_out, state, gradients, updates)
         else:
@@ -103,9 +103,9 @@ class Rule(ABC):
                 for gradient, numbers in zip(gradients, updates, strict=True):
                     apply(source[part], weights_out[part], parts, gradient[part], numbers)
                     source = weights_out
-        self._count(state, len(gradients))
+        self.count(state, len(gradients))
 
-    def _check(
+    def check(
         self,
         weights_in: Array,
         weights_out: Array,
@@ -113,6 +113,7 @@ class Rule(ABC):
         gradients: Sequence[Array],
         lrs: Sequence[float],
     ) -> None:
+        """Raises ValueError unless lengths, types and numbers of arrays are as every `apply` needs them."""
         arrays = (weights_in, weights_out, *gradients, *state)
         if len(state) != len(self.state_names) or any(array.shape != weights_in.shape for array in arrays):
             raise ValueError(
@@ -121,14 +122,15 @@ class Rule(ABC):
             )
         if len(lrs) != len(gradients):
             raise ValueError(f"{self.name}: expected {len(gradients)} learning rates; found {len(lrs)}")
-        per_element = (*arrays[: 2 + len(gradients)], *self._per_element(state))
+        per_element = (*arrays[: 2 + len(gradients)], *self.per_element(state))
         if any(array.dtype != np.float32 or array.ndim != 1 or not array.flags.c_contiguous for array in per_element):
             found = ", ".join(
                 sorted({f"{array.dtype} {array.ndim}-D strides {array.strides}" for array in per_element})
             )
             raise ValueError(f"{self.name}: expected 1-D contiguous float32 arrays; found {found}")
 
-    def _per_element(self, state: Sequence[Array]) -> list[Array]:
+    def per_element(self, state: Sequence[Array]) -> list[Array]:
+        """Returns those state arrays that hold a number for each element."""
         return [array for name, array in zip(self.state_names, state, strict=True) if name not in self.shard_state]
 
     def _apply_compiled(
@@ -140,28 +142,28 @@ class Rule(ABC):
         updates: Sequence[tuple[float, ...]],
     ) -> None:
         self._compiled(
-            _address(weights_in),
-            _address(weights_out),
-            np.array([_address(array) for array in self._per_element(state)], np.int64),
-            np.array([_address(gradient) for gradient in gradients], np.int64),
+            address(weights_in),
+            address(weights_out),
+            np.array([address(array) for array in self.per_element(state)], np.int64),
+            np.array([address(gradient) for gradient in gradients], np.int64),
             np.array(updates, np.float32).reshape(-1),
-            np.array(self._constants(), np.float32),
+            np.array(self.constants(), np.float32),
             weights_in.size,
         )
 
-    def _compiled_name(self) -> str:
+    def compiled_name(self) -> str:
         """Returns the name of the function in `compiled.rules`."""
         return self.name
 
-    def _constants(self) -> tuple[float, ...]:
+    def constants(self) -> tuple[float, ...]:
         """Returns the numbers that the compiled rule takes for all updates."""
         return ()
 
-    def _numbers(self, lr: float, state: Sequence[Array], number: int) -> tuple[float, ...]:
+    def numbers_of(self, lr: float, state: Sequence[Array], number: int) -> tuple[float, ...]:
         """Returns the numbers of one update, `number` from 1 among those applied together: (rate, keep)."""
         return lr, 1 - lr * self.config.weight_decay
 
-    def _count(self, state: Sequence[Array], updates: int) -> None:
+    def count(self, state: Sequence[Array], updates: int) -> None:
         """Notes in the shard's state how many updates were applied."""
         return
 
@@ -189,5 +191,6 @@ def _repeated(value: float, size: int) -> Array:
     return np.ndarray((size,), np.float32, np.array([value], np.float32), strides=(0,))
 
 
-def _address(array: Array) -> int:
+def address(array: Array) -> int:
+    """Returns where an array's first element is; the array must be kept until nobody uses that."""
     return int(array.__array_interface__["data"][0])

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from adamctl.kernels.finite import all_finite
 from adamctl.kernels.operation import Array
-from adamctl.kernels.rules.factors import gradient_rows
+from adamctl.kernels.rules.factors import FactorUpdate, is_fused
 from adamctl.kernels.rules.rule import Rule
 from adamctl.roles.ps.core_instructions import Apply
 from adamctl.roles.ps.core_shard import Batch, Source, Update
@@ -33,7 +33,7 @@ class Applier:
     """What one apply thread does with batches; also usable without a thread."""
 
     def __init__(self) -> None:
-        self._product = np.empty(0, np.float32)
+        self._factors = FactorUpdate()
 
     def apply(self, rule: Rule, batches: list[Batch]) -> None:
         """Carries out batches of one job: sets each update's code, each batch's `applied`, `target`, `new_state`."""
@@ -41,7 +41,7 @@ class Applier:
         while position < len(batches):
             batch = batches[position]
             if any(_is_factors(update) for update in batch.updates):
-                stop = _group_stop(batches, position)
+                stop = _group_stop(batches, position, None if is_fused(rule) else PRODUCT_BYTES_MAX)
                 self._apply_group(rule, batches[position:stop])
                 position = stop
             else:
@@ -49,32 +49,33 @@ class Applier:
                 position += 1
 
     def _apply_group(self, rule: Rule, group: list[Batch]) -> None:
-        """Adjacent shards whose updates come from the same sources: one product per update for all of them."""
+        """Adjacent shards whose updates come from the same sources: one product per update for all of them.
+
+        A rule that sums tiles of the product needs no memory for it, and takes any number of them together.
+        """
         first, last = group[0].shard, group[-1].shard
         prepared = [_Prepared(rule, batch) for batch in group]
         for number, shared in enumerate(group[0].updates):
-            product: Array | None = None
+            finite = False
             if _is_factors(shared) and any(not batch.updates[number].code for batch in group):
-                product = self._multiply(shared.source, first.row_start, last.row_stop, first.row_size)
+                finite = self._begin(rule, shared.source, first.row_start, last.row_stop)
             for batch, work in zip(group, prepared, strict=True):
                 update = batch.updates[number]
                 if update.code:
                     continue
                 if not _is_factors(shared):
                     gradient = _gradient(update, batch)
-                elif product is None:
-                    update.code, update.message = ErrorCode.NOT_FINITE, "the factors hold NaN or infinite values"
-                    continue
+                    if gradient is not None:
+                        work.apply(rule, gradient, update.push.learning_rate)
+                elif finite:
+                    work.apply_factors(rule, self._factors, _row(update, batch), update.push.learning_rate)
                 else:
-                    start = (batch.shard.row_start - first.row_start) * first.row_size
-                    gradient = product[start : start + batch.shard.size]
-                if gradient is not None:
-                    work.apply(rule, gradient, update.push.learning_rate)
+                    update.code, update.message = ErrorCode.NOT_FINITE, "the factors hold NaN or infinite values"
         for work in prepared:
             work.finish()
 
-    def _multiply(self, source: Source | None, row_start: int, row_stop: int, row_size: int) -> Array | None:
-        """Returns the gradient of some rows as a flat array that is valid until the next call; None if not finite."""
+    def _begin(self, rule: Rule, source: Source | None, row_start: int, row_stop: int) -> bool:
+        """Makes the factors of some rows ready to be applied to their shards; returns False if they are not finite."""
         assert source is not None
         errors, activations = _factors(source)
         finite = source.push.finite
@@ -83,15 +84,10 @@ class Applier:
             finite[offset] = all_finite(activations)
         if source.finite is None:
             source.finite = finite[offset] and all_finite(errors)
-        if not source.finite:
-            return None
-        size = (row_stop - row_start) * row_size
-        if self._product.size < size:
-            self._product = np.empty(size, np.float32)
-        product = self._product[:size]
-        first = row_start - source.header.row_start
-        gradient_rows(errors, activations, first, first + row_stop - row_start, product.reshape(-1, row_size))
-        return product
+        if source.finite:
+            first = row_start - source.header.row_start
+            self._factors.begin(rule, errors, activations, first, first + row_stop - row_start)
+        return source.finite
 
 
 class _Prepared:
@@ -112,6 +108,11 @@ class _Prepared:
 
     def apply(self, rule: Rule, gradient: Array, learning_rate: float) -> None:
         rule.apply(self.current, self.target, self.state, gradient, learning_rate)
+        self.current = self.target
+        self.batch.applied += 1
+
+    def apply_factors(self, rule: Rule, factors: FactorUpdate, row: int, learning_rate: float) -> None:
+        factors.apply(rule, self.current, self.target, self.state, row, learning_rate)
         self.current = self.target
         self.batch.applied += 1
 
@@ -162,12 +163,18 @@ def _factors(source: Source) -> tuple[Array, ...]:
     return source.arrays
 
 
+def _row(update: Update, batch: Batch) -> int:
+    """Returns the number that the shard's first row has in the update's source."""
+    assert update.source is not None
+    return batch.shard.row_start - update.source.header.row_start
+
+
 def _is_factors(update: Update) -> bool:
     return update.source is not None and update.source.header.kind == UpdateKind.FACTORS
 
 
-def _group_stop(batches: list[Batch], start: int) -> int:
-    """Returns the end of the longest run of adjacent shards with the same sources, within the product's bound."""
+def _group_stop(batches: list[Batch], start: int, bytes_max: int | None) -> int:
+    """Returns the end of the longest run of adjacent shards with the same sources, within a bound of their values."""
     first = batches[start]
     filled_bytes = 4 * first.shard.size
     stop = start + 1
@@ -175,7 +182,8 @@ def _group_stop(batches: list[Batch], start: int) -> int:
         before, batch = batches[stop - 1], batches[stop]
         adjacent = batch.shard.tensor == first.shard.tensor and batch.shard.row_start == before.shard.row_stop
         filled_bytes += 4 * batch.shard.size
-        if not adjacent or filled_bytes > PRODUCT_BYTES_MAX or len(batch.updates) != len(first.updates):
+        full = bytes_max is not None and filled_bytes > bytes_max
+        if not adjacent or full or len(batch.updates) != len(first.updates):
             break
         if any(ours.source is not theirs.source for ours, theirs in zip(batch.updates, first.updates, strict=True)):
             break

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from kernel_checks import BACKENDS
 
-from adamctl.kernels.rules import RULES, gradient_rows, make_rule
+from adamctl.kernels.rules import RULES, FactorUpdate, apply_factors, gradient_rows, make_rule
 from adamctl.model.rule import RuleConfig
 
 GENERATOR = np.random.default_rng(1)
@@ -49,3 +50,72 @@ def test_both_protocols_lead_to_the_same_weights(name):
 def test_shapes_that_do_not_fit_are_refused(start, stop, rows, inputs):
     with pytest.raises(ValueError, match="factors: errors"):
         gradient_rows(ERRORS, ACTIVATIONS, start, stop, np.empty((rows, inputs), np.float32))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "config", [*(RuleConfig(name) for name in RULES), RuleConfig("momentum", nesterov=True)], ids=str
+)
+@pytest.mark.parametrize(("k", "cuts", "inputs"), [(1, (1,), 1), (3, (5, 8, 9), 7), (9, (17,), 100), (4, (6, 2), 96)])
+def test_shards_get_what_the_gradient_of_the_whole_layer_would_give_them(backend, config, k, cuts, inputs):
+    """Tiles at all edges; several updates, in place and beside; state follows."""
+    generator, update = np.random.default_rng(k), FactorUpdate()
+    rule, plain = make_rule(config, backend), make_rule(config, "numpy")
+    rows = sum(cuts)
+    expected = generator.standard_normal(rows * inputs).astype(np.float32)
+    expected_state = plain.initial_state(rows * inputs)
+    weights = [part.copy() for part in np.split(expected, np.cumsum([cut * inputs for cut in cuts])[:-1])]
+    states = [rule.initial_state(part.size) for part in weights]
+    for step in range(4):
+        errors = generator.standard_normal((k, rows + 3)).astype(np.float32)
+        activations = generator.standard_normal((k, inputs)).astype(np.float32)
+        gradient = errors[:, 2 : rows + 2].astype(np.float64).T @ activations
+        plain.apply(expected, expected, expected_state, gradient.astype(np.float32).ravel(), 0.1)
+        update.begin(rule, errors, activations, 2, rows + 2)
+        row = 2
+        for number, state in enumerate(states):
+            before = weights[number]
+            weights[number] = before if step % 2 else np.empty_like(before)
+            update.apply(rule, before, weights[number], state, row, 0.1)
+            row += cuts[number]
+    np.testing.assert_allclose(np.concatenate(weights), expected, rtol=1e-4, atol=1e-4)
+    for number, whole in enumerate(expected_state):
+        np.testing.assert_allclose(np.concatenate([state[number] for state in states]), whole, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_examples_no_rows_and_other_shards_stay_as_they_are(backend):
+    rule, update, weights = make_rule(RuleConfig("sgd"), backend), FactorUpdate(), np.ones(5 * 17, np.float32)
+    update.begin(rule, ERRORS[:0], ACTIVATIONS[:0], 0, 30)
+    update.apply(rule, weights, weights, [], 3, 0.1)
+    update.begin(rule, ERRORS, ACTIVATIONS, 0, 30)
+    update.apply(rule, weights[:0], weights[:0], [], 30, 0.1)
+    np.testing.assert_array_equal(weights, 1)
+    update.apply(rule, weights[17:34], weights[17:34], [], 4, 1.0)
+    np.testing.assert_array_equal(weights[:17], 1)
+    np.testing.assert_array_equal(weights[34:], 1)
+    np.testing.assert_allclose(1 - weights[17:34], (ERRORS.T @ ACTIVATIONS)[4], rtol=1e-5, atol=1e-5)
+
+
+def test_a_layers_shards_are_updated_in_one_call():
+    rule, weights = make_rule(RuleConfig("add")), np.zeros(30 * 17, np.float32)
+    apply_factors(rule, [weights[: 20 * 17], weights[20 * 17 :]], [[], []], ERRORS, ACTIVATIONS, 1.0)
+    np.testing.assert_allclose(weights.reshape(30, 17), ERRORS.T @ ACTIVATIONS, rtol=1e-5, atol=1e-5)
+
+
+def test_what_does_not_fit_the_factors_is_refused():
+    rule, update, weights = make_rule(RuleConfig("sgd")), FactorUpdate(), np.zeros(5 * 17, np.float32)
+    with pytest.raises(
+        ValueError, match=r"factors: errors \[8, 30\] and activations \[7, 17\] do not give rows 0 to 30"
+    ):
+        update.begin(rule, ERRORS, ACTIVATIONS[:7], 0, 30)
+    with pytest.raises(ValueError, match="do not give rows 0 to 31"):
+        update.begin(rule, ERRORS, ACTIVATIONS, 0, 31)
+    with pytest.raises(ValueError, match="expected C-contiguous float32"):
+        update.begin(rule, ERRORS[:, ::2], ACTIVATIONS, 0, 15)
+    update.begin(rule, ERRORS, ACTIVATIONS, 4, 20)
+    for row, size in ((3, 85), (16, 85), (4, 84)):
+        with pytest.raises(ValueError, match="factors: expected weights of rows of 17 from 4 to 20; found"):
+            update.apply(rule, weights[:size], weights[:size], [], row, 0.1)
+    with pytest.raises(ValueError, match="sgd: expected weights"):
+        update.apply(rule, weights, weights, [weights], 4, 0.1)

@@ -129,7 +129,10 @@ def test_adjacent_shards_of_one_push_share_one_product() -> None:
     push_tensor(h, "p", 1, UpdateKind.FACTORS, [np.ones((2, 40)), np.ones((2, 30))], 0.1)
     (instruction,) = h.waiting
     assert len(instruction.batches) > 5
-    assert _group_stop(instruction.batches, 0) == len(instruction.batches)
+    assert _group_stop(instruction.batches, 0, None) == len(instruction.batches)
+    two = sum(4 * batch.shard.size for batch in instruction.batches[:2])
+    assert _group_stop(instruction.batches, 0, two) == 2
+    assert _group_stop(instruction.batches, 0, 0) == 1
 
 
 async def test_threads_report_back_on_the_loop_and_survive_a_failing_rule() -> None:
