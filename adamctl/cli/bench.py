@@ -155,7 +155,8 @@ def _comparison(comparison: dict[str, Any]) -> str:
     return (
         f"best against best: adamctl {comparison['adamctl_images_per_s']:,.0f} images/s "
         f"({ours['threads']} thread(s), batch {ours['batch']}), PyTorch {comparison['torch_images_per_s']:,.0f} "
-        f"({peer['threads']} thread(s), batch {peer['batch']}, {peer['setting']}): ratio {comparison['ratio_vs_torch']:.2f}"
+        f"({peer['threads']} thread(s), batch {peer['batch']}, {peer['setting']}): "
+        f"ratio {comparison['ratio_vs_torch']:.2f}"
     )
 
 
