@@ -163,9 +163,14 @@ def _comparison(comparison: dict[str, Any]) -> str:
 def print_results(report: dict[str, Any]) -> None:
     """Prints a benchmark's results as a table, its machine below."""
     results = report["results"]
-    columns = [key for key in dict.fromkeys(key for result in results for key in result) if key not in _HIDDEN_COLUMNS]
+    filled = dict.fromkeys(key for result in results for key, value in result.items() if value is not None)
+    columns = [key for key in filled if key not in _HIDDEN_COLUMNS]
     rows = [[_cell(result.get(column)) for column in columns] for result in results]
-    numbers = [index for index, column in enumerate(columns) if isinstance(results[0].get(column), (int, float))]
+    numbers = [
+        index
+        for index, column in enumerate(columns)
+        if any(isinstance(result.get(column), (int, float)) for result in results)
+    ]
     click.echo(table(columns, rows, right=numbers))
     click.echo()
     for title in ("machine", "versions"):
