@@ -6,6 +6,9 @@ relu(x) = max(x, 0); tanh(x); sigmoid(x) = 1 / (1 + exp(-x)). Their derivatives 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 
 from adamctl.kernels.backend import Backend, choose, compiled_if
@@ -38,6 +41,19 @@ class BiasActivation:
         else:
             outputs += bias
             activate(self.activation, outputs)
+
+    def bind_forward(self, outputs: Array, bias: Array) -> Callable[[], None]:
+        """Returns `forward` of these arrays."""
+        if self._compiled is not None and self._code <= CODES["relu"]:
+            return partial(self._compiled.add_bias, outputs, bias, self._code)
+        return partial(self.forward, outputs, bias)
+
+    def bind_backward(self, outputs: Array, bias_gradient: Array | None) -> Callable[[Array], None]:
+        """Returns `backward` as a function of the error."""
+        if self._compiled is not None and bias_gradient is not None:
+            compiled, code = self._compiled.activation_error_and_sum, self._code
+            return lambda error: compiled(outputs, error, code, bias_gradient)
+        return lambda error: self.backward(outputs, error, bias_gradient)
 
     def backward(self, outputs: Array, error: Array, bias_gradient: Array | None) -> None:
         """Turns the error at the outputs into the error before the activation, in place; sums it into the bias's."""

@@ -7,13 +7,13 @@ instead of the product.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 import numpy as np
 
 from adamctl.kernels.activations import BiasActivation
-from adamctl.kernels.operation import Array, Buffers, Factors, Operation, empty_buffers
+from adamctl.kernels.operation import Array, Backward, Buffers, Factors, Forward, Operation, empty_buffers
 from adamctl.kernels.slicing import OutputSlice, SlicedOperation, check_slice
 from adamctl.model.description import Activation
 
@@ -78,6 +78,52 @@ class Dense(Operation):
         error = buffers.input_error[:rows]
         np.matmul(output_error, weights[0], out=error.reshape(rows, self.features))
         return error
+
+    def bind_forward(
+        self, batch: int, weights: Sequence[Array], buffers: Buffers, generator: np.random.Generator
+    ) -> Forward:
+        product, outputs = self._bind_product(batch, weights, buffers), buffers.output[:batch]
+        activate = self.activation.bind_forward(outputs, weights[1])
+
+        def forward(inputs: Array) -> Array:
+            product(inputs)
+            activate()
+            return outputs
+
+        return forward
+
+    def _bind_product(self, batch: int, weights: Sequence[Array], buffers: Buffers) -> Callable[[Array], object]:
+        matmul, outputs, transposed = np.matmul, buffers.output[:batch], weights[0].T
+        shape = (batch, self.features)
+        if len(self.input_shape) == 1:
+            return lambda inputs: matmul(inputs, transposed, outputs)
+        return lambda inputs: matmul(inputs.reshape(shape), transposed, outputs)
+
+    def bind_backward(
+        self,
+        batch: int,
+        weights: Sequence[Array],
+        gradients: Sequence[Array | None],
+        buffers: Buffers,
+        needs_input_error: bool,
+    ) -> Backward:
+        matmul, scratch, weight, gradient, shape = (
+            np.matmul, buffers.scratch, weights[0], gradients[0], (batch, self.features),
+        )  # fmt: skip
+        before_activation = self.activation.bind_backward(buffers.output[:batch], gradients[1])
+        input_error = buffers.input_error[:batch] if needs_input_error else None
+        flat_error = input_error.reshape(shape) if input_error is not None else None
+
+        def backward(output_error: Array, inputs: Array) -> Array | None:
+            before_activation(output_error)
+            scratch["errors"] = output_error
+            if gradient is not None:
+                matmul(output_error.T, inputs.reshape(shape), gradient)
+            if flat_error is not None:
+                matmul(output_error, weight, flat_error)
+            return input_error
+
+        return backward
 
     def slice(self, part: OutputSlice) -> SlicedOperation:
         """Cuts by units: a dense layer that reads all inputs and holds its units' rows of weight and bias."""

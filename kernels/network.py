@@ -17,13 +17,14 @@ import numpy as np
 from adamctl.kernels.backend import choose, warm_up
 from adamctl.kernels.build import NetworkLayer, build_layers
 from adamctl.kernels.losses import Labels, make_loss
-from adamctl.kernels.operation import Array, Buffers, Factors
-from adamctl.kernels.walk import Kind, Stage, Walk
+from adamctl.kernels.operation import Array, Backward, Buffers, Factors, Forward
+from adamctl.kernels.plan import StepPlan
 from adamctl.model.description import Model
 from adamctl.model.layout import ParameterLayout, Tensor, build_layout
 from adamctl.model.shapes import infer
 
 Views = Sequence[Array]
+PLANS_MAX = 8  # batch sizes of one context; whole batches and the last of a range are two
 
 
 class StepResult(NamedTuple):
@@ -42,6 +43,7 @@ class Context:
         gradient_views: the same memory, one array per tensor.
         generator: the thread's own source of chance (dropout).
         buffers: one per layer of `network.layers`.
+        plans: of the last few batch sizes.
         inputs: what went into each layer in the current step; one more at the end: the network's outputs.
     """
 
@@ -50,8 +52,8 @@ class Context:
     generator: np.random.Generator
     buffers: list[Buffers]
     loss_error: Array
-    walk: Walk
     layers: tuple[NetworkLayer, ...]
+    plans: dict[int, StepPlan] = field(default_factory=dict)
     inputs: list[Array] = field(default_factory=list)
 
     def factors(self, layer: int) -> Factors | None:
@@ -110,7 +112,6 @@ class Network:
             generator=np.random.default_rng(seed),
             buffers=buffers,
             loss_error=np.zeros((self.batch_max if training else 0, self.shapes[-1].output[0]), np.float32),
-            walk=Walk(len(self.layers)),
             layers=self.layers,
         )
 
@@ -132,51 +133,47 @@ class Network:
             skip_dense_gradients: leave the weight gradients of dense layers as they were: only factors are sent.
         """
         self._check_batch(images)
-        context.inputs = [images]
-        if not len(images):
-            context.gradient[...] = 0
-            context.inputs += [buffers.output[:0] for buffers in context.buffers]
-            self._empty_factors(context)
-            return StepResult(0.0, 0)
+        batch = len(images)
+        plan = context.plans.get(batch)
+        if plan is None or not plan.fits(weights, skip_dense_gradients):
+            if not batch:
+                return self._empty_step(context, images)
+            plan = self._plan(context, weights, batch, skip_dense_gradients)
+        inputs: list[Array] = []
+        context.inputs = inputs
+        measured = plan.run(images, labels, inputs)
+        return StepResult(measured.loss_sum / batch, measured.correct)
+
+    def _plan(self, context: Context, weights: Array | Views, batch: int, skip_dense_gradients: bool) -> StepPlan:
+        """Lays out the steps of batches of this size and keeps the plan in the context."""
         views = self._views_of(weights)
-        result = StepResult(0.0, 0)
-        walk = context.walk
-        walk.restart()
-        walk.arrive()
-        error: Array | None = None
-        while (stage := walk.run_next()) is not None:
-            if stage.kind is Kind.FORWARD:
-                self.forward_stage(context, stage, views, training=True)
-            elif stage.kind is Kind.LOSS:
-                error = context.loss_error[: len(images)]
-                measured = self.loss.backward(context.inputs[-1], labels, error)
-                result = StepResult(measured.loss_sum / len(images), measured.correct)
-            elif error is not None:
-                error = self.backward_stage(context, stage, views, error, skip_dense_gradients)
-        return result
+        forwards: list[Forward] = []
+        backwards: list[tuple[int, Backward]] = []
+        for position, layer in enumerate(self.layers):
+            own = [views[index] for index in layer.tensors]
+            gradients: list[Array | None] = [context.gradient_views[index] for index in layer.tensors]
+            if skip_dense_gradients and layer.is_dense:
+                gradients[0] = None
+            operation, buffers = layer.operation, context.buffers[position]
+            forwards.append(operation.bind_forward(batch, own, buffers, context.generator))
+            needs_input_error = position > self._backward_stop
+            if needs_input_error or gradients:
+                bound = operation.bind_backward(batch, own, gradients, buffers, needs_input_error)
+                backwards.append((position, bound))
+        error = context.loss_error[:batch]
+        plan = StepPlan(weights, skip_dense_gradients, tuple(forwards), self.loss, error, tuple(reversed(backwards)))
+        if len(context.plans) >= PLANS_MAX:
+            context.plans.clear()
+        context.plans[batch] = plan
+        return plan
 
-    def forward_stage(self, context: Context, stage: Stage, views: Views, training: bool) -> None:
-        """Runs one forward stage: reads `context.inputs[layer]`, appends the layer's outputs."""
-        layer = self.layers[stage.layer]
-        weights = [views[index] for index in layer.tensors]
-        buffers = context.buffers[stage.layer]
-        outputs = layer.operation.forward(context.inputs[stage.layer], weights, buffers, training, context.generator)
-        context.inputs.append(outputs)
-
-    def backward_stage(
-        self, context: Context, stage: Stage, views: Views, error: Array, skip_dense_gradients: bool = False
-    ) -> Array | None:
-        """Runs one backward stage: returns the error at the layer's inputs, None below the first parameters."""
-        layer = self.layers[stage.layer]
-        weights = [views[index] for index in layer.tensors]
-        gradients: list[Array | None] = [context.gradient_views[index] for index in layer.tensors]
-        if skip_dense_gradients and layer.is_dense:
-            gradients[0] = None
-        inputs, buffers = context.inputs[stage.layer], context.buffers[stage.layer]
-        needed = stage.layer > self._backward_stop
-        if not needed and not gradients:
-            return None
-        return layer.operation.backward(error, inputs, weights, gradients, buffers, needed)
+    def _empty_step(self, context: Context, images: Array) -> StepResult:
+        context.gradient[...] = 0
+        context.inputs = [images, *(buffers.output[:0] for buffers in context.buffers)]
+        for layer, buffers in zip(self.layers, context.buffers, strict=True):
+            if layer.is_dense:
+                buffers.scratch["errors"] = buffers.output[:0]
+        return StepResult(0.0, 0)
 
     def evaluate(self, context: Context, weights: Array | Views, images: Array, labels: Labels) -> tuple[float, int]:
         """Returns (summed loss, correct) over any number of examples; nothing is dropped out."""
@@ -199,10 +196,11 @@ class Network:
         """Returns the outputs as the loss takes them."""
         self._check_batch(images)
         views = self._views_of(weights)
-        context.inputs = [images]
-        for stage in context.walk.stages[: len(self.layers)]:
-            self.forward_stage(context, stage, views, training=False)
-        return context.inputs[-1]
+        values = images
+        for layer, buffers in zip(self.layers, context.buffers, strict=True):
+            own = [views[index] for index in layer.tensors]
+            values = layer.operation.forward(values, own, buffers, False, context.generator)
+        return values
 
     def _views_of(self, weights: Array | Views) -> Views:
         return self.views(weights) if isinstance(weights, np.ndarray) else weights
@@ -214,11 +212,6 @@ class Network:
                 f"images: expected contiguous float32 [n <= {self.batch_max}, "
                 f"{', '.join(map(str, self.model.input))}]; found {images.dtype} {list(images.shape)}"
             )
-
-    def _empty_factors(self, context: Context) -> None:
-        for layer, buffers in zip(self.layers, context.buffers, strict=True):
-            if layer.is_dense:
-                buffers.scratch["errors"] = buffers.output[:0]
 
 
 def activation_bytes(network: Network) -> int:

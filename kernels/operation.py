@@ -11,8 +11,9 @@ came from (Adam 3.2.5).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,12 @@ from numpy.typing import NDArray
 from adamctl.kernels.slicing import OutputSlice, SlicedOperation
 
 Array = NDArray[np.float32]
+
+Forward: TypeAlias = Callable[[Array], Array]
+"""A layer's `forward` while training with all but the inputs bound."""
+
+Backward: TypeAlias = Callable[[Array, Array], Array | None]
+"""A layer's `backward` with all but the output error and the inputs bound."""
 
 
 @dataclass
@@ -112,6 +119,27 @@ class Operation(ABC):
         Returns:
             the loss gradient with respect to the inputs, `buffers.input_error[:n]`, or None if not needed.
         """
+
+    def bind_forward(
+        self, batch: int, weights: Sequence[Array], buffers: Buffers, generator: np.random.Generator
+    ) -> Forward:
+        """Returns `forward` for training batches of exactly `batch` examples, as a function of the inputs alone.
+
+        A layer of small networks makes its views here and checks nothing later: its inputs come from another layer.
+        Whoever overrides `forward` overrides this too, or leaves both to this class.
+        """
+        return lambda inputs: self.forward(inputs, weights, buffers, True, generator)
+
+    def bind_backward(
+        self,
+        batch: int,
+        weights: Sequence[Array],
+        gradients: Sequence[Array | None],
+        buffers: Buffers,
+        needs_input_error: bool,
+    ) -> Backward:
+        """Returns `backward` as a function of the output error and the inputs alone; as `bind_forward`."""
+        return lambda error, inputs: self.backward(error, inputs, weights, gradients, buffers, needs_input_error)
 
     def slice(self, part: OutputSlice) -> SlicedOperation:
         """Returns the operation that computes a part of the outputs, and what it takes from this one.

@@ -13,7 +13,7 @@ import numpy as np
 
 from adamctl.kernels.backend import compiled_if
 from adamctl.kernels.dense import Dense
-from adamctl.kernels.operation import Array, Buffers
+from adamctl.kernels.operation import Array, Backward, Buffers, Forward, Operation
 from adamctl.kernels.slicing import OutputSlice, SlicedOperation
 
 
@@ -53,6 +53,32 @@ class Softmax(Dense):
             outputs += weights[1]
             softmax(outputs, buffers.scratch["row"][: len(outputs)])  # type: ignore[arg-type]
         return outputs
+
+    def bind_forward(
+        self, batch: int, weights: Sequence[Array], buffers: Buffers, generator: np.random.Generator
+    ) -> Forward:
+        if self._compiled is None:
+            return Operation.bind_forward(self, batch, weights, buffers, generator)
+        product, outputs, bias = self._bind_product(batch, weights, buffers), buffers.output[:batch], weights[1]
+        normalise = self._compiled.bias_softmax
+
+        def forward(inputs: Array) -> Array:
+            product(inputs)
+            normalise(outputs, bias)
+            return outputs
+
+        return forward
+
+    def bind_backward(
+        self,
+        batch: int,
+        weights: Sequence[Array],
+        gradients: Sequence[Array | None],
+        buffers: Buffers,
+        needs_input_error: bool,
+    ) -> Backward:
+        bind = Dense.bind_backward if self.error_at_logits else Operation.bind_backward
+        return bind(self, batch, weights, gradients, buffers, needs_input_error)
 
     def slice(self, part: OutputSlice) -> SlicedOperation:
         """Cuts by units: a plain dense layer that computes their logits.

@@ -1,0 +1,141 @@
+"""What share of a worker's steps holds the interpreter lock, and what that leaves for many threads.
+
+While threads train, an observer wakes at random moments, outside of the lock, and then asks for it. Moments that are
+drawn independently of what the threads do find the lock taken as often as it is taken, so the share of wakes that had
+to wait is the share of time that it is held. No step is changed or slowed by it, whatever its kernels are made of.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.bench.trainer import Trainer
+from adamctl.config.experiment import Experiment
+from adamctl.errors import ConfigurationError
+from adamctl.kernels.backend import installed
+
+WAIT_NS = 8_000  # a free lock takes a tenth of this; a taken one means sleeping and being woken, which takes more
+NAP_US = (20, 300)  # between looks: never in step with the steps
+WARM_UP_S = 0.3
+
+
+@dataclass(frozen=True)
+class InterpreterShare:
+    """What was measured.
+
+    Attributes:
+        held: share of time during which some compute thread had the lock.
+        per_step_us: microseconds per step that it was held.
+        step_us: how long a step took one thread.
+        looks: wakes of the observer that `held` is counted from.
+    """
+
+    threads: int
+    batch: int
+    held: float
+    per_step_us: float
+    step_us: float
+    looks: int
+
+    def speed_up(self, threads: int) -> float:
+        """What so many threads on as many cores reach by this lock alone, one thread being 1.
+
+        Exact mean-value analysis of threads that alternate between their own work and one lock, in order of arrival.
+        """
+        alone = self.step_us - self.per_step_us
+        queued = 0.0
+        for count in range(1, threads + 1):
+            at_lock = self.per_step_us * (1 + queued)
+            rate = count / (alone + at_lock)
+            queued = rate * at_lock
+        return rate * self.step_us
+
+
+def interpreter_share(
+    experiment: Experiment, batch: int, threads: int = 1, seconds: float = 2.0, seed: int = 0
+) -> InterpreterShare:
+    """Trains on made-up examples and watches the lock.
+
+    Args:
+        experiment: whose model, clipping and push settings are used.
+        batch: examples per step.
+        threads: compute threads; the observer wants a core of its own beside them for a quiet measurement.
+        seconds: how long.
+
+    Raises:
+        ConfigurationError: numba, which the observer is made of, is not installed.
+    """
+    with closing(Trainer(experiment, threads, batch)) as trainer:
+        trainer.run(WARM_UP_S)
+        observer = _Observer(seed)
+        observer.start()
+        try:
+            rate = trainer.run(seconds)
+        finally:
+            observer.stop()
+    step_us = 1e6 * rate.seconds * threads * batch / rate.examples
+    held = observer.waited / max(observer.looks, 1)
+    return InterpreterShare(threads, batch, held, held * step_us / threads, step_us, observer.looks)
+
+
+class _Observer:
+    """A thread that counts how often it found the lock taken.
+
+    Attributes:
+        looks, waited: how often it asked for the lock, and how often it had to wait. Valid once stopped.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.looks = self.waited = 0
+        self._random = random.Random(seed)
+        self._nap = _make_nap()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="observer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._thread.join()
+
+    def _run(self) -> None:
+        nap, clock, scratch = self._nap, time.perf_counter_ns, np.zeros(2, np.int64)
+        while not self._stopping:
+            woken_ns = nap(self._random.randrange(*NAP_US), scratch)
+            self.waited += clock() - woken_ns > WAIT_NS
+            self.looks += 1
+
+
+def _make_nap() -> Callable[[int, NDArray[np.int64]], int]:
+    """Returns a function that sleeps for some microseconds without the lock and returns the time before taking it.
+
+    Only compiled code can read the clock while it does not hold the lock.
+    """
+    if "numba" not in installed():
+        raise ConfigurationError("the share of the interpreter lock: expected numba to be installed; pip install numba")
+    import numba
+
+    library = ctypes.CDLL(None)
+    clock_gettime, usleep = library.clock_gettime, library.usleep
+    clock_gettime.argtypes, clock_gettime.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_int
+    usleep.argtypes, usleep.restype = [ctypes.c_uint], ctypes.c_int
+    monotonic = int(time.CLOCK_MONOTONIC)
+
+    def nap(duration_us: int, scratch: NDArray[np.int64]) -> int:
+        usleep(duration_us)
+        clock_gettime(monotonic, scratch.ctypes.data)
+        return int(scratch[0] * 1_000_000_000 + scratch[1])
+
+    compiled = numba.njit("int64(int64, int64[::1])", nogil=True)(nap)
+    return cast("Callable[[int, NDArray[np.int64]], int]", compiled)
