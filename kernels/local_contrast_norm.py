@@ -43,7 +43,10 @@ class Part:
 
 
 class LocalContrastNorm(Operation):
-    """Inputs and outputs [n, height, width, maps]. NaN in an image makes all of its outputs NaN."""
+    """Inputs and outputs [n, height, width, maps]. NaN or infinity in an image makes all of its outputs NaN.
+
+    Numbers beyond 1e19, whose squares are infinite in float32, leave 0 around them and NaN elsewhere.
+    """
 
     def __init__(
         self,

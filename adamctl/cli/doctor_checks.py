@@ -28,13 +28,19 @@ KERNELS = {
         "numba": "windows gathered, and pooled where a pooling follows, in one compiled pass",
         "numpy": "windows gathered by strided copies around a matrix product",
     },
+    "local layers": {
+        "numba": "windows of a few places gathered by runs around a matrix product each",
+        "numpy": "windows of whole rows gathered by strided copies around a matrix product each",
+    },
+    "L2 pooling, local contrast": {"numba": "a compiled pass over all maps", "numpy": "a pass for each step"},
+    "dropout": {"numba": "mask drawn and applied in one compiled pass", "numpy": "a pass for each step"},
     "max-pooling": {"numba": "one compiled pass", "numpy": "a comparison per position of the window"},
     "activations": {
         "numba": "bias and function fused",
         "numexpr": "bias and function in one blocked pass",
         "numpy": "a pass each for bias and function",
     },
-    "softmax, losses": {"numba": "loss, error and count fused", "numpy": "a pass for each step"},
+    "softmax, logistic, losses": {"numba": "loss, error and count fused", "numpy": "a pass for each step"},
     "update rules": {
         "numba": "one fused pass over weights, state and gradient",
         "numexpr": "one blocked pass per expression",

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from adamctl.cli.main import application
 from adamctl.cli.output import print_json, table
+from adamctl.errors import ConfigurationError
 from adamctl.launch.run_folder import create_run_folder
 
 EXPERIMENTS = Path(__file__).parents[2] / "examples"
@@ -56,6 +57,54 @@ def test_summary_of_adams_mnist_network() -> None:
     weight_bytes = 32 * (400 + 2 * 400) * 4
     assert layers["dense2"]["factors_bytes"] == weight_bytes + 400 * 4
     assert values["push_bytes"] == sum(layer["push_bytes"] for layer in values["layers"])
+
+
+LOCAL = """
+name = "local"
+
+[data]
+format = "digits"
+
+[model]
+input = [8, 8, 1]
+loss = "logistic"
+layers = [
+  { type = "local2d", filters = 6, kernel = 3 },
+  { type = "l2pool2d", size = 3, stride = 1 },
+  { type = "local_contrast_norm", size = 3 },
+  { type = "logistic", units = 10 },
+]
+"""
+
+
+def test_summary_of_a_network_like_distbeliefs(tmp_path: Path) -> None:
+    """DistBelief 5: weights of its own at each of 6x6 places; logistic outputs are pushed like a dense layer."""
+    (tmp_path / "local.toml").write_text(LOCAL)
+    values = json.loads(invoke("summary", str(tmp_path / "local.toml"), "--set", "train.batch=4", "--json").stdout)
+    layers = {layer["name"]: layer for layer in values["layers"]}
+    assert layers["local2d1"]["parameters"] == 6 * 6 * 6 * (3 * 3 + 1)
+    assert layers["l2pool2d1"]["output_shape"] == layers["local_contrast_norm1"]["output_shape"] == [4, 4, 6]
+    assert layers["local2d1"]["factors_bytes"] is None
+    assert layers["logistic1"]["protocol"] == "factors"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "words"),
+    [
+        ("kernel = 3", "kernell = 3", 'model.layers[0].kernell: unknown key. Did you mean "kernel"?'),
+        ("size = 3 }", "size = 4 }", "model.layers[2]: size must be odd"),
+        ("size = 3 }", 'size = 3, weights = "cone" }', 'weights: found "cone"; expected one of "gaussian", "uniform"'),
+        ("size = 3, stride", "size = 9, stride", "model.layers[1]: a window of 9x9 does not fit an input of 6x6"),
+        ('loss = "logistic"', 'loss = "cross_entropy"', 'or set loss = "logistic"'),
+    ],
+)
+def test_what_is_wrong_with_a_layer_is_said_by_layer_and_key(
+    tmp_path: Path, right: str, wrong: str, words: str
+) -> None:
+    assert right in LOCAL
+    (tmp_path / "local.toml").write_text(LOCAL.replace(right, wrong))
+    result = CliRunner().invoke(application, ["summary", str(tmp_path / "local.toml")])
+    assert isinstance(result.exception, ConfigurationError) and words in str(result.exception)
 
 
 def test_summary_for_people() -> None:

@@ -102,15 +102,27 @@ def test_a_constant_image_gives_nothing_at_its_border_either(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_nan_makes_its_image_nan_and_no_other(backend):
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_nan_and_infinity_make_their_image_nan_and_no_other(backend, value):
     operation = LocalContrastNorm((6, 5, 3), 3, backend=backend)
     inputs = np.random.default_rng(3).standard_normal((3, 6, 5, 3)).astype(np.float32)
-    inputs[1, 2, 2, 0] = np.nan
+    inputs[1, 2, 2, 0] = value
     buffers = operation.allocate(3)
-    outputs = operation.forward(inputs, [], buffers, True, np.random.default_rng(0))
-    error = operation.backward(np.ones_like(outputs), inputs, [], [], buffers)
+    with np.errstate(over="ignore", invalid="ignore"):
+        outputs = operation.forward(inputs, [], buffers, True, np.random.default_rng(0))
+        error = operation.backward(np.ones_like(outputs), inputs, [], [], buffers)
     for array in (outputs, error):
         assert np.isnan(array[1]).all() and np.isfinite(array[[0, 2]]).all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_numbers_beyond_squares_are_never_taken_for_an_answer(backend):
+    operation = LocalContrastNorm((6, 5, 3), 3, backend=backend)
+    inputs = np.random.default_rng(3).standard_normal((1, 6, 5, 3)).astype(np.float32)
+    inputs[0, 2, 2, 0] = 1e30
+    with np.errstate(over="ignore", invalid="ignore"):
+        outputs = operation.forward(inputs, [], operation.allocate(1), True, np.random.default_rng(0))
+    assert (np.isnan(outputs) | (outputs == 0)).all() and np.isnan(outputs).any()
 
 
 @pytest.mark.parametrize("weights", ["gaussian", "uniform"])
