@@ -1,0 +1,83 @@
+"""float32 to and from the two 16-bit formats that save half of the bytes on the wire, into buffers that are given.
+
+bfloat16 is the upper half of a float32: its range, 8 bits of precision; numpy has no such type, so its arrays hold the
+bits as uint16. float16 (IEEE 754 binary16) has 11 bits of precision and reaches to 65504, with subnormal numbers down
+to 6e-8. Both are rounded to nearest, ties to even; what is too large becomes infinity; NaN stays NaN (its payload may
+change); zeros keep their sign. Back to float32 is exact. Arrays are 1-D, contiguous, of equal length, and apart.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.kernels.backend import choose, compiled_if
+from adamctl.kernels.operation import Array
+
+Bits16 = NDArray[np.uint16]
+Half = NDArray[np.float16]
+
+BLOCK = 1 << 14  # elements: a block and its temporaries stay in a core's cache
+
+
+def to_bfloat16(values: Array, out: Bits16, backend: str | None = None) -> None:
+    """Writes the bits of each number. Raises ValueError if lengths or types do not fit."""
+    _check("to_bfloat16", values, np.float32, out, np.uint16)
+    bits = values.view(np.uint32)
+    compiled = compiled_if(choose(backend), "conversions")
+    if compiled is not None:
+        compiled.to_bfloat16(bits, out)
+        return
+    for start in range(0, bits.size, BLOCK):
+        part = bits[start : start + BLOCK]
+        upper = part >> np.uint32(16)
+        rounded = upper & np.uint32(1)
+        rounded += np.uint32(0x7FFF)
+        rounded += part
+        rounded >>= np.uint32(16)
+        is_nan = part & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000)
+        upper |= np.uint32(0x40)
+        np.copyto(rounded, upper, where=is_nan)
+        np.copyto(out[start : start + BLOCK], rounded, casting="unsafe")
+
+
+def from_bfloat16(bits: Bits16, out: Array, backend: str | None = None) -> None:
+    """Writes each number. Raises ValueError if lengths or types do not fit."""
+    _check("from_bfloat16", bits, np.uint16, out, np.float32)
+    compiled = compiled_if(choose(backend), "conversions")
+    if compiled is not None:
+        compiled.from_bfloat16(bits, out.view(np.uint32))
+    else:
+        np.left_shift(bits, np.uint32(16), out=out.view(np.uint32), dtype=np.uint32)
+
+
+def to_float16(values: Array, out: Half, backend: str | None = None) -> None:
+    """Writes each number rounded. Raises ValueError if lengths or types do not fit."""
+    _check("to_float16", values, np.float32, out, np.float16)
+    compiled = compiled_if(choose(backend), "conversions")
+    if compiled is not None and compiled.HALF:
+        compiled.to_float16(values, out.view(np.uint16))
+        return
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        np.copyto(out, values, casting="same_kind")
+
+
+def from_float16(values: Half, out: Array, backend: str | None = None) -> None:
+    """Writes each number. Raises ValueError if lengths or types do not fit."""
+    _check("from_float16", values, np.float16, out, np.float32)
+    compiled = compiled_if(choose(backend), "conversions")
+    if compiled is not None and compiled.HALF:
+        compiled.from_float16(values.view(np.uint16), out)
+        return
+    with np.errstate(invalid="ignore"):
+        np.copyto(out, values)
+
+
+def _check(name: str, values: NDArray[np.generic], given: type, out: NDArray[np.generic], wanted: type) -> None:
+    shapes = values.shape == out.shape and values.ndim == 1
+    kinds = values.dtype == given and out.dtype == wanted
+    if not shapes or not kinds or not values.flags.c_contiguous or not out.flags.c_contiguous:
+        raise ValueError(
+            f"{name}: expected contiguous 1-D {np.dtype(given)} and {np.dtype(wanted)} of one length; "
+            f"found {values.dtype} {list(values.shape)} and {out.dtype} {list(out.shape)}"
+        )
