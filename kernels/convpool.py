@@ -8,6 +8,7 @@ won their window.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +17,8 @@ from adamctl.kernels.activations import CODES, activate
 from adamctl.kernels.backend import compiled
 from adamctl.kernels.conv2d import Conv2D
 from adamctl.kernels.maxpool2d import MaxPool2D
-from adamctl.kernels.operation import Array, Buffers, Operation, empty_buffers
-
-LANES = 8  # float32 in one vector of `adamctl.kernels.compiled.vectors`
-
-
-def round_up(size: int) -> int:
-    """Returns the next multiple of a vector's lanes."""
-    return -(-size // LANES) * LANES
+from adamctl.kernels.operation import Array, Backward, Buffers, Forward, Operation, empty_buffers
+from adamctl.kernels.tiling import WIDEST, panels, round_up
 
 
 class ConvPool(Operation):
@@ -42,6 +37,7 @@ class ConvPool(Operation):
         pool = (*pooling.size, *pooling.stride)
         extents = (height, width, channels, filters, *places, *self._padded_shape[:2], rows, columns, *pool)
         self._geometry = np.array(extents, np.int64)
+        self._panels = panels(filters, compiled("tiles").WIDE)
 
     def allocate(
         self, batch_max: int, needs_input_error: bool = True, dtype: type[np.floating] = np.float32
@@ -53,7 +49,7 @@ class ConvPool(Operation):
         taps, lanes = self.convolution.window, round_up(filters)
         runs = filters * kernel_height * round_up(kernel_width * channels)
         rows, columns, _ = self.convolution.output_shape
-        padded = int(np.prod(self._padded_shape)) + LANES  # whole vectors are read at the last pixels
+        padded = prod(self._padded_shape)
         sizes = {
             "padded": padded,
             "padded_error": padded,
@@ -64,7 +60,7 @@ class ConvPool(Operation):
             "gradient_runs": runs,
         }
         for name, size in sizes.items():
-            buffers.scratch[name] = np.zeros(size, np.float32)
+            buffers.scratch[name] = np.zeros(size + WIDEST * (name != "best"), np.float32)
         buffers.scratch["where"] = np.zeros(lanes, np.int32)
         buffers.scratch["winner"] = np.zeros((batch_max, *self.output_shape), np.int32)
         return buffers
@@ -83,7 +79,7 @@ class ConvPool(Operation):
         weight = weights[0].reshape(len(weights[1]), self.convolution.window)
         self._compiled.forward(
             inputs, weight, weights[1], outputs, scratch["winner"][:batch], scratch["padded"], scratch["packed"],
-            scratch["sums"], scratch["best"], scratch["where"], self._geometry, self._code,
+            scratch["sums"], scratch["best"], scratch["where"], self._geometry, self._panels, self._code,
         )  # fmt: skip
         if self._code > CODES["relu"]:
             activate(self.activation, outputs)
@@ -113,3 +109,53 @@ class ConvPool(Operation):
             scratch["gradient_runs"], self._geometry, self._code,
         )  # fmt: skip
         return image_errors if needs_input_error else None
+
+    def bind_forward(
+        self, batch: int, weights: Sequence[Array], buffers: Buffers, generator: np.random.Generator
+    ) -> Forward:
+        if self._code > CODES["relu"]:
+            return super().bind_forward(batch, weights, buffers, generator)
+        scratch, bias, outputs, code = buffers.scratch, weights[1], buffers.output[:batch], self._code
+        weight, winner = weights[0].reshape(len(bias), self.convolution.window), scratch["winner"][:batch]
+        padded, packed, sums, best, where = (scratch[name] for name in ("padded", "packed", "sums", "best", "where"))
+        geometry, compiled_forward = self._geometry, self._compiled.forward
+
+        def forward(inputs: Array) -> Array:
+            compiled_forward(
+                inputs, weight, bias, outputs, winner, padded, packed, sums, best, where, geometry, self._panels,
+                code,
+            )  # fmt: skip
+            return outputs
+
+        return forward
+
+    def bind_backward(
+        self,
+        batch: int,
+        weights: Sequence[Array],
+        gradients: Sequence[Array | None],
+        buffers: Buffers,
+        needs_input_error: bool,
+    ) -> Backward:
+        gradient, bias_gradient = gradients
+        if gradient is None or bias_gradient is None:
+            raise ValueError(f"{type(self).__name__}: expected arrays for both gradients; found None")
+        shape, scratch, code = (len(bias_gradient), self.convolution.window), buffers.scratch, self._code
+        errors_shape = (-1, len(bias_gradient))
+        weight, flat_gradient = weights[0].reshape(shape), gradient.reshape(shape)
+        outputs, winner = buffers.output[:batch].reshape(errors_shape), scratch["winner"][:batch].reshape(errors_shape)
+        names = ("padded", "padded_error", "runs", "gradient_runs")
+        padded, padded_error, runs, gradient_runs = (scratch[name] for name in names)
+        image_errors = (
+            buffers.input_error[:batch] if needs_input_error else np.zeros((0, *self.input_shape), np.float32)
+        )
+        needed, geometry, compiled_backward = int(needs_input_error), self._geometry, self._compiled.backward
+
+        def backward(output_error: Array, inputs: Array) -> Array | None:
+            compiled_backward(
+                inputs, weight, outputs, output_error.reshape(errors_shape), flat_gradient, bias_gradient,
+                image_errors, winner, needed, padded, padded_error, runs, gradient_runs, geometry, code,
+            )  # fmt: skip
+            return image_errors if needed else None
+
+        return backward

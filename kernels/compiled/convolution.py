@@ -13,90 +13,25 @@ from typing import Any
 
 import numpy as np
 
+from adamctl.kernels.compiled.direct import GEOMETRY, PANELS, best_count, pack_forward, place_image, row_sums
 from adamctl.kernels.compiled.elementwise import RELU, scale
 from adamctl.kernels.compiled.jit import IN1, IN2, IN4, OUT1, OUT2, OUT4, i32, i64, inline, kernel, readable, writable
-from adamctl.kernels.compiled.vectors import LANES, add_scaled, window_largest, window_sums
-
-GEOMETRY = readable(i64, 1)
+from adamctl.kernels.compiled.vectors import LANES, add_scaled, window_largest
 
 
 @inline
-def place_image(image: Any, padded: Any, geometry: Any) -> None:
-    """Copies one image into the middle of the padded scratch, whose border is zero and stays so."""
-    height, width, channels, top, left = geometry[0], geometry[1], geometry[2], geometry[8], geometry[9]
-    line = geometry[11] * channels
-    for y in range(height):
-        start = (y + top) * line + left * channels
-        row, inside = image[y].reshape(width * channels), padded[start : start + width * channels]
-        for i in range(len(row)):
-            inside[i] = row[i]
-
-
-@inline
-def pack_taps(weight: Any, packed: Any, lanes: int) -> None:
-    """packed[tap * lanes + m] = weight[m, tap]: the maps of one tap side by side, zero beyond the last."""
-    filters, taps = weight.shape
-    for m in range(filters):
-        for tap in range(taps):
-            packed[tap * lanes + m] = weight[m, tap]
-
-
-@inline
-def block(pixels: int, vectors: int) -> int:
-    """How many neighbouring pixels' sums fit the registers beside `vectors` vectors of maps, at most `pixels`."""
-    widest = 12 if vectors < 3 else 8
-    return widest if pixels >= widest else (4 if pixels >= 4 else 1)
-
-
-@inline
-def sum_block(
-    x: Any, x_at: int, x_row: int, x_step: int, w: Any, w_at: int, lanes: int, kh: int, run: int,
-    out: Any, out_at: int, pixels: int, vectors: int,
-) -> None:  # fmt: skip
-    """Calls `window_sums` with the literal counts that it needs."""
-    if vectors == 3:
-        if pixels == 8:
-            window_sums(x, x_at, x_row, x_step, w, w_at, lanes, kh, run, out, out_at, 8, 3)
-        elif pixels == 4:
-            window_sums(x, x_at, x_row, x_step, w, w_at, lanes, kh, run, out, out_at, 4, 3)
-        else:
-            window_sums(x, x_at, x_row, x_step, w, w_at, lanes, kh, run, out, out_at, 1, 3)
-    elif vectors == 2:
-        if pixels == 12:
-            window_sums(x, x_at, x_row, x_step, w, w_at, lanes, kh, run, out, out_at, 12, 2)
-        elif pixels == 4:
-            window_sums(x, x_at, x_row, x_step, w, w_at, lanes, kh, run, out, out_at, 4, 2)
-        else:
-            window_sums(x, x_at, x_row, x_step, w, w_at, lanes, kh, run, out, out_at, 1, 2)
-    elif pixels == 12:
-        window_sums(x, x_at, x_row, x_step, w, w_at, lanes, kh, run, out, out_at, 12, 1)
-    elif pixels == 4:
-        window_sums(x, x_at, x_row, x_step, w, w_at, lanes, kh, run, out, out_at, 4, 1)
-    else:
-        window_sums(x, x_at, x_row, x_step, w, w_at, lanes, kh, run, out, out_at, 1, 1)
-
-
-@inline
-def convolve(padded: Any, packed: Any, sums: Any, geometry: Any, lanes: int) -> None:
-    """sums[(y * columns + x) * lanes + m]: the convolution of one padded image, no bias."""
+def convolve(padded: Any, packed: Any, sums: Any, geometry: Any, panels: Any, step: int) -> None:
+    """sums[(y * columns + x) * step + m]: the convolution of one padded image, no bias."""
     channels, kh, kw, sy, sx = geometry[2], geometry[4], geometry[5], geometry[6], geometry[7]
     line, rows, columns = geometry[11] * channels, geometry[12], geometry[13]
-    first = 0
-    while first < lanes // LANES:
-        left = lanes // LANES - first
-        vectors = 2 if left == 4 or left == 2 else min(left, 3)
+    for panel in range(len(panels)):
+        start, vectors, lanes = panels[panel, 0], panels[panel, 1], panels[panel, 2]
+        pixels = best_count(columns, vectors, min(columns, panels[panel, 3]))
         for y in range(rows):
-            x = 0
-            while x < columns:
-                pixels = block(columns, vectors)
-                x = min(x, columns - pixels)
-                sum_block(
-                    padded, y * sy * line + x * sx * channels, line, sx * channels,
-                    packed, first * LANES, lanes, kh, kw * channels,
-                    sums, (y * columns + x) * lanes + first * LANES, pixels, vectors,
-                )  # fmt: skip
-                x += pixels
-        first += vectors
+            row_sums(
+                padded, y * sy * line, line, sx * channels, packed, start * kh * kw * channels, kh, kw * channels,
+                sums, y * columns * step + start, step, columns, vectors, lanes, pixels,
+            )  # fmt: skip
 
 
 @inline
@@ -121,20 +56,20 @@ def pool(
                 winner[y, x, m] = where[m]
 
 
-@kernel((IN4, IN2, IN1, OUT4, writable(i32, 4), OUT1, OUT1, OUT1, OUT1, writable(i32, 1), GEOMETRY, i64))
+@kernel((IN4, IN2, IN1, OUT4, writable(i32, 4), OUT1, OUT1, OUT1, OUT1, writable(i32, 1), GEOMETRY, PANELS, i64))
 def forward(
     images: Any, weight: Any, bias: Any, outputs: Any, winner: Any,
-    padded: Any, packed: Any, sums: Any, best: Any, where: Any, geometry: Any, code: int,
+    padded: Any, packed: Any, sums: Any, best: Any, where: Any, geometry: Any, panels: Any, code: int,
 ) -> None:  # fmt: skip
     """outputs [n, pooled rows, pooled columns, filters] of images; weight [filters, taps]; relu if that is the code.
 
     Bias and activation come after the maximum: both grow with their argument, so the result is the same.
     """
     lanes = len(best)
-    pack_taps(weight, packed, lanes)
+    pack_forward(weight, packed, 0, len(weight), panels)
     for image in range(len(images)):
-        place_image(images[image], padded, geometry)
-        convolve(padded, packed, sums, geometry, lanes)
+        place_image(images[image], padded, 0, geometry[2], geometry[8], geometry[9], geometry[11])
+        convolve(padded, packed, sums, geometry, panels, lanes)
         pool(sums, bias, outputs[image], winner[image], best, where, geometry, lanes, code)
 
 
@@ -197,7 +132,7 @@ def backward(
         pad_runs(weight, padded_weight, kh, run, step)
     pixels = len(errors) // max(len(images), 1)
     for image in range(len(images)):
-        place_image(images[image], padded, geometry)
+        place_image(images[image], padded, 0, geometry[2], geometry[8], geometry[9], geometry[11])
         if needs_error:
             padded_error[:] = 0
         for pixel in range(image * pixels, (image + 1) * pixels):

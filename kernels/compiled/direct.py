@@ -75,16 +75,16 @@ def pack_forward(weight: Any, packed: Any, first: int, filters: int, panels: Any
 
 @inline
 def row_sums(
-    x: Any, x_at: int, x_row: int, x_step: int, w: Any, w_at: int, rows: int, run: int, out: Any, columns: int,
-    vectors: int, lanes: int, pixels: int,
+    x: Any, x_at: int, x_row: int, x_step: int, w: Any, w_at: int, rows: int, run: int, out: Any, out_at: int,
+    out_step: int, columns: int, vectors: int, lanes: int, pixels: int,
 ) -> None:  # fmt: skip
-    """out[x * vectors * lanes + m]: the sums of one row of windows; the last tile overlaps the one before."""
-    width, column = vectors * lanes, 0
+    """out[out_at + x * out_step + m]: the sums of one row of windows; the last tile overlaps the one before."""
+    column = 0
     while column < columns:
         column = min(column, columns - pixels)
         sum_tile(
             x, x_at + column * x_step, x_row, x_step, w, w_at, rows, run,
-            out, column * width, width, pixels, vectors, lanes,
+            out, out_at + column * out_step, out_step, pixels, vectors, lanes,
         )  # fmt: skip
         column += pixels
 
@@ -111,7 +111,7 @@ def forward(
                 for y in range(rows):
                     row_sums(
                         padded, y * sy * line, line, sx * channels, packed, start * taps, kh, kw * channels,
-                        sums, columns, vectors, lanes, pixels,
+                        sums, 0, width, columns, vectors, lanes, pixels,
                     )  # fmt: skip
                     for x in range(columns):
                         target, source = outputs[image, y, x], sums[x * width : x * width + inside]
@@ -224,7 +224,7 @@ def input_error(scratch: Any, packed: Any, sums: Any, image_error: Any, first: i
                         row = (y + top - a) // sy - taps_y + 1 + geometry[16]
                         row_sums(
                             scratch, row * line + from_x, line, filters, packed, at, taps_y, taps_x * filters,
-                            sums, count, vectors, lanes, pixels,
+                            sums, 0, panel_width, count, vectors, lanes, pixels,
                         )  # fmt: skip
                         for k in range(count):
                             target = image_error[y, (begin_x + k) * sx + b - left]

@@ -34,10 +34,15 @@ def maxpool_forward(images: Any, outputs: Any, winner: Any, kh: int, kw: int, sy
 def maxpool_backward(errors: Any, winner: Any, images: Any, kh: int, kw: int, sy: int, sx: int) -> None:
     """images = each window's error at its winner, summed where windows overlap."""
     batch, rows, columns, channels = errors.shape
+    zero = np.float32(0)
     images[...] = 0
     for image in range(batch):
         for y in range(rows):
             for x in range(columns):
-                for c in range(channels):
-                    place = winner[image, y, x, c]
-                    images[image, y * sy + place // kw, x * sx + place % kw, c] += errors[image, y, x, c]
+                error, place, number = errors[image, y, x], winner[image, y, x], np.int32(0)
+                for dy in range(kh):
+                    for dx in range(kw):
+                        pixel = images[image, y * sy + dy, x * sx + dx]
+                        for c in range(channels):
+                            pixel[c] += error[c] if place[c] == number else zero
+                        number += np.int32(1)

@@ -72,55 +72,6 @@ def plus(builder: Any, start: Any, number: Any, step: Any) -> Any:
 
 
 @intrinsic
-def window_sums(
-    typing: Any, x: Any, x_at: Any, x_row: Any, x_step: Any, w: Any, w_at: Any, w_step: Any,
-    rows: Any, run: Any, out: Any, out_at: Any, pixels: Any, vectors: Any,
-) -> Any:  # fmt: skip
-    """Sums of `pixels` neighbouring windows for 8 * `vectors` maps, all held in registers (both counts literal).
-
-    out[out_at + p*w_step + m] = sum over dy < rows, t < run of x[x_at + p*x_step + dy*x_row + t] *
-    w[w_at + (dy*run + t)*w_step + m].
-    """
-    if not isinstance(pixels, types.IntegerLiteral) or not isinstance(vectors, types.IntegerLiteral):
-        return None
-    count, width = pixels.literal_value, vectors.literal_value
-    size = types.intp
-    signature = types.void(x, size, size, size, w, size, size, size, size, out, size, pixels, vectors)
-
-    def expand(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        x_, x_at_, x_row_, x_step_, w_, w_at_, w_step_, rows_, run_, out_, out_at_, _, _ = arguments
-        zero = ir.Constant(_FLOATS, None)
-        sums = [[cgutils.alloca_once_value(builder, zero) for _ in range(width)] for _ in range(count)]
-        for place in (place for line in sums for place in line):
-            builder.store(zero, place)
-        with cgutils.for_range(builder, rows_, intp=out_at_.type) as dy:
-            x_line = plus(builder, x_at_, dy.index, x_row_)
-            w_line = plus(builder, w_at_, builder.mul(dy.index, run_), w_step_)
-            with cgutils.for_range(builder, run_, intp=out_at_.type) as t:
-                w_tap = plus(builder, w_line, t.index, w_step_)
-                weights = [
-                    load_vector(builder, address(context, builder, signature.args[4], w_,
-                                            builder.add(w_tap, ir.Constant(out_at_.type, LANES * v))))
-                    for v in range(width)
-                ]  # fmt: skip
-                x_tap = builder.add(x_line, t.index)
-                for p in range(count):
-                    at = plus(builder, x_tap, ir.Constant(out_at_.type, p), x_step_)
-                    value = spread(builder, builder.load(address(context, builder, signature.args[0], x_, at)))
-                    for v in range(width):
-                        total = multiply_add(builder, value, weights[v], builder.load(sums[p][v]))
-                        builder.store(total, sums[p][v])
-        for p in range(count):
-            line = plus(builder, out_at_, ir.Constant(out_at_.type, p), w_step_)
-            for v in range(width):
-                at = builder.add(line, ir.Constant(out_at_.type, LANES * v))
-                store_vector(builder, builder.load(sums[p][v]), address(context, builder, signature.args[9], out_, at))
-        return context.get_dummy_value()
-
-    return signature, expand
-
-
-@intrinsic
 def add_scaled(
     typing: Any, target: Any, target_at: Any, target_row: Any, source: Any, source_at: Any, source_row: Any,
     scale: Any, rows: Any, vectors: Any,

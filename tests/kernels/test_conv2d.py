@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -144,7 +144,7 @@ def test_rows_are_cut_with_the_halo_they_need(stride, padding, groups, places):
     ends = [*places[:-1], build("numpy").output_shape[0]]
     if ends[-2] >= ends[-1]:
         ends = [0, ends[-1]]
-    check_slices(build, [OutputSlice("rows", *pair) for pair in zip(ends, ends[1:], strict=False)])
+    check_slices(build, [OutputSlice("rows", *pair) for pair in pairwise(ends)])
 
 
 @pytest.mark.parametrize(("stride", "padding", "groups"), CUT)
