@@ -66,7 +66,7 @@ class Dropout(Operation):
         generator: np.random.Generator,
     ) -> Array:
         """outputs = inputs * mask / (1 - rate) while training, inputs otherwise."""
-        self._check("inputs", inputs, self.input_shape)
+        self._check_inputs(inputs, buffers)
         batch = inputs.shape[0]
         outputs = buffers.output[:batch]
         if not training:

@@ -33,6 +33,8 @@ class L2Pool2D(Operation):
         self.stride = self.size if stride is None else pair(stride)
         rows = window_output(height, self.size[0], self.stride[0], "valid")
         columns = window_output(width, self.size[1], self.stride[1], "valid")
+        if rows < 1 or columns < 1:
+            raise ValueError(f"L2Pool2D: expected a window that fits {height}x{width}; found {list(self.size)}")
         super().__init__(input_shape, (rows, columns, channels))
         self.backend: Backend = choose(backend)
         self._compiled = compiled_if(self.backend, "local")
@@ -55,7 +57,7 @@ class L2Pool2D(Operation):
         training: bool,
         generator: np.random.Generator,
     ) -> Array:
-        self._check("inputs", inputs, self.input_shape)
+        self._check_inputs(inputs, buffers)
         outputs = buffers.output[: len(inputs)]
         if self._compiled is not None:
             self._compiled.l2pool_forward(inputs, outputs, *self.size, *self.stride)

@@ -22,7 +22,7 @@ from adamctl.kernels.slicing import OutputSlice, SlicedOperation, check_slice, h
 from adamctl.model.description import Activation, Padding, Size, pair
 from adamctl.model.shapes import same_padding
 
-WINDOWS_SIZE_MAX = 1 << 18  # elements of windows unfolded at a time: 1 MiB; numpy unfolds whole rows of places
+WINDOWS_SIZE_MAX = 1 << 19  # elements of windows unfolded at a time: 2 MiB; numpy unfolds whole rows of places
 Zeros = tuple[tuple[int, int], tuple[int, int]]
 
 
@@ -49,6 +49,8 @@ class Local2D(Operation):
         self.pad_rows, self.pad_columns = self._zeros(padding, height, width)
         rows = (height + sum(self.pad_rows) - self.kernel[0]) // self.stride[0] + 1
         columns = (width + sum(self.pad_columns) - self.kernel[1]) // self.stride[1] + 1
+        if rows < 1 or columns < 1:
+            raise ValueError(f"Local2D: expected a kernel that fits {height}x{width}; found {list(self.kernel)}")
         places = (rows, columns, filters)
         super().__init__(input_shape, places, [(*places, *self.kernel, channels), places])
         self.window = prod(self.kernel) * channels
@@ -82,10 +84,10 @@ class Local2D(Operation):
         training: bool,
         generator: np.random.Generator,
     ) -> Array:
-        self._check("inputs", inputs, self.input_shape)
+        self._check_inputs(inputs, buffers)
         batch = len(inputs)
         outputs = buffers.output[:batch]
-        by_place, weight = self._by_place(outputs), self._matrices(weights[0])
+        by_place, weight = self._by_place(outputs), self._matrices("weight", weights[0])
         padded = self._pad(inputs, buffers)
         for places, windows in self._some(buffers, batch):
             self._unfold(padded, windows, places.start)
@@ -109,10 +111,10 @@ class Local2D(Operation):
         outputs, flat = buffers.output[:batch].reshape(batch, size), output_error.reshape(batch, size)
         self.activation.backward(outputs, flat, bias_gradient)
         if gradients[0] is not None:
-            self._weight_gradient(output_error, inputs, self._matrices(gradients[0]), buffers)
+            self._weight_gradient(output_error, inputs, self._matrices("gradient", gradients[0]), buffers)
         if not needs_input_error:
             return None
-        self._input_error(output_error, self._matrices(weights[0]), buffers)
+        self._input_error(output_error, self._matrices("weight", weights[0]), buffers)
         return buffers.input_error[:batch]
 
     def slice(self, part: OutputSlice) -> SlicedOperation:
@@ -174,7 +176,13 @@ class Local2D(Operation):
         rows, columns, filters = self.output_shape
         return images.reshape(len(images), rows * columns, filters).transpose(1, 0, 2)
 
-    def _matrices(self, weight: Array) -> Array:
+    def _matrices(self, what: str, weight: Array) -> Array:
+        """Returns a view [places, filters, window] of the weight or its gradient."""
+        if weight.shape != self.parameters[0] or not weight.flags.c_contiguous:
+            raise ValueError(
+                f"Local2D: expected {what} of shape {list(self.parameters[0])}, contiguous; found {list(weight.shape)}"
+                f"{'' if weight.flags.c_contiguous else ', not contiguous'}"
+            )
         rows, columns, filters = self.output_shape
         return weight.reshape(rows * columns, filters, self.window)
 

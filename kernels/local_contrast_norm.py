@@ -60,6 +60,11 @@ class LocalContrastNorm(Operation):
         """`input_shape` is that of the whole image also where only a part of it is made."""
         height, width, maps = image_shape(input_shape)
         self.whole_shape, self.size, self.weights, self.deviation_min = input_shape, pair(size), weights, deviation_min
+        if any(extent < 1 or extent % 2 == 0 for extent in self.size) or deviation_min <= 0:
+            raise ValueError(
+                "LocalContrastNorm: expected an odd size and a deviation_min above 0; "
+                f"found {list(self.size)} and {deviation_min}"
+            )
         self.part = part or Part((0, height), (0, height), (0, height), (0, maps))
         reads, centres, makes, made = (stop - start for start, stop in vars(self.part).values())
         super().__init__((reads, width, maps), (makes, width, made))
@@ -107,7 +112,7 @@ class LocalContrastNorm(Operation):
         training: bool,
         generator: np.random.Generator,
     ) -> Array:
-        self._check("inputs", inputs, self.input_shape)
+        self._check_inputs(inputs, buffers)
         batch = len(inputs)
         outputs, held = buffers.output[:batch], _Held(buffers, batch)
         if self._compiled is not None:

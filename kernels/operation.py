@@ -161,6 +161,15 @@ class Operation(ABC):
                 f"found {list(array.shape)}{'' if array.flags.c_contiguous else ', not contiguous'}"
             )
 
+    def _check_inputs(self, inputs: NDArray[np.generic], buffers: Buffers) -> None:
+        """As `_check`; raises ValueError also unless the batch fits the buffers and its numbers are of their type."""
+        self._check("inputs", inputs, self.input_shape)
+        if len(inputs) > len(buffers.output) or inputs.dtype != buffers.output.dtype:
+            raise ValueError(
+                f"{type(self).__name__}: expected at most {len(buffers.output)} inputs of {buffers.output.dtype}; "
+                f"found {len(inputs)} of {inputs.dtype}"
+            )
+
 
 def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
     """Returns the shape as (height, width, channels)."""

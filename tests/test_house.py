@@ -49,7 +49,7 @@ ELSEWHERE = (
     Elsewhere("bench/test_peer.py", ("bench/peers/*",), "run by hand where the peer is installed"),
     Elsewhere("config/test_load.py", ("config/check", "config/experiment"), "reached through what a file says"),
     Elsewhere("roles/ps/test_following.py", ("config/records",), "keys and records are read by who follows them"),
-    Elsewhere("kernels/test_network.py", ("kernels/build", "kernels/operation"), "the shape that all operations share"),
+    Elsewhere("kernels/test_network.py", ("kernels/build",), "networks of every kind of layer are built"),
     Elsewhere("kernels/kernel_checks.py", ("kernels/compiled/*",), "each operation's test runs all implementations"),
     Elsewhere("kernels/rules/test_rules.py", ("kernels/rules/*",), "all rules keep the same promises"),
     Elsewhere("launch/test_front.py", ("launch/*",), "processes are started, watched and ended together"),

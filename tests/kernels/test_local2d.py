@@ -116,3 +116,16 @@ def test_images_of_another_shape_are_refused():
     operation = Local2D((5, 5, 1), 1, 3)
     with pytest.raises(ValueError, match=r"Local2D: expected inputs of shape \[n, 5, 5, 1\], contiguous; found \[2, 5"):
         operation.forward(np.zeros((2, 5, 6, 1), np.float32), [], operation.allocate(2), True, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("shape", [(3, 3, 1, 3, 3, 2), (4, 3, 1, 3, 3, 1), (3, 3, 1, 9, 1, 1)])
+def test_a_weight_of_another_shape_is_refused(shape):
+    operation = Local2D((5, 5, 1), 1, 3)
+    weights, inputs = [np.zeros(shape, np.float32), np.zeros((3, 3, 1), np.float32)], np.zeros((2, 5, 5, 1), np.float32)
+    with pytest.raises(ValueError, match=r"Local2D: expected weight of shape \[3, 3, 1, 3, 3, 1\], contiguous; found"):
+        operation.forward(inputs, weights, operation.allocate(2), True, np.random.default_rng(0))
+
+
+def test_a_kernel_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match=r"Local2D: expected a kernel that fits 5x4; found \[3, 5\]"):
+        Local2D((5, 4, 1), 1, (3, 5))
