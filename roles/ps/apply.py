@@ -10,7 +10,9 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import groupby
 from queue import SimpleQueue
 
 import numpy as np
@@ -18,8 +20,10 @@ from threadpoolctl import threadpool_limits
 
 from adamctl.kernels.finite import all_finite
 from adamctl.kernels.operation import Array
+from adamctl.kernels.rules.add import Add
 from adamctl.kernels.rules.factors import FactorUpdate, is_fused
 from adamctl.kernels.rules.rule import Rule
+from adamctl.model.rule import RuleConfig
 from adamctl.roles.ps.core_instructions import Apply
 from adamctl.roles.ps.core_shard import Batch, Source, Update
 from adamctl.wire.constants import ErrorCode, UpdateKind
@@ -66,7 +70,7 @@ class Applier:
                 if not _is_factors(shared):
                     gradient = _gradient(update, batch)
                     if gradient is not None:
-                        work.apply(rule, gradient, update.push.learning_rate)
+                        work.apply(_rule_for(update, rule), [gradient], [update.push.learning_rate])
                 elif finite:
                     work.apply_factors(rule, self._factors, _row(update, batch), update.push.learning_rate)
                 else:
@@ -106,10 +110,11 @@ class _Prepared:
         if batch.copy_state:
             self.state = batch.new_state = rule.copied_state(shard.state.arrays)
 
-    def apply(self, rule: Rule, gradient: Array, learning_rate: float) -> None:
-        rule.apply(self.current, self.target, self.state, gradient, learning_rate)
+    def apply(self, rule: Rule, gradients: Sequence[Array], learning_rates: Sequence[float]) -> None:
+        state = self.state if rule.state_names else []  # deltas leave the state of the job's rule as it is
+        rule.apply_many(self.current, self.target, state, gradients, learning_rates)
         self.current = self.target
-        self.batch.applied += 1
+        self.batch.applied += len(gradients)
 
     def apply_factors(self, rule: Rule, factors: FactorUpdate, row: int, learning_rate: float) -> None:
         factors.apply(rule, self.current, self.target, self.state, row, learning_rate)
@@ -122,18 +127,28 @@ class _Prepared:
 
 
 def _apply_alone(rule: Rule, batch: Batch) -> None:
-    """Gradients or deltas of one shard, all in one pass over its values."""
+    """Gradients or deltas of one shard, neighbours of one kind in one pass over its values."""
     work = _Prepared(rule, batch)
-    gradients = [
-        (gradient, update.push.learning_rate)
+    found = [
+        (_rule_for(update, rule), gradient, update.push.learning_rate)
         for update in batch.updates
         if not update.code and (gradient := _gradient(update, batch)) is not None
     ]
-    if gradients:
-        arrays, learning_rates = zip(*gradients, strict=True)
-        rule.apply_many(work.current, work.target, work.state, arrays, learning_rates)
-        batch.applied = len(gradients)
+    for used, run in groupby(found, key=lambda one: one[0]):
+        _, gradients, learning_rates = zip(*run, strict=True)
+        work.apply(used, gradients, learning_rates)
     work.finish()
+
+
+def _rule_for(update: Update, rule: Rule) -> Rule:
+    """A delta is added as it is, whatever the job's rule."""
+    assert update.source is not None
+    return _adding() if update.source.header.kind == UpdateKind.DELTA and rule.name != Add.name else rule
+
+
+@cache
+def _adding() -> Rule:
+    return Add(RuleConfig(Add.name))
 
 
 def _gradient(update: Update, batch: Batch) -> Array | None:

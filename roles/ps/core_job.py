@@ -16,9 +16,9 @@ from adamctl.wire.constants import UpdateKind
 STALENESS_MAX = 256  # the histogram's last column counts this and more
 
 KINDS: Mapping[str, frozenset[int]] = {"add": frozenset({UpdateKind.DELTA, UpdateKind.FACTORS})}
-"""What a rule takes; every other rule takes gradients and factors. Factors under `add` are a delta's."""
+"""What a rule takes; every other rule takes all kinds. Factors under `add` are a delta's."""
 
-KINDS_OF_GRADIENT_RULES = frozenset({UpdateKind.GRADIENT, UpdateKind.FACTORS})
+KINDS_OF_GRADIENT_RULES = frozenset({UpdateKind.GRADIENT, UpdateKind.FACTORS, UpdateKind.DELTA})
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,32 @@ def test_large_shards_take_several_updates_in_one_pass_with_the_same_result(rule
     assert together.job.shards[0].counter == 2 and one_by_one.job.shards[0].counter == 4
 
 
+@pytest.mark.parametrize("rule", RULE_NAMES)
+@pytest.mark.parametrize("factors", [False, True])
+def test_a_delta_is_added_as_it_is_whatever_the_rule_and_leaves_the_rules_state_alone(rule: str, factors: bool) -> None:
+    """In one batch with gradients before and after it, of either kind, and alone."""
+    mixed, apart = Harness(rule, WIDE), Harness(rule, WIDE)
+    kind = UpdateKind.FACTORS if factors else UpdateKind.DELTA if rule == "add" else UpdateKind.GRADIENT
+    gradient = [np.ones((1, 40)), np.ones((1, 30))] if factors else [np.ones((40, 30))]
+    for h, wait in ((mixed, False), (apart, True)):
+        for sequence, (sent, arrays) in enumerate(
+            [(kind, gradient), (UpdateKind.DELTA, [np.full((40, 30), 8.0)]), (kind, gradient)], 1
+        ):
+            push_tensor(h, sequence, sequence, sent, arrays, 0.5)
+            if wait:
+                h.apply()
+        h.apply()
+    alone = Harness(rule, WIDE)
+    for sequence in (1, 2):
+        push_tensor(alone, sequence, sequence, kind, gradient, 0.5)
+    alone.apply()
+    np.testing.assert_array_equal(tensor_value(mixed), tensor_value(apart))
+    np.testing.assert_allclose(tensor_value(mixed), tensor_value(alone) + 8, rtol=1e-6)
+    for ours, theirs in zip(mixed.job.shards.values(), alone.job.shards.values(), strict=True):
+        for left, right in zip(ours.state.arrays, theirs.state.arrays, strict=True):
+            np.testing.assert_array_equal(left, right)
+
+
 @pytest.mark.parametrize("which", [0, 1])
 def test_factors_that_are_not_finite_change_nothing(which: int) -> None:
     h = Harness("sgd", WIDE)
