@@ -52,7 +52,7 @@ def build_layers(
         operation = build_operation(model, shape, backend)
         if backend == "numba" and layers and isinstance(operation, MaxPool2D):
             before = layers[-1]
-            if isinstance(before.operation, Conv2D) and before.operation.groups == 1:
+            if isinstance(before.operation, Conv2D) and ConvPool.suits(before.operation, operation):
                 fused = ConvPool(before.operation, operation)
                 layers[-1] = NetworkLayer(before.shape, fused, before.tensors)
                 continue

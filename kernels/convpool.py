@@ -1,8 +1,8 @@
 """A convolution and the max-pooling behind it as one operation: outputs = max over windows of f(conv2d(inputs)).
 
-Without numba it is the two operations one after the other. Compiled, one image at a time goes through both
-while it is in cache, the convolution's sums stay in registers, and backward follows only the pixels that
-won their window.
+Without numba it is the two operations one after the other. Compiled, one image at a time goes through both while it is
+in cache, the convolution's sums stay in registers, and backward follows only the pixels that won their window and that
+relu let through: a few of the products that a convolution's backward makes.
 """
 
 from __future__ import annotations
@@ -11,18 +11,23 @@ from collections.abc import Sequence
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from adamctl.kernels.activations import CODES, activate
 from adamctl.kernels.backend import compiled
 from adamctl.kernels.conv2d import Conv2D
 from adamctl.kernels.maxpool2d import MaxPool2D
 from adamctl.kernels.operation import Array, Backward, Buffers, Forward, Operation, empty_buffers
+from adamctl.kernels.slicing import OutputSlice, SlicedOperation, check_slice, halo
 from adamctl.kernels.tiling import WIDEST, panels, round_up
 
 
 class ConvPool(Operation):
     """Images [n, height, width, channels], outputs [n, pooled rows, pooled columns, filters]; compiled only."""
+
+    @staticmethod
+    def suits(convolution: Conv2D, pooling: MaxPool2D) -> bool:
+        """Whether the fused operation does these two, and with less work: not every pixel can win a window."""
+        return convolution.groups == 1 and prod(pooling.stride) > 1
 
     def __init__(self, convolution: Conv2D, pooling: MaxPool2D) -> None:
         super().__init__(convolution.input_shape, pooling.output_shape, convolution.parameters)
@@ -37,7 +42,11 @@ class ConvPool(Operation):
         pool = (*pooling.size, *pooling.stride)
         extents = (height, width, channels, filters, *places, *self._padded_shape[:2], rows, columns, *pool)
         self._geometry = np.array(extents, np.int64)
-        self._panels = panels(filters, compiled("tiles").WIDE)
+        wide = compiled("tiles").WIDE
+        self._map_panels, self._run_panels = panels(filters, wide), panels(convolution.kernel[1] * channels, wide)
+        top = np.arange(rows, dtype=np.int32)[:, None] * (convolution.stride[0] * self._padded_shape[1])
+        left = np.arange(columns, dtype=np.int32) * convolution.stride[1]
+        self._window = ((top + left) * channels).astype(np.int32).ravel()
 
     def allocate(
         self, batch_max: int, needs_input_error: bool = True, dtype: type[np.floating] = np.float32
@@ -61,7 +70,10 @@ class ConvPool(Operation):
         }
         for name, size in sizes.items():
             buffers.scratch[name] = np.zeros(size + WIDEST * (name != "best"), np.float32)
-        buffers.scratch["where"] = np.zeros(lanes, np.int32)
+        listed = prod(self.output_shape)
+        buffers.scratch["factor"] = np.zeros(listed, np.float32)
+        for name, size in {"where": lanes, "place": listed, "length": filters, "end": rows * columns}.items():
+            buffers.scratch[name] = np.zeros(size, np.int32)
         buffers.scratch["winner"] = np.zeros((batch_max, *self.output_shape), np.int32)
         return buffers
 
@@ -74,16 +86,7 @@ class ConvPool(Operation):
         generator: np.random.Generator,
     ) -> Array:
         self._check("inputs", inputs, self.input_shape)
-        batch, scratch = len(inputs), buffers.scratch
-        outputs = buffers.output[:batch]
-        weight = weights[0].reshape(len(weights[1]), self.convolution.window)
-        self._compiled.forward(
-            inputs, weight, weights[1], outputs, scratch["winner"][:batch], scratch["padded"], scratch["packed"],
-            scratch["sums"], scratch["best"], scratch["where"], self._geometry, self._panels, self._code,
-        )  # fmt: skip
-        if self._code > CODES["relu"]:
-            activate(self.activation, outputs)
-        return outputs
+        return self.bind_forward(len(inputs), weights, buffers, generator)(inputs)
 
     def backward(
         self,
@@ -95,36 +98,38 @@ class ConvPool(Operation):
         needs_input_error: bool = True,
     ) -> Array | None:
         self._check("output error", output_error, self.output_shape)
-        batch, scratch = len(inputs), buffers.scratch
-        filters, taps = len(weights[1]), self.convolution.window
-        gradient, bias_gradient = gradients
-        if gradient is None or bias_gradient is None:
-            raise ValueError(f"{type(self).__name__}: expected arrays for both gradients; found None")
-        winner: NDArray[np.int32] = scratch["winner"][:batch].reshape(-1, filters)  # type: ignore[assignment]
-        image_errors = buffers.input_error[:batch] if needs_input_error else inputs[:0].copy()
-        self._compiled.backward(
-            inputs, weights[0].reshape(filters, taps), buffers.output[:batch].reshape(-1, filters),
-            output_error.reshape(-1, filters), gradient.reshape(filters, taps), bias_gradient, image_errors,
-            winner, int(needs_input_error), scratch["padded"], scratch["padded_error"], scratch["runs"],
-            scratch["gradient_runs"], self._geometry, self._code,
-        )  # fmt: skip
-        return image_errors if needs_input_error else None
+        return self.bind_backward(len(inputs), weights, gradients, buffers, needs_input_error)(output_error, inputs)
+
+    def slice(self, part: OutputSlice) -> SlicedOperation:
+        """Cuts into `maps` or `rows`; rows of the convolution that two windows share are computed by both parts."""
+        check_slice(part, self.output_shape, ("maps", "rows"), "ConvPool")
+        pooling, every, made = self.pooling, slice(None), slice(part.start, part.stop)
+        outputs = (every, every, made)
+        if part.axis == "rows":
+            rows = self.convolution.output_shape[0]
+            read, _ = halo(part.start, part.stop, rows, pooling.size[0], pooling.stride[0])
+            part, outputs = OutputSlice("rows", read.start, read.stop), (made, every, every)
+        sliced = self.convolution.slice(part)
+        convolution = sliced.operation
+        assert isinstance(convolution, Conv2D)
+        pooling = MaxPool2D(convolution.output_shape, pooling.size, pooling.stride, pooling.backend)
+        return SlicedOperation(ConvPool(convolution, pooling), sliced.inputs, outputs, sliced.parameters)
 
     def bind_forward(
         self, batch: int, weights: Sequence[Array], buffers: Buffers, generator: np.random.Generator
     ) -> Forward:
-        if self._code > CODES["relu"]:
-            return super().bind_forward(batch, weights, buffers, generator)
         scratch, bias, outputs, code = buffers.scratch, weights[1], buffers.output[:batch], self._code
         weight, winner = weights[0].reshape(len(bias), self.convolution.window), scratch["winner"][:batch]
         padded, packed, sums, best, where = (scratch[name] for name in ("padded", "packed", "sums", "best", "where"))
-        geometry, compiled_forward = self._geometry, self._compiled.forward
+        geometry, map_panels, compiled_forward = self._geometry, self._map_panels, self._compiled.forward
+        activation = self.activation if code > CODES["relu"] else None
 
         def forward(inputs: Array) -> Array:
             compiled_forward(
-                inputs, weight, bias, outputs, winner, padded, packed, sums, best, where, geometry, self._panels,
+                inputs, weight, bias, outputs, winner, padded, packed, sums, best, where, geometry, map_panels,
                 code,
             )  # fmt: skip
+            activate(activation, outputs)
             return outputs
 
         return forward
@@ -144,17 +149,18 @@ class ConvPool(Operation):
         errors_shape = (-1, len(bias_gradient))
         weight, flat_gradient = weights[0].reshape(shape), gradient.reshape(shape)
         outputs, winner = buffers.output[:batch].reshape(errors_shape), scratch["winner"][:batch].reshape(errors_shape)
-        names = ("padded", "padded_error", "runs", "gradient_runs")
-        padded, padded_error, runs, gradient_runs = (scratch[name] for name in names)
+        names = ("padded", "padded_error", "runs", "gradient_runs", "place", "factor", "length", "end")
+        arrays = tuple(scratch[name] for name in names)
         image_errors = (
             buffers.input_error[:batch] if needs_input_error else np.zeros((0, *self.input_shape), np.float32)
         )
         needed, geometry, compiled_backward = int(needs_input_error), self._geometry, self._compiled.backward
+        window, run_panels = self._window, self._run_panels
 
         def backward(output_error: Array, inputs: Array) -> Array | None:
             compiled_backward(
                 inputs, weight, outputs, output_error.reshape(errors_shape), flat_gradient, bias_gradient,
-                image_errors, winner, needed, padded, padded_error, runs, gradient_runs, geometry, code,
+                image_errors, winner, needed, *arrays, window, geometry, run_panels, code,
             )  # fmt: skip
             return image_errors if needed else None
 

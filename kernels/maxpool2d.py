@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from adamctl.kernels.backend import choose, compiled_if
 from adamctl.kernels.operation import Array, Buffers, Operation, empty_buffers, image_shape
+from adamctl.kernels.slicing import OutputSlice, SlicedOperation, check_slice, halo
 from adamctl.model.description import Size, pair
 from adamctl.model.shapes import window_output
 
@@ -34,7 +35,10 @@ class MaxPool2D(Operation):
         rows = window_output(height, self.size[0], self.stride[0], "valid")
         columns = window_output(width, self.size[1], self.stride[1], "valid")
         super().__init__(input_shape, (rows, columns, channels))
-        self._compiled = compiled_if(choose(backend), "images")
+        if rows < 1 or columns < 1:
+            raise ValueError(f"MaxPool2D: expected a window that fits {height}x{width}; found {list(self.size)}")
+        self.backend = choose(backend)
+        self._compiled = compiled_if(self.backend, "images")
 
     def allocate(
         self, batch_max: int, needs_input_error: bool = True, dtype: type[np.floating] = np.float32
@@ -83,6 +87,18 @@ class MaxPool2D(Operation):
             for number, window in self._windows(error):
                 window += np.where(winner == number, output_error, 0)
         return error
+
+    def slice(self, part: OutputSlice) -> SlicedOperation:
+        """Cuts into `maps` or `rows`; where windows overlap, rows of the inputs are read by two parts."""
+        check_slice(part, self.output_shape, ("maps", "rows"), "MaxPool2D")
+        height, width, channels = image_shape(self.input_shape)
+        every, made = slice(None), slice(part.start, part.stop)
+        if part.axis == "maps":
+            operation = MaxPool2D((height, width, part.stop - part.start), self.size, self.stride, self.backend)
+            return SlicedOperation(operation, (every, every, made), (every, every, made), ())
+        read, _ = halo(part.start, part.stop, height, self.size[0], self.stride[0])
+        operation = MaxPool2D((read.stop - read.start, width, channels), self.size, self.stride, self.backend)
+        return SlicedOperation(operation, (read, every, every), (made, every, every), ())
 
     def _windows(self, images: Array) -> list[tuple[int, Array]]:
         """Returns, for each pixel of the window, its number and the view of all windows' such pixels."""

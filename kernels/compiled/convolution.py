@@ -16,7 +16,8 @@ import numpy as np
 from adamctl.kernels.compiled.direct import GEOMETRY, PANELS, best_count, pack_forward, place_image, row_sums
 from adamctl.kernels.compiled.elementwise import RELU, scale
 from adamctl.kernels.compiled.jit import IN1, IN2, IN4, OUT1, OUT2, OUT4, i32, i64, inline, kernel, readable, writable
-from adamctl.kernels.compiled.vectors import LANES, add_scaled, window_largest
+from adamctl.kernels.compiled.tiles import list_tile
+from adamctl.kernels.compiled.vectors import LANES, window_largest
 
 
 @inline
@@ -38,9 +39,8 @@ def convolve(padded: Any, packed: Any, sums: Any, geometry: Any, panels: Any, st
 def pool(
     sums: Any, bias: Any, outputs: Any, winner: Any, best: Any, where: Any, geometry: Any, lanes: int, code: int
 ) -> None:
-    """outputs[y, x, m] = f(largest + bias) over one image; winner: where its window starts in the padded image."""
-    channels, filters, sy, sx = geometry[2], geometry[3], geometry[6], geometry[7]
-    line, columns = geometry[11] * channels, geometry[13]
+    """outputs[y, x, m] = f(largest + bias) over one image; winner: the convolution's pixel, y * columns + x."""
+    filters, columns = geometry[3], geometry[13]
     zero = np.float32(0)
     for y in range(outputs.shape[0]):
         for x in range(outputs.shape[1]):
@@ -48,7 +48,7 @@ def pool(
             for m in range(0, lanes, LANES):
                 window_largest(
                     sums, (top * columns + left) * lanes + m, columns * lanes, lanes, geometry[14], geometry[15],
-                    top * sy * line + left * sx * channels, sy * line, sx * channels, best, where, m,
+                    top * columns + left, columns, 1, best, where, m,
                 )  # fmt: skip
             for m in range(filters):
                 value = best[m] + bias[m]
@@ -111,21 +111,116 @@ def take_image(padded: Any, image: Any, geometry: Any) -> None:
             row[i] = inside[i]
 
 
-@kernel((IN4, IN2, IN2, OUT2, OUT2, OUT1, OUT4, readable(i32, 2), i64, OUT1, OUT1, OUT1, OUT1, GEOMETRY, i64))
+@inline
+def list_by_map(errors: Any, winner: Any, window: Any, place: Any, factor: Any, length: Any) -> None:
+    """Lists, for each map, the errors that are not zero and where the windows under them start."""
+    pixels, filters = errors.shape
+    for m in range(filters):
+        length[m] = m * pixels
+    for pixel in range(pixels):
+        for m in range(filters):
+            error, at = errors[pixel, m], length[m]
+            place[at] = window[winner[pixel, m]]
+            factor[at] = error
+            length[m] = at + (error != 0)
+
+
+@inline
+def list_by_pixel(errors: Any, winner: Any, step: int, place: Any, factor: Any, end: Any) -> None:
+    """Lists, for each pixel of the convolution, the errors that are not zero and where their maps' weights start.
+
+    A counting sort: afterwards pixel p's entries are end[p - 1] to end[p], the first from 0.
+    """
+    pixels, filters = errors.shape
+    end[:] = 0
+    for pixel in range(pixels):
+        for m in range(filters):
+            end[winner[pixel, m]] += errors[pixel, m] != 0
+    total = np.int32(0)
+    for p in range(len(end)):
+        total, end[p] = total + end[p], total
+    for pixel in range(pixels):
+        for m in range(filters):
+            error, p = errors[pixel, m], winner[pixel, m]
+            if error != 0:
+                place[end[p]] = m * step
+                factor[end[p]] = error
+                end[p] += 1
+
+
+@inline
+def rows_at_once(rows: int, vectors: int) -> int:
+    """How many of a kernel's rows a tile of so many vectors takes."""
+    most = min(rows, 24 // vectors)
+    return 7 if most >= 7 else (5 if most >= 5 else min(most, 3))
+
+
+@inline
+def add_windows(
+    padded: Any, place: Any, factor: Any, length: Any, pixels: int, gradient: Any, geometry: Any, panels: Any
+) -> None:
+    """gradient[(m * kh + dy) * step + t] += each listed error of map m times the window under it."""
+    filters, kh, line = geometry[3], geometry[4], geometry[11] * geometry[2]
+    step = panels[-1, 0] + panels[-1, 1] * panels[-1, 2]
+    for panel in range(len(panels)):
+        start, vectors, lanes = panels[panel, 0], panels[panel, 1], panels[panel, 2]
+        dy = 0
+        while dy < kh:
+            rows = rows_at_once(kh - dy, vectors)
+            for m in range(filters):
+                if length[m] > m * pixels:
+                    list_tile(
+                        padded, dy * line + start, line, place, factor, m * pixels, length[m],
+                        gradient, (m * kh + dy) * step + start, step, rows, vectors, lanes,
+                    )  # fmt: skip
+            dy += rows
+
+
+@inline
+def add_weights(
+    weight: Any, place: Any, factor: Any, end: Any, window: Any, padded_error: Any, geometry: Any, panels: Any
+) -> None:
+    """padded_error[window of p] += each listed error of pixel p times its map's weights."""
+    kh, line = geometry[4], geometry[11] * geometry[2]
+    step = panels[-1, 0] + panels[-1, 1] * panels[-1, 2]
+    for panel in range(len(panels)):
+        start, vectors, lanes = panels[panel, 0], panels[panel, 1], panels[panel, 2]
+        dy = 0
+        while dy < kh:
+            rows, first = rows_at_once(kh - dy, vectors), 0
+            for p in range(len(end)):
+                if end[p] > first:
+                    list_tile(
+                        weight, dy * step + start, step, place, factor, first, end[p],
+                        padded_error, window[p] + dy * line + start, line, rows, vectors, lanes,
+                    )  # fmt: skip
+                first = end[p]
+            dy += rows
+
+
+LIST = writable(i32, 1)
+
+
+@kernel(
+    (
+        IN4, IN2, IN2, OUT2, OUT2, OUT1, OUT4, readable(i32, 2), i64, OUT1, OUT1, OUT1, OUT1, LIST, OUT1, LIST,
+        LIST, LIST, GEOMETRY, PANELS, i64,
+    )
+)  # fmt: skip
 def backward(
     images: Any, weight: Any, outputs: Any, errors: Any, gradient: Any, bias_gradient: Any, image_errors: Any,
     winner: Any, needs_error: int,
-    padded: Any, padded_error: Any, padded_weight: Any, padded_gradient: Any, geometry: Any, code: int,
+    padded: Any, padded_error: Any, padded_weight: Any, padded_gradient: Any, place: Any, factor: Any, length: Any,
+    end: Any, window: Any, geometry: Any, panels: Any, code: int,
 ) -> None:  # fmt: skip
     """Gradients and input error; outputs, errors, winner are [n * pooled pixels, filters], errors changed in place.
 
-    Only the pixel that won a window has an error, so each error is added once: times the window under it to the
-    weight's gradient, times the weight to the window's error. That is a quarter of a full product for 2x2 windows,
-    and where relu put out zero there is nothing to add.
+    Only the pixel that won a window has an error, and none where relu put out zero: for 2x2 windows an eighth of a full
+    product, for 3x3 windows two apart about a seventh. Each error goes once times the window under it to the weight's
+    gradient, and once times the weight to the window's error, listed so that one place takes many in registers.
     """
-    kh, run, filters = geometry[4], geometry[5] * geometry[2], geometry[3]
-    line, vectors = geometry[11] * geometry[2], (run + LANES - 1) // LANES
-    step = vectors * LANES
+    kh, run = geometry[4], geometry[5] * geometry[2]
+    step = panels[-1, 0] + panels[-1, 1] * panels[-1, 2]
     scale_and_sum(outputs, errors, code, bias_gradient)
     padded_gradient[:] = 0
     if needs_error:
@@ -133,17 +228,12 @@ def backward(
     pixels = len(errors) // max(len(images), 1)
     for image in range(len(images)):
         place_image(images[image], padded, 0, geometry[2], geometry[8], geometry[9], geometry[11])
+        own, won = errors[image * pixels : (image + 1) * pixels], winner[image * pixels : (image + 1) * pixels]
+        list_by_map(own, won, window, place, factor, length)
+        add_windows(padded, place, factor, length, pixels, padded_gradient, geometry, panels)
         if needs_error:
             padded_error[:] = 0
-        for pixel in range(image * pixels, (image + 1) * pixels):
-            for m in range(filters):
-                error = errors[pixel, m]
-                if error == 0:
-                    continue
-                at, own = winner[pixel, m], m * kh * step
-                add_scaled(padded_gradient, own, step, padded, at, line, error, kh, vectors)
-                if needs_error:
-                    add_scaled(padded_error, at, line, padded_weight, own, step, error, kh, vectors)
-        if needs_error:
+            list_by_pixel(own, won, kh * step, place, factor, end)
+            add_weights(padded_weight, place, factor, end, window, padded_error, geometry, panels)
             take_image(padded_error, image_errors[image], geometry)
     take_runs(padded_gradient, gradient, kh, run, step)

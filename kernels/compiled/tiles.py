@@ -1,13 +1,13 @@
-"""The two inner loops of a convolution: register tiles of sums over taps, and of sums over pixels.
+"""The inner loops of a convolution: register tiles of sums over taps, over pixels, and over listed errors.
 
 As in `adamctl.kernels.compiled.vectors`, each is expanded in place; arrays are 1-D float32 and nothing is
-checked. A tile is `count` x `vectors` vectors of `lanes` numbers; all of `SHAPES` are expanded, and the call's three
+checked. A tile is `count` x `vectors` vectors of `lanes` numbers; all of `SHAPES` are expanded, and a call's last three
 numbers choose. Which are worth while: `adamctl.kernels.tiling`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import llvmlite.binding  # type: ignore[import-untyped, unused-ignore]
@@ -29,14 +29,16 @@ from adamctl.kernels.compiled.vectors import (
 
 SIZE = types.intp
 _INTEGER = ir.IntType(64)
-COUNTS = (1, 2, 4, 5, 6, 8)
-SHAPES = tuple(
-    (count, vectors, lanes)
-    for lanes, vectors_max in ((8, 3), (16, 4))
-    for vectors in range(1, vectors_max + 1)
-    for count in COUNTS
-    if count * vectors <= 24
-)
+
+
+def _shapes(counts: tuple[int, ...]) -> tuple[tuple[int, int, int], ...]:
+    pieces = [(vectors, lanes) for lanes, most in ((8, 3), (16, 4)) for vectors in range(1, most + 1)]
+    return tuple((count, vectors, lanes) for vectors, lanes in pieces for count in counts if count * vectors <= 24)
+
+
+SHAPES = _shapes((1, 2, 4, 5, 6, 8))
+LIST_SHAPES = _shapes((1, 2, 3, 5, 7))
+"""Those of `list_tile`: kernels have 3, 5 or 7 rows."""
 
 
 def _has_wide_vectors() -> bool:
@@ -56,11 +58,13 @@ def _key(builder: Any, count: Any, vectors: Any, lanes: Any) -> Any:
     return builder.add(count, builder.mul(_number(16), builder.add(vectors, builder.mul(_number(16), lanes))))
 
 
-def _for_shape(builder: Any, numbers: Any, expand: Callable[[int, int, Any], None]) -> None:
+def _for_shape(
+    builder: Any, numbers: Any, expand: Callable[[int, int, Any], None], shapes: Sequence[tuple[int, int, int]] = SHAPES
+) -> None:
     """Expands a tile for every shape, and a switch that enters the one that the numbers name, or none."""
     after = builder.append_basic_block("tile_done")
     switch = builder.switch(_key(builder, *numbers), after)
-    for count, vectors, lanes in SHAPES:
+    for count, vectors, lanes in shapes:
         block = builder.append_basic_block(f"tile_{count}_{vectors}_{lanes}")
         switch.add_case(_number(count + 16 * (vectors + 16 * lanes)), block)
         builder.position_at_end(block)
@@ -176,6 +180,49 @@ def product_tile(
                 store_vector(builder, builder.load(sums[m][v]), place(m, v))
 
         _for_shape(builder, numbers, one)
+        return context.get_dummy_value()
+
+    return signature, expand
+
+
+@intrinsic
+def list_tile(
+    typing: Any, x: Any, x_at: Any, x_row: Any, place: Any, factor: Any, first: Any, last: Any,
+    out: Any, out_at: Any, out_row: Any, rows: Any, vectors: Any, lanes: Any,
+) -> Any:  # fmt: skip
+    """Adds up the blocks of `rows` x vectors * lanes numbers that a list names, each times the list's factor.
+
+    out[out_at + r*out_row + i] += sum over first <= j < last of factor[j] *
+    x[place[j] + x_at + r*x_row + i]; places are int32.
+    """
+    signature = types.void(x, SIZE, SIZE, place, factor, SIZE, SIZE, out, SIZE, SIZE, SIZE, SIZE, SIZE)
+
+    def expand(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        x_, x_at_, x_row_, place_, factor_, first_, last_, out_, out_at_, out_row_, *numbers = arguments
+        x_type, place_type, factor_type, out_type = (signature.args[n] for n in (0, 3, 4, 7))
+
+        def one(count: int, width: int, vector: Any) -> None:
+            sums = _tile(builder, vector, count, width)
+            lines = [plus(builder, out_at_, _number(r), out_row_) for r in range(count)]
+            for r in range(count):
+                old = _neighbours(context, builder, out_type, out_, lines[r], vector, width)
+                for v in range(width):
+                    builder.store(old[v], sums[r][v])
+            with cgutils.for_range_slice(builder, first_, last_, _number(1), intp=_INTEGER) as (j, _):
+                at = builder.sext(builder.load(address(context, builder, place_type, place_, j)), _INTEGER)
+                start = builder.add(x_at_, at)
+                scale = spread(builder, builder.load(address(context, builder, factor_type, factor_, j)), vector)
+                for r in range(count):
+                    line = plus(builder, start, _number(r), x_row_)
+                    block = _neighbours(context, builder, x_type, x_, line, vector, width)
+                    for v in range(width):
+                        builder.store(multiply_add(builder, scale, block[v], builder.load(sums[r][v])), sums[r][v])
+            for r in range(count):
+                for v in range(width):
+                    to = address(context, builder, out_type, out_, builder.add(lines[r], _number(vector.count * v)))
+                    store_vector(builder, builder.load(sums[r][v]), to)
+
+        _for_shape(builder, numbers, one, LIST_SHAPES)
         return context.get_dummy_value()
 
     return signature, expand

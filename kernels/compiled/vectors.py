@@ -72,34 +72,6 @@ def plus(builder: Any, start: Any, number: Any, step: Any) -> Any:
 
 
 @intrinsic
-def add_scaled(
-    typing: Any, target: Any, target_at: Any, target_row: Any, source: Any, source_at: Any, source_row: Any,
-    scale: Any, rows: Any, vectors: Any,
-) -> Any:  # fmt: skip
-    """target[target_at + r*target_row + i] += scale * source[source_at + r*source_row + i], i < 8 * vectors."""
-    size = types.intp
-    signature = types.void(target, size, size, source, size, size, types.float32, size, size)
-
-    def expand(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        target_, target_at_, target_row_, source_, source_at_, source_row_, scale_, rows_, vectors_ = arguments
-        factor = spread(builder, scale_)
-        lanes = ir.Constant(target_at_.type, LANES)
-        with cgutils.for_range(builder, rows_, intp=target_at_.type) as row:
-            to_line = plus(builder, target_at_, row.index, target_row_)
-            from_line = plus(builder, source_at_, row.index, source_row_)
-            with cgutils.for_range(builder, vectors_, intp=target_at_.type) as vector:
-                offset = builder.mul(vector.index, lanes)
-                to = address(context, builder, signature.args[0], target_, builder.add(to_line, offset))
-                at = address(context, builder, signature.args[3], source_, builder.add(from_line, offset))
-                store_vector(
-                    builder, multiply_add(builder, factor, load_vector(builder, at), load_vector(builder, to)), to
-                )
-        return context.get_dummy_value()
-
-    return signature, expand
-
-
-@intrinsic
 def window_largest(
     typing: Any, x: Any, x_at: Any, x_row: Any, x_step: Any, rows: Any, columns: Any,
     place: Any, place_row: Any, place_step: Any, best: Any, where: Any, out_at: Any,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernel_checks import BACKENDS, Run, compare_runs, run
+from kernel_checks import BACKENDS, Run, check_slices, compare_runs, run
 
+from adamctl.kernels.backend import compiled
 from adamctl.kernels.conv2d import Conv2D
 from adamctl.kernels.convpool import ConvPool
 from adamctl.kernels.maxpool2d import MaxPool2D
+from adamctl.kernels.slicing import OutputSlice
 
 pytestmark = pytest.mark.skipif("numba" not in BACKENDS, reason="needs numba")
 
@@ -47,6 +49,20 @@ def run_both(case, activation, batch) -> Run:
     return Run(inputs, weights, error, outputs, gradients, input_error, first)
 
 
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_panels_of_every_kind(case, wide, monkeypatch):
+    """Vectors of 16 compute the same on machines that lack them, only slower."""
+    monkeypatch.setattr(compiled("tiles"), "WIDE", wide)
+    compare_runs(run_both(case, "relu", 2), run(ConvPool(*build("numba", case, "relu")), 2, seed=4))
+
+
+@pytest.mark.parametrize("kernel", range(1, 12))
+def test_kernels_of_any_height(kernel):
+    case = ((13, 9, 9), 5, (kernel, 3), 1, "same", 3, 2)
+    compare_runs(run_both(case, "relu", 2), run(ConvPool(*build("numba", case, "relu")), 2, seed=4))
+
+
 @pytest.mark.parametrize("batch", [0, 1, 3])
 @pytest.mark.parametrize("activation", [None, "relu", "tanh", "sigmoid"])
 @pytest.mark.parametrize("case", CASES)
@@ -79,3 +95,29 @@ def test_nan_in_nan_out():
 def test_not_in_float64():
     with pytest.raises(ValueError, match="expected float32"):
         ConvPool(*build("numba", CASES[0], "relu")).allocate(1, True, np.float64)
+
+
+def check_fused_slices(case, parts):
+    check_slices(lambda backend: ConvPool(*build("numba", case, "relu")), parts)
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[2], CASES[4]])
+def test_rows_are_cut_with_the_halo_they_need(case):
+    rows = ConvPool(*build("numba", case, "relu")).output_shape[0]
+    check_fused_slices(case, [OutputSlice("rows", 0, 1), OutputSlice("rows", 1, rows)])
+
+
+@pytest.mark.parametrize("case", [CASES[1], CASES[2], CASES[6]])
+def test_maps_are_cut(case):
+    check_fused_slices(case, [OutputSlice("maps", 0, 3), OutputSlice("maps", 3, case[1])])
+
+
+def test_units_are_refused():
+    with pytest.raises(ValueError, match="ConvPool: expected a slice of maps or rows; found one of units"):
+        ConvPool(*build("numba", CASES[0], "relu")).slice(OutputSlice("units", 0, 1))
+
+
+@pytest.mark.parametrize(("groups", "pool_stride", "suits"), [(1, 2, True), (1, 1, False), (2, 2, False)])
+def test_fusing_pays_where_not_every_pixel_can_win(groups, pool_stride, suits):
+    convolution = Conv2D((8, 8, 4), 6, 3, 1, "same", "relu", "numba", groups)
+    assert ConvPool.suits(convolution, MaxPool2D(convolution.output_shape, 3, pool_stride, "numba")) is suits

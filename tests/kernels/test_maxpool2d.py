@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernel_checks import BACKENDS, check_gradients, check_implementations, run
+from kernel_checks import BACKENDS, check_gradients, check_implementations, check_slices, run
 
 from adamctl.kernels.maxpool2d import MaxPool2D
+from adamctl.kernels.slicing import OutputSlice
 
 SIZES = [(2, None), (3, 2), ((2, 3), (1, 2)), (2, 3), (1, 1), ((5, 4), 1)]
 
@@ -50,3 +51,27 @@ def test_a_nan_is_the_largest_wherever_it_stands(backend, place):
     inputs = np.arange(4, dtype=np.float32).reshape(1, 2, 2, 1)
     inputs.flat[place] = np.nan
     assert np.isnan(operation.forward(inputs, [], operation.allocate(1), True, np.random.default_rng(0))).all()
+
+
+@pytest.mark.parametrize(("size", "stride"), [(2, None), (3, 2), ((2, 3), (1, 2)), ((4, 2), 1)])
+def test_rows_are_cut_with_the_halo_they_need(size, stride):
+    def build(backend):
+        return MaxPool2D((9, 8, 3), size, stride, backend)
+
+    rows = build("numpy").output_shape[0]
+    check_slices(build, [OutputSlice("rows", 0, 1), OutputSlice("rows", 1, 3), OutputSlice("rows", 3, rows)])
+
+
+def test_maps_are_cut():
+    parts = [OutputSlice("maps", 0, 2), OutputSlice("maps", 2, 5)]
+    check_slices(lambda backend: MaxPool2D((7, 8, 5), 3, 2, backend), parts)
+
+
+def test_units_are_refused():
+    with pytest.raises(ValueError, match="MaxPool2D: expected a slice of maps or rows; found one of units"):
+        MaxPool2D((7, 8, 5), 3).slice(OutputSlice("units", 0, 1))
+
+
+def test_a_window_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match=r"MaxPool2D: expected a window that fits 2x8; found \[3, 3\]"):
+        MaxPool2D((2, 8, 5), 3)
