@@ -165,7 +165,7 @@ class _Tile:
 ARGUMENTS = (i64, i64, ADDRESSES, IN1, IN1, IN1, IN1, i64, i64, i64)
 
 
-@kernel(ARGUMENTS)
+@kernel(ARGUMENTS, relaxed=False)
 def add(
     before: int, after: int, state: Any, errors: Any, activations: Any, own: Any, shared: Any, examples: int,
     rows: int, columns: int,
@@ -174,7 +174,7 @@ def add(
     _run("add", before, after, state, errors, activations, own, shared, examples, rows, columns)
 
 
-@kernel(ARGUMENTS)
+@kernel(ARGUMENTS, relaxed=False)
 def sgd(
     before: int, after: int, state: Any, errors: Any, activations: Any, own: Any, shared: Any, examples: int,
     rows: int, columns: int,
@@ -183,7 +183,7 @@ def sgd(
     _run("sgd", before, after, state, errors, activations, own, shared, examples, rows, columns)
 
 
-@kernel(ARGUMENTS)
+@kernel(ARGUMENTS, relaxed=False)
 def momentum(
     before: int, after: int, state: Any, errors: Any, activations: Any, own: Any, shared: Any, examples: int,
     rows: int, columns: int,
@@ -192,7 +192,7 @@ def momentum(
     _run("momentum", before, after, state, errors, activations, own, shared, examples, rows, columns)
 
 
-@kernel(ARGUMENTS)
+@kernel(ARGUMENTS, relaxed=False)
 def nesterov(
     before: int, after: int, state: Any, errors: Any, activations: Any, own: Any, shared: Any, examples: int,
     rows: int, columns: int,
@@ -201,7 +201,7 @@ def nesterov(
     _run("nesterov", before, after, state, errors, activations, own, shared, examples, rows, columns)
 
 
-@kernel(ARGUMENTS)
+@kernel(ARGUMENTS, relaxed=False)
 def adagrad(
     before: int, after: int, state: Any, errors: Any, activations: Any, own: Any, shared: Any, examples: int,
     rows: int, columns: int,
@@ -210,7 +210,7 @@ def adagrad(
     _run("adagrad", before, after, state, errors, activations, own, shared, examples, rows, columns)
 
 
-@kernel(ARGUMENTS)
+@kernel(ARGUMENTS, relaxed=False)
 def rmsprop(
     before: int, after: int, state: Any, errors: Any, activations: Any, own: Any, shared: Any, examples: int,
     rows: int, columns: int,
@@ -219,7 +219,7 @@ def rmsprop(
     _run("rmsprop", before, after, state, errors, activations, own, shared, examples, rows, columns)
 
 
-@kernel(ARGUMENTS)
+@kernel(ARGUMENTS, relaxed=False)
 def adam(
     before: int, after: int, state: Any, errors: Any, activations: Any, own: Any, shared: Any, examples: int,
     rows: int, columns: int,

@@ -14,11 +14,15 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 RELAXED = {"contract", "reassoc", "nsz", "arcp"}
 
 
-def kernel(*signatures: Any) -> Callable[[Function], Function]:
-    """Compiles, or loads from the cache, a function for each of these argument types."""
+def kernel(*signatures: Any, relaxed: bool = True) -> Callable[[Function], Function]:
+    """Compiles, or loads from the cache, a function for each of these argument types.
+
+    Not `relaxed`, arithmetic is done as it is written, to the bit.
+    """
 
     def compile_now(function: Function) -> Function:
-        jit = numba.njit(list(signatures), nogil=True, cache=True, fastmath=RELAXED, error_model="numpy")
+        fastmath = RELAXED if relaxed else False
+        jit = numba.njit(list(signatures), nogil=True, cache=True, fastmath=fastmath, error_model="numpy")
         return cast(Function, jit(function))
 
     return compile_now

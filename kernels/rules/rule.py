@@ -41,7 +41,9 @@ class Rule(ABC):
         self.config = config
         self.backend: Backend = choose(backend)
         compiled = compiled_if(self.backend, "rules")
+        self._constants = np.array(self.constants(), np.float32)
         self._compiled: Any = None if compiled is None else getattr(compiled, self.compiled_name())
+        self._address: Any = None if compiled is None else compiled.address
 
     def initial_state(self, size: int) -> list[Array]:
         """Returns the state of `size` elements before the first update: zeros."""
@@ -115,22 +117,27 @@ class Rule(ABC):
     ) -> None:
         """Raises ValueError unless lengths, types and numbers of arrays are as every `apply` needs them."""
         arrays = (weights_in, weights_out, *gradients, *state)
-        if len(state) != len(self.state_names) or any(array.shape != weights_in.shape for array in arrays):
+        shape, alike = weights_in.shape, len(state) == len(self.state_names)
+        for array in arrays:
+            alike = alike and array.shape == shape
+        if not alike:
             raise ValueError(
                 f"{self.name}: expected weights, gradient and {len(self.state_names)} state arrays of one length; "
                 f"found {[list(array.shape) for array in arrays]}"
             )
         if len(lrs) != len(gradients):
             raise ValueError(f"{self.name}: expected {len(gradients)} learning rates; found {len(lrs)}")
-        per_element = (*arrays[: 2 + len(gradients)], *self.per_element(state))
-        if any(array.dtype != np.float32 or array.ndim != 1 or not array.flags.c_contiguous for array in per_element):
-            found = ", ".join(
-                sorted({f"{array.dtype} {array.ndim}-D strides {array.strides}" for array in per_element})
-            )
-            raise ValueError(f"{self.name}: expected 1-D contiguous float32 arrays; found {found}")
+        for array in (weights_in, weights_out, *gradients, *self.per_element(state)):
+            if array.dtype != np.float32 or array.ndim != 1 or not array.flags.c_contiguous:
+                raise ValueError(
+                    f"{self.name}: expected 1-D contiguous float32 arrays; "
+                    f"found {array.dtype} {list(array.shape)} with strides {array.strides}"
+                )
 
     def per_element(self, state: Sequence[Array]) -> list[Array]:
         """Returns those state arrays that hold a number for each element."""
+        if not self.shard_state:
+            return list(state)
         return [array for name, array in zip(self.state_names, state, strict=True) if name not in self.shard_state]
 
     def _apply_compiled(
@@ -141,13 +148,14 @@ class Rule(ABC):
         gradients: Sequence[Array],
         updates: Sequence[tuple[float, ...]],
     ) -> None:
+        at = self._address
         self._compiled(
-            address(weights_in),
-            address(weights_out),
-            np.array([address(array) for array in self.per_element(state)], np.int64),
-            np.array([address(gradient) for gradient in gradients], np.int64),
+            at(weights_in),
+            at(weights_out),
+            np.array([at(array) for array in self.per_element(state)], np.int64),
+            np.array([at(gradient) for gradient in gradients], np.int64),
             np.array(updates, np.float32).reshape(-1),
-            np.array(self.constants(), np.float32),
+            self._constants,
             weights_in.size,
         )
 

@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 from adamctl.errors import DamagedDataError
+from adamctl.kernels.rules import make_rule
 from adamctl.model.layout import cut_layout
+from adamctl.model.rule import RuleConfig
+from adamctl.roles.ps.building import build_buckets
 from adamctl.roles.ps.checkpoint import (
     CheckpointWriter,
     FileDescriptor,
@@ -84,6 +87,32 @@ def test_a_shard_cut_as_before_comes_back_with_its_version_and_memory(tmp_path: 
     assert (record.counter, record.pushes, record.memory.clients[0].refused) == (43, 50, {2: 36})
     wider = next(s for s in LAYOUT.shards if s.tensor == shard.tensor)
     assert read_checkpoint(tmp_path).rows(shard.tensor, wider.row_start, wider.row_stop + 1)[1] is None
+
+
+def test_what_adam_keeps_once_per_shard_comes_back_however_it_is_cut(tmp_path: Path) -> None:
+    """Shards counted 10 + index updates; each gets its own count back, or the smallest of the parts it is joined from."""
+    rule, descriptor = make_rule(RuleConfig("adam")), ("mean", "squares", "steps")
+    writer = CheckpointWriter(tmp_path, "one", FileDescriptor("job", "ps", LAYOUT.hash, "adam", descriptor, TENSORS))
+    for shard in LAYOUT.shards:
+        state = rule.initial_state(shard.size)
+        ones = np.ones(shard.size, np.float32)
+        rule.apply_many(ones, ones, state, [ones.copy()] * (10 + shard.index), [0.1] * (10 + shard.index))
+        place = (shard.index, shard.tensor, shard.row_start, shard.row_stop)
+        writer.add(ShardImage(ShardRecord(*place, 1, 1, 1, MemoryRecord((), (), 0)), ones, state))
+    file = writer.finish()
+    (tmp_path / file.temporary_name).rename(tmp_path / file.name)
+    described = {"name": file.name, "size_bytes": file.size_bytes, "checksum": file.checksum}
+    (tmp_path / "manifest.json").write_text(json.dumps({"files": [described]}))
+    other = cut_layout(TENSORS, 1)
+    assert other.hash != LAYOUT.hash
+    for layout in (LAYOUT, other):
+        contents = build_buckets(layout, range(len(layout.buckets)), rule, 7, str(tmp_path))
+        for content in (content for bucket in contents.values() for content in bucket):
+            shard = layout.shards[content.index]
+            parts = [s for s in LAYOUT.shards if s.tensor == shard.tensor and s.row_stop > shard.row_start]
+            smallest = min(s.index for s in parts if s.row_start < shard.row_stop)
+            assert content.state[2].strides == (0,) and set(content.state[2].tolist()) == {10.0 + smallest}
+            assert (content.state[0] > 0).all() and content.state[0].strides == (4,)
 
 
 def test_every_flipped_byte_is_found(tmp_path: Path) -> None:
