@@ -90,7 +90,7 @@ def test_a_shard_cut_as_before_comes_back_with_its_version_and_memory(tmp_path: 
 
 
 def test_what_adam_keeps_once_per_shard_comes_back_however_it_is_cut(tmp_path: Path) -> None:
-    """Shards counted 10 + index updates; each gets its own count back, or the smallest of the parts it is joined from."""
+    """Each shard gets its own count back, or the smallest of those it is joined from."""
     rule, descriptor = make_rule(RuleConfig("adam")), ("mean", "squares", "steps")
     writer = CheckpointWriter(tmp_path, "one", FileDescriptor("job", "ps", LAYOUT.hash, "adam", descriptor, TENSORS))
     for shard in LAYOUT.shards:
