@@ -24,8 +24,6 @@ HEADER: Final = Struct("<4sHHQIIQ")  # magic, version, kind, sequence, checksum 
 CHECKSUM: Final = Struct("<I")  # CRC-32
 HEADER_BYTES: Final = HEADER.size + CHECKSUM.size
 ANCHOR: Final = Struct("<4sHHQQII")  # magic, version, 0, first, next, checksum before the first, checksum of the last
-    "<4sHHQQII"
-)  # magic, version, 0, first and next sequence, checksum before the first, of the last
 ANCHOR_BYTES: Final = ANCHOR.size + CHECKSUM.size
 ANCHOR_MAGIC: Final = b"ADLA"
 DESCRIPTION_BYTES_MAX: Final = 64 << 20
