@@ -13,6 +13,7 @@ from math import isfinite, sqrt
 
 import numpy as np
 
+from adamctl.kernels.backend import compiled_if
 from adamctl.kernels.network import Context, Network
 from adamctl.kernels.operation import Array, Factors
 
@@ -28,13 +29,33 @@ class LayerNormClip:
         self.norm_max, self.clipped = norm_max, 0
         self._context = context
         self._layers = [layer for layer in network.layers if layer.tensors]
+        self._compiled = compiled_if(network.backend, "accrual")
+        tensors = network.tensors
+        self._parts = np.array(
+            [
+                (tensors[index].offset, tensors[index].offset + tensors[index].size, number)
+                for number, layer in enumerate(self._layers)
+                for index in layer.tensors
+            ],
+            np.int64,
+        ).reshape(-1, 3)
+        self._scales = np.ones(len(self._layers), np.float32)
         self._products = [np.zeros((network.batch_max, network.batch_max), np.float32) for _ in range(2)]
 
-    def apply(self, skip_dense_gradients: bool = False) -> None:
+    def apply(self, skip_dense_gradients: bool = False, has_use_for_factors: bool = True) -> None:
         """Scales the last step's gradients, and factors, in place; one that is not finite is left as it is.
 
-        `skip_dense_gradients` as in the step: then a dense layer's weight has factors and no gradient.
+        Args:
+            skip_dense_gradients: as in the step: then a dense layer's weight has factors and no gradient.
+            has_use_for_factors: False where nobody reads them, which saves scaling them.
         """
+        if self._compiled is not None and not skip_dense_gradients:
+            clipped = self._compiled.clip_layers(self._context.gradient, self._parts, self.norm_max, self._scales)
+            if clipped:
+                self.clipped += clipped
+                if has_use_for_factors:
+                    self._scale_factors()
+            return
         for layer in self._layers:
             factors = self._context.factors(layer.shape.index) if layer.is_dense else None
             gradients = [self._context.gradient_views[index].reshape(-1) for index in layer.tensors]
@@ -48,7 +69,14 @@ class LayerNormClip:
             for gradient in gradients:
                 np.multiply(gradient, scale, out=gradient)
             if factors is not None:
-                np.multiply(factors.errors, scale, out=factors.errors)
+                np.multiply(factors.errors, np.float32(scale), out=factors.errors)
+
+    def _scale_factors(self) -> None:
+        for layer, scale in zip(self._layers, self._scales.tolist(), strict=True):
+            if layer.is_dense and scale != 1:
+                factors = self._context.factors(layer.shape.index)
+                assert factors is not None
+                np.multiply(factors.errors, np.float32(scale), out=factors.errors)
 
     def _norm(self, gradients: list[Array], factors: Factors | None) -> float:
         with np.errstate(over="ignore"):

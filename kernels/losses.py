@@ -10,6 +10,7 @@ with one-hot targets, sum_i ln(1 + exp(z_i)) - z[label]; its derivative at the l
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from adamctl.kernels.operation import Array
 from adamctl.model.description import Loss as LossName
 
 Labels = NDArray[np.int32] | NDArray[np.int64]
+LABEL_TYPES = frozenset(np.dtype(name).char for name in ("int32", "int64"))
 PROBABILITY_MIN = float(np.finfo(np.float32).tiny)
 
 
@@ -44,6 +46,21 @@ class Loss(ABC):
     def backward(self, outputs: Array, labels: Labels, error: Array) -> LossResult:
         """As `evaluate`, and writes the derivative of the mean loss into `error` [n, units]."""
         return self._measured(outputs, labels, error)
+
+    def bind_backward(self, batch: int, error: Array) -> Callable[[Array, Labels], tuple[float, int]]:
+        """Returns `backward` of batches of this size as a function of outputs and labels: (summed loss, correct)."""
+        if self._compiled is None:
+            return lambda outputs, labels: self.backward(outputs, labels, error)
+        shape, run = (batch,), self._run_compiled
+
+        def backward(outputs: Array, labels: Labels) -> tuple[float, int]:
+            if labels.shape == shape and labels.dtype.char in LABEL_TYPES:
+                loss_sum, correct = run(outputs, labels, error)
+                if correct >= 0:
+                    return loss_sum, correct
+            return self.backward(outputs, labels, error)  # says what is wrong
+
+        return backward
 
     def finish(self, outputs: Array) -> Array:
         """Makes of what `evaluate` and `backward` take what a user gets to see, in place; returns it."""

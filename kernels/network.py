@@ -141,8 +141,8 @@ class Network:
             plan = self._plan(context, weights, batch, skip_dense_gradients)
         inputs: list[Array] = []
         context.inputs = inputs
-        measured = plan.run(images, labels, inputs)
-        return StepResult(measured.loss_sum / batch, measured.correct)
+        loss_sum, correct = plan.run(images, labels, inputs)
+        return StepResult(loss_sum / batch, correct)
 
     def _plan(self, context: Context, weights: Array | Views, batch: int, skip_dense_gradients: bool) -> StepPlan:
         """Lays out the steps of batches of this size and keeps the plan in the context."""
@@ -161,7 +161,8 @@ class Network:
                 bound = operation.bind_backward(batch, own, gradients, buffers, needs_input_error)
                 backwards.append((position, bound))
         error = context.loss_error[:batch]
-        plan = StepPlan(weights, skip_dense_gradients, tuple(forwards), self.loss, error, tuple(reversed(backwards)))
+        loss = self.loss.bind_backward(batch, error)
+        plan = StepPlan(weights, skip_dense_gradients, tuple(forwards), loss, error, tuple(reversed(backwards)))
         if len(context.plans) >= PLANS_MAX:
             context.plans.clear()
         context.plans[batch] = plan

@@ -7,9 +7,10 @@ views, arguments and the order of the calls are ready before training (Adam 3.2.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from adamctl.kernels.losses import Labels, Loss, LossResult
+from adamctl.kernels.losses import Labels
 from adamctl.kernels.operation import Array, Backward, Forward
 
 Position: TypeAlias = int
@@ -23,7 +24,7 @@ class StepPlan(NamedTuple):
         weights: what the plan was made for, the flat vector or its views; the plan keeps it alive.
         skip_dense_gradients: whether weight gradients of dense layers are left out.
         forwards: one call per layer: inputs to outputs.
-        loss: outputs and labels to the loss; its derivative goes into `loss_error`.
+        loss: outputs and labels to (summed loss, correct); its derivative goes into `loss_error`.
         loss_error: error at the outputs, [n, units].
         backwards: (position, call) of the layers that take part, last first: the error at the layer's outputs and its
             inputs to the error at its inputs.
@@ -32,22 +33,25 @@ class StepPlan(NamedTuple):
     weights: object
     skip_dense_gradients: bool
     forwards: tuple[Forward, ...]
-    loss: Loss
+    loss: Callable[[Array, Labels], tuple[float, int]]
     loss_error: Array
     backwards: tuple[tuple[Position, Backward], ...]
 
     def fits(self, weights: object, skip_dense_gradients: bool) -> bool:
         return self.weights is weights and self.skip_dense_gradients is skip_dense_gradients
 
-    def run(self, images: Array, labels: Labels, inputs: list[Array]) -> LossResult:
-        """Makes the calls; `inputs`, empty, takes what goes into each layer, and the outputs."""
+    def run(self, images: Array, labels: Labels, inputs: list[Array]) -> tuple[float, int]:
+        """Makes the calls; `inputs`, empty, takes what goes into each layer, and the outputs.
+
+        Returns the summed loss and how many were classified correctly.
+        """
         values = images
         inputs.append(values)
         for forward in self.forwards:
             values = forward(values)
             inputs.append(values)
         error = self.loss_error
-        measured = self.loss.backward(values, labels, error)
+        measured = self.loss(values, labels)
         for position, backward in self.backwards:
             error = backward(error, inputs[position])  # type: ignore[assignment]  # None only after the last
         return measured

@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,7 @@ from adamctl.roles.worker.replica import Replica
 from adamctl.wire.messages import TrainTask
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """What a thread works on. The arrays are good until the batch is reported done."""
 
     task: Task
@@ -32,8 +31,7 @@ class Batch:
     local_learning_rate: float = 0.0
 
 
-@dataclass(frozen=True)
-class BatchDone:
+class BatchDone(NamedTuple):
     """What came of a batch. `wait_s` is how long the thread had waited for it; `failure` ends the worker."""
 
     batch: Batch
@@ -59,7 +57,7 @@ class ComputeThreads:
         clip_norm: float | None = None,
     ) -> None:
         self._network, self._replica, self._done = network, replica, done
-        self._skip_dense_gradients = skip_dense_gradients
+        self._skip_dense_gradients, self._sends_factors = skip_dense_gradients, bool(replica.factor_tensors)
         self._queue: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._contexts = [network.context(seed + index) for index in range(threads)]
         self._clips = [
@@ -122,6 +120,6 @@ class ComputeThreads:
         )
         clip = self._clips[thread]
         if clip is not None:
-            clip.apply(self._skip_dense_gradients)
+            clip.apply(self._skip_dense_gradients, self._sends_factors)
         actions = self._replica.end_step(thread, slot, context, count, batch.learning_rate, batch.local_learning_rate)
         return result.loss * count, result.correct, actions

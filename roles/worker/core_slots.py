@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,8 +57,7 @@ class Slot:
     sequences: Sequences | None = None
 
 
-@dataclass(frozen=True)
-class StepActions:
+class StepActions(NamedTuple):
     """What is to be started in the background after a step."""
 
     push: Slot | None

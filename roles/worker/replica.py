@@ -46,7 +46,8 @@ class Replica:
         self.core = SlotCore(threads, SLOTS_PER_THREAD, n_push, n_fetch, keeps=applies_locally)
         self.applies_locally = applies_locally
         self._accrual = Accrual(network.backend)
-        self._room = threading.Condition()
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
         self._stopping = False
         slots = threads * SLOTS_PER_THREAD
         rows = n_push * batch
@@ -67,7 +68,7 @@ class Replica:
 
     def begin_step(self, thread: int) -> Slot | None:
         """Returns the slot to accrue into, waiting while all are on their way; None when the replica is stopping."""
-        with self._room:
+        with self._lock:
             while (slot := self.core.begin_step(thread)) is None:
                 if self._stopping:
                     return None
@@ -84,8 +85,9 @@ class Replica:
             self._accrual.accrue_and_apply(gradient, self.weights, context.gradient, local_lr, first)
         else:
             self._accrual.accrue(gradient, context.gradient, first)
-        self._keep_factors(slot, context)
-        with self._room:
+        if self.factor_tensors:
+            self._keep_factors(slot, context)
+        with self._lock:
             return self.core.end_step(thread, examples, lr, local_lr)
 
     def _keep_factors(self, slot: Slot, context: Context) -> None:
