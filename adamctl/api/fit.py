@@ -89,7 +89,7 @@ def fit(
         model: from `Sequential`, or a `Model`.
         data: `digits`; a bare name such as `mnist`, looked up in `search` and ADAMCTL_DATA; a path to IDX files, an
             npz file or folders of images; a `DataConfig`; or arrays (x_train, y_train, x_test, y_test).
-        optimizer: `SGD`, `Momentum` or `Adagrad`; default SGD(0.05).
+        optimizer: `SGD`, `Momentum`, `Adagrad`, `RMSProp` or `Adam`; default SGD(0.05).
         passes, batch, target: see `TrainConfig`; its other fields may be given by name.
         workers, threads, ps: see `ClusterConfig`.
         resume: `auto`, `none`, or a checkpoint or run folder.
