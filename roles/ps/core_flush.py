@@ -1,0 +1,337 @@
+"""Which shards are written to the log when, and what may be removed from it (pure; Adam 3.3.2 and 3.3.3).
+
+Shards that differ from their last record are dirty. They are written in groups, one group at a time, whoever is waited
+for first and then the oldest; everything that changed a shard since its last record is in the next one. Between groups
+the log is a run of numbered records, live or superseded; a group also removes what is superseded at its old end, and
+rewrites live records there when the log has grown beyond a factor of what is live.
+
+The loss window is what a crash may take back: changes older than `window_s`, or in shards of more than `window_bytes`
+together, must not be left unsaved while more is acknowledged (`pressed`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+
+@dataclass(frozen=True)
+class FlushConfig:
+    """Bounds.
+
+    Attributes:
+        window_s, window_bytes: the loss window.
+        group_bytes: of one group, unless one record alone is larger.
+        log_factor: the log is compacted when it is larger than this times its live records...
+        log_slack_bytes: ... and larger than this.
+        retry_s: after a group found no space.
+    """
+
+    window_s: float = 5.0
+    window_bytes: int = 4 << 30
+    group_bytes: int = 32 << 20
+    log_factor: float = 2.0
+    log_slack_bytes: int = 1 << 20
+    retry_s: float = 1.0
+
+
+class Waiter:
+    """Somebody who waits until certain changes are durable: `missing` of them are not yet."""
+
+    __slots__ = ("missing", "token")
+
+    def __init__(self, token: Any) -> None:
+        self.token = token
+        self.missing = 0
+
+
+class Entry:
+    """What is known of one shard's record (or of one job's holding).
+
+    Attributes:
+        owner: whose state it is, for the shell; None if that is not in memory, and the record can only be copied.
+        size_bytes: of its state in memory.
+        changes, durable: counts changes, and those that are in a record on disk; durable <= changes.
+        sequence, record_bytes: its live record; 0: it has none.
+        flying: it is in the group under way.
+        waiting: (changes that must be durable, for whom), ascending.
+    """
+
+    __slots__ = ("changes", "durable", "flying", "gone", "owner", "record_bytes", "sequence", "size_bytes", "waiting")
+
+    def __init__(self, owner: Any, size_bytes: int) -> None:
+        self.owner, self.size_bytes = owner, size_bytes
+        self.changes = self.durable = self.sequence = self.record_bytes = 0
+        self.flying = self.gone = False
+        self.waiting: list[tuple[int, Waiter]] = []
+
+
+@dataclass(slots=True)
+class Slot:
+    """A record in the log; live as long as its entry says so."""
+
+    sequence: int
+    size_bytes: int
+    entry: Entry | None
+
+    @property
+    def live(self) -> bool:
+        return self.entry is not None and self.entry.sequence == self.sequence
+
+
+@dataclass(slots=True)
+class Item:
+    """One record to be written: of the entry's state, or a copy of record `copy_of`.
+
+    Attributes:
+        changes: those that are in it; known when the state is taken (`FlushCore.taken`).
+        since_s: the oldest change in it that is in no record, inf if there is none.
+    """
+
+    entry: Entry
+    sequence: int
+    copy_of: int = 0
+    changes: int = 0
+    since_s: float = inf
+
+
+@dataclass(slots=True)
+class Group:
+    """What to write and remove in one transaction: afterwards the log begins with number `first`."""
+
+    items: list[Item]
+    first: int
+    removed: list[Slot] = field(default_factory=list)
+
+
+class FlushCore:
+    """The log of one server, all jobs.
+
+    Attributes:
+        unsaved_bytes: of entries whose changes are not all durable.
+        log_bytes, live_bytes: of all records in the log, and of the live ones.
+        full: the last group found no space on the disk.
+        records, record_bytes, rewritten_bytes, updates, groups: written so far, of that without need but for
+            compaction, updates in them, transactions.
+    """
+
+    def __init__(self, config: FlushConfig | None = None, slots: Iterable[Slot] = (), next_sequence: int = 1) -> None:
+        """`slots` are the records that a log was found to hold, in order; those of entries begin as live."""
+        self.config = config or FlushConfig()
+        self.next_sequence = next_sequence
+        self.group: Group | None = None
+        self.full = False
+        self.unsaved_bytes = 0
+        self.records = self.record_bytes = self.rewritten_bytes = self.updates = self.groups = 0
+        self._slots = deque(slots)
+        self.log_bytes = sum(slot.size_bytes for slot in self._slots)
+        self.live_bytes = sum(slot.size_bytes for slot in self._slots if slot.live)
+        self._dirty: dict[Entry, float] = {}  # -> when it changed first since its state was taken last; ascending
+        self._urgent: dict[Entry, None] = {}
+        self._retry_s = -inf
+        self._release = False
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+
+    def changed(self, entry: Entry, now: float, updates: int = 1) -> None:
+        """An entry's state differs from what it was."""
+        if entry.gone:
+            return
+        if entry.changes == entry.durable:
+            self.unsaved_bytes += entry.size_bytes
+        entry.changes += 1
+        self.updates += updates
+        if entry not in self._dirty:
+            self._dirty[entry] = now
+
+    def wait(self, waiter: Waiter, entry: Entry, changes: int) -> None:
+        """Makes `waiter` wait until so many of the entry's changes are durable, which is now urgent."""
+        if entry.durable >= changes or entry.gone:
+            return
+        waiter.missing += 1
+        entry.waiting.append((changes, waiter))
+        if entry in self._dirty:
+            self._urgent[entry] = None
+
+    def forget(self, entry: Entry) -> list[Waiter]:
+        """Frees an entry's records; returns who waited for it in vain."""
+        if entry.gone:
+            return []
+        entry.gone = True
+        if entry.changes != entry.durable:
+            self.unsaved_bytes -= entry.size_bytes
+        self._dirty.pop(entry, None)
+        self._urgent.pop(entry, None)
+        self.live_bytes -= entry.record_bytes
+        entry.sequence = entry.record_bytes = 0
+        self._release = True
+        waiting, entry.waiting = entry.waiting, []
+        return [waiter for _, waiter in waiting]
+
+    # --- the loss window --------------------------------------------------------------------------------------------
+
+    def oldest_s(self) -> float:
+        """Returns when the oldest change was made that is not durable; inf if all are."""
+        dirty_s = next(iter(self._dirty.values()), inf)
+        return min(dirty_s, min((item.since_s for item in self.group.items), default=inf) if self.group else inf)
+
+    def window_s(self, now: float) -> float:
+        """Returns how many seconds of changes a crash would take back now."""
+        return max(now - self.oldest_s(), 0.0)
+
+    def pressed(self, now: float) -> bool:
+        """Says whether acknowledgements are to be held back.
+
+        A full disk does not press: nothing is durable then, and everybody is told.
+        """
+        if self.full or not self.unsaved_bytes:
+            return False
+        return self.window_s(now) > self.config.window_s or self.unsaved_bytes > self.config.window_bytes
+
+    # --- groups -----------------------------------------------------------------------------------------------------
+
+    def take(self, now: float) -> Group | None:
+        """Returns the next group if there is something to write and none is under way."""
+        if self.group is not None or now < self._retry_s:
+            return None
+        chosen = self._choose(now)
+        removed, copied = self._compact(chosen)
+        if not chosen and not copied and not removed:
+            return None
+        items: list[Item] = []
+        for entry in (*chosen, *copied):
+            copy_of = entry.sequence if entry in copied else 0
+            item = Item(entry, self.next_sequence + len(items), copy_of, entry.durable)
+            item.since_s = self._dirty.pop(entry, inf)
+            self._urgent.pop(entry, None)
+            entry.flying = True
+            items.append(item)
+        first = self._slots[0].sequence if self._slots else self.next_sequence
+        self.group = Group(items, first, removed)
+        return self.group
+
+    def _choose(self, now: float) -> dict[Entry, None]:
+        """Returns who is waited for, then the oldest whose time has come, as far as a group reaches."""
+        chosen: dict[Entry, None] = {}
+        filled = 0
+        for entry in self._urgent:
+            if chosen and filled + entry.size_bytes > self.config.group_bytes:
+                return chosen
+            chosen[entry] = None
+            filled += entry.size_bytes
+        due_s = now - self.config.window_s / 2
+        for entry, since_s in self._dirty.items():
+            crowded = self.unsaved_bytes - filled > self.config.window_bytes // 2
+            full = chosen and filled + entry.size_bytes > self.config.group_bytes
+            if full or (since_s > due_s and not crowded):
+                break
+            if entry not in chosen:
+                chosen[entry] = None
+                filled += entry.size_bytes
+        return chosen
+
+    def _compact(self, chosen: dict[Entry, None]) -> tuple[list[Slot], dict[Entry, None]]:
+        """Takes what is superseded off the log's old end; adds to `chosen` what must be rewritten for that.
+
+        Returns what is removed, and entries whose records are to be copied because they are not in memory.
+        """
+        removed: list[Slot] = []
+        copied: dict[Entry, None] = {}
+        filled = sum(entry.size_bytes for entry in chosen)
+        live = self.live_bytes + sum(entry.size_bytes - entry.record_bytes for entry in chosen)
+        log = self.log_bytes + filled
+        bound = max(self.config.log_factor * live, float(self.config.log_slack_bytes))
+        if not chosen and not self._release and log <= bound:
+            return removed, copied
+        while self._slots:
+            slot = self._slots[0]
+            entry = slot.entry
+            if entry is not None and slot.live and entry not in chosen and entry not in copied:
+                if log <= bound or filled + slot.size_bytes > self.config.group_bytes:
+                    break
+                (chosen if entry.owner is not None else copied)[entry] = None
+                self.rewritten_bytes += slot.size_bytes
+                filled += slot.size_bytes
+                log += slot.size_bytes
+            log -= slot.size_bytes
+            removed.append(self._slots.popleft())
+        self._release = False
+        return removed, copied
+
+    def taken(self, item: Item) -> None:
+        """An item's state is taken: all changes so far are in it."""
+        entry = item.entry
+        item.changes = entry.changes
+        item.since_s = min(item.since_s, self._dirty.pop(entry, inf))
+        self._urgent.pop(entry, None)
+
+    def finished(self, sizes: list[int]) -> list[Waiter]:
+        """The group is durable, with records of these sizes; returns whose wait is over."""
+        group, self.group = self.group, None
+        assert group is not None
+        self.full = False
+        over: list[Waiter] = []
+        for item, size_bytes in zip(group.items, sizes, strict=True):
+            entry = item.entry
+            entry.flying = False
+            self._slots.append(Slot(item.sequence, size_bytes, entry))
+            if not entry.gone:
+                self._settle(item, size_bytes, over)
+        written = sum(sizes)
+        self.log_bytes += written - sum(slot.size_bytes for slot in group.removed)
+        self.next_sequence += len(group.items)
+        self.records += len(group.items)
+        self.record_bytes += written
+        self.groups += 1
+        return over
+
+    def _settle(self, item: Item, size_bytes: int, over: list[Waiter]) -> None:
+        entry = item.entry
+        self.live_bytes += size_bytes - entry.record_bytes
+        entry.sequence, entry.record_bytes = item.sequence, size_bytes
+        if entry.durable < entry.changes == item.changes:
+            self.unsaved_bytes -= entry.size_bytes
+        entry.durable = item.changes
+        left = []
+        for changes, waiter in entry.waiting:
+            if changes > entry.durable:
+                left.append((changes, waiter))
+                continue
+            waiter.missing -= 1
+            if not waiter.missing:
+                over.append(waiter)
+        entry.waiting = left
+
+    def no_space(self, now: float) -> None:
+        """The group could not be written for want of space, and nothing of it was; it is tried again later."""
+        group, self.group = self.group, None
+        assert group is not None
+        self.full = True
+        self._retry_s = now + self.config.retry_s
+        self._slots.extendleft(reversed(group.removed))
+        again: dict[Entry, float] = {}
+        for item in group.items:
+            item.entry.flying = False
+            since_s = min(item.since_s, self._dirty.pop(item.entry, inf))
+            if since_s < inf and not item.entry.gone:
+                again[item.entry] = since_s
+                if item.entry.waiting:
+                    self._urgent[item.entry] = None
+        self._dirty = dict(sorted(again.items(), key=lambda pair: pair[1])) | self._dirty
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is not durable yet."""
+        return bool(self._dirty) or self.group is not None
+
+    @property
+    def urgent(self) -> bool:
+        return bool(self._urgent)
+
+    def hurry(self) -> None:
+        """Everything dirty is to be written now: the server is about to end."""
+        self._urgent = dict.fromkeys(self._dirty)
+        self._retry_s = -inf
