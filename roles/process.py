@@ -213,14 +213,11 @@ class ReadyReport:
         fd, self._fd = self._fd, None
         if fd is None:
             return
-        ours = isinstance(error, AdamctlError)
-        values = {
-            "error": (str(error) if ours else f"{type(error).__name__}: {error}")[:ERROR_CHARACTERS_MAX],
-            "exit_code": error.exit_code if ours else 1,
-            "retry_helps": error.retry_helps if ours else True,
-            "failed_s": time.monotonic(),
-        }
-        self._write(fd, values)
+        text, kind = f"{type(error).__name__}: {error}", AdamctlError
+        if isinstance(error, AdamctlError):
+            text, kind = str(error), type(error)
+        values = {"error": text[:ERROR_CHARACTERS_MAX], "exit_code": kind.exit_code, "retry_helps": kind.retry_helps}
+        self._write(fd, {**values, "failed_s": time.monotonic()})
         with suppress(OSError):
             os.close(fd)
 
