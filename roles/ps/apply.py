@@ -23,6 +23,7 @@ from adamctl.kernels.operation import Array
 from adamctl.kernels.rules.add import Add
 from adamctl.kernels.rules.factors import FactorUpdate, is_fused
 from adamctl.kernels.rules.rule import Rule
+from adamctl.kernels.threads import Binder
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.ps.core_instructions import Apply
 from adamctl.roles.ps.core_shard import Batch, Source, Update
@@ -206,6 +207,18 @@ def _group_stop(batches: list[Batch], start: int, bytes_max: int | None) -> int:
     return stop
 
 
+def bring_home(batches: list[Batch], thread: int) -> None:
+    """Has shards that lie in another thread's memory written beside it, into memory that the calling thread makes.
+
+    So they come to lie on its node (Adam 3.3.1), once after they were made or given to another thread. Pulls that look
+    meanwhile see the old values, which nobody writes any more.
+    """
+    for batch in batches:
+        if batch.shard.home != thread:
+            batch.shard.home = thread
+            batch.target, batch.in_place, batch.copy_state, batch.moved = None, False, True, True
+
+
 class ApplyInline:
     """Applies on the event loop itself, for clusters inside one thread: what `ApplyThreads` does, and repeatable."""
 
@@ -236,6 +249,7 @@ class ApplyThreads:
         self._loop = asyncio.get_running_loop()
         self._completed = completed
         self._queues: list[SimpleQueue[Apply | None]] = [SimpleQueue() for _ in range(count)]
+        self._binder = Binder(count)
         self._blas_limit = threadpool_limits(1, user_api="blas")
         self._threads = [
             threading.Thread(target=self._work, args=(number,), name=f"apply-{number}", daemon=True)
@@ -256,10 +270,13 @@ class ApplyThreads:
         self._blas_limit.restore_original_limits()
 
     def _work(self, number: int) -> None:
+        self._binder.bind(number)
         queue, applier = self._queues[number], Applier()
         while (instruction := queue.get()) is not None:
             began = time.perf_counter()
             try:
+                if self._binder.separates:
+                    bring_home(instruction.batches, number)
                 applier.apply(instruction.job.rule, instruction.batches)
             except Exception:
                 log.exception("a batch of job %s could not be applied", instruction.job.name)

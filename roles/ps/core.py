@@ -263,7 +263,7 @@ class Core:
         if not batch.in_place:
             assert batch.target is not None
             old, shard.values = shard.values, Values(batch.target, shard)
-            if not old.readers and shard.spare is None:
+            if not old.readers and shard.spare is None and not batch.moved:
                 shard.spare = old.array
 
     def _finish(self, job: Job, shard: Shard, update: Update, out: list[Instruction]) -> None:

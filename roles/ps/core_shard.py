@@ -66,6 +66,7 @@ class Shard:
         pushes: pushes applied since the job began.
         memory: the clients' numbers; belongs to values and state.
         thread: the apply thread that owns it.
+        home: the apply thread whose memory values and state lie in, None before any's; belongs to the batch's thread.
         batch: what that thread is doing with it; None when idle. Only one at a time.
         queue: accepted updates in order, not yet in a batch.
         waiting: pulls that wait for a batch which is being applied in place.
@@ -77,6 +78,7 @@ class Shard:
         "batch",
         "bucket",
         "counter",
+        "home",
         "images",
         "index",
         "memory",
@@ -104,6 +106,7 @@ class Shard:
         self.spare: Array | None = None
         self.memory = ClientMemory()
         self.counter = self.pushes = self.thread = 0
+        self.home: int | None = None
         self.batch: Batch | None = None
         self.queue: list[Update] = []
         self.waiting: list[tuple[Pull, int]] = []
@@ -188,10 +191,11 @@ class Batch:
     Attributes:
         in_place: the values are written over; else into `target` (made by the thread if None).
         copy_state: the state is being read, so the thread works on a copy and leaves it in `new_state`.
+        moved: set by the thread: values and state went to its own memory, so the old ones are no good as a spare.
         applied: set by the thread: updates that changed the values.
     """
 
-    __slots__ = ("applied", "copy_state", "in_place", "new_state", "shard", "target", "updates")
+    __slots__ = ("applied", "copy_state", "in_place", "moved", "new_state", "shard", "target", "updates")
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
@@ -202,6 +206,7 @@ class Batch:
             self.target, shard.spare = shard.spare, None
         self.copy_state = shard.state.readers > 0
         self.new_state: list[Array] | None = None
+        self.moved = False
         self.applied = 0
 
 

@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 from adamctl.kernels.clip import LayerNormClip
 from adamctl.kernels.network import Context, Network
 from adamctl.kernels.operation import Array
+from adamctl.kernels.threads import Binder
 from adamctl.roles.worker.core_batches import Task
 from adamctl.roles.worker.core_slots import StepActions
 from adamctl.roles.worker.replica import Replica
@@ -43,6 +44,13 @@ class BatchDone(NamedTuple):
     failure: BaseException | None = None
 
 
+class _Own(NamedTuple):
+    """What only one thread touches."""
+
+    context: Context
+    clip: LayerNormClip | None
+
+
 class ComputeThreads:
     """The threads of one replica. `done` is called on them after every batch and must only hand over."""
 
@@ -59,10 +67,8 @@ class ComputeThreads:
         self._network, self._replica, self._done = network, replica, done
         self._skip_dense_gradients, self._sends_factors = skip_dense_gradients, bool(replica.factor_tensors)
         self._queue: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
-        self._contexts = [network.context(seed + index) for index in range(threads)]
-        self._clips = [
-            LayerNormClip(network, context, clip_norm) if clip_norm is not None else None for context in self._contexts
-        ]
+        self._seed, self._clip_norm = seed, clip_norm
+        self._binder = Binder(threads)
         self._limits = threadpool_limits(limits=1, user_api="blas")
         self._threads = [
             threading.Thread(target=self._run, args=(index,), name=f"compute-{index}", daemon=True)
@@ -92,21 +98,37 @@ class ComputeThreads:
             thread.join(timeout_s)
 
     def _run(self, thread: int) -> None:
-        context = self._contexts[thread]
+        prepared = self._prepare(thread)
         clock = time.perf_counter
         idle_since = clock()
         while (batch := self._queue.get()) is not None:
-            wait_s = clock() - idle_since
             started = clock()
+            wait_s = started - idle_since
             try:
-                loss_sum, correct, actions = self._work(thread, context, batch)
+                if isinstance(prepared, BaseException):
+                    raise prepared
+                loss_sum, correct, actions = self._work(thread, prepared, batch)
             except BaseException as failure:  # reported: the loop's thread ends the worker with it
                 self._done(BatchDone(batch, 0.0, 0, 0.0, 0.0, None, failure))
                 return
             idle_since = clock()
             self._done(BatchDone(batch, loss_sum, correct, idle_since - started, wait_s, actions))
 
-    def _work(self, thread: int, context: Context, batch: Batch) -> tuple[float, int, StepActions | None]:
+    def _prepare(self, thread: int) -> _Own | BaseException:
+        """Binds the calling thread, then makes its context, which so lies on its own node (Adam 3.2.1, 3.3.1).
+
+        A failure, to be told of with the first batch, is returned.
+        """
+        try:
+            self._binder.bind(thread)
+            context = self._network.context(self._seed + thread)
+            norm_max = self._clip_norm
+            return _Own(context, None if norm_max is None else LayerNormClip(self._network, context, norm_max))
+        except BaseException as failure:
+            return failure
+
+    def _work(self, thread: int, own: _Own, batch: Batch) -> tuple[float, int, StepActions | None]:
+        context, clip = own
         if not isinstance(batch.task, TrainTask):
             views = self._replica.snapshot_views
             loss_sum, correct = self._network.evaluate(context, views, batch.images, batch.labels)
@@ -118,7 +140,6 @@ class ComputeThreads:
         result = self._network.step(
             context, self._replica.weight_views, batch.images, batch.labels, self._skip_dense_gradients
         )
-        clip = self._clips[thread]
         if clip is not None:
             clip.apply(self._skip_dense_gradients, self._sends_factors)
         actions = self._replica.end_step(thread, slot, context, count, batch.learning_rate, batch.local_learning_rate)

@@ -1,7 +1,8 @@
 """One replica's state in memory: weights that all threads share, and the slots their gradients accrue in.
 
 Weights are read and written by every thread without locks (Adam 3.2.2). The lock here guards only which slot is whose,
-a few instructions per step.
+a few instructions per step. A slot's memory is first written by the thread whose it is, so on a machine with several
+nodes of memory it lies on that thread's (`adamctl.kernels.threads`).
 """
 
 from __future__ import annotations

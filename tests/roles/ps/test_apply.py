@@ -9,7 +9,7 @@ import pytest
 
 from adamctl.model.layout import ParameterLayout
 from adamctl.model.rule import RULE_NAMES
-from adamctl.roles.ps.apply import ApplyThreads, _group_stop
+from adamctl.roles.ps.apply import ApplyThreads, _group_stop, bring_home
 from adamctl.roles.ps.core_instructions import Apply
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import PushPart, PushRequest, PushSource
@@ -184,3 +184,26 @@ async def test_threads_report_back_on_the_loop_and_survive_a_failing_rule() -> N
         np.testing.assert_allclose(tensor_value(h), -0.1, rtol=1e-6)
     finally:
         threads.stop()
+
+
+@pytest.mark.parametrize("hold", [False, True])
+def test_a_shard_comes_to_lie_with_its_thread_once_and_nothing_else_changes(hold: bool) -> None:
+    h, plain = Harness("momentum", WIDE), Harness("momentum", WIDE)
+    shards = [h.job.shards[s.index] for s in WIDE.shards if s.tensor == 0]
+    generator = np.random.default_rng(3)
+    for step in range(1, 7):
+        gradient, before = generator.standard_normal((40, 30)), shards[0].values.array
+        if hold and step == 5:
+            h.pull("held", [shard.index for shard in shards])
+        for harness in (h, plain):
+            push_tensor(harness, step, step, UpdateKind.GRADIENT, [gradient], 0.1)
+        thread = 0 if step < 4 else 1
+        bring_home(h.waiting[0].batches, thread)
+        h.apply()
+        plain.apply()
+        moved = step in (1, 4)
+        assert (shards[0].values.array is not before) == (moved or (hold and step == 5))
+        assert shards[0].home == thread
+        if moved:
+            assert shards[0].spare is None
+    np.testing.assert_array_equal(tensor_value(h), tensor_value(plain))

@@ -1,0 +1,167 @@
+"""Where threads run: the machine's nodes of memory and cores, and which of them each thread is bound to.
+
+On a machine with several nodes (NUMA) a core reads its own node's memory faster than another's. A thread that is bound
+to a node, and allocates what it works on itself, has it there: Linux places a page on the node of the core that first
+writes it (Adam 3.2.1, 3.3.1). A node rather than one core is the default, because the roles of a run, and other
+programs, share the machine's cores without knowing of each other: two threads bound to one core would run at half
+speed while another is idle. Within a node the system moves threads to where there is room.
+
+The topology is read from files that Linux offers; elsewhere there is one node, and nothing is bound.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Binding = Literal["off", "node", "core"]
+
+SYSFS_NODES = Path("/sys/devices/system/node")
+VARIABLE = "ADAMCTL_BINDING"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node of memory: its number and those of its cores that this process may use, rising."""
+
+    number: int
+    cores: tuple[int, ...]
+
+
+def parse_cores(text: str) -> tuple[int, ...]:
+    """Returns the numbers in a list like "0-3,8,10-11", as the kernel writes them.
+
+    Raises:
+        ValueError: it is not such a list.
+    """
+    cores: list[int] = []
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        cores += range(int(first), int(last or first) + 1)
+    return tuple(cores)
+
+
+def usable_cores() -> tuple[int, ...]:
+    """Returns the cores that this process may use, rising."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def read_nodes(folder: Path = SYSFS_NODES, usable: Sequence[int] | None = None) -> tuple[Node, ...]:
+    """Returns the nodes that have cores among the usable ones, by number; one node of all where nothing is known."""
+    allowed = usable_cores() if usable is None else tuple(usable)
+    nodes: list[Node] = []
+    try:
+        for path in folder.glob("node[0-9]*"):
+            cores = set(parse_cores((path / "cpulist").read_text(encoding="ascii")))
+            nodes.append(Node(int(path.name.removeprefix("node")), tuple(sorted(cores.intersection(allowed)))))
+    except (OSError, ValueError):
+        nodes = []
+    nodes = sorted((node for node in nodes if node.cores), key=lambda node: node.number)
+    if sum(len(node.cores) for node in nodes) != len(allowed):
+        return (Node(0, tuple(allowed)),)
+    return tuple(nodes)
+
+
+def can_bind() -> bool:
+    """Whether this system lets a thread choose its cores. macOS does not."""
+    return hasattr(os, "sched_setaffinity")
+
+
+def node_of(thread: int, threads: int, nodes: Sequence[Node]) -> Node:
+    """Returns the node of one of so many threads: neighbours together, nodes filled in proportion to their cores."""
+    total = sum(len(node.cores) for node in nodes)
+    place = (2 * thread + 1) * total / (2 * threads)
+    for node in nodes:
+        if place < len(node.cores):
+            return node
+        place -= len(node.cores)
+    return nodes[-1]
+
+
+def cores_for(thread: int, threads: int, nodes: Sequence[Node], binding: Binding) -> tuple[int, ...] | None:
+    """Returns the cores that one of so many threads is bound to; None: it is left where the system puts it.
+
+    "node" binds where there are several nodes. "core" gives each thread a core of its own if there are enough, and is
+    for processes that share their cores with nobody; with too few cores it is as "node".
+    """
+    if binding == "off":
+        return None
+    if binding == "core" and threads <= sum(len(node.cores) for node in nodes):
+        every = [core for node in nodes for core in node.cores]
+        return (every[int((2 * thread + 1) * len(every) / (2 * threads))],)
+    return node_of(thread, threads, nodes).cores if len(nodes) > 1 else None
+
+
+def chosen_binding(environment: str | None = None) -> Binding:
+    """Returns what `ADAMCTL_BINDING` says: "off", "node" or "core"; "node" if it says nothing or something else."""
+    value = os.environ.get(VARIABLE, "") if environment is None else environment
+    if value == "off":
+        return "off"
+    return "core" if value == "core" else "node"
+
+
+def describe(threads: int, nodes: Sequence[Node], binding: Binding) -> str:
+    """Says in one line where so many threads run."""
+    places = [cores_for(thread, threads, nodes, binding) for thread in range(threads)]
+    if not can_bind():
+        return "left to the system, which offers no binding"
+    if None in places:
+        why = "binding is off" if binding == "off" else "one node, which other processes share"
+        return f"left to the system: {why}"
+    return ", ".join(f"{thread}: {shown(cores or ())}" for thread, cores in enumerate(places))
+
+
+def shown(cores: Sequence[int]) -> str:
+    """Writes numbers of cores, rising, as the kernel does: "0-3,8"."""
+    runs: list[list[int]] = []
+    for core in cores:
+        if runs and core == runs[-1][1] + 1:
+            runs[-1][1] = core
+        else:
+            runs.append([core, core])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+class Binder:
+    """Binds the threads of one process; made once, called by each thread first of all.
+
+    Attributes:
+        threads: how many there are.
+        nodes, binding: what is decided from.
+    """
+
+    def __init__(
+        self,
+        threads: int,
+        nodes: Sequence[Node] | None = None,
+        binding: Binding | None = None,
+        set_affinity: Callable[[int, Sequence[int]], None] | None = None,
+    ) -> None:
+        """Looks at this machine and the environment where nothing else is given."""
+        self.threads = threads
+        self.nodes = read_nodes() if nodes is None else tuple(nodes)
+        self.binding = chosen_binding() if binding is None else binding
+        self._set = set_affinity or getattr(os, "sched_setaffinity", None)
+
+    @property
+    def separates(self) -> bool:
+        """Whether threads are kept on different nodes of memory."""
+        return self.binding != "off" and self._set is not None and len(self.nodes) > 1
+
+    def bind(self, thread: int) -> None:
+        """Binds the calling thread, number `thread` of them. Where it is refused, the thread runs on unbound."""
+        cores = cores_for(thread, self.threads, self.nodes, self.binding)
+        if cores is None or self._set is None:
+            return
+        try:
+            self._set(0, cores)
+        except OSError as error:
+            log.warning("thread %d cannot be bound to cores %s: %s", thread, shown(cores), error)
