@@ -290,7 +290,7 @@ def adam(before: int, after: int, state: Any, gradients: Any, own: Any, shared: 
 @kernel((IN1,))
 def address(values: Any) -> int:
     """Where an array begins; numpy takes three times as long to say so."""
-    return np.int64(values.ctypes.data)
+    return int(values.ctypes.data)
 
 
 @kernel((IN1,))
