@@ -28,6 +28,7 @@ COMMANDS = {
     "status": ("adamctl.cli.status:command", "Show the nodes and jobs of a cluster"),
     "top": ("adamctl.cli.top:command", "Watch the nodes and jobs of a cluster"),
     "logs": ("adamctl.cli.logs:command", "Print or follow the logs of a run"),
+    "ckpt": ("adamctl.cli.ckpt:command", "List, save, verify, restore and prune the checkpoints of a run"),
     "bench": ("adamctl.cli.bench:command", "Measure against the limits of this machine"),
     "doctor": ("adamctl.cli.doctor:command", "Check this machine and say what to do about what is found"),
 }

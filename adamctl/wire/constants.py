@@ -64,6 +64,7 @@ class Opcode(IntEnum):
     RUN_NEXT_TASK = 65
     RUN_STATUS = 66
     RUN_STOP = 67
+    RUN_CHECKPOINT = 68
     BENCH_BLOCK = 96
 
 
@@ -118,6 +119,7 @@ _BODY_BYTES_MAX_SMALL: Final = {
     Opcode.PS_ATTACH: _SMALL,
     Opcode.RUN_STATUS: _SMALL,
     Opcode.RUN_STOP: 0,
+    Opcode.RUN_CHECKPOINT: 0,
 }
 
 

@@ -19,6 +19,8 @@ from adamctl.wire.messages import (
     Hello,
     NextTaskReply,
     NextTaskRequest,
+    RunCheckpointReply,
+    RunCheckpointRequest,
     RunJoinReply,
     RunJoinRequest,
     RunStatusRequest,
@@ -131,6 +133,16 @@ class CoordinatorClient:
             _take_body(await self.connection.request(RunStopRequest(reason, checkpoint), deadline_s=deadline_s))
         except RemoteError as error:
             raise RemoteError(error.code, f"the run cannot be stopped: {error}", error.details) from error
+
+    async def checkpoint(self, *, deadline_s: float = 600.0) -> tuple[int, str]:
+        """Has the run write a checkpoint now; returns its number and its folder as the coordinator's machine sees it.
+
+        Raises:
+            RemoteError: it could not be written, or the run is over or still starting.
+        """
+        reply = await self.connection.request(RunCheckpointRequest(), deadline_s=deadline_s)
+        assert isinstance(reply.message, RunCheckpointReply)
+        return reply.message.number, reply.message.folder
 
     @property
     def closed(self) -> bool:

@@ -166,12 +166,26 @@ class RunCore(RunState):
             self.desk.cancel()
             self._end("stop", event.reason, self.plan.stop_wait_s, event.checkpoint)
 
+    def _on_checkpoint_wanted(self, event: events.CheckpointWanted) -> None:
+        job, ending = self.plan.job, self.ending
+        if self.final_state or (ending is not None and (ending.checkpoint or not ending.checkpoint_wanted)):
+            self._refuse(event.token, ErrorCode.RUN_ENDED, f"run {job} is over or ending; its last checkpoint is there")
+        elif not self._ready:
+            self._refuse(event.token, ErrorCode.NOT_READY, f"run {job} is still starting; try again soon")
+        else:
+            self._saves_wanted.append(event.token)
+
     def _on_checkpoint(self, event: events.CheckpointWritten | events.CheckpointFailed) -> None:
         if event.number != self._checkpoint_writing:
             return
         self._checkpoint_writing = 0
-        if isinstance(event, events.CheckpointFailed):
+        tokens, self._saves_writing = self._saves_writing, []
+        if isinstance(event, events.CheckpointWritten):
+            self._instructions.extend(events.Saved(token, event.number) for token in tokens)
+        else:
             text = f"checkpoint {event.number} could not be written: {event.cause}"
+            for token in tokens:
+                self._refuse(token, ErrorCode.INTERNAL, text)
             if self.ending is not None and self.ending.checkpoint == event.number:
                 self._finish("failed", text)
             else:
@@ -210,6 +224,8 @@ class RunCore(RunState):
         if self._checkpoint_wanted and self.desk.current is None and not self._checkpoint_writing:
             self._checkpoint_wanted = False
             self._write_checkpoint()
+        if self._saves_wanted and not self._checkpoint_writing:
+            self._write_checkpoint()
 
     def _order_evaluation(self, passes: float) -> None:
         self.desk.order(passes, exclusive=len(self.workers) <= 1, due=passes)
@@ -217,6 +233,7 @@ class RunCore(RunState):
     def _write_checkpoint(self) -> int:
         self.checkpoint_number += 1
         self._checkpoint_writing = self.checkpoint_number
+        self._saves_writing, self._saves_wanted = self._saves_wanted, []
         self._instructions.append(events.WriteCheckpoint(self.checkpoint_number, self.snapshot()))
         return self.checkpoint_number
 
@@ -313,6 +330,9 @@ class RunCore(RunState):
         for key in self.workers:
             self.work.lose(key, self.now_s)
         self.final_state, self.cause = state, cause
+        for token in (*self._saves_writing, *self._saves_wanted):
+            self._refuse(token, ErrorCode.RUN_ENDED, f"run {self.plan.job} is over ({self._end_text})")
+        self._saves_writing, self._saves_wanted = [], []
         self._instructions.append(events.Finished(state, cause))
 
     def _tell_the_end(self) -> None:
@@ -347,6 +367,7 @@ _HANDLERS: dict[type[Any], Callable[[RunCore, Any], None]] = {
     events.WorkerLost: RunCore._on_worker_lost,
     events.Failed: RunCore._on_failed,
     events.StopWanted: RunCore._on_stop_wanted,
+    events.CheckpointWanted: RunCore._on_checkpoint_wanted,
     events.CheckpointWritten: RunCore._on_checkpoint,
     events.CheckpointFailed: RunCore._on_checkpoint,
     events.Tick: RunCore._on_tick,

@@ -118,6 +118,13 @@ class StopWanted:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointWanted:
+    """Somebody wants a checkpoint of how the run stands now, and to be told when it is finished."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointWritten:
     number: int
 
@@ -134,7 +141,16 @@ class Tick:
 
 
 Event: TypeAlias = (
-    Ready | WorkerJoins | TasksWanted | WorkerLost | Failed | StopWanted | CheckpointWritten | CheckpointFailed | Tick
+    Ready
+    | WorkerJoins
+    | TasksWanted
+    | WorkerLost
+    | Failed
+    | StopWanted
+    | CheckpointWanted
+    | CheckpointWritten
+    | CheckpointFailed
+    | Tick
 )
 
 # --- instructions ---------------------------------------------------------------------------------------------------
@@ -170,6 +186,14 @@ class WriteCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Saved:
+    """The checkpoint that was wanted is finished."""
+
+    token: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluated:
     result: EvaluationResult
 
@@ -189,4 +213,4 @@ class Finished:
     cause: str
 
 
-Instruction: TypeAlias = Admit | Answer | Refuse | WriteCheckpoint | Evaluated | Say | Finished
+Instruction: TypeAlias = Admit | Answer | Refuse | WriteCheckpoint | Saved | Evaluated | Say | Finished

@@ -57,6 +57,8 @@ class RunState:
         self._trained_since_evaluation = False
         self._checkpoint_wanted = False
         self._checkpoint_writing = 0
+        self._saves_wanted: list[int] = []  # tokens that the next checkpoint to be begun is for
+        self._saves_writing: list[int] = []  # tokens that the one being written is for
         self._warm_worker: WorkerKey | None = None
         self._joining: list[tuple[events.WorkerJoins, float]] = []
         self._alone_since_s = now_s

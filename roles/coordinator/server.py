@@ -177,6 +177,7 @@ class Coordinator:
             self._parameters = parameters
             await parameters.attach(deadline_s=self.wait_s)
             self._writer = CheckpointWriter(self.folder, self.job, experiment, self.layout, parameters)
+            service.checkpoints = self._writer.folder
             await self._writer.prepare()
             with Waiting("the data set to be opened", log=self.context.log):
                 data = await opening

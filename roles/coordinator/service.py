@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -22,11 +23,14 @@ from adamctl.roles.coordinator.client import encode_join_body
 from adamctl.roles.coordinator.core import RunCore
 from adamctl.roles.coordinator.core_report import run_progress
 from adamctl.roles.coordinator.core_work import WorkerKey
+from adamctl.roles.coordinator.manifest import checkpoint_folder
 from adamctl.roles.coordinator.progress import EvaluationResult, RoleRow, RunProgress
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     Empty,
     NextTaskRequest,
+    RunCheckpointReply,
+    RunCheckpointRequest,
     RunJoinReply,
     RunJoinRequest,
     RunStatusReply,
@@ -46,6 +50,7 @@ class RunService:
         join_reply, data_servers: what workers are told; None until servers and data are there.
         rows: of the processes that are not workers, for the table of roles.
         waiting_for: whom the run waits for now; stands last among the messages.
+        checkpoints: the folder they are written to.
         final: set when the run is over.
         workers_told: set when, besides, every worker has been told so or is gone.
         final_seen: set when a front end has been told so.
@@ -62,6 +67,7 @@ class RunService:
         self.workers_told = asyncio.Event()
         self.final_seen = asyncio.Event()
         self.front_was_here = False
+        self.checkpoints = Path()
         self.on_checkpoint: Callable[[events.WriteCheckpoint], None] = lambda order: None
         self.on_evaluated: Callable[[EvaluationResult], None] = lambda result: None
         self.on_finished: Callable[[RunProgress], None] = lambda progress: None
@@ -77,7 +83,7 @@ class RunService:
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def handle(self, request: Request) -> None:
-        """Answers RUN_JOIN, RUN_NEXT_TASK, RUN_STATUS and RUN_STOP, now or when the core says so."""
+        """Answers RUN_JOIN, RUN_NEXT_TASK, RUN_STATUS, RUN_CHECKPOINT and RUN_STOP, now or when the core says so."""
         match request.message:
             case NextTaskRequest() as message:
                 if message.wait_s > WAIT_S_MAX:
@@ -89,6 +95,8 @@ class RunService:
                 self.step(events.WorkerJoins(self._park(request), node, incarnation, threads))
             case RunStatusRequest() as message:
                 self._status(request, message)
+            case RunCheckpointRequest():
+                self.step(events.CheckpointWanted(self._park(request)))
             case RunStopRequest(reason=reason, checkpoint=checkpoint):
                 request.reply(Empty())
                 self.say(f"told to stop by {request.peer.node}: {reason}")
@@ -132,6 +140,9 @@ class RunService:
                 self._admit(self._requests.pop(token), replica)
             case events.Say(text):
                 self.say(text)
+            case events.Saved(token, number):
+                folder = str(checkpoint_folder(self.checkpoints, number))
+                self._requests.pop(token).reply(RunCheckpointReply(number, folder))
             case events.Evaluated(result):
                 self.on_evaluated(result)
             case events.WriteCheckpoint():

@@ -39,6 +39,8 @@ from adamctl.wire.messages.coordinator import (
     EvaluateTask,
     NextTaskReply,
     NextTaskRequest,
+    RunCheckpointReply,
+    RunCheckpointRequest,
     RunJoinReply,
     RunJoinRequest,
     RunStatusReply,
@@ -107,6 +109,8 @@ __all__ = [
     "PushRequest",
     "PushResult",
     "PushSource",
+    "RunCheckpointReply",
+    "RunCheckpointRequest",
     "RunJoinReply",
     "RunJoinRequest",
     "RunStatusReply",
@@ -142,6 +146,7 @@ MESSAGES: dict[Opcode, Pair] = {
     Opcode.RUN_NEXT_TASK: (NextTaskRequest, NextTaskReply),
     Opcode.RUN_STATUS: (RunStatusRequest, RunStatusReply),
     Opcode.RUN_STOP: (RunStopRequest, Empty),
+    Opcode.RUN_CHECKPOINT: (RunCheckpointRequest, RunCheckpointReply),
     Opcode.BENCH_BLOCK: (BenchBlockRequest, Empty),
 }
 

@@ -100,6 +100,17 @@ class RunStatusReply(Message, frozen=True):
     state: str
 
 
+class RunCheckpointRequest(Message, frozen=True):
+    """A checkpoint is written now, while training goes on; answered when it is finished."""
+
+
+class RunCheckpointReply(Message, frozen=True):
+    """`folder` is where it lies, as the coordinator's machine sees it."""
+
+    number: int
+    folder: str
+
+
 class RunStopRequest(Message, frozen=True):
     """Ends the run early, with a last checkpoint if training had begun and `checkpoint` is set."""
 
