@@ -18,7 +18,7 @@ class Case:
 
     Attributes:
         name: the layer or rule, and which of its calls.
-        group: `layer`, `rule`, `vector` or `convert`.
+        group: `layer`, `rule`, `factors`, `vector` or `convert`.
         work: floating-point operations of a call where products bound it, bytes read and written where memory does.
         bound: which of the two.
         make: returns the call for one thread, its arrays allocated.

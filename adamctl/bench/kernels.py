@@ -18,6 +18,7 @@ from adamctl.bench.measuring import Limit, calls_per_s, memory_limit, product_li
 from adamctl.bench.peer import PeerProcess
 from adamctl.bench.report import make_report
 from adamctl.bench.rule_cases import rule_cases
+from adamctl.bench.vector_cases import factor_cases, vector_cases
 from adamctl.errors import ConfigurationError
 from adamctl.kernels.backend import installed, warm_up
 from adamctl.model.description import Model
@@ -26,12 +27,13 @@ PACKAGES = ("adamctl", "numpy", "numexpr", "numba")
 PROGRAM = "torch_program.py"
 ANSWER_S = 120.0
 RULE_ELEMENTS = 1 << 24
+FACTORS = (128, 4096, 4096)  # examples, outputs, inputs: the layer of Adam 4.3.2
 
 Progress = Callable[[str], None]
 
 
 def all_cases(models: Sequence[tuple[Model, int]], elements: int = RULE_ELEMENTS) -> Iterator[Case]:
-    """Yields the layers of each (model, batch), each size once, then rules."""
+    """Yields the layers of each (model, batch), each size once, then rules, factors and vector operations."""
     seen = set()
     for model, batch in models:
         for case in layer_cases(model, batch):
@@ -39,6 +41,8 @@ def all_cases(models: Sequence[tuple[Model, int]], elements: int = RULE_ELEMENTS
                 seen.add(case.name)
                 yield case
     yield from rule_cases(elements)
+    yield from factor_cases(*FACTORS)
+    yield from vector_cases(elements)
 
 
 def run_kernels_benchmark(

@@ -14,6 +14,7 @@ from adamctl.bench.measuring import Limit, calls_per_s
 from adamctl.bench.plot import plot_kernels
 from adamctl.bench.rule_cases import rule_cases
 from adamctl.bench.sample_models import SAMPLES
+from adamctl.bench.vector_cases import factor_cases, vector_cases
 from adamctl.cli.bench import command
 from adamctl.errors import ConfigurationError
 from adamctl.kernels.backend import installed
@@ -55,6 +56,18 @@ def test_every_rule_is_measured_and_queued_updates_are_counted() -> None:
     assert {case.name.split(",")[0] for case in cases} == set(RULES)
     one, eight = [case for case in cases if "queued" in case.name]
     assert eight.work / one.work == pytest.approx(10 / 3)
+
+
+@pytest.mark.parametrize("backend", installed())
+def test_every_vector_command_and_conversion_runs(backend: str) -> None:
+    names = set()
+    for case in [*vector_cases(1 << 10), *factor_cases(3, 70, 5)]:
+        names.add(case.name.split(",")[0])
+        call = case.make(backend)
+        call()
+        call()
+    assert names >= {"dot", "axpy", "scale", "multiply", "copy", "norm", "to bfloat16", "from float16"}
+    assert "factors into sgd" in names
 
 
 def test_the_report_has_every_implementation_the_limit_and_the_peer(tmp_path: Path) -> None:
