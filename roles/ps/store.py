@@ -1,0 +1,313 @@
+"""A log of records in one LMDB file, in a folder that one process owns (docs/formats/store.md). Blocking.
+
+`write` makes a group durable in two transactions: the records, and then the anchor again, so that the group is in both
+of the file's roots and the first of them is synced.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import lmdb
+import numpy as np
+
+from adamctl.errors import ConfigurationError, DamagedDataError, RunFailedError
+from adamctl.kernels.operation import Array
+from adamctl.roles.ps.log_record import (
+    Anchor,
+    DamagedRecordError,
+    Description,
+    RecordKind,
+    ShardState,
+    decode,
+    encode_description,
+    encode_parts_into,
+    encoded_bytes,
+)
+from adamctl.roles.ps.store_check import ANCHOR_KEY, MAP_BYTES, anchor_of, check_apart, key_of, value_of, values_of
+
+LOG_NAME = "log.mdb"
+NEW_LOG_NAME = "new-log.mdb"
+LOCK_NAME = "lock"
+
+
+class NoSpaceError(Exception):
+    """There is no room for a group on the disk; nothing of it was written, and it may be tried again."""
+
+
+@dataclass(frozen=True)
+class StoredRecord:
+    """A record that the log was found to hold."""
+
+    sequence: int
+    size_bytes: int
+    description: Description
+
+
+@dataclass(frozen=True)
+class Writing:
+    """One record to be written: a description and its arrays, or a copy of record `copy_of` under a new number."""
+
+    sequence: int
+    description: Description | None = None
+    arrays: Sequence[Array] = field(default=())
+    copy_of: int = 0
+
+
+class LogStore:
+    """An open log. Not thread-safe: one thread at a time.
+
+    Attributes:
+        found: the records that it held when it was opened, in order; set to () when they are not needed any more.
+        file_bytes: of the file.
+    """
+
+    def __init__(self, folder: Path, *, map_bytes: int = MAP_BYTES) -> None:
+        """Opens or creates a log, after checking it.
+
+        Raises:
+            ConfigurationError: the folder cannot be used, or another process uses it.
+            DamagedDataError: what is in it is not what was written; the message says what to do.
+        """
+        self.folder = folder
+        self.path = folder / LOG_NAME
+        self.found: tuple[StoredRecord, ...] = ()
+        self._map_bytes = map_bytes
+        self._environment: lmdb.Environment | None = None
+        self._failed = False
+        self._anchor = Anchor()
+        self._scratch = memoryview(bytearray(0))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ConfigurationError(f"--store {folder}: {error.strerror}; choose one that can be written") from error
+        try:
+            self._take_lock()
+            self._open()
+        except OSError as error:
+            self.close()
+            raise ConfigurationError(f"--store {folder}: {error.strerror}; choose one that can be written") from error
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def next_sequence(self) -> int:
+        return self._anchor.next
+
+    @property
+    def file_bytes(self) -> int:
+        return self.path.stat().st_size
+
+    def read(self, sequence: int) -> list[Array]:
+        """Returns copies of a shard's arrays: values, then the rule's state. May be called by several threads."""
+        assert self._environment is not None
+        with self._environment.begin(buffers=True) as transaction:
+            value = value_of(transaction, sequence)
+            record = decode(value, sequence, int.from_bytes(value[16:20], "little"), summed=False)
+            described = record.description
+            assert isinstance(described, ShardState)
+            shape = (described.arrays, described.size)
+            return [part.copy() for part in np.frombuffer(record.arrays, "<f4").reshape(shape)]
+
+    def write(self, writings: Sequence[Writing], first: int, taken: Callable[[], None] = lambda: None) -> list[int]:
+        """Appends records, removes those before number `first`, and makes all of that durable.
+
+        Args:
+            writings: their numbers follow on the last record's.
+            taken: called when the arrays are not needed any more.
+
+        Returns:
+            The records' sizes in bytes.
+
+        Raises:
+            NoSpaceError: the disk is full; the log is as it was.
+            RunFailedError: the disk's state is unknown; nothing can be written any more.
+        """
+        if self._failed:
+            raise RunFailedError(f"an earlier write to {self.path} failed; start the server again")
+        try:
+            sizes = self._append(writings, first, taken)
+        except (lmdb.DiskError, lmdb.MapFullError) as error:
+            raise NoSpaceError(f"{self.path}: {error}") from error
+        except lmdb.Error as error:
+            raise self._failure(error) from error
+        try:
+            self._confirm()
+        except lmdb.Error as error:  # also for want of space: the group is in the file, but not safely
+            raise self._failure(error) from error
+        return sizes
+
+    def _append(self, writings: Sequence[Writing], first: int, taken: Callable[[], None]) -> list[int]:
+        """One transaction; its pages are synced, its root is not yet."""
+        assert self._environment is not None
+        anchor = self._anchor
+        checksum, before = anchor.checksum_last, anchor.checksum_before
+        sizes: list[int] = []
+        with self._environment.begin(write=True) as transaction:
+            for writing in writings:
+                size_bytes, checksum = self._encode(writing, checksum, transaction)
+                transaction.put(key_of(writing.sequence), self._scratch[:size_bytes], append=True)
+                sizes.append(size_bytes)
+            taken()
+            following = anchor.next + len(writings)
+            if first > anchor.first:
+                before = checksum if first == following else _checksum(transaction, first - 1)
+                for sequence in range(anchor.first, first):
+                    transaction.delete(key_of(sequence))
+            anchor = Anchor(first, following, before, checksum)
+            transaction.put(ANCHOR_KEY, anchor.encode())
+        self._anchor = anchor
+        return sizes
+
+    def _confirm(self) -> None:
+        """A transaction that changes nothing: it syncs the root of the one before, and leaves two of the same."""
+        assert self._environment is not None
+        with self._environment.begin(write=True) as transaction:
+            transaction.put(ANCHOR_KEY, self._anchor.encode())
+
+    def _encode(self, writing: Writing, checksum: int, transaction: lmdb.Transaction) -> tuple[int, int]:
+        """Puts a record into the scratch buffer; returns its size and checksum."""
+        if writing.copy_of:
+            value = value_of(transaction, writing.copy_of)
+            record = decode(value, writing.copy_of, int.from_bytes(value[16:20], "little"))
+            kind = RecordKind(int.from_bytes(value[6:8], "little"))
+            described = encode_description(record.description)
+            arrays: Sequence[memoryview] = (record.arrays,)
+        else:
+            assert writing.description is not None
+            kind = RecordKind.SHARD if isinstance(writing.description, ShardState) else RecordKind.HOLDING
+            described = encode_description(writing.description)
+            arrays = [np.ascontiguousarray(array, "<f4").data.cast("B") for array in writing.arrays]
+        needed = encoded_bytes(described, arrays)
+        if len(self._scratch) < needed:
+            self._scratch = memoryview(bytearray(needed))
+        return encode_parts_into(self._scratch, writing.sequence, checksum, kind, described, arrays)
+
+    def _failure(self, error: Exception) -> RunFailedError:
+        self._failed = True
+        return RunFailedError(f"{self.path} cannot be written: {error}; repair the disk, then start the server again")
+
+    def shrink(self) -> None:
+        """Replaces the file by a copy without its free pages.
+
+        Raises:
+            NoSpaceError: there is no room for the copy.
+            RunFailedError: the copy cannot be put in its place.
+        """
+        assert self._environment is not None
+        new = self.folder / NEW_LOG_NAME
+        new.unlink(missing_ok=True)
+        try:
+            self._environment.copy(str(new), compact=True)
+            _sync(new)
+        except (lmdb.Error, OSError) as error:
+            with suppress(OSError):
+                new.unlink(missing_ok=True)
+            raise NoSpaceError(f"{new}: {error}") from error
+        try:
+            self._environment.close()
+            self._environment = None
+            os.replace(new, self.path)
+            _sync(self.folder)
+            self._environment = self._opened(self.path)
+        except (lmdb.Error, OSError) as error:
+            raise self._failure(error) from error
+
+    def close(self) -> None:
+        """Gives the folder back."""
+        if self._environment is not None:
+            self._environment.close()
+            self._environment = None
+        if self._lock >= 0:
+            with suppress(OSError):
+                os.close(self._lock)
+            self._lock = -1
+
+    # --- opening ----------------------------------------------------------------------------------------------------
+
+    def _take_lock(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(self._lock, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            raise ConfigurationError(
+                f"another parameter server (process {owner}) uses {self.folder}; stop it, or give this one another "
+                "--store"
+            ) from None
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+
+    def _open(self) -> None:
+        (self.folder / NEW_LOG_NAME).unlink(missing_ok=True)
+        if self.path.exists():
+            check_apart(self.path)
+        else:
+            self._create()
+        try:
+            self._environment = self._opened(self.path)
+            with self._environment.begin(buffers=True) as transaction:
+                self._anchor = anchor_of(transaction)
+                self.found = tuple(self._records(transaction))
+        except (lmdb.Error, DamagedRecordError) as error:
+            raise DamagedDataError(f"{self.path} changed while it was opened: {error}") from error
+        self._reach_last_page()
+
+    def _records(self, transaction: lmdb.Transaction) -> list[StoredRecord]:
+        found, checksum = [], self._anchor.checksum_before
+        for sequence, value in values_of(transaction, self._anchor):
+            record = decode(value, sequence, checksum, summed=False)
+            checksum = record.checksum
+            found.append(StoredRecord(sequence, record.size_bytes, record.description))
+        return found
+
+    def _create(self) -> None:
+        """Makes an empty log appear as a whole, so that one without an anchor is always damage."""
+        new = self.folder / NEW_LOG_NAME
+        environment = self._opened(new)
+        try:
+            for _ in range(2):  # both roots
+                with environment.begin(write=True) as transaction:
+                    transaction.put(ANCHOR_KEY, Anchor().encode())
+        except lmdb.Error as error:
+            raise OSError(errno.EIO, str(error)) from error
+        finally:
+            environment.close()
+        _sync(new)
+        os.replace(new, self.path)
+        _sync(self.folder)
+
+    def _opened(self, path: Path) -> lmdb.Environment:
+        try:
+            return lmdb.open(
+                str(path), subdir=False, lock=False, map_size=self._map_bytes, max_dbs=0, metasync=False, meminit=False
+            )
+        except lmdb.Error as error:
+            raise OSError(errno.EIO, str(error)) from error
+
+    def _reach_last_page(self) -> None:
+        """LMDB may leave out free pages at the file's end; its lists of them must not be read beyond it (SIGBUS)."""
+        assert self._environment is not None
+        pages = int(self._environment.info()["last_pgno"]) + 1
+        size_bytes = pages * int(self._environment.stat()["psize"])
+        if self.file_bytes < size_bytes:
+            os.truncate(self.path, size_bytes)
+
+
+def _checksum(transaction: lmdb.Transaction, sequence: int) -> int:
+    return int.from_bytes(value_of(transaction, sequence)[-4:], "little")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,127 @@
+"""Damage to a log's file: it never crashes a server, and nothing that is wrong is served (I10)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from adamctl.errors import DamagedDataError
+from adamctl.roles.ps.store import LogStore
+from adamctl.roles.ps.store_check import check, check_apart
+from tests.roles.ps.store_images import PAGE_BYTES, contents, fill, open_all, put
+
+
+def sound_log(folder: Path, seed: int) -> tuple[bytes, dict[int, int]]:
+    store = LogStore(folder)
+    last = fill(store, Random(seed), 8)
+    store.close()
+    return (folder / "log.mdb").read_bytes(), last
+
+
+def test_a_sound_log_is_counted(tmp_path: Path) -> None:
+    sound_log(tmp_path, 1)
+    found = check_apart(tmp_path / "log.mdb")
+    assert found == check(tmp_path / "log.mdb")
+    assert found["records"] >= 6 and found["record_bytes"] < found["file_bytes"]
+
+
+def verify(images: list[bytes], last: dict[int, int], tmp_path: Path) -> tuple[int, int]:
+    """Every image is refused as damaged, or holds exactly what was written; returns how many of each."""
+    folders = [put(tmp_path / f"image-{number}", image) for number, image in enumerate(images)]
+    refused = 0
+    for number, opening in enumerate(open_all(folders)):
+        if opening.contents is None:
+            refused += 1
+            assert not opening.sound or opening.problem.startswith("DamagedDataError"), f"{number}: {opening}"
+        else:
+            assert opening.contents == last, f"image {number}"
+            assert opening.problem in ("", "0") or opening.problem.startswith("RunFailedError"), f"{number}: {opening}"
+    return refused, len(images) - refused
+
+
+def truncations(tmp_path: Path, count: int, seed: int) -> None:
+    image, last = sound_log(tmp_path / "log", seed)
+    chance = Random(seed)
+    lengths = [chance.randrange(len(image)) for _ in range(count // 2)]
+    lengths += [PAGE_BYTES * chance.randrange(len(image) // PAGE_BYTES) for _ in range(count // 2)]
+    refused, _ = verify([image[:length] for length in lengths], last, tmp_path)
+    assert refused > count // 2
+
+
+def flips(tmp_path: Path, count: int, seed: int, first_page: int = 0, pages: int = 1 << 30) -> int:
+    image, last = sound_log(tmp_path / "log", seed)
+    chance = Random(seed)
+    start, stop = first_page * PAGE_BYTES, min(len(image), (first_page + pages) * PAGE_BYTES)
+    images = []
+    for _ in range(count):
+        damaged = bytearray(image)
+        for _ in range(chance.choice([1, 1, 1, 2, 30])):
+            damaged[chance.randrange(start, stop)] ^= 1 << chance.randrange(8)
+        images.append(bytes(damaged))
+    return verify(images, last, tmp_path)[0]
+
+
+def test_a_truncated_file_is_refused_and_crashes_nobody(tmp_path: Path) -> None:
+    truncations(tmp_path, 30, 1)
+
+
+def test_flipped_bits_are_refused_or_do_not_matter(tmp_path: Path) -> None:
+    assert flips(tmp_path, 40, 1) > 5
+
+
+def test_flipped_bits_in_the_roots_lose_nothing(tmp_path: Path) -> None:
+    """There are two, and both hold everything that was acknowledged."""
+    flips(tmp_path, 40, 2, 0, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3, 8))
+def test_truncations_and_flips_in_numbers(tmp_path: Path, seed: int) -> None:
+    truncations(tmp_path / "cut", 100, seed)
+    flips(tmp_path / "flipped", 200, seed)
+    flips(tmp_path / "roots", 100, seed, 0, 2)
+
+
+def test_damage_is_told_with_what_to_do(tmp_path: Path) -> None:
+    image, _ = sound_log(tmp_path, 1)
+    os.truncate(tmp_path / "log.mdb", len(image) // 2)
+    with pytest.raises(DamagedDataError, match=r"(?s)log\.mdb is damaged: .*last checkpoint") as caught:
+        LogStore(tmp_path)
+    assert caught.value.exit_code == 5
+
+
+def test_a_record_that_is_missing_is_named(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    fill(store, Random(1), 2)
+    assert store._environment is not None
+    middle = store.next_sequence - 2
+    with store._environment.begin(write=True) as transaction:
+        assert transaction.delete(middle.to_bytes(8, "big"))
+    store.close()
+    with pytest.raises(DamagedDataError, match=f"record {middle}: "):
+        LogStore(tmp_path)
+
+
+def test_a_key_that_does_not_belong_is_refused(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    assert store._environment is not None
+    with store._environment.begin(write=True) as transaction:
+        transaction.put(b"something", b"else")
+    store.close()
+    with pytest.raises(DamagedDataError, match="found the key"):
+        LogStore(tmp_path)
+
+
+def test_an_older_copy_of_the_same_file_is_sound(tmp_path: Path) -> None:
+    """What cannot be told apart from the truth: it was the truth."""
+    store = LogStore(tmp_path / "log")
+    last = fill(store, Random(1), 3)
+    older = put(tmp_path / "older", (tmp_path / "log" / "log.mdb").read_bytes())
+    fill(store, Random(2), 3)
+    store.close()
+    store = LogStore(older)
+    assert contents(store) == last
+    store.close()
