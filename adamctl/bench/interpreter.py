@@ -2,7 +2,8 @@
 
 While threads train, an observer wakes at random moments, outside of the lock, and then asks for it. Moments that are
 drawn independently of what the threads do find the lock taken as often as it is taken, so the share of wakes that had
-to wait is the share of time that it is held. No step is changed or slowed by it, whatever its kernels are made of.
+to wait is the share of time that it is held. No step is changed or slowed by it, whatever its kernels are made of. On a
+machine that others use, a look may also be held up by them: how often that happens while nothing trains is taken off.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from adamctl.kernels.backend import installed
 WAIT_NS = 8_000  # a free lock takes a tenth of this; a taken one means sleeping and being woken, which takes more
 NAP_US = (20, 300)  # between looks: never in step with the steps
 WARM_UP_S = 0.3
+IDLE_SHARE = 0.5  # of the time of the measurement
 
 
 @dataclass(frozen=True)
@@ -77,14 +79,13 @@ def interpreter_share(
     """
     with closing(Trainer(experiment, threads, batch)) as trainer:
         trainer.run(WARM_UP_S)
-        observer = _Observer(seed)
-        observer.start()
-        try:
+        nap = _make_nap()
+        with _Observer(nap, seed) as idle:
+            time.sleep(seconds * IDLE_SHARE)
+        with _Observer(nap, seed) as observer:
             rate = trainer.run(seconds)
-        finally:
-            observer.stop()
     step_us = 1e6 * rate.seconds * threads * batch / rate.examples
-    held = observer.waited / max(observer.looks, 1)
+    held = max(observer.share - idle.share, 0.0) / (1 - min(idle.share, 0.5))
     return InterpreterShare(threads, batch, held, held * step_us / threads, step_us, observer.looks)
 
 
@@ -95,19 +96,23 @@ class _Observer:
         looks, waited: how often it asked for the lock, and how often it had to wait. Valid once stopped.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, nap: Callable[[int, NDArray[np.int64]], int], seed: int) -> None:
         self.looks = self.waited = 0
-        self._random = random.Random(seed)
-        self._nap = _make_nap()
+        self._random, self._nap = random.Random(seed), nap
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="observer", daemon=True)
 
-    def start(self) -> None:
+    def __enter__(self) -> _Observer:
         self._thread.start()
+        return self
 
-    def stop(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopping = True
         self._thread.join()
+
+    @property
+    def share(self) -> float:
+        return self.waited / max(self.looks, 1)
 
     def _run(self) -> None:
         nap, clock, scratch = self._nap, time.perf_counter_ns, np.zeros(2, np.int64)

@@ -58,7 +58,7 @@ def vector_cases(elements: int) -> Iterator[Case]:
 def factor_cases(examples: int, outputs: int, inputs: int) -> Iterator[Case]:
     """Yields the update of a dense layer by factors, all shards of it, through the add and the SGD rule (Adam 4.3.2).
 
-    Its limit is the product rate: an update is a multiplication and an addition, so k M N of them are 2 k M N operations.
+    Its limit is the product rate: an update is a multiplication and an addition, so k M N of them are 2 k M N of those.
     """
     for rule in ("add", "sgd"):
         yield Case(
