@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,13 @@ from adamctl.roles.worker.replica import Replica
 from adamctl.wire.messages import TrainTask
 
 
+class Countdown(Protocol):
+    """Counts the finished batches of a task."""
+
+    def finish(self) -> bool:
+        """Counts one; True for whoever comes last."""
+
+
 class Batch(NamedTuple):
     """What a thread works on. The arrays are good until the batch is reported done."""
 
@@ -30,6 +37,7 @@ class Batch(NamedTuple):
     labels: NDArray[np.int32]
     learning_rate: float = 0.0
     local_learning_rate: float = 0.0
+    siblings: Countdown | None = None
 
 
 class BatchDone(NamedTuple):

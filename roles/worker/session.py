@@ -23,6 +23,7 @@ from adamctl.roles.ps.client import ParameterClient
 from adamctl.roles.worker.compute import Batch, BatchDone, ComputeThreads
 from adamctl.roles.worker.core_batches import Task, TaskLedger, cut
 from adamctl.roles.worker.downpour import Downpour
+from adamctl.roles.worker.mailbox import Mailbox, Siblings
 from adamctl.roles.worker.replica import Replica
 from adamctl.wire.messages import EvaluateTask, NextTaskReply, NextTaskRequest, TaskReport, TrainTask
 
@@ -82,7 +83,7 @@ class SessionRunner:
             self._replica,
             session.threads,
             seed=hash((experiment.seed, session.incarnation)) & (2**31 - 1),
-            done=self._done_on_thread,
+            done=Mailbox(self._loop, self._done).put,
             skip_dense_gradients=bool(session.factor_tensors) and not applies_locally,
             clip_norm=experiment.optimizer.clip_norm,
         )
@@ -194,12 +195,14 @@ class SessionRunner:
         if report is not None:
             self._finish(task, report)
             return
+        siblings = Siblings(len(cuts))
         optimizer, local_lr = self._session.experiment.optimizer, self._session.experiment.train.local_lr
         for piece in cuts:
             rate = learning_rate(optimizer.lr, optimizer.schedule, piece.progress)
             local = local_lr if self._local_factor is None else self._local_factor * rate
             part = slice(piece.start, piece.stop)
-            self._threads.submit(Batch(task, examples.images[part], examples.labels[part], rate, local or 0.0))
+            images, labels = examples.images[part], examples.labels[part]
+            self._threads.submit(Batch(task, images, labels, rate, local or 0.0, siblings))
 
     async def _snapshot(self, evaluation: int) -> None:
         """Pulls parameters once per evaluation, after everything this replica has accrued was pushed."""
@@ -220,12 +223,6 @@ class SessionRunner:
         await self._downpour.settled()
 
     # --- what comes back ---------------------------------------------------------------------------------------------
-
-    def _done_on_thread(self, done: BatchDone) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._done, done)
-        except RuntimeError:
-            return  # the loop is closed: the session is over
 
     def _done(self, done: BatchDone) -> None:
         if done.failure is not None:
