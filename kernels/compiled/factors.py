@@ -26,7 +26,7 @@ cgutils: Any = numba.core.cgutils
 WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
 LANES, ROWS, VECTORS = (16, 8, 3) if WIDE else (8, 6, 2)  # sums that fit into 32 or 16 vector registers
 COLUMNS = LANES * VECTORS
-LINE_BYTES = 64
+LINES = (*range(0, 4 * COLUMNS, 64), 4 * COLUMNS - 4)  # bytes: one in each cache line of a row, wherever it begins
 
 
 @kernel((IN2, i64, i64, i64, OUT1))
@@ -124,7 +124,7 @@ class _Tile:
         with cgutils.for_range(builder, rows, intp=row.type) as r:
             offset = self._offset(row, column, r.index)
             for array in (self.before, *self.states):
-                for line in range(0, 4 * COLUMNS, LINE_BYTES):
+                for line in LINES:
                     v.fetch(builder.add(array, builder.add(offset, word(line))))
 
     def _offset(self, row: Value, column: Value, r: Value) -> Value:
