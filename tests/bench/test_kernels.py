@@ -71,7 +71,7 @@ def test_every_vector_command_and_conversion_runs(backend: str) -> None:
 
 
 def test_the_report_has_every_implementation_the_limit_and_the_peer(tmp_path: Path) -> None:
-    cases = select(list(all_cases([(LITTLE, 3)], 1 << 12)), ["sgd, ", "dense1"])
+    cases = select(list(all_cases([(LITTLE, 3)], 1 << 12)), ["sgd, 0", "dense1"])
     report = run_kernels_benchmark(cases, rounds=2, seconds=0.002, threads=2, peer_python=interpreter(tmp_path))
     rows = {row["kernel"]: row for row in report["results"]}
     assert len(rows) == 3
