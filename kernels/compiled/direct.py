@@ -31,9 +31,9 @@ GEOMETRY_FIELDS = (
 @inline
 def best_count(size: int, vectors: int, most: int) -> int:
     """How many of `size` neighbours a tile takes, so that tiles of one size cover them in the least time."""
-    best, least = 1, size * (2 * vectors + 1)
+    best, least = 1, size * (2 * vectors + 1)  # a multiply-add per vector; a tile of one waits for its reads
     for count in (2, 4, 5, 6, 8):
-        cost = (size + count - 1) // count * (count * vectors + vectors + 2)
+        cost = (size + count - 1) // count * (count * vectors + 1)
         if count <= most and cost <= least:
             best, least = count, cost
     return best
