@@ -1,7 +1,7 @@
 """Fetch and push in the background of compute: the two network activities of Downpour (DistBelief 4.1, Adam 3.2.6).
 
-All of it runs on the event loop's thread, except the installation of fetched parameters, which is a pass over memory
-and has a thread of its own. At most one fetch is under way; wishes that come meanwhile are answered by the next one.
+All of it runs on the event loop's thread, except the installation of many fetched parameters: a pass over memory that
+has a thread of its own. At most one fetch is under way; wishes that come meanwhile are answered by the next one.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
-
 from adamctl.kernels.operation import Array
 from adamctl.roles.ps.client import Base as PushBase
 from adamctl.roles.ps.client import ParameterClient, PushSet
 from adamctl.roles.worker.core_slots import Base, Slot
-from adamctl.roles.worker.replica import Replica, gradient_view
+from adamctl.roles.worker.replica import Replica
 
+INSTALL_HERE_BYTES_MAX = 1 << 20  # takes less time than to wake a thread for it and be woken by it
 STALENESS_MAX = 64  # the last place of the histogram: that or more
 
 
@@ -40,7 +39,7 @@ class Downpour:
         self._fetching: asyncio.Task[None] | None = None
         self._factored = frozenset(replica.factor_tensors)
         self.updates = 0
-        self.staleness = np.zeros(STALENESS_MAX + 1, np.int64)
+        self.staleness = [0] * (STALENESS_MAX + 1)
         self.refused = 0
         self.last_refusal = ""
         self.fetches = 0
@@ -77,10 +76,11 @@ class Downpour:
 
     def take_staleness(self) -> tuple[int, ...]:
         """Returns the histogram since the last call, without the empty tail."""
-        counts = np.trim_zeros(self.staleness, "b")
-        taken = tuple(int(count) for count in counts)
-        self.staleness[:] = 0
-        return taken
+        counts = self.staleness
+        self.staleness = [0] * (STALENESS_MAX + 1)
+        while counts and not counts[-1]:
+            counts.pop()
+        return tuple(counts)
 
     async def _fetch_forever(self) -> None:
         while True:
@@ -92,8 +92,10 @@ class Downpour:
         self._replica.fetch_started()
         pulled = await self._client.pull(self._replica.fetched)
         base = Base(pulled.pushes, pulled.sequences)
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._installer, self._replica.install, base)
+        if self._replica.weights.nbytes <= INSTALL_HERE_BYTES_MAX:
+            self._replica.install(base)
+        else:
+            await asyncio.get_running_loop().run_in_executor(self._installer, self._replica.install, base)
         self.fetches += 1
 
     async def _push(self, slot: Slot) -> None:
@@ -106,9 +108,8 @@ class Downpour:
             self._replica.acknowledged(slot)
         self.pushes += 1
         self.updates += outcome.updates
-        if outcome.staleness:
-            clipped = np.clip(np.asarray(outcome.staleness, np.int64), 0, STALENESS_MAX)
-            self.staleness += np.bincount(clipped, minlength=STALENESS_MAX + 1)
+        for staleness in outcome.staleness:
+            self.staleness[min(max(staleness, 0), STALENESS_MAX)] += 1
         if outcome.refused:
             self.refused += len(outcome.refused)
             self.last_refusal = str(outcome.refused[0])
@@ -117,10 +118,9 @@ class Downpour:
         layout = self._replica.layout
         base = None if slot.base is None else PushBase(slot.base.pushes, slot.base.sequences)
         push_set = PushSet(layout, slot.learning_rate, slot.steps, slot.examples, base)
-        gradient = self._replica.gradient(slot)
-        for index, tensor in enumerate(layout.tensors):
+        for index, gradient in enumerate(self._replica.gradient_views(slot)):
             if index not in self._factored:
-                push_set.gradient(index, gradient_view(gradient, tensor))
+                push_set.gradient(index, gradient)
         for index, factors in self._replica.factors(slot).items():
             push_set.factors(index, factors.errors, factors.activations)
         return push_set

@@ -15,7 +15,7 @@ import numpy as np
 from adamctl.kernels.accrue import Accrual
 from adamctl.kernels.network import Context, Network
 from adamctl.kernels.operation import Array, Factors
-from adamctl.model.layout import ParameterLayout, Tensor
+from adamctl.model.layout import ParameterLayout
 from adamctl.roles.worker.core_slots import Base, Slot, SlotCore, StepActions
 from adamctl.roles.worker.memory import ALIGNMENT_BYTES, SharedMemory
 
@@ -61,6 +61,7 @@ class Replica:
         self.fetched = self.memory.array(layout.flat_size)
         self.snapshot = self.memory.array(layout.flat_size)
         self._gradients = [self.memory.array(layout.flat_size) for _ in range(slots)]
+        self._gradient_views = [network.views(gradient) for gradient in self._gradients]
         self._factors = [[self.memory.array(*shape) for shape in shapes] for _ in range(slots)]
         self.weight_views = network.views(self.weights)
         self.snapshot_views = network.views(self.snapshot)
@@ -110,6 +111,10 @@ class Replica:
 
     def gradient(self, slot: Slot) -> Array:
         return self._gradients[slot.index]
+
+    def gradient_views(self, slot: Slot) -> list[Array]:
+        """Returns a slot's gradient as one array per tensor."""
+        return self._gradient_views[slot.index]
 
     def factors(self, slot: Slot) -> dict[int, Factors]:
         """Returns the accrued factors of a slot by tensor index, one row per example."""
@@ -163,8 +168,3 @@ class Replica:
         with self._room:
             self._stopping = True
             self._room.notify_all()
-
-
-def gradient_view(flat: Array, tensor: Tensor) -> Array:
-    """Returns one tensor's part of a flat vector in its own shape."""
-    return flat[tensor.offset : tensor.offset + tensor.size].reshape(tensor.shape)
