@@ -116,7 +116,15 @@ def describe(threads: int, nodes: Sequence[Node], binding: Binding) -> str:
     if None in places:
         why = "binding is off" if binding == "off" else "one node, which other processes share"
         return f"left to the system: {why}"
-    return ", ".join(f"{thread}: {shown(cores or ())}" for thread, cores in enumerate(places))
+    runs: list[list[int]] = []  # [first thread, last thread] on the same cores
+    for thread in range(threads):
+        if runs and places[thread] == places[runs[-1][0]]:
+            runs[-1][1] = thread
+        else:
+            runs.append([thread, thread])
+    return "bound to cores: " + ", ".join(
+        f"{shown(range(first, last + 1))} to {shown(places[first] or ())}" for first, last in runs
+    )
 
 
 def shown(cores: Sequence[int]) -> str:

@@ -25,22 +25,21 @@ DISK_WANTED_BYTES = 1 << 30
 KERNELS = {
     "matrix products": {"numpy": "BLAS, at the limit of the processor whichever kernels are chosen"},
     "convolution": {
-        "numba": "windows gathered, and pooled where a pooling follows, in one compiled pass",
+        "numba": "directly in vector registers, no windows unfolded; a pooling that follows in the same pass",
         "numpy": "windows gathered by strided copies around a matrix product",
     },
-    "local layers": {
-        "numba": "windows of a few places gathered by runs around a matrix product each",
-        "numpy": "windows of whole rows gathered by strided copies around a matrix product each",
-    },
-    "L2 pooling, local contrast": {"numba": "a compiled pass over all maps", "numpy": "a pass for each step"},
-    "dropout": {"numba": "mask drawn and applied in one compiled pass", "numpy": "a pass for each step"},
+    "untied convolution": {"numba": "one compiled pass", "numpy": "windows gathered, a product per place"},
     "max-pooling": {"numba": "one compiled pass", "numpy": "a comparison per position of the window"},
+    "L2 pooling": {"numba": "one compiled pass", "numpy": "a pass per place of the window"},
+    "local contrast": {"numba": "window sums in one compiled pass", "numpy": "a pass per place of the window"},
     "activations": {
-        "numba": "bias and function fused",
+        "numba": "bias and function fused; tanh and sigmoid by numpy's vector functions",
         "numexpr": "bias and function in one blocked pass",
         "numpy": "a pass each for bias and function",
     },
-    "softmax, logistic, losses": {"numba": "loss, error and count fused", "numpy": "a pass for each step"},
+    "dropout": {"numba": "mask made and applied in one pass", "numpy": "a pass for each step of the hash"},
+    "softmax, losses": {"numba": "loss, error and count fused", "numpy": "a pass for each step"},
+    "gradient clipping": {"numba": "norms and scaling of all layers in one call", "numpy": "a call per layer"},
     "update rules": {
         "numba": "one fused pass over weights, state and gradient",
         "numexpr": "one blocked pass per expression",
@@ -68,7 +67,7 @@ class Finding:
 
 def all_findings() -> list[Finding]:
     """Runs every check, cheap ones first."""
-    checks = (_versions, _machine, _limits, _network, _data, _blas, _kernels)
+    checks = (_versions, _machine, _limits, _network, _data, _blas, _threads, _kernels)
     return [finding for check in checks for finding in check()]
 
 
@@ -177,6 +176,18 @@ def _blas() -> Iterator[Finding]:
         version = f"{library.get('internal_api')} {library.get('version')}"
         kind = library.get("architecture") or "?"
         yield Finding("BLAS", "ok", f"{version} for {kind}, {library['num_threads']} thread(s) here, 1 in each role")
+
+
+def _threads() -> Iterator[Finding]:
+    """Nodes of memory, and where a worker's and a server's threads would run if they had this machine to themselves."""
+    from adamctl.kernels import threads
+
+    nodes, binding = threads.read_nodes(), threads.chosen_binding()
+    cores = sum(len(node.cores) for node in nodes)
+    for node in nodes:
+        yield Finding(f"node {node.number}", "ok", f"{len(node.cores)} core(s): {threads.shown(node.cores)}")
+    forced = f" ({threads.VARIABLE}={binding})" if os.environ.get(threads.VARIABLE) else ""
+    yield Finding("threads", "ok", f"{cores} would be {threads.describe(cores, nodes, binding)}{forced}")
 
 
 def _kernels() -> Iterator[Finding]:

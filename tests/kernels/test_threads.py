@@ -99,7 +99,8 @@ def test_the_environment_chooses() -> None:
 
 def test_it_is_said_in_a_line() -> None:
     if can_bind():
-        assert describe(2, TWO, "node") == "0: 0-3, 1: 4-7"
+        assert describe(2, TWO, "node") == "bound to cores: 0 to 0-3, 1 to 4-7"
+        assert describe(8, TWO, "node") == "bound to cores: 0-3 to 0-3, 4-7 to 4-7"
         assert describe(2, ONE, "node") == "left to the system: one node, which other processes share"
         assert describe(2, ONE, "off") == "left to the system: binding is off"
 
