@@ -64,15 +64,15 @@ class ConvPool(Operation):
             "padded_error": padded,
             "packed": taps * lanes,
             "sums": rows * columns * lanes,
-            "best": lanes,
+            "bias": filters,
             "runs": runs,
             "gradient_runs": runs,
         }
         for name, size in sizes.items():
-            buffers.scratch[name] = np.zeros(size + WIDEST * (name != "best"), np.float32)
+            buffers.scratch[name] = np.zeros(size + WIDEST, np.float32)
         listed = prod(self.output_shape)
         buffers.scratch["factor"] = np.zeros(listed, np.float32)
-        for name, size in {"where": lanes, "place": listed, "length": filters, "end": rows * columns}.items():
+        for name, size in {"place": listed, "length": filters, "end": rows * columns}.items():
             buffers.scratch[name] = np.zeros(size, np.int32)
         buffers.scratch["winner"] = np.zeros((batch_max, *self.output_shape), np.int32)
         return buffers
@@ -120,14 +120,13 @@ class ConvPool(Operation):
     ) -> Forward:
         scratch, bias, outputs, code = buffers.scratch, weights[1], buffers.output[:batch], self._code
         weight, winner = weights[0].reshape(len(bias), self.convolution.window), scratch["winner"][:batch]
-        padded, packed, sums, best, where = (scratch[name] for name in ("padded", "packed", "sums", "best", "where"))
+        arrays = tuple(scratch[name] for name in ("padded", "packed", "sums", "bias"))
         geometry, map_panels, compiled_forward = self._geometry, self._map_panels, self._compiled.forward
         activation = self.activation if code > CODES["relu"] else None
 
         def forward(inputs: Array) -> Array:
             compiled_forward(
-                inputs, weight, bias, outputs, winner, padded, packed, sums, best, where, geometry, map_panels,
-                code,
+                inputs, weight, bias, outputs, winner, *arrays, geometry, map_panels, code,
             )  # fmt: skip
             activate(activation, outputs)
             return outputs

@@ -75,7 +75,7 @@ class DirectConvolution:
             "packed": taps * max(e.channels * round_up(e.filters), e.filters * round_up(e.channels)),
             "sums": max(e.columns, e.width, PIXELS_MAX) * WIDEST,
             "products": (e.filters + PIXELS_MAX) * e.kernel[0] * step,
-            "bias_gradient": e.filters * e.groups,
+            "bias": e.filters * e.groups,
         }
         for name, size in sizes.items():
             buffers.scratch[name] = np.zeros(size + WIDEST, np.float32)
@@ -86,7 +86,7 @@ class DirectConvolution:
         scratch = buffers.scratch
         self._compiled.forward(
             inputs, weight.reshape(len(weight), -1), bias, outputs, scratch["padded"], scratch["packed"],
-            scratch["sums"], scratch["geometry"], self._filter_panels, code,
+            scratch["sums"], scratch["bias"], scratch["geometry"], self._filter_panels, code,
         )  # fmt: skip
 
     def backward(
@@ -95,7 +95,7 @@ class DirectConvolution:
     ) -> None:  # fmt: skip
         """Writes gradients and the images' errors, each unless None."""
         scratch = buffers.scratch
-        own_bias: Array = scratch["bias_gradient"][: len(weight)]  # type: ignore[assignment]
+        own_bias: Array = scratch["bias"][: len(weight)]  # type: ignore[assignment]
         self._compiled.backward(
             inputs, weight.reshape(len(weight), -1), outputs, errors,
             _EMPTY2 if gradient is None else gradient.reshape(len(weight), -1),

@@ -17,7 +17,7 @@ from adamctl.kernels.compiled.direct import GEOMETRY, PANELS, best_count, pack_f
 from adamctl.kernels.compiled.elementwise import RELU, scale
 from adamctl.kernels.compiled.jit import IN1, IN2, IN4, OUT1, OUT2, OUT4, i32, i64, inline, kernel, readable, writable
 from adamctl.kernels.compiled.tiles import list_tile
-from adamctl.kernels.compiled.vectors import LANES, window_largest
+from adamctl.kernels.compiled.vectors import LANES, pool_window
 
 
 @inline
@@ -37,40 +37,45 @@ def convolve(padded: Any, packed: Any, sums: Any, geometry: Any, panels: Any, st
 
 @inline
 def pool(
-    sums: Any, bias: Any, outputs: Any, winner: Any, best: Any, where: Any, geometry: Any, lanes: int, code: int
-) -> None:
-    """outputs[y, x, m] = f(largest + bias) over one image; winner: the convolution's pixel, y * columns + x."""
+    sums: Any, bias: Any, outputs: Any, winner: Any, at: int, rows: int, pooled: int, geometry: Any, step: int,
+    code: int,
+) -> None:  # fmt: skip
+    """From outputs[at] on, outputs[(y * pooled + x) * filters + m] = f(largest + bias) over one image.
+
+    winner: the convolution's pixel, y * columns + x. The last vector of maps overlaps the one before.
+    """
     filters, columns = geometry[3], geometry[13]
-    zero = np.float32(0)
-    for y in range(outputs.shape[0]):
-        for x in range(outputs.shape[1]):
-            top, left = y * geometry[16], x * geometry[17]
-            for m in range(0, lanes, LANES):
-                window_largest(
-                    sums, (top * columns + left) * lanes + m, columns * lanes, lanes, geometry[14], geometry[15],
-                    top * columns + left, columns, 1, best, where, m,
+    count = min(filters, LANES)
+    for y in range(rows):
+        for x in range(pooled):
+            first = y * geometry[16] * columns + x * geometry[17]
+            for start in range(0, filters, LANES):
+                m = min(start, filters - count)
+                pool_window(
+                    sums, first * step + m, columns * step, step, geometry[14], geometry[15], first, columns,
+                    bias, m, code == RELU, outputs, winner, at + (y * pooled + x) * filters + m, count,
                 )  # fmt: skip
-            for m in range(filters):
-                value = best[m] + bias[m]
-                outputs[y, x, m] = zero if code == RELU and value < zero else value
-                winner[y, x, m] = where[m]
 
 
-@kernel((IN4, IN2, IN1, OUT4, writable(i32, 4), OUT1, OUT1, OUT1, OUT1, writable(i32, 1), GEOMETRY, PANELS, i64))
+@kernel((IN4, IN2, IN1, OUT4, writable(i32, 4), OUT1, OUT1, OUT1, OUT1, GEOMETRY, PANELS, i64))
 def forward(
     images: Any, weight: Any, bias: Any, outputs: Any, winner: Any,
-    padded: Any, packed: Any, sums: Any, best: Any, where: Any, geometry: Any, panels: Any, code: int,
+    padded: Any, packed: Any, sums: Any, padded_bias: Any, geometry: Any, panels: Any, code: int,
 ) -> None:  # fmt: skip
     """outputs [n, pooled rows, pooled columns, filters] of images; weight [filters, taps]; relu if that is the code.
 
     Bias and activation come after the maximum: both grow with their argument, so the result is the same.
     """
-    lanes = len(best)
-    pack_forward(weight, packed, 0, len(weight), panels)
+    filters, step = len(weight), panels[-1, 0] + panels[-1, 1] * panels[-1, 2]
+    padded_bias[:filters] = bias
+    pack_forward(weight, packed, 0, filters, panels)
+    flat, flat_winner = outputs.reshape(outputs.size), winner.reshape(winner.size)
+    rows, pooled = outputs.shape[1], outputs.shape[2]
     for image in range(len(images)):
         place_image(images[image], padded, 0, geometry[2], geometry[8], geometry[9], geometry[11])
-        convolve(padded, packed, sums, geometry, panels, lanes)
-        pool(sums, bias, outputs[image], winner[image], best, where, geometry, lanes, code)
+        convolve(padded, packed, sums, geometry, panels, step)
+        at = image * rows * pooled * filters
+        pool(sums, padded_bias, flat, flat_winner, at, rows, pooled, geometry, step, code)
 
 
 @inline

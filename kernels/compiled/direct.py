@@ -19,6 +19,7 @@ import numpy as np
 from adamctl.kernels.compiled.elementwise import RELU, SIGMOID, TANH
 from adamctl.kernels.compiled.jit import IN1, IN2, IN4, OUT1, OUT2, OUT4, i64, inline, kernel, readable
 from adamctl.kernels.compiled.tiles import product_tile, sum_tile
+from adamctl.kernels.compiled.vectors import LANES, finish_sums
 
 GEOMETRY = readable(i64, 1)
 PANELS = readable(i64, 2)
@@ -89,15 +90,17 @@ def row_sums(
         column += pixels
 
 
-@kernel((IN4, IN2, IN1, OUT4, OUT1, OUT1, OUT1, GEOMETRY, PANELS, i64))
+@kernel((IN4, IN2, IN1, OUT4, OUT1, OUT1, OUT1, OUT1, GEOMETRY, PANELS, i64))
 def forward(
-    images: Any, weight: Any, bias: Any, outputs: Any, padded: Any, packed: Any, sums: Any, geometry: Any,
-    panels: Any, code: int,
+    images: Any, weight: Any, bias: Any, outputs: Any, padded: Any, packed: Any, sums: Any, padded_bias: Any,
+    geometry: Any, panels: Any, code: int,
 ) -> None:  # fmt: skip
     """outputs [n, rows, columns, groups * filters] of images; weight [groups * filters, taps]; relu if so coded."""
     channels, filters, kh, kw, sy, sx = geometry[3], geometry[4], geometry[5], geometry[6], geometry[7], geometry[8]
     rows, columns, line = geometry[11], geometry[12], geometry[13] * channels
-    taps, zero = weight.shape[1], np.float32(0)
+    taps, every = weight.shape[1], geometry[0] * filters
+    flat = outputs.reshape(outputs.size)
+    padded_bias[:every] = bias
     for group in range(geometry[0]):
         pack_forward(weight, packed, group * filters, filters, panels)
         for image in range(len(images)):
@@ -108,16 +111,20 @@ def forward(
                 start, vectors, lanes = panels[panel, 0], panels[panel, 1], panels[panel, 2]
                 pixels, width = best_count(columns, vectors, min(columns, panels[panel, 3])), vectors * lanes
                 inside, first = min(width, filters - start), group * filters + start
+                count = min(inside, LANES)
                 for y in range(rows):
                     row_sums(
                         padded, y * sy * line, line, sx * channels, packed, start * taps, kh, kw * channels,
                         sums, 0, width, columns, vectors, lanes, pixels,
                     )  # fmt: skip
+                    at = ((image * rows + y) * columns) * every + first
                     for x in range(columns):
-                        target, source = outputs[image, y, x], sums[x * width : x * width + inside]
-                        for m in range(inside):
-                            value = source[m] + bias[first + m]
-                            target[first + m] = zero if code == RELU and value < zero else value
+                        for begin in range(0, inside, LANES):
+                            m = min(begin, inside - count)
+                            finish_sums(
+                                sums, x * width + m, padded_bias, first + m, flat, at + x * every + m, count,
+                                code == RELU,
+                            )  # fmt: skip
 
 
 @inline

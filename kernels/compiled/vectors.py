@@ -71,43 +71,90 @@ def plus(builder: Any, start: Any, number: Any, step: Any) -> Any:
     return builder.add(start, builder.mul(number, step))
 
 
-@intrinsic
-def window_largest(
-    typing: Any, x: Any, x_at: Any, x_row: Any, x_step: Any, rows: Any, columns: Any,
-    place: Any, place_row: Any, place_step: Any, best: Any, where: Any, out_at: Any,
-) -> Any:  # fmt: skip
-    """The largest of a window for eight maps, and its place; NaN is largest, of equals the first one in row order.
+def _store_some(builder: Any, value: Any, at: Any, count: Any) -> None:
+    """Writes the first `count` lanes, one by one unless it is all of them."""
+    whole = builder.icmp_signed("==", count, ir.Constant(count.type, LANES))
+    with builder.if_else(whole, likely=True) as (then, otherwise):
+        with then:
+            store_vector(builder, value, at)
+        with otherwise:
+            copy = cgutils.alloca_once_value(builder, value)
+            lanes = builder.bitcast(copy, value.type.element.as_pointer())
+            with cgutils.for_range(builder, count, intp=count.type) as lane:
+                builder.store(builder.load(builder.gep(lanes, [lane.index])), builder.gep(at, [lane.index]))
 
-    best[out_at + i] = max over dy < rows, dx < columns of x[x_at + dy*x_row + dx*x_step + i];
-    where[out_at + i] = place + dy*place_row + dx*place_step of that maximum (int32).
-    """
+
+def _finish(builder: Any, value: Any, bias: Any, relu: Any) -> Any:
+    """Returns value + bias, and where relu is set what of it is not below zero; NaN stays."""
+    value = builder.fadd(value, bias)
+    zero = ir.Constant(_FLOATS, None)
+    below = builder.fcmp_ordered("<", value, zero)
+    cut = spread(builder, relu, ir.VectorType(ir.IntType(1), LANES))
+    return builder.select(builder.and_(below, cut), zero, value)
+
+
+@intrinsic
+def finish_sums(
+    typing: Any, sums: Any, at: Any, bias: Any, bias_at: Any, out: Any, out_at: Any, count: Any, relu: Any
+) -> Any:
+    """out[out_at + i] = f(sums[at + i] + bias[bias_at + i]) for i < count <= 8; f is relu or nothing."""
     size = types.intp
-    signature = types.void(x, size, size, size, size, size, size, size, size, best, where, size)
+    signature = types.void(sums, size, bias, size, out, size, size, types.boolean)
 
     def expand(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        x_, x_at_, x_row_, x_step_, rows_, columns_, place_, place_row_, place_step_, best_, where_, at_ = arguments
+        sums_, at_, bias_, bias_at_, out_, out_at_, count_, relu_ = arguments
+        value = load_vector(builder, address(context, builder, signature.args[0], sums_, at_))
+        bias_vector = load_vector(builder, address(context, builder, signature.args[2], bias_, bias_at_))
+        value = _finish(builder, value, bias_vector, builder.trunc(relu_, ir.IntType(1)))
+        _store_some(builder, value, address(context, builder, signature.args[4], out_, out_at_), count_)
+        return context.get_dummy_value()
+
+    return signature, expand
+
+
+@intrinsic
+def pool_window(
+    typing: Any, x: Any, x_at: Any, x_row: Any, x_step: Any, rows: Any, columns: Any, place: Any, place_row: Any,
+    bias: Any, bias_at: Any, relu: Any, out: Any, winner: Any, out_at: Any, count: Any,
+) -> Any:  # fmt: skip
+    """The largest of a window for `count` <= 8 maps, and its place; NaN is largest, of equals the first in row order.
+
+    out[out_at + i] = f(bias[bias_at + i] + max over dy < rows, dx < columns of x[x_at + dy*x_row + dx*x_step + i]), f
+    being relu or nothing; winner[out_at + i] = place + dy*place_row + dx of that maximum (int32).
+    """
+    size = types.intp
+    signature = types.void(
+        x, size, size, size, size, size, size, size, bias, size, types.boolean, out, winner, size, size
+    )  # fmt: skip
+
+    def expand(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        x_, x_at_, x_row_, x_step_, rows_, columns_, place_, place_row_, *rest = arguments
+        bias_, bias_at_, relu_, out_, winner_, out_at_, count_ = rest
+
+        def numbers(value: Any) -> Any:
+            return spread(builder, builder.trunc(value, ir.IntType(32)), _INTEGERS)
+
         first = load_vector(builder, address(context, builder, signature.args[0], x_, x_at_))
-        held = cgutils.alloca_once_value(builder, first)
-        held_place = cgutils.alloca_once_value(
-            builder, spread(builder, builder.trunc(place_, ir.IntType(32)), _INTEGERS)
-        )
+        held, held_place = cgutils.alloca_once(builder, _FLOATS), cgutils.alloca_once(builder, _INTEGERS)
         builder.store(first, held)
-        builder.store(spread(builder, builder.trunc(place_, ir.IntType(32)), _INTEGERS), held_place)
+        builder.store(numbers(place_), held_place)
         with (
-            cgutils.for_range(builder, rows_, intp=at_.type) as dy,
-            cgutils.for_range(builder, columns_, intp=at_.type) as dx,
+            cgutils.for_range(builder, rows_, intp=place_.type) as dy,
+            cgutils.for_range(builder, columns_, intp=place_.type) as dx,
         ):
             at = plus(builder, plus(builder, x_at_, dy.index, x_row_), dx.index, x_step_)
             value = load_vector(builder, address(context, builder, signature.args[0], x_, at))
-            number = plus(builder, plus(builder, place_, dy.index, place_row_), dx.index, place_step_)
+            number = builder.add(plus(builder, place_, dy.index, place_row_), dx.index)
             old = builder.load(held)
             larger = builder.fcmp_unordered(">", value, old)
             better = builder.and_(larger, builder.fcmp_ordered("ord", old, old))
             builder.store(builder.select(better, value, old), held)
-            places = spread(builder, builder.trunc(number, ir.IntType(32)), _INTEGERS)
-            builder.store(builder.select(better, places, builder.load(held_place)), held_place)
-        store_vector(builder, builder.load(held), address(context, builder, signature.args[9], best_, at_))
-        store_vector(builder, builder.load(held_place), address(context, builder, signature.args[10], where_, at_))
+            builder.store(builder.select(better, numbers(number), builder.load(held_place)), held_place)
+        bias_vector = load_vector(builder, address(context, builder, signature.args[8], bias_, bias_at_))
+        value = _finish(builder, builder.load(held), bias_vector, builder.trunc(relu_, ir.IntType(1)))
+        _store_some(builder, value, address(context, builder, signature.args[11], out_, out_at_), count_)
+        places = builder.load(held_place)
+        _store_some(builder, places, address(context, builder, signature.args[12], winner_, out_at_), count_)
         return context.get_dummy_value()
 
     return signature, expand
