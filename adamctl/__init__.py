@@ -31,6 +31,8 @@ _EXPORTS = {
     "Adam": "adamctl.api.optimizers",
     "Schedule": "adamctl.api.optimizers",
     "DataConfig": "adamctl.config.experiment",
+    "ParameterClient": "adamctl.api.parameter_client",
+    "AsyncParameterClient": "adamctl.api.parameter_client_async",
     "fit": "adamctl.api.fit",
     "Run": "adamctl.api.fit",
 }

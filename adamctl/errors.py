@@ -52,6 +52,10 @@ class DamagedDataError(AdamctlError):
     exit_code = 5
 
 
+class NotFiniteError(AdamctlError):
+    """An update holds NaN or infinite values; it is not applied."""
+
+
 class ProtocolError(AdamctlError):
     """The peer broke the wire format; the connection is closed. The peer's fault, never repaired by retrying."""
 

@@ -64,6 +64,8 @@ class ClusterReader:
         return {"error": problem}
 
     async def _status(self, node: NodeRecord) -> dict[str, Any]:
+        if not node.addresses:  # a client of another framework serves nobody
+            return {}
         try:
             address = prefer(node.addresses, node.host)
             return await self._ask((node.node, node.incarnation), address, self._hello)

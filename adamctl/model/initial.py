@@ -14,7 +14,7 @@ def initial_rows(tensor: Tensor, tensor_index: int, row_start: int, row_stop: in
     Each row has its own counter-based stream, keyed by (seed, tensor, row), so a server draws exactly its own rows.
     """
     values = np.zeros((row_stop - row_start, tensor.row_size), np.float32)
-    if tensor.distribution == "zeros":
+    if tensor.distribution in ("zeros", "given"):
         return values
     for row in range(row_start, row_stop):
         generator = np.random.Generator(

@@ -23,14 +23,15 @@ ELEMENT_BYTES = 4
 BUCKETS_PER_SERVER = 10
 ALIGNMENT = 16  # elements: every tensor starts on its own 64-byte cache line
 
-Distribution = Literal["normal", "uniform", "zeros"]
+Distribution = Literal["normal", "uniform", "zeros", "given"]
 
 
 class Tensor(msgspec.Struct, frozen=True, array_like=True):
     """One named parameter array, axis 0 its outputs.
 
     `offset` is where it starts in a flat float32 vector of the whole model. Initial values are drawn from
-    `distribution` with `scale` (standard deviation of a normal one, half-width of a uniform one).
+    `distribution` with `scale` (standard deviation of a normal one, half-width of a uniform one); `given` ones are zeros
+    to which the first push of the client that made the job adds what it was given.
     """
 
     name: str

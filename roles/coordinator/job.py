@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from adamctl.config.experiment import Experiment
+from adamctl.config.experiment import Experiment, OptimizerConfig
 from adamctl.config.records import (
     BucketRecord,
     JobRecord,
@@ -52,7 +52,7 @@ async def find_servers(
     described = f"{_count('ps', wanted['ps'])} and {_count('data', wanted['data'])}"
 
     def enough(entries: list[ConfigEntry]) -> Servers | None:
-        found = {role: _spread(job, nodes_of(entries, role)) for role in wanted}
+        found = {role: spread(job, nodes_of(entries, role)) for role in wanted}
         missing = [
             f"{_count(role, count)} ({len(found[role])} there; start one with: adamctl {role} start)"
             for role, count in wanted.items()
@@ -71,7 +71,7 @@ def _count(role: str, count: int) -> str:
     return f"{count} {name}{'s' if count > 1 else ''}"
 
 
-def _spread(job: str, nodes: Sequence[NodeRecord]) -> list[NodeRecord]:
+def spread(job: str, nodes: Sequence[NodeRecord]) -> list[NodeRecord]:
     """Orders nodes by a stable hash with the job's name, so that jobs of one cluster use different servers first."""
     return sorted(nodes, key=lambda node: blake2b(f"{job}/{node.node}".encode(), digest_size=8).digest())
 
@@ -114,24 +114,27 @@ async def create_job(
     Raises:
         RunFailedError: another coordinator has just taken the name.
     """
-    placement = place_buckets(layout, job, [node.node for node in servers])
-    record = JobRecord("running", layout.hash, rule_of(experiment), experiment.seed, coordinator, restore)
-    puts = {
-        job_key(job): encode(record),
-        layout_key(job): encode(LayoutRecord(layout.tensors, experiment.cluster.ps)),
-    }
-    for bucket, node in placement.items():
-        puts[bucket_key(job, bucket)] = encode(BucketRecord(FIRST_EPOCH, node, (node,)))
-    reply = await store.compare_and_set(ConfigChanges(dict.fromkeys(puts, 0), puts))
-    if reply.conflicts:
+    record = JobRecord("running", layout.hash, rule_of(experiment.optimizer), experiment.seed, coordinator, restore)
+    changes = job_changes(job, record, layout, experiment.cluster.ps, servers)
+    if (await store.compare_and_set(changes)).conflicts:
         raise RunFailedError(
             f"job name {job!r} was taken by another run just now; start again, or choose another --job"
         )
 
 
-def rule_of(experiment: Experiment) -> RuleConfig:
-    """Returns what the servers of an experiment apply to gradients."""
-    optimizer = experiment.optimizer
+def job_changes(
+    job: str, record: JobRecord, layout: ParameterLayout, servers_expected: int, servers: Sequence[NodeRecord]
+) -> ConfigChanges:
+    """Returns all keys of a new job, its buckets placed over the servers, on condition that none of them is there."""
+    placement = place_buckets(layout, job, [node.node for node in servers])
+    puts = {job_key(job): encode(record), layout_key(job): encode(LayoutRecord(layout.tensors, servers_expected))}
+    for bucket, node in placement.items():
+        puts[bucket_key(job, bucket)] = encode(BucketRecord(FIRST_EPOCH, node, (node,)))
+    return ConfigChanges(dict.fromkeys(puts, 0), puts)
+
+
+def rule_of(optimizer: OptimizerConfig) -> RuleConfig:
+    """Returns what servers apply to gradients."""
     return RuleConfig(
         optimizer.type,
         momentum=optimizer.momentum,

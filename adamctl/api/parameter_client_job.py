@@ -1,0 +1,150 @@
+"""A job that clients of other frameworks make and share: found by its name, or made by whoever comes first."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from adamctl.api.parameter_client_arrays import check_same, make_tensors
+from adamctl.config.experiment import OptimizerConfig, ScheduleConfig
+from adamctl.config.records import JobRecord, LayoutRecord, NodeRecord, decode, job_key, layout_key
+from adamctl.errors import ConfigurationError, RemoteError, UnreachableError
+from adamctl.kernels.rules.make import make_rule
+from adamctl.model.layout import ParameterLayout, cut_layout
+from adamctl.model.rule import RuleConfig
+from adamctl.net.address import parse_address
+from adamctl.roles.controller.client import ConfigurationStore, nodes_of, wait_for
+from adamctl.roles.coordinator.job import job_changes, rule_of, spread
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import ConfigEntry
+
+LOOK_EVERY_S = 0.2
+ADDRESS_EXPECTED = "expected adam://HOST:PORT/JOB, the address of a controller and the name of a job"
+
+
+@dataclass(frozen=True)
+class FoundJob:
+    """A running job. `created`: we made it, and give its initial values."""
+
+    name: str
+    record: JobRecord
+    created: bool
+
+
+def parse_url(url: str) -> tuple[tuple[str, ...], str]:
+    """Returns the controllers' addresses and the job's name of `adam://host:port[,host:port]/job`.
+
+    Raises:
+        ConfigurationError: it is not such an address.
+    """
+    parts = urlsplit(url)
+    job = parts.path.removeprefix("/")
+    if parts.scheme != "adam" or not parts.netloc or parts.query or parts.fragment:
+        raise ConfigurationError(f"{ADDRESS_EXPECTED}; found {url!r}")
+    if not re.fullmatch(r"[^/~]{1,190}", job):
+        raise ConfigurationError(f"{ADDRESS_EXPECTED} without slashes and ~; found {url!r}")
+    return tuple(str(parse_address(address)) for address in parts.netloc.split(",")), job
+
+
+def rule_config(rule: OptimizerConfig | RuleConfig | None) -> RuleConfig | None:
+    """Returns the rule that servers run, checked.
+
+    Raises:
+        ConfigurationError: a setting is out of range, or one that only training by `adamctl train` carries out.
+    """
+    if rule is None:
+        return None
+    if isinstance(rule, OptimizerConfig):
+        if rule.schedule != ScheduleConfig():
+            raise ConfigurationError("rule: a schedule needs passes, which a client has not; give push(learning_rate=)")
+        if rule.clip_norm is not None:
+            raise ConfigurationError("rule: clip_norm is applied where gradients are computed; clip before you push")
+        rule = rule_of(rule)
+    make_rule(rule, "numpy")
+    return rule
+
+
+async def find_or_make(
+    store: ConfigurationStore,
+    wanted: str,
+    shapes: Mapping[str, Sequence[int]] | None,
+    rule: RuleConfig | None,
+    servers: int | None,
+    node: str,
+    deadline_s: float,
+) -> FoundJob:
+    """Returns the running job of this name, made by us (`node`) if there is none; of several who try, one makes it.
+
+    A job that has ended is left as it is; the next of its name is `NAME~2` and so on, because servers may still be
+    freeing the former.
+
+    Args:
+        shapes: of the arrays by name; None only looks for a job and never makes one.
+        servers: how many parameter servers a new job gets; None: all there are.
+
+    Raises:
+        ConfigurationError: the job has other arrays or another rule.
+        UnreachableError: no job, or not enough parameter servers, within `deadline_s`.
+    """
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + deadline_s
+    while True:
+        name, record, layout = await _newest(store, wanted)
+        if record is not None and record.state == "running" and layout is not None:
+            if shapes is not None:
+                check_same(name, layout, shapes)
+            if rule is not None and rule != record.rule:
+                raise ConfigurationError(f"job {name!r} runs {record.rule}; found {rule}; give the same, or none")
+            return FoundJob(name, record, created=False)
+        if shapes is None:
+            if loop.time() >= until_s:
+                raise UnreachableError(f"no job {wanted!r} is running; waited {deadline_s:g} s for one")
+            await asyncio.sleep(LOOK_EVERY_S)
+            continue
+        if record is not None:
+            name = _next(name)
+        chosen = await _servers(store, name, servers, max(until_s - loop.time(), 0.0))
+        new = cut_layout(make_tensors(shapes), len(chosen))
+        record = JobRecord("running", new.hash, rule or RuleConfig("add"), 0, node)
+        if not (await store.compare_and_set(job_changes(name, record, new, len(chosen), chosen))).conflicts:
+            return FoundJob(name, record, created=True)
+
+
+async def _newest(store: ConfigurationStore, wanted: str) -> tuple[str, JobRecord | None, ParameterLayout | None]:
+    """Returns the latest job of this name, running or not: `NAME`, `NAME~2`, ..."""
+    _, entries = await store.read(job_key(wanted))
+    values = {entry.key: entry.value for entry in entries}
+    numbers = [1] if job_key(wanted) in values else []
+    prefix = job_key(f"{wanted}~")
+    numbers += [int(key.removeprefix(prefix)) for key in values if re.fullmatch(re.escape(prefix) + r"\d+", key)]
+    if not numbers:
+        return wanted, None, None
+    name = wanted if max(numbers) == 1 else f"{wanted}~{max(numbers)}"
+    layout = decode(values[layout_key(name)], LayoutRecord).layout() if layout_key(name) in values else None
+    return name, decode(values[job_key(name)], JobRecord), layout
+
+
+def _next(name: str) -> str:
+    plain, _, number = name.partition("~")
+    return f"{plain}~{int(number or 1) + 1}"
+
+
+async def _servers(
+    store: ConfigurationStore, job: str, wanted: int | None, deadline_s: float
+) -> tuple[NodeRecord, ...]:
+    least = wanted or 1
+    count = f"{least} parameter server{'s' if least > 1 else ''}"
+
+    def enough(entries: list[ConfigEntry]) -> tuple[NodeRecord, ...] | None:
+        found = spread(job, nodes_of(entries, "ps"))
+        return tuple(found[:wanted]) if len(found) >= least else None
+
+    return await wait_for(store, "/nodes/", enough, deadline_s, f"{count} (start one with: adamctl ps start)")
+
+
+def is_over(error: Exception) -> bool:
+    """Says whether an error means that the job has ended."""
+    return isinstance(error, RemoteError) and error.code in (ErrorCode.RUN_ENDED, ErrorCode.UNKNOWN_JOB)

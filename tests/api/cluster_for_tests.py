@@ -1,0 +1,50 @@
+"""A small cluster of real processes on loopback for tests of clients: a controller and parameter servers."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+TOKEN = "a secret"
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "adamctl", *arguments, "--token", TOKEN, "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def address_of(process: subprocess.Popen[str]) -> str:
+    """Reads the line that a role started by hand prints when it serves."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    found = re.search(r"ready on tcp://(\S+?)(,|$)", line.strip())
+    assert found, line
+    return found[1]
+
+
+@contextmanager
+def running_cluster(folder: Path, servers: int = 2) -> Iterator[str]:
+    """Yields the controller's address; ends all processes afterwards."""
+    processes = [start("controller", "start", "--dir", str(folder / "controller"))]
+    try:
+        address = address_of(processes[0])
+        processes += [
+            start("ps", "start", "--name", f"ps-{number}", "--controller", address, "--apply-threads", "1")
+            for number in range(servers)
+        ]
+        for process in processes[1:]:
+            address_of(process)
+        yield address
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+        for process in processes:
+            process.communicate(timeout=30)
