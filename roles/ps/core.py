@@ -1,8 +1,8 @@
 """The parameter server as a pure state machine: requests and completed batches in, instructions out.
 
 Every decision is made here, on one thread. What takes long (rules, sending, files) is done elsewhere on an instruction
-and reported back as an event. A push is answered when all its parts are applied or refused (acknowledgement level
-`applied`); replication and the durable store will stand between `completed` and `_answer`.
+and reported back as an event. A push is settled when all its parts are applied or refused; `Acknowledgements` says
+whether it is answered then or when it is durable.
 
 Pulls are never torn and usually not copied: the live buffer is sent itself. A batch that starts while the buffer is
 being read is applied into another one; a pull that arrives while a batch is being applied in place waits for it, and so
@@ -11,20 +11,22 @@ gets the newest version.
 
 from __future__ import annotations
 
-from adamctl.model.layout import ELEMENT_BYTES
-from adamctl.roles.ps.core_checks import checked_source, part_problem
+from collections.abc import Iterable
+
+from adamctl.roles.ps.core_acknowledge import Acknowledgements
+from adamctl.roles.ps.core_checks import checked_source, part_problem, shard_refusal
+from adamctl.roles.ps.core_flush import FlushCore
 from adamctl.roles.ps.core_instructions import (
     AnswerAttach,
-    AnswerPull,
     AnswerPush,
     Apply,
-    Image,
     Instruction,
     Keep,
     Refresh,
     Refuse,
 )
 from adamctl.roles.ps.core_job import Job
+from adamctl.roles.ps.core_pull import finish_pull, hold, image_of
 from adamctl.roles.ps.core_sequence import Client, ClientKey, Verdict
 from adamctl.roles.ps.core_shard import Batch, Pull, Push, Shard, Source, State, Token, Update, Values
 from adamctl.wire.constants import ErrorCode, UpdateKind
@@ -32,7 +34,6 @@ from adamctl.wire.messages import (
     AttachReply,
     AttachRequest,
     PulledPart,
-    PullReply,
     PullRequest,
     PushPart,
     PushReply,
@@ -51,10 +52,13 @@ class Core:
     Attributes:
         jobs: by name.
         queued_bytes: bodies of pushes with parts not yet applied, at most `queue_bytes_max` (and one body more).
+        flush, acknowledgements: of the store's log; None without a store.
     """
 
-    def __init__(self, threads: int, queue_bytes_max: int = 1 << 30) -> None:
+    def __init__(self, threads: int, queue_bytes_max: int = 1 << 30, flush: FlushCore | None = None) -> None:
         self.threads = threads
+        self.flush = flush
+        self.acknowledgements = Acknowledgements(flush) if flush is not None else None
         self.jobs: dict[str, Job] = {}
         self.queued_bytes = 0
         self.queued_updates = 0
@@ -65,9 +69,18 @@ class Core:
     # --- attach ------------------------------------------------------------------------------------------------------
 
     def attach(
-        self, token: Token, connection: int, client: ClientKey, request: AttachRequest, now: float
+        self,
+        token: Token,
+        connection: int,
+        client: ClientKey,
+        request: AttachRequest,
+        now: float,
+        settled: Iterable[tuple[int, int]] = (),
     ) -> list[Instruction]:
-        """A client binds its connection to a job. `now` in seconds of any steady clock."""
+        """A client binds its connection to a job. `now` in seconds of any steady clock.
+
+        `settled`: (shard, number) where the client was told of every number so far what became of it.
+        """
         job = self.jobs.get(request.job)
         if job is None:
             return [self._unknown(token, request.job, now)]
@@ -86,6 +99,8 @@ class Core:
             what = f"job {job.name!r}: {len(job.building)} buckets are still being made"
             return [Refuse(token, ErrorCode.NOT_READY, what)]
         self._attached.setdefault(connection, set()).add(job.name)
+        for index, number in settled:
+            job.go_on_from(index, client, number)
         found = ((shard.index, shard.memory.clients.get(client)) for shard in job.shards.values())
         known = [(index, entry.accepted) for index, entry in found if entry is not None and entry.accepted]
         epochs = {bucket.index: bucket.epoch for bucket in job.buckets.values()}
@@ -106,7 +121,7 @@ class Core:
         self.jobs[job.name] = job
         self._unknown_since.pop(job.name, None)
 
-    def remove_job(self, name: str) -> None:
+    def remove_job(self, name: str) -> list[Instruction]:
         """Frees a job; what is being applied is finished and answered as stale."""
         job = self.jobs.pop(name, None)
         if job is not None:
@@ -114,6 +129,16 @@ class Core:
                 job.drop(bucket)
         for jobs in self._attached.values():
             jobs.discard(name)
+        return self.forget_left(job) if job is not None else []
+
+    def forget_left(self, job: Job) -> list[Instruction]:
+        """Frees the records of shards that are no longer held, and refuses those who wait for them."""
+        if self.flush is None or self.acknowledgements is None:
+            return []
+        left, job.left = job.left, []
+        waiters = [waiter for entry in left for waiter in self.flush.forget(entry)]
+        what = f"job {job.name!r} is no longer held here in full; what was pushed may not be durable"
+        return self.acknowledgements.in_vain(waiters, ErrorCode.NOT_READY, what)
 
     def _find(self, token: Token, connection: int, name: str, now: float) -> Job | Refuse:
         job = self.jobs.get(name)
@@ -133,21 +158,6 @@ class Core:
                 out.append(Refresh(job.name))
                 return
 
-    def _refusal(self, job: Job, index: int, epochs: dict[int, int]) -> tuple[int, str]:
-        """Returns why a shard cannot be used by a request (code 0: it can)."""
-        shard = job.shards.get(index)
-        if shard is None and not 0 <= index < len(job.layout.shards):
-            return ErrorCode.UNKNOWN_SHARD, f"job {job.name!r} has {len(job.layout.shards)} shards; found {index}"
-        bucket = job.layout.bucket_of_shard[index]
-        epoch, known = epochs.get(bucket, 0), job.epochs.get(bucket, 0)
-        if epoch < known:
-            return ErrorCode.STALE_EPOCH, f"bucket {bucket} is at epoch {known}; the request says {epoch}"
-        if epoch > known:
-            return ErrorCode.NEWER_EPOCH, f"bucket {bucket} is at epoch {known} here; the request says {epoch}"
-        if shard is None:
-            return ErrorCode.UNKNOWN_SHARD, f"bucket {bucket} of shard {index} is not held here"
-        return 0, ""
-
     # --- push --------------------------------------------------------------------------------------------------------
 
     def push(
@@ -157,7 +167,8 @@ class Core:
         job = self._find(token, connection, request.job, now)
         if isinstance(job, Refuse):
             return [job]
-        if self.queued_bytes > self._queue_bytes_max:
+        crowded = self.acknowledgements is not None and self.acknowledgements.crowded
+        if self.queued_bytes > self._queue_bytes_max or crowded:
             return [Refuse(token, ErrorCode.OVER_QUOTA, f"{self.queued_bytes} bytes of updates wait; retry later")]
         out: list[Instruction] = []
         push = Push(token, request.learning_rate, body, len(request.parts))
@@ -173,7 +184,7 @@ class Core:
             out.append(Keep(token))
         self._start(job, touched, out)
         if not push.remaining:
-            out.append(self._answer(push))
+            self._answer(push, now, out)
         return out
 
     def _accept(
@@ -189,7 +200,7 @@ class Core:
         """Queues one part, or settles its result; returns its shard if it was queued."""
         shard = job.shards.get(part.shard)
         if shard is None or epochs.get(shard.bucket.index) != shard.bucket.epoch:
-            code, message = self._refusal(job, part.shard, epochs)
+            code, message = shard_refusal(job, part.shard, epochs)
             _settle(push, position, PushResult(part.shard, code, 0, 0, 0, message))
             return None
         entry = shard.memory.find(client)
@@ -215,6 +226,7 @@ class Core:
         elif verdict is Verdict.DONE:
             code = (entry.refused or {}).get(part.sequence, 0)
             _settle(push, position, _result(shard, code, "refused before" if code else ""))
+            _await(job, shard, push)
         else:
             queued = _find_queued(shard, entry, part.sequence)
             if queued.waiters is None:
@@ -231,7 +243,7 @@ class Core:
                 by_thread.setdefault(shard.thread, []).append(shard.batch)
         out.extend(Apply(job, thread, batches) for thread, batches in by_thread.items())
 
-    def completed(self, job: Job, batches: list[Batch]) -> list[Instruction]:
+    def completed(self, job: Job, batches: list[Batch], now: float = 0.0) -> list[Instruction]:
         """An apply thread has carried out batches of one job."""
         out: list[Instruction] = []
         for batch in batches:
@@ -241,16 +253,18 @@ class Core:
                 self._advance(shard, batch)
             elif not batch.in_place and shard.spare is None:
                 shard.spare = batch.target
+            if self.flush is not None and shard.entry is not None:
+                self.flush.changed(shard.entry, now, len(batch.updates))
             for update in batch.updates:
-                self._finish(job, shard, update, out)
+                self._finish(job, shard, update, now, out)
             for pull, position in shard.waiting:
-                self._hold(pull, position, shard)
+                hold(pull, position, shard)
                 pull.missing -= 1
                 if not pull.missing:
-                    out.append(_finish_pull(pull))
+                    out.append(finish_pull(pull))
             shard.waiting.clear()
             for token in shard.images:
-                out.append(_image(shard, token))
+                out.append(image_of(shard, token))
             shard.images.clear()
         self._start(job, [batch.shard for batch in batches], out)
         return out
@@ -266,7 +280,7 @@ class Core:
             if not old.readers and shard.spare is None and not batch.moved:
                 shard.spare = old.array
 
-    def _finish(self, job: Job, shard: Shard, update: Update, out: list[Instruction]) -> None:
+    def _finish(self, job: Job, shard: Shard, update: Update, now: float, out: list[Instruction]) -> None:
         """Settles one update that has come out of its batch, for whoever asked for it."""
         self.queued_updates -= 1
         staleness = 0
@@ -291,15 +305,20 @@ class Core:
             result = PushResult(shard.index, update.code, bucket.epoch, shard.counter, staleness, update.message)
         for push, position in ((update.push, update.position), *(update.waiters or ())):
             _settle(push, position, result)
+            _await(job, shard, push)
             if not push.remaining:
-                out.append(self._answer(push))
+                self._answer(push, now, out)
                 job.pushes += push.queued
 
-    def _answer(self, push: Push) -> AnswerPush:
+    def _answer(self, push: Push, now: float, out: list[Instruction]) -> None:
         if push.queued:
             self.queued_bytes -= push.body_bytes
         results = tuple(result for result in push.results if result is not None)
-        return AnswerPush(push.token, PushReply(results, push.routing), push.queued)
+        answer = AnswerPush(push.token, PushReply(results, push.routing), push.queued)
+        if self.acknowledgements is None:
+            out.append(answer)
+        else:
+            out.extend(self.acknowledgements.take(answer, push.stored, now))
 
     # --- pull and image ----------------------------------------------------------------------------------------------
 
@@ -319,38 +338,34 @@ class Core:
                 message = f"expected dtype float32; found {request.dtype!r}"
                 pull.parts[position] = PulledPart(index, ErrorCode.WRONG_DTYPE, 0, 0, 0, 0, 0, 0, message)
             elif shard is None or request.epochs.get(shard.bucket.index) != shard.bucket.epoch:
-                code, message = self._refusal(job, index, request.epochs)
+                code, message = shard_refusal(job, index, request.epochs)
                 pull.parts[position] = PulledPart(index, code, 0, 0, 0, 0, 0, 0, message)
             elif shard.batch is not None and shard.batch.in_place:
                 shard.waiting.append((pull, position))
                 pull.missing += 1
             else:
-                self._hold(pull, position, shard)
+                hold(pull, position, shard)
         if not pull.missing:
-            out.append(_finish_pull(pull))
+            out.append(finish_pull(pull))
         return out
-
-    def _hold(self, pull: Pull, position: int, shard: Shard) -> None:
-        """Gives a pull the shard at its present version."""
-        values = shard.values
-        values.readers += 1
-        pull.values[position] = values
-        entry = shard.memory.clients.get(pull.client)
-        done = entry.done if entry is not None else 0
-        epoch, size = shard.bucket.epoch, shard.size
-        pull.parts[position] = PulledPart(shard.index, 0, epoch, shard.counter, shard.pushes, done, position, size)
 
     def image(self, token: Token, shard: Shard) -> list[Instruction]:
         """Asks for a shard's whole state at one version; pushes go on meanwhile on copies."""
         if shard.batch is not None:
             shard.images.append(token)
             return []
-        return [_image(shard, token)]
+        return [image_of(shard, token)]
 
 
 def _settle(push: Push, position: int, result: PushResult) -> None:
     push.results[position] = result
     push.remaining -= 1
+
+
+def _await(job: Job, shard: Shard, push: Push) -> None:
+    """Makes the answer to a push wait for what the shard holds now, if the job asks for that."""
+    if job.durable and shard.entry is not None:
+        push.stored.append((shard.entry, shard.entry.changes))
 
 
 def _result(shard: Shard, code: int, message: str) -> PushResult:
@@ -363,24 +378,3 @@ def _find_queued(shard: Shard, client: Client, sequence: int) -> Update:
     return next(
         update for update in (*under_way, *shard.queue) if update.client is client and update.sequence == sequence
     )
-
-
-def _finish_pull(pull: Pull) -> AnswerPull:
-    """Lays the values out one after another, without padding, in the order they were asked for."""
-    offset = 0
-    parts: list[PulledPart] = []
-    for part in pull.parts:
-        assert part is not None
-        if not part.code:
-            part = PulledPart(part.shard, 0, part.epoch, part.version, part.pushes, part.sequence, offset, part.size)
-            offset += part.size * ELEMENT_BYTES
-        parts.append(part)
-    values = [values for values in pull.values if values is not None]
-    return AnswerPull(pull.token, PullReply(tuple(parts), pull.routing), values)
-
-
-def _image(shard: Shard, token: Token) -> Image:
-    shard.values.readers += 1
-    shard.state.readers += 1
-    memory = shard.memory.record()
-    return Image(token, shard, shard.bucket.epoch, shard.counter, shard.pushes, memory, shard.values, shard.state)

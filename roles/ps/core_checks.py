@@ -59,3 +59,19 @@ def part_problem(shard: Shard, part: PushPart, source: Source | None) -> tuple[i
         what = f"shard {shard.index} is tensor {shard.tensor}, rows {shard.row_start} to {shard.row_stop}"
         return ErrorCode.WRONG_LENGTH, f"{what}; its source has {found}"
     return None
+
+
+def shard_refusal(job: Job, index: int, epochs: dict[int, int]) -> tuple[int, str]:
+    """Returns why a shard cannot be used by a request with these epochs (code 0: it can)."""
+    shard = job.shards.get(index)
+    if shard is None and not 0 <= index < len(job.layout.shards):
+        return ErrorCode.UNKNOWN_SHARD, f"job {job.name!r} has {len(job.layout.shards)} shards; found {index}"
+    bucket = job.layout.bucket_of_shard[index]
+    epoch, known = epochs.get(bucket, 0), job.epochs.get(bucket, 0)
+    if epoch < known:
+        return ErrorCode.STALE_EPOCH, f"bucket {bucket} is at epoch {known}; the request says {epoch}"
+    if epoch > known:
+        return ErrorCode.NEWER_EPOCH, f"bucket {bucket} is at epoch {known} here; the request says {epoch}"
+    if shard is None:
+        return ErrorCode.UNKNOWN_SHARD, f"bucket {bucket} of shard {index} is not held here"
+    return 0, ""

@@ -46,6 +46,13 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
+class Free:
+    """The request's body is no longer needed, though its answer is still to come."""
+
+    token: Token
+
+
+@dataclass(frozen=True, slots=True)
 class AnswerPull:
     """Send the arrays after the header; `Values.release` of each when they are sent or the connection is gone."""
 
@@ -88,4 +95,4 @@ class Image:
         self.state.release()
 
 
-Instruction: TypeAlias = Apply | AnswerAttach | AnswerPush | Keep | AnswerPull | Refuse | Refresh | Image
+Instruction: TypeAlias = Apply | AnswerAttach | AnswerPush | Keep | Free | AnswerPull | Refuse | Refresh | Image

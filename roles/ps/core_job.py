@@ -9,7 +9,8 @@ from typing import Any
 from adamctl.kernels.operation import Array
 from adamctl.kernels.rules.rule import Rule
 from adamctl.model.layout import ELEMENT_BYTES, Bucket, ParameterLayout
-from adamctl.roles.ps.core_sequence import ClientMemory
+from adamctl.roles.ps.core_flush import Entry
+from adamctl.roles.ps.core_sequence import ClientKey, ClientMemory
 from adamctl.roles.ps.core_shard import BucketState, Shard, State, Values
 from adamctl.wire.constants import UpdateKind
 
@@ -46,6 +47,9 @@ class Job:
         failed: (code, message) if the buckets could not be made.
         staleness: applied pushes per shard by staleness.
         updates: parameter updates applied, as Adam 4.3.2 counts them.
+        durable: pushes are acknowledged when they are on disk.
+        rolled_back: shard -> pushes that its clients know as acknowledged and that a restart has taken back.
+        left: entries of shards that are no longer held, for whoever keeps the log.
     """
 
     def __init__(self, name: str, layout: ParameterLayout, rule: Rule, identity: Any = None) -> None:
@@ -59,6 +63,9 @@ class Job:
         self.failed: tuple[int, str] | None = None
         self.staleness = [0] * (STALENESS_MAX + 1)
         self.updates = self.pushes = self.refused = 0
+        self.durable = False
+        self.rolled_back: dict[int, int] = {}
+        self.left: list[Entry] = []
 
     @property
     def ready(self) -> bool:
@@ -108,7 +115,22 @@ class Job:
             state.dropped = True
             described = self.layout.buckets[bucket]
             for index in range(described.shard_start, described.shard_stop):
-                self.shards.pop(index, None)
+                shard = self.shards.pop(index, None)
+                if shard is not None and shard.entry is not None:
+                    self.left.append(shard.entry)
+
+    def go_on_from(self, index: int, client: ClientKey, number: int) -> None:
+        """After a restart that took acknowledged pushes back, goes on with a client's next number on a shard.
+
+        No number up to this one will be sent again: the client was told of each what became of it.
+        """
+        shard = self.shards.get(index)
+        entry = shard.memory.find(client) if shard is not None else None
+        if shard is None or entry is None or entry.accepted != entry.done or number <= entry.done:
+            return
+        self.rolled_back[index] = self.rolled_back.get(index, 0) + number - entry.done
+        shard.memory.accept(entry, number)
+        entry.done = number
 
     def _stripe(self, threads: int) -> None:
         """Gives each thread a contiguous stripe of shards with about the same bytes."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from adamctl.kernels.operation import Array
+from adamctl.roles.ps.core_flush import Entry
 from adamctl.roles.ps.core_sequence import Client, ClientKey, ClientMemory
 from adamctl.wire.messages import PulledPart, PushResult, PushSource
 
@@ -72,12 +73,14 @@ class Shard:
         waiting: pulls that wait for a batch which is being applied in place.
         images: snapshots that wait for the batch to end.
         spare: a buffer of the shard's size that nobody uses, or None.
+        entry: its place in the store's log, None without a store.
     """
 
     __slots__ = (
         "batch",
         "bucket",
         "counter",
+        "entry",
         "home",
         "images",
         "index",
@@ -108,6 +111,7 @@ class Shard:
         self.counter = self.pushes = self.thread = 0
         self.home: int | None = None
         self.batch: Batch | None = None
+        self.entry: Entry | None = None
         self.queue: list[Update] = []
         self.waiting: list[tuple[Pull, int]] = []
         self.images: list[Token] = []
@@ -117,10 +121,21 @@ class Push:
     """A push under way. `results` are in the order of its parts; `remaining` of them are still to come.
 
     `body` is read by apply threads and valid until `remaining` is 0. They note in `finite` which activations, by
-    offset, were found finite.
+    offset, were found finite. `stored` are the changes that must be durable before it is answered.
     """
 
-    __slots__ = ("body", "body_bytes", "finite", "learning_rate", "queued", "remaining", "results", "routing", "token")
+    __slots__ = (
+        "body",
+        "body_bytes",
+        "finite",
+        "learning_rate",
+        "queued",
+        "remaining",
+        "results",
+        "routing",
+        "stored",
+        "token",
+    )
 
     def __init__(self, token: Token, learning_rate: float, body: memoryview, parts: int) -> None:
         self.token = token
@@ -131,6 +146,7 @@ class Push:
         self.results: list[PushResult | None] = [None] * parts
         self.remaining = parts
         self.routing: dict[int, int] = {}
+        self.stored: list[tuple[Entry, int]] = []
         self.queued = False
 
 

@@ -1,0 +1,41 @@
+"""How a pull or a snapshot gets a shard at one version, and what is answered (pure)."""
+
+from __future__ import annotations
+
+from adamctl.model.layout import ELEMENT_BYTES
+from adamctl.roles.ps.core_instructions import AnswerPull, Image
+from adamctl.roles.ps.core_shard import Pull, Shard, Token
+from adamctl.wire.messages import PulledPart, PullReply
+
+
+def hold(pull: Pull, position: int, shard: Shard) -> None:
+    """Gives a pull the shard at its present version."""
+    values = shard.values
+    values.readers += 1
+    pull.values[position] = values
+    entry = shard.memory.clients.get(pull.client)
+    done = entry.done if entry is not None else 0
+    epoch, size = shard.bucket.epoch, shard.size
+    pull.parts[position] = PulledPart(shard.index, 0, epoch, shard.counter, shard.pushes, done, position, size)
+
+
+def finish_pull(pull: Pull) -> AnswerPull:
+    """Lays the values out one after another, without padding, in the order they were asked for."""
+    offset = 0
+    parts: list[PulledPart] = []
+    for part in pull.parts:
+        assert part is not None
+        if not part.code:
+            part = PulledPart(part.shard, 0, part.epoch, part.version, part.pushes, part.sequence, offset, part.size)
+            offset += part.size * ELEMENT_BYTES
+        parts.append(part)
+    values = [values for values in pull.values if values is not None]
+    return AnswerPull(pull.token, PullReply(tuple(parts), pull.routing), values)
+
+
+def image_of(shard: Shard, token: Token) -> Image:
+    """Holds a shard's whole state for a snapshot."""
+    shard.values.readers += 1
+    shard.state.readers += 1
+    memory = shard.memory.record()
+    return Image(token, shard, shard.bucket.epoch, shard.counter, shard.pushes, memory, shard.values, shard.state)
