@@ -27,7 +27,7 @@ OTHERS = Model(
     (17, 15, 3),
     (
         Conv2D(12, 3, stride=2, activation="tanh"),
-        Conv2D(9, 3, padding="same", activation="sigmoid"),
+        Conv2D(9, 3, padding="same", activation="sigmoid", groups=3),
         MaxPool2D(3, 2),
         Dense(30, "tanh"),
         Softmax(10),
@@ -46,7 +46,8 @@ def torch_loss(torch, model, parameters, images, labels):
         weight, bias = next(rest), next(rest)
         if isinstance(layer, Conv2D):
             padding = layer.padding if layer.stride == 1 else 0
-            values = torch.nn.functional.conv2d(values, weight.permute(0, 3, 1, 2), bias, layer.stride, padding)
+            weight = weight.permute(0, 3, 1, 2)
+            values = torch.nn.functional.conv2d(values, weight, bias, layer.stride, padding, groups=layer.groups)
         else:
             flat = values.permute(0, 2, 3, 1) if values.ndim == 4 else values
             values = torch.nn.functional.linear(flat.reshape(len(images), -1), weight, bias)
@@ -54,8 +55,23 @@ def torch_loss(torch, model, parameters, images, labels):
     return torch.nn.functional.cross_entropy(values, torch.from_numpy(labels))
 
 
+OVERLAPPING = Model(
+    (23, 19, 3),
+    (
+        Conv2D(20, 7, padding="same", activation="relu"),
+        MaxPool2D(3, 2),
+        Conv2D(35, 5, padding="same", activation="relu"),
+        MaxPool2D(3, 2),
+        Conv2D(17, 3, padding="same", activation="relu"),
+        Conv2D(30, 3, padding="same", activation="relu"),
+        Dense(30, "relu"),
+        Softmax(10),
+    ),
+)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("model", [ADAM_MNIST, OTHERS], ids=["adam mnist", "others"])
+@pytest.mark.parametrize("model", [ADAM_MNIST, OTHERS, OVERLAPPING], ids=["adam mnist", "others", "overlapping"])
 def test_loss_and_gradient_equal_pytorchs(backend, model):
     """float32, batch 16: loss to 1e-5, each gradient to 1e-4 of its largest element."""
     torch = pytest.importorskip("torch")
