@@ -88,6 +88,8 @@ class Holding(msgspec.Struct, frozen=True, array_like=True):
 
 Description: TypeAlias = "ShardState | Holding"
 _KINDS: Final[dict[int, type[ShardState] | type[Holding]]] = {RecordKind.SHARD: ShardState, RecordKind.HOLDING: Holding}
+_DECODERS: Final = {number: msgspec.msgpack.Decoder(kind) for number, kind in _KINDS.items()}
+"""Made here because msgspec looks a type up when it is first used, which two threads must not do at once."""
 _KIND_OF: Final = {kind: RecordKind(number) for number, kind in _KINDS.items()}
 
 
@@ -221,7 +223,7 @@ def decode(data: Buffer, sequence: int, checksum_before: int, *, summed: bool = 
 
 def _decode_description(sequence: int, kind: int, data: memoryview) -> Description:
     try:
-        return msgspec.msgpack.decode(data, type=_KINDS[kind])
+        return _DECODERS[kind].decode(data)
     except (msgspec.MsgspecError, ValueError) as error:
         raise DamagedRecordError(sequence, f"its description is not what this version writes: {error}") from error
 
