@@ -54,6 +54,8 @@ class Opcode(IntEnum):
     NODE_REGISTER = 19
     NODE_BEACON = 20
     NODE_LEAVE = 21
+    CONTROLLER_PEER = 22
+    CONTROLLER_REPLACE = 23
     PS_ATTACH = 32
     PS_PUSH = 33
     PS_PULL = 34
@@ -98,6 +100,7 @@ class ErrorCode(IntEnum):
     BAD_CONFIGURATION = 51
     STALE_INCARNATION = 64
     RUN_ENDED = 65
+    NOT_LEADER = 66
 
 
 class UpdateKind(IntEnum):
@@ -116,6 +119,7 @@ _BODY_BYTES_MAX_SMALL: Final = {
     Opcode.NODE_REGISTER: _SMALL,
     Opcode.NODE_BEACON: _SMALL,
     Opcode.NODE_LEAVE: 0,
+    Opcode.CONTROLLER_REPLACE: 0,
     Opcode.PS_ATTACH: _SMALL,
     Opcode.RUN_STATUS: _SMALL,
     Opcode.RUN_STOP: 0,

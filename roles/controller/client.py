@@ -62,15 +62,17 @@ ReplyT = TypeVar("ReplyT", bound=Message)
 _ENTRIES = msgspec.msgpack.Decoder(list[ConfigEntry])
 _RETRY_FIRST_S = 0.05
 _RETRY_MAX_S = 1.0
-_AGAIN = (ErrorCode.DEADLINE_PASSED, ErrorCode.SHUTTING_DOWN, ErrorCode.NOT_READY)
+_REDIRECTS_MAX = 3
+"""In a row without a pause; then it is worth waiting until the controllers agree on who leads."""
+_AGAIN = (ErrorCode.DEADLINE_PASSED, ErrorCode.SHUTTING_DOWN, ErrorCode.NOT_READY, ErrorCode.NOT_LEADER)
 
 
 class ControllerClient:
     """`ConfigurationStore` and `Membership` over the network.
 
-    Keeps one connection, makes a new one when it is lost (trying the addresses in turn) and sends a request again until
-    it is answered or its deadline has passed. Everything it sends is safe to send twice: a compare-and-set carries a
-    session and a sequence number, which the controllers remember.
+    Keeps one connection, makes a new one when it is lost (trying the addresses in turn), follows to the leader where it
+    is told who that is, and sends a request again until it is answered or its deadline has passed. Everything it sends
+    is safe to send twice: a compare-and-set carries a session and a sequence number, which the controllers remember.
     """
 
     def __init__(
@@ -106,11 +108,13 @@ class ControllerClient:
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
         self._next_address = 0
+        self._leader = ""  # address of the controller that another one said leads; tried once
         self._changing = asyncio.Lock()  # one compare-and-set at a time, so that sequence numbers arrive in order
         self._session = session or secrets.token_hex(12)
         self._session_known = False  # whether the controllers have remembered a request of this session
         self._sessions_used = 0
         self._sequence = 0
+        self._known_serial = 0
 
     # --- ConfigurationStore -----------------------------------------------------------------------------------------
 
@@ -125,7 +129,7 @@ class ControllerClient:
                 if self._sequence and not self._session_known:
                     self._begin_session()
                 self._sequence += 1
-                request = ConfigCompareAndSetRequest(self._session, self._sequence)
+                request = ConfigCompareAndSetRequest(self._session, self._sequence, self._known_serial)
                 attempts = _Attempts()
                 try:
                     reply, _ = await self._call(request, ConfigCompareAndSetReply, body, attempts=attempts)
@@ -136,6 +140,8 @@ class ControllerClient:
                     if error.code != ErrorCode.CLIENT_EVICTED or attempts.made > 1:
                         raise
                     self._session_known = False
+                    serial = error.details.get("serial", 0)
+                    self._known_serial = serial if isinstance(serial, int) else 0
         raise RemoteError(ErrorCode.CLIENT_EVICTED, "the controllers forget our session as soon as it begins")
 
     def _begin_session(self) -> None:
@@ -196,6 +202,7 @@ class ControllerClient:
         allowed_s = (self.deadline_s if deadline_s is None else deadline_s) + wait_s
         until_s = loop.time() + allowed_s
         pause_s = _RETRY_FIRST_S
+        redirects = 0
         with Waiting(f"the controller at {self._where()}", patience_s=SILENCE_S + wait_s, log=self._log):
             while True:
                 remaining_s = until_s - loop.time()
@@ -214,6 +221,11 @@ class ControllerClient:
                     if error.code not in _AGAIN:
                         raise
                     attempts.problem = str(error)
+                    if error.code == ErrorCode.NOT_LEADER:
+                        await self._redirect(error, attempts.connection)
+                        redirects += 1
+                        if self._leader and redirects <= _REDIRECTS_MAX:
+                            continue
                 await asyncio.sleep(max(0.0, min(pause_s, until_s - loop.time())))
                 pause_s = min(2 * pause_s, _RETRY_MAX_S)
 
@@ -222,6 +234,7 @@ class ControllerClient:
     ) -> tuple[ReplyT, list[ConfigEntry]]:
         connection = await self._connected(deadline_s)
         attempts.made += 1
+        attempts.connection = connection
         try:
             reply = await connection.request(message, body, deadline_s=deadline_s)
         except DeadlineError:
@@ -243,7 +256,7 @@ class ControllerClient:
         async with self._connecting:
             if self._connection is not None and not self._connection.closed:
                 return self._connection
-            address = self.addresses[self._next_address % len(self.addresses)]
+            address, self._leader = self._leader or self.addresses[self._next_address % len(self.addresses)], ""
             try:
                 self._connection = await self._transport.connect(address, self._hello(), deadline_s=deadline_s)
             except UnreachableError:
@@ -257,6 +270,12 @@ class ControllerClient:
                 )
             return self._connection
 
+    async def _redirect(self, error: RemoteError, connection: Connection | None) -> None:
+        """Leaves a controller that does not lead for the one it names, or for the next one."""
+        if connection is not None and self._connection is connection:
+            self._leader = str(error.details.get("leader", ""))
+            await self._drop(connection)
+
     async def _drop(self, connection: Connection) -> None:
         if self._connection is connection:
             self._connection = None
@@ -268,8 +287,9 @@ class ControllerClient:
 
 
 class _Attempts:
-    """How often one request has been sent, and what went wrong last."""
+    """How often one request has been sent, over which connection last, and what went wrong last."""
 
     def __init__(self) -> None:
         self.made = 0
+        self.connection: Connection | None = None
         self.problem = "no connection"

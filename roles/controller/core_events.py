@@ -6,10 +6,10 @@ requester's connection for as long as it lasts. Pure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from adamctl.roles.controller.core_state import LogRecord
+from adamctl.roles.controller.core_paxos_messages import Append, Received, SaveSnapshot, SaveVote, Send
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges, ConfigEntry, Message, NodeRegisterRequest
 
@@ -28,6 +28,7 @@ class CompareAndSet:
     session: str
     sequence: int
     changes: ConfigChanges
+    known_serial: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +80,21 @@ class Tick:
     """Comes at least every quarter of `lost_after_s` and at every `next_deadline_s`."""
 
 
-Event: TypeAlias = Read | CompareAndSet | Watch | Register | Beacon | Leave | Disconnected | Gone | Tick
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Put another member in the place of a controller that is lost."""
+
+    token: int
+    old: str
+    name: str
+    address: str
+
+
+Event: TypeAlias = (
+    Read | CompareAndSet | Watch | Register | Beacon | Leave | Disconnected | Gone | Tick | Replace | Received
+)
 
 # --- instructions ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Persist:
-    """Append to the log and sync it before anything that follows is carried out."""
-
-    record: LogRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +111,7 @@ class Refuse:
     token: int
     code: ErrorCode
     message: str
+    details: dict[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,4 +121,5 @@ class Notice:
     message: str
 
 
-Instruction: TypeAlias = Persist | Answer | Refuse | Notice
+Persist: TypeAlias = SaveVote | Append | SaveSnapshot
+Instruction: TypeAlias = Persist | Send | Answer | Refuse | Notice

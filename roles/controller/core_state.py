@@ -1,7 +1,7 @@
-"""The keys of the configuration service as a value that changes only by applying log records. Pure.
+"""The keys of the configuration service as a value that changes only by applying effects. Pure.
 
-Applying the same records in the same order gives the same state on every member and after every restart: this is the
-state machine that the log (one member now, Paxos later) feeds.
+`core_commands` says what effect a decided command has; the same commands in the same order give the same state on every
+member and after every restart.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ STATE_BYTES_MAX = 24 << 20
 ENTRY_OVERHEAD_BYTES = 64
 
 
-class LogRecord(msgspec.Struct, frozen=True, array_like=True):
-    """One decision, as its effect. What the log holds; fields are only ever appended.
+class Effect(msgspec.Struct, frozen=True, array_like=True):
+    """What one command changes.
 
     Attributes:
-        revision: the store's revision after this record; the one before plus one if any key changed.
+        revision: the store's revision afterwards; the one before plus one if any key changed.
         puts, deletes: the changed keys.
         session, sequence: whose compare-and-set this was; empty for membership's own changes.
         conflicts: keys whose condition did not hold, remembered so that a repeated request gets the same answer.
-        incarnation: the highest incarnation issued so far, 0 if this record issues none.
+        incarnation: the highest incarnation issued so far, 0 if this one issues none.
+        code: why the request was refused for good, 0 if it was not.
     """
 
     revision: int
@@ -38,24 +39,29 @@ class LogRecord(msgspec.Struct, frozen=True, array_like=True):
     sequence: int = 0
     conflicts: tuple[str, ...] = ()
     incarnation: int = 0
+    code: int = 0
 
 
 class SessionMemory(msgspec.Struct, frozen=True, array_like=True):
-    """The last request of a session and its answer."""
+    """The last request of a session, its answer, and the state's `serial` at that time."""
 
     session: str
     sequence: int
     revision: int
     conflicts: tuple[str, ...]
+    serial: int = 0
+    code: int = 0
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
-    """The whole state at a revision. Sessions are in order of last use, oldest first."""
+    """The whole state at a revision. Sessions are in order of last use, oldest first. Fields are only ever appended."""
 
     revision: int
     incarnation: int
     entries: tuple[ConfigEntry, ...]
     sessions: tuple[SessionMemory, ...]
+    serial: int = 0
+    forgotten_serial: int = 0
 
 
 class Changes(msgspec.Struct, frozen=True):
@@ -73,6 +79,9 @@ class KeyState:
     Attributes:
         revision: of the last change; 0 when nothing was ever written.
         incarnation: the highest one issued.
+        serial: how many requests of sessions have been carried out.
+        forgotten_serial: no session that is forgotten was used after it. So whoever began at a serial of at least that
+            was never here before, and anybody else may have been.
         size_bytes: keys and values, each entry with ENTRY_OVERHEAD_BYTES; at most STATE_BYTES_MAX.
     """
 
@@ -81,6 +90,8 @@ class KeyState:
         the last answer of the `sessions_max` sessions used last."""
         self.revision = 0
         self.incarnation = 0
+        self.serial = 0
+        self.forgotten_serial = 0
         self.size_bytes = 0
         self._entries: dict[str, ConfigEntry] = {}
         self._history: deque[tuple[int, str]] = deque()
@@ -89,29 +100,33 @@ class KeyState:
         self._sessions: OrderedDict[str, SessionMemory] = OrderedDict()
         self._sessions_max = sessions_max
 
-    def apply(self, record: LogRecord) -> None:
-        """Makes the record's changes. The caller has checked that they are allowed."""
-        changed = bool(record.puts or record.deletes)
-        assert record.revision == self.revision + changed, (record.revision, self.revision)
-        self.revision = record.revision
-        self.incarnation = max(self.incarnation, record.incarnation)
-        for key, value in record.puts.items():
+    def apply(self, effect: Effect) -> None:
+        """Makes the changes of an effect. The caller has checked that they are allowed."""
+        changed = bool(effect.puts or effect.deletes)
+        assert effect.revision == self.revision + changed, (effect.revision, self.revision)
+        self.revision = effect.revision
+        self.incarnation = max(self.incarnation, effect.incarnation)
+        for key, value in effect.puts.items():
             self._forget_size(key)
-            self._entries[key] = ConfigEntry(key, value, record.revision)
+            self._entries[key] = ConfigEntry(key, value, effect.revision)
             self.size_bytes += entry_bytes(key, value)
-            self._history.append((record.revision, key))
-        for key in record.deletes:
+            self._history.append((effect.revision, key))
+        for key in effect.deletes:
             self._forget_size(key)
             self._entries.pop(key, None)
-            self._history.append((record.revision, key))
+            self._history.append((effect.revision, key))
         while len(self._history) > self._history_keys_max:
             self._history_from = self._history.popleft()[0]
-        if record.session:
-            answer = SessionMemory(record.session, record.sequence, record.revision, record.conflicts)
-            self._sessions[record.session] = answer
-            self._sessions.move_to_end(record.session)
+        if effect.session:
+            self.serial += 1
+            answer = SessionMemory(
+                effect.session, effect.sequence, effect.revision, effect.conflicts, self.serial, effect.code
+            )
+            self._sessions[effect.session] = answer
+            self._sessions.move_to_end(effect.session)
             if len(self._sessions) > self._sessions_max:
-                self._sessions.popitem(last=False)
+                _, forgotten = self._sessions.popitem(last=False)
+                self.forgotten_serial = max(self.forgotten_serial, forgotten.serial)
 
     def _forget_size(self, key: str) -> None:
         entry = self._entries.get(key)
@@ -120,6 +135,11 @@ class KeyState:
 
     def get(self, key: str) -> ConfigEntry | None:
         return self._entries.get(key)
+
+    def revision_of(self, key: str) -> int:
+        """Returns the revision of a key's last change, 0 if there is no such key."""
+        entry = self._entries.get(key)
+        return 0 if entry is None else entry.revision
 
     def read(self, prefix: str) -> tuple[ConfigEntry, ...]:
         """Returns the entries whose key starts with `prefix`, sorted by key."""
@@ -146,12 +166,15 @@ class KeyState:
         return self._sessions.get(session)
 
     def snapshot(self) -> Snapshot:
-        return Snapshot(self.revision, self.incarnation, self.read(""), tuple(self._sessions.values()))
+        sessions = tuple(self._sessions.values())
+        return Snapshot(self.revision, self.incarnation, self.read(""), sessions, self.serial, self.forgotten_serial)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Replaces everything by a snapshot; the history begins at its revision."""
         self.revision = snapshot.revision
         self.incarnation = snapshot.incarnation
+        self.serial = snapshot.serial
+        self.forgotten_serial = snapshot.forgotten_serial
         self._entries = {entry.key: entry for entry in snapshot.entries}
         self.size_bytes = sum(entry_bytes(entry.key, entry.value) for entry in snapshot.entries)
         self._history.clear()

@@ -1,13 +1,13 @@
-"""The controller's log and snapshot as bytes (docs/formats/controller-store.md). Writer and reader share this file.
+"""A controller's files as bytes (docs/formats/controller-store.md). Writer and reader share this file.
 
 A file is a 16-byte header, then records. Little-endian:
 
-    header   8  magic: b"ADMCLOG1" or b"ADMCSNP1"
-             8  generation
+    header   8  magic: b"ADMCLOG2", b"ADMCSNP2" or b"ADMCVOT2"
+             8  generation (1 in a vote file)
     record   4  length of the payload
              4  CRC-32 of the payload, continued from the record before (from the generation for the first)
              4  CRC-32 of the eight bytes before
-             n  payload: MessagePack, a list of `LogRecord` (one batch) or a `Snapshot`
+             n  payload: MessagePack, a list of `Entry` (one batch), a `PaxosSnapshot` or a `Vote`
              1  0xA5
 
 The checksums chain, so a record cannot be left out or moved. The last byte is never 0: a record that was not wholly
@@ -21,8 +21,11 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
-LOG_MAGIC: Final = b"ADMCLOG1"
-SNAPSHOT_MAGIC: Final = b"ADMCSNP1"
+LOG_MAGIC: Final = b"ADMCLOG2"
+SNAPSHOT_MAGIC: Final = b"ADMCSNP2"
+VOTE_MAGIC: Final = b"ADMCVOT2"
+FORMAT_1_MAGICS: Final = (b"ADMCLOG1", b"ADMCSNP1")
+"""Before there were votes: one controller, whose log held effects."""
 FILE_HEADER: Final = Struct("<8sQ")
 RECORD_HEADER: Final = Struct("<III")
 _CHECKED: Final = Struct("<II")

@@ -35,6 +35,7 @@ class MemoryConfigurationStore:
 
     def __init__(self, config: ControllerConfig | None = None) -> None:
         self.core = ControllerCore(replace(config or ControllerConfig(), lost_after_s=float("inf")))
+        self.core.recover(None, None, (), 0.0)
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
         self._token = 0
         self._sequence = 0
@@ -45,7 +46,9 @@ class MemoryConfigurationStore:
 
     async def compare_and_set(self, changes: ConfigChanges) -> ConfigCompareAndSetReply:
         self._sequence += 1
-        answer = await self._ask(CompareAndSet(self._next_token(), f"local-{self._sequence}", 1, changes))
+        answer = await self._ask(
+            CompareAndSet(self._next_token(), f"local-{self._sequence}", 1, changes, self.core.state.serial)
+        )
         return cast(ConfigCompareAndSetReply, answer.message)
 
     async def watch(self, prefix: str, after_revision: int, wait_s: float) -> Changes:

@@ -10,6 +10,7 @@ ROLE = Role(
     run="adamctl.roles.controller.server:run",
     options=(
         Option("dir", "folder for the configuration; by default adamctl/controller in your state folder"),
+        Option("peers", "all controllers of the cluster, this one included: name=host:port,... (1, 3 or 5)"),
         Option("lost-after", "seconds without a beacon after which a node counts as lost", float, 5.0),
     ),
     needs_controller=False,

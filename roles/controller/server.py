@@ -1,20 +1,23 @@
-"""The controller's process: feeds the core, persists what it decides, then answers.
+"""The controller's process: feeds the core, persists what it promises, then sends and answers.
 
-One task takes all events that have come, steps the core through them, writes their records as one batch (one sync for
-all of them) in a thread, and only then carries out the rest of the instructions. Events that come meanwhile are the
-next batch.
+One task takes all events that have come, steps the core through them, persists what they promise (one sync for all log
+entries) in a thread, and only then carries out the rest of the instructions. Events that come meanwhile are the next
+batch.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
+import secrets
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import platformdirs
@@ -34,13 +37,22 @@ from adamctl.roles.controller.core_events import (
     Instruction,
     Leave,
     Notice,
-    Persist,
     Read,
     Refuse,
     Register,
+    Replace,
     Tick,
     Watch,
 )
+from adamctl.roles.controller.core_paxos_messages import (
+    Append,
+    Received,
+    SaveSnapshot,
+    SaveVote,
+    Send,
+    decode_peer,
+)
+from adamctl.roles.controller.peers import PeerLinks, parse_peers
 from adamctl.roles.controller.store import LogStore, Store
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
@@ -48,12 +60,14 @@ from adamctl.wire.messages import (
     ConfigCompareAndSetRequest,
     ConfigReadRequest,
     ConfigWatchRequest,
+    ControllerPeerRequest,
+    ControllerReplaceRequest,
+    Empty,
     NodeBeaconRequest,
     NodeLeaveRequest,
     NodeRegisterRequest,
 )
 
-Argument = TypeVar("Argument")
 EVENTS_MAX = 16_384
 PROBE_AFTER_S = 1.0
 PROBE_DEADLINE_S = 1.0
@@ -70,15 +84,18 @@ class ControllerServer:
         *,
         log: logging.Logger,
         probe: Callable[[NodeRecord], Any] | None = None,
+        links: PeerLinks | None = None,
     ) -> None:
         """
         Args:
+            links: to the other controllers; None: there are none.
             probe: coroutine function that says whether a node's process has certainly ended; None: beacons decide.
         """
         self.core = core
         self._store = store
         self._log = log
         self._probe = probe
+        self._links = links
         self._events: deque[Event] = deque()
         self._wake = asyncio.Event()
         self._requests: dict[int, Request] = {}
@@ -86,8 +103,8 @@ class ControllerServer:
         self._probes: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._disk = ThreadPoolExecutor(1, "controller-disk")
-        core.recover(store.snapshot, store.records, self._loop.time())
-        if store.records or store.snapshot is not None:
+        self._first = core.recover(store.vote, store.snapshot, store.entries, self._loop.time())
+        if store.entries or store.snapshot is not None:
             log.info("the configuration is at revision %d, with %d nodes", core.state.revision, len(core.living()))
         self._probe_later()
 
@@ -103,7 +120,10 @@ class ControllerServer:
         if event is None:
             request.fail(ErrorCode.UNKNOWN_OPCODE, f"a controller does not do {type(request.message).__name__}")
             return
-        self._requests[self._token] = request
+        if isinstance(event, Received):
+            request.reply(Empty())  # one-way: this only gives its credit back
+        else:
+            self._requests[self._token] = request
         self._put(event)
 
     def disconnected(self, connection: int) -> None:
@@ -126,6 +146,7 @@ class ControllerServer:
         tick_s = self.core.config.lost_after_s / 4
         next_tick_s = self._loop.time() + tick_s
         try:
+            await self._do(self._first)
             while True:
                 until_s = min(next_tick_s, self.core.next_deadline_s)
                 with suppress(TimeoutError):
@@ -148,19 +169,22 @@ class ControllerServer:
         instructions: list[Instruction] = []
         while self._events:
             instructions += self.core.step(self._events.popleft(), self._loop.time())
-        batch = [instruction.record for instruction in instructions if isinstance(instruction, Persist)]
+        await self._do(instructions)
+
+    async def _do(self, instructions: list[Instruction]) -> None:
+        batch = [one for one in instructions if isinstance(one, SaveVote | Append | SaveSnapshot)]
         if batch:
-            await self._on_disk(self._store.append, batch)
+            await self._on_disk(partial(self._store.persist, batch))
         for instruction in instructions:
             self._carry_out(instruction)
         if self._store.wants_snapshot:
-            await self._on_disk(self._store.write_snapshot, self.core.state.snapshot())
+            await self._on_disk(partial(self._store.write_snapshot, *self.core.snapshot()))
 
-    async def _on_disk(self, call: Callable[[Argument], None], argument: Argument) -> None:
+    async def _on_disk(self, call: Callable[[], None]) -> None:
         if self._store.blocks:
-            await self._loop.run_in_executor(self._disk, call, argument)
+            await self._loop.run_in_executor(self._disk, call)
         else:
-            call(argument)
+            call()
 
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
@@ -172,11 +196,15 @@ class ControllerServer:
             case Refuse():
                 request = self._requests.pop(instruction.token, None)
                 if request is not None:
-                    request.fail(instruction.code, instruction.message)
+                    request.fail(instruction.code, instruction.message, instruction.details)
             case Notice():
                 self._log.info("%s", instruction.message)
-            case Persist():
-                pass  # the whole batch is on disk already
+                self._probe_later()  # among other things, this member may have begun to lead
+            case Send():
+                if self._links is not None:
+                    self._links.send(instruction)
+            case SaveVote() | Append() | SaveSnapshot():
+                pass  # on disk already
 
     # --- who has gone -----------------------------------------------------------------------------------------------
 
@@ -197,28 +225,49 @@ class ControllerServer:
 
     def status(self) -> dict[str, Any]:
         """Returns plain values for STATUS replies."""
-        state = self.core.state
+        core, state = self.core, self.core.state
+        leader = core.leader
         now_s = self._loop.time()
         last_seen_s = {node: round(max(now_s - heard_s, 0.0), 3) for node, heard_s in self.core.heard_s().items()}
         return {
             "revision": state.revision,
-            "nodes": len(self.core.living()),
-            "watchers": self.core.watchers,
+            "nodes": len(core.living()),
+            "watchers": core.watchers,
             "configuration_bytes": state.size_bytes,
             "last_seen_s": last_seen_s,
+            "state": core.paxos.role,
+            "leader": "" if leader is None else leader.name,
+            "leader_address": "" if leader is None else leader.address,
+            "slot": core.paxos.acceptor.chosen_to,
+            "members": self._members(),
+            "strangers": [{"name": name, "address": address} for name, address in core.paxos.forming.strangers],
         }
+
+    def _members(self) -> list[dict[str, Any]]:
+        """Returns the controllers; `lag` is how many slots a member is behind the leader, known there only."""
+        paxos = self.core.paxos
+        found: list[dict[str, Any]] = []
+        for member in self.core.members:
+            described: dict[str, Any] = {"name": member.name, "address": member.address}
+            if paxos.leadership is not None:
+                slot = paxos.leadership.progress.get(member.identity)
+                if member.identity == paxos.identity:
+                    slot = paxos.acceptor.chosen_to
+                described["lag"] = None if slot is None else paxos.acceptor.chosen_to - slot
+            found.append(described)
+        return found
 
 
 def _event(request: Request, token: int) -> Event | None:
     match request.message:
         case ConfigReadRequest(prefix=prefix):
             return Read(token, prefix)
-        case ConfigCompareAndSetRequest(session=session, sequence=sequence):
+        case ConfigCompareAndSetRequest(session=session, sequence=sequence, known_serial=known_serial):
             try:
                 changes = _CHANGES.decode(request.body)
             except msgspec.MsgspecError as error:
                 raise RemoteError(ErrorCode.BAD_MESSAGE, f"the body is not a ConfigChanges: {error}") from error
-            return CompareAndSet(token, session, sequence, changes)
+            return CompareAndSet(token, session, sequence, changes, known_serial)
         case ConfigWatchRequest(prefix=prefix, after_revision=after_revision, wait_s=wait_s):
             return Watch(token, request.connection_id, prefix, after_revision, wait_s)
         case NodeRegisterRequest() as message:
@@ -227,6 +276,13 @@ def _event(request: Request, token: int) -> Event | None:
             return Beacon(token, request.connection_id, node, incarnation)
         case NodeLeaveRequest(node=node, incarnation=incarnation):
             return Leave(token, node, incarnation)
+        case ControllerPeerRequest(cluster=cluster, source=source, address=address, destination=destination):
+            try:
+                return Received(cluster, source, address, destination, decode_peer(request.body))
+            except msgspec.MsgspecError as error:
+                raise RemoteError(ErrorCode.BAD_MESSAGE, f"not a message between controllers: {error}") from error
+        case ControllerReplaceRequest(old=old, name=name, address=address):
+            return Replace(token, old, name, address)
     return None
 
 
@@ -234,7 +290,7 @@ async def run(context: RoleContext) -> None:
     """Runs a controller until it is told to stop.
 
     Raises:
-        ConfigurationError: the folder or the address is taken.
+        ConfigurationError: the folder or the address is taken, or --peers cannot be.
         DamagedDataError: what the folder holds is not what was written.
         RunFailedError: the disk failed.
     """
@@ -242,20 +298,32 @@ async def run(context: RoleContext) -> None:
     if lost_after_s < 0.5:
         raise ConfigurationError(f"--lost-after: expected at least 0.5 seconds, found {lost_after_s:g}")
     config = ControllerConfig(beacon_interval_s=min(1.0, lost_after_s / 4), lost_after_s=lost_after_s)
+    peers = parse_peers(str(context.options.get("peers") or ""), context.node)
     folder = context.options.get("dir")
     path = Path(folder) if folder else Path(platformdirs.user_state_dir("adamctl", appauthor=False)) / "controller"
     store = await asyncio.to_thread(LogStore, path)
     if store.cut_bytes:
         context.log.warning("cut %d bytes of an unfinished write off the log in %s", store.cut_bytes, path)
     try:
-        await serve(context, ControllerCore(config), store)
+        if peers and store.vote is not None and store.vote.name != context.node:
+            raise ConfigurationError(
+                f"{path} is the folder of controller {store.vote.name}, not of {context.node}; give --name "
+                f"{store.vote.name}, or another --dir"
+            )
+        identity = secrets.randbits(63) | 1
+        core = ControllerCore(config, name=context.node, peers=peers, identity=identity, chance=random.random)
+        await serve(context, core, store)
     finally:
         store.close()
 
 
 async def serve(context: RoleContext, core: ControllerCore, store: Store) -> None:
     """Serves a core until the context is told to stop."""
-    server = ControllerServer(core, store, log=context.log, probe=lambda record: _has_ended(context, record))
+    own = core.own_address(context.node)
+    links = PeerLinks(context.transport, context.hello, core.paxos, own, context.log) if own else None
+    server = ControllerServer(
+        core, store, log=context.log, probe=lambda record: _has_ended(context, record), links=links
+    )
     context.status = server.status
     context.ready_lines = lambda addresses: _ready_lines(context, addresses)
     work = asyncio.create_task(server.run())
@@ -270,6 +338,8 @@ async def serve(context: RoleContext, core: ControllerCore, store: Store) -> Non
         work.cancel()
         stopping.cancel()
         await asyncio.gather(work, stopping, return_exceptions=True)
+        if links is not None:
+            await links.close()
 
 
 async def _has_ended(context: RoleContext, record: NodeRecord) -> bool:

@@ -1,26 +1,37 @@
-"""Keeps the configuration on disk: a snapshot and a log of what came after it, in a folder that one process owns.
+"""Keeps what a controller must not forget on disk, in a folder that one process owns.
 
-Files: `lock`, `log-NNNNNNNN` and, from the second generation on, `snapshot-NNNNNNNN` with the state that log begins
-from. docs/formats/controller-store.md has the bytes. A batch is one record, so it is there as a whole or not at all.
+Files: `lock`, `vote`, `log-NNNNNNNN` and, from the second generation on, `snapshot-NNNNNNNN` with the state that log
+begins from. docs/formats/controller-store.md has the bytes. A batch is one record: there as a whole or not at all.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from adamctl.errors import ConfigurationError, DamagedDataError, RunFailedError
-from adamctl.roles.controller.core_state import LogRecord, Snapshot
+from adamctl.roles.controller.core_events import Persist
+from adamctl.roles.controller.core_paxos_messages import (
+    Append,
+    Ballot,
+    Entry,
+    PaxosSnapshot,
+    SaveSnapshot,
+    SaveVote,
+    Vote,
+)
 from adamctl.roles.controller.log_format import (
     FILE_HEADER,
+    FORMAT_1_MAGICS,
     LOG_MAGIC,
     SNAPSHOT_MAGIC,
+    VOTE_MAGIC,
     DamagedRecordError,
     decode_records,
     encode_file_header,
@@ -29,24 +40,29 @@ from adamctl.roles.controller.log_format import (
 )
 
 SNAPSHOT_AFTER_BYTES = 8 << 20
-_BATCH = msgspec.msgpack.Decoder(list[LogRecord])
-_SNAPSHOT = msgspec.msgpack.Decoder(Snapshot)
+StructT = TypeVar("StructT")
+_BATCH = msgspec.msgpack.Decoder(list[Entry])
+_SNAPSHOT = msgspec.msgpack.Decoder(PaxosSnapshot)
+_VOTE = msgspec.msgpack.Decoder(Vote)
 
 
 class Store(Protocol):
-    """Where the controller's decisions are kept."""
+    """Where a controller's promises and decisions are kept."""
 
-    snapshot: Snapshot | None
-    records: tuple[LogRecord, ...]
+    vote: Vote | None
+    snapshot: PaxosSnapshot | None
+    entries: tuple[Entry, ...]
     blocks: bool
-    """Whether `append` and `write_snapshot` wait for a disk and belong into a thread."""
+    """Whether `persist` and `write_snapshot` wait for a disk and belong into a thread."""
 
-    def append(self, batch: Sequence[LogRecord]) -> None: ...
+    def persist(self, instructions: Sequence[Persist]) -> None:
+        """Carries out instructions in their order; all are on disk when it returns."""
+        ...
 
     @property
     def wants_snapshot(self) -> bool: ...
 
-    def write_snapshot(self, snapshot: Snapshot) -> None: ...
+    def write_snapshot(self, snapshot: PaxosSnapshot, accepted: Sequence[Entry] = ()) -> None: ...
 
     def close(self) -> None: ...
 
@@ -54,15 +70,16 @@ class Store(Protocol):
 class VolatileStore:
     """Keeps nothing; for tests."""
 
-    snapshot: Snapshot | None = None
-    records: tuple[LogRecord, ...] = ()
+    vote: Vote | None = None
+    snapshot: PaxosSnapshot | None = None
+    entries: tuple[Entry, ...] = ()
     wants_snapshot = False
     blocks = False
 
-    def append(self, batch: Sequence[LogRecord]) -> None:
-        """Forgets the batch."""
+    def persist(self, instructions: Sequence[Persist]) -> None:
+        """Forgets them."""
 
-    def write_snapshot(self, snapshot: Snapshot) -> None:
+    def write_snapshot(self, snapshot: PaxosSnapshot, accepted: Sequence[Entry] = ()) -> None:
         """Forgets the snapshot."""
 
     def close(self) -> None:
@@ -73,8 +90,9 @@ class LogStore:
     """A store in a folder. Not thread-safe; its calls block (one thread at a time may make them).
 
     Attributes:
-        snapshot, records: what was found when it was opened.
-        cut_bytes: length of a torn tail that was removed from the log: a batch that nobody was told of.
+        vote, snapshot, entries: what was found when it was opened. No vote: the folder is new.
+        cut_bytes: length of a torn tail that was removed from the log. Nobody was told of it: what a batch promises is
+            sent only after its sync has returned, and a crash can tear only what was not synced.
     """
 
     blocks = True
@@ -88,8 +106,9 @@ class LogStore:
         """
         self.folder = folder
         self.cut_bytes = 0
-        self.snapshot: Snapshot | None = None
-        self.records: tuple[LogRecord, ...] = ()
+        self.vote: Vote | None = None
+        self.snapshot: PaxosSnapshot | None = None
+        self.entries: tuple[Entry, ...] = ()
         self._snapshot_after_bytes = snapshot_after_bytes
         self._failed = False
         self._generation = 1
@@ -111,51 +130,89 @@ class LogStore:
             self.close()
             raise
 
-    def append(self, batch: Sequence[LogRecord]) -> None:
-        """Adds a batch to the log and syncs it.
+    def persist(self, instructions: Sequence[Persist]) -> None:
+        """Carries out instructions in their order, with one sync for appends that follow each other.
+
+        Of votes that follow each other the last is enough: nothing is sent in between.
 
         Raises:
-            RunFailedError: it could not be written. Nothing may be appended any more: what the disk holds is unknown.
+            RunFailedError: something could not be written. Nothing may be any more: what the disk holds is unknown.
         """
-        if self._failed:
-            raise RunFailedError(f"an earlier write to {self.folder} failed; start the controller again")
+        entries: list[Entry] = []
+        vote: Vote | None = None
+        for instruction in instructions:
+            if vote is not None and not isinstance(instruction, SaveVote):
+                self.write_vote(vote)
+                vote = None
+            if entries and not isinstance(instruction, Append):
+                self.append(entries)
+                entries = []
+            match instruction:
+                case SaveVote():
+                    vote = instruction.vote
+                case Append():
+                    entries.append(instruction.entry)
+                case SaveSnapshot():
+                    self.write_snapshot(instruction.snapshot)
+        if vote is not None:
+            self.write_vote(vote)
+        if entries:
+            self.append(entries)
+
+    def write_vote(self, vote: Vote) -> None:
+        """Replaces the vote file. Raises as `persist`."""
+        payload, _ = encode_record(msgspec.msgpack.encode(vote), first_checksum(1))
+        with self._failing():
+            self._create(self.folder / "vote", encode_file_header(VOTE_MAGIC, 1) + payload)
+
+    def append(self, batch: Sequence[Entry]) -> None:
+        """Adds a batch to the log and syncs it. Raises as `persist`."""
         data, checksum = encode_record(msgspec.msgpack.encode(list(batch)), self._checksum)
-        try:
+        with self._failing():
             _write_all(self._log, data)
             os.fdatasync(self._log) if hasattr(os, "fdatasync") else os.fsync(self._log)
+        self._checksum = checksum
+        self._log_bytes += len(data)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Around every write: after the first that fails there is no other."""
+        if self._failed:
+            raise RunFailedError(f"an earlier write to {self.folder} failed; start the controller again")
+        try:
+            yield
         except OSError as error:
             self._failed = True
             raise RunFailedError(
                 f"the configuration cannot be written to {self.folder}: {error.strerror}; make room or repair the "
                 "disk, then start the controller again"
             ) from error
-        self._checksum = checksum
-        self._log_bytes += len(data)
 
     @property
     def wants_snapshot(self) -> bool:
         """Whether the log has grown enough for a snapshot to be worth its writing."""
         return self._log_bytes > self._snapshot_after_bytes
 
-    def write_snapshot(self, snapshot: Snapshot) -> None:
-        """Replaces the log so far by the state it leads to: the next generation.
+    def write_snapshot(self, snapshot: PaxosSnapshot, accepted: Sequence[Entry] = ()) -> None:
+        """Replaces the log so far by the state it leads to, and by what is accepted after it: the next generation.
 
-        Raises:
-            RunFailedError: it could not be written; the store must be opened again.
+        Raises as `persist`.
         """
         generation = self._generation + 1
-        payload, _ = encode_record(msgspec.msgpack.encode(snapshot), first_checksum(generation))
-        try:
+        encoded = msgspec.msgpack.encode(snapshot)
+        payload, _ = encode_record(encoded, first_checksum(generation))
+        log, checksum = encode_file_header(LOG_MAGIC, generation), first_checksum(generation)
+        if accepted:
+            record, checksum = encode_record(msgspec.msgpack.encode(list(accepted)), checksum)
+            log += record
+        with self._failing():
             # The new log is there before the snapshot that makes it count.
-            self._create(self._log_path(generation), encode_file_header(LOG_MAGIC, generation))
+            self._create(self._log_path(generation), log)
             self._create(self._snapshot_path(generation), encode_file_header(SNAPSHOT_MAGIC, generation) + payload)
             os.close(self._log)
             self._log = -1
             self._remove_all_but(generation)
-            self._start(generation, FILE_HEADER.size, first_checksum(generation))
-        except OSError as error:
-            self._failed = True
-            raise RunFailedError(f"no snapshot can be written to {self.folder}: {error.strerror}") from error
+            self._start(generation, len(log), checksum)
 
     def close(self) -> None:
         """Gives the folder back."""
@@ -179,45 +236,60 @@ class LogStore:
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
     def _open(self) -> None:
+        self.vote = self._read_vote()
         generations = sorted(_number(path) for path in self.folder.glob("snapshot-*") if _number(path))
         generation = generations[-1] if generations else 1
+        path = self._log_path(generation)
         if generations:
             self.snapshot = self._read_snapshot(generation)
-        path = self._log_path(generation)
         if not path.exists():
             if generations or any(_number(other) for other in self.folder.glob("log-*")):
                 raise self._damaged(path, "the file is missing")
+            if self.vote is not None and self.vote.promised != Ballot():
+                raise self._damaged(path, "the file is missing")
             self._create(path, encode_file_header(LOG_MAGIC, generation))
         end, checksum = self._read_log(path, generation)
+        if self.vote is None and (self.entries or self.snapshot is not None):
+            raise self._damaged(self.folder / "vote", "the file is missing")
         self._remove_all_but(generation)
         self._start(generation, end, checksum)
 
-    def _read_snapshot(self, generation: int) -> Snapshot:
-        path = self._snapshot_path(generation)
-        data = self._read_file(path, SNAPSHOT_MAGIC, generation)
+    def _read_vote(self) -> Vote | None:
+        path = self.folder / "vote"
+        return self._read_one(path, VOTE_MAGIC, 1, _VOTE) if path.exists() else None
+
+    def _read_snapshot(self, generation: int) -> PaxosSnapshot:
+        return self._read_one(self._snapshot_path(generation), SNAPSHOT_MAGIC, generation, _SNAPSHOT)
+
+    def _read_one(
+        self, path: Path, magic: bytes, generation: int, decoder: msgspec.msgpack.Decoder[StructT]
+    ) -> StructT:
+        """Returns the only record of a file."""
+        data = self._read_file(path, magic, generation)
         try:
             records = list(decode_records(data, generation))
             if len(records) != 1 or records[0][2] != len(data):
                 raise self._damaged(path, "it is not one whole record")
-            return _SNAPSHOT.decode(records[0][0])
+            return decoder.decode(records[0][0])
         except (DamagedRecordError, msgspec.MsgspecError) as error:
             raise self._damaged(path, str(error)) from error
 
     def _read_log(self, path: Path, generation: int) -> tuple[int, int]:
         """Returns where the last whole record ends, and its checksum; a torn tail is cut off."""
         data = self._read_file(path, LOG_MAGIC, generation)
-        end, checksum, records = FILE_HEADER.size, first_checksum(generation), []
+        end, checksum, entries = FILE_HEADER.size, first_checksum(generation), []
         try:
             for payload, checksum, end in decode_records(data, generation):  # noqa: B007
-                records.extend(_BATCH.decode(payload))
+                entries.extend(_BATCH.decode(payload))
         except (DamagedRecordError, msgspec.MsgspecError) as error:
             raise self._damaged(path, str(error)) from error
-        revision = self.snapshot.revision if self.snapshot is not None else 0
-        for record in records:
-            revision += bool(record.puts or record.deletes)
-            if record.revision != revision:
-                raise self._damaged(path, f"expected revision {revision}, found {record.revision}")
-        self.records = tuple(records)
+        slot = self.snapshot.slot if self.snapshot is not None else 0
+        decided = slot
+        for entry in entries:
+            if entry.slot not in (slot, slot + 1) or entry.slot <= decided:
+                raise self._damaged(path, f"expected slot {slot + 1}, found {entry.slot}")
+            decided, slot = entry.slot - 1, entry.slot
+        self.entries = tuple(entries)
         self.cut_bytes = len(data) - end
         if self.cut_bytes:
             descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
@@ -230,14 +302,23 @@ class LogStore:
 
     def _read_file(self, path: Path, magic: bytes, generation: int) -> bytes:
         data = path.read_bytes()
+        if data[: len(magic)] in FORMAT_1_MAGICS:
+            raise ConfigurationError(
+                f"{self.folder} was written by an earlier adamctl, whose controllers kept no votes; move it away to "
+                "start with an empty configuration (nodes join again by themselves; jobs must be started again)"
+            )
         if data[: FILE_HEADER.size] != encode_file_header(magic, generation):
             raise self._damaged(path, "its first 16 bytes are not those of such a file")
         return data
 
     def _damaged(self, path: Path, reason: str) -> DamagedDataError:
         return DamagedDataError(
-            f"{path} is damaged: {reason}. Put a copy of {self.folder} in its place, or move that folder away to start "
-            "with an empty configuration (nodes join again by themselves; jobs must be started again)"
+            f"{path} is damaged: {reason}. A controller that has forgotten a promise must not go on as the one it was. "
+            f"If there are others, never put an old copy back: move {self.folder} away, start this controller again "
+            "with an empty folder, and run `adamctl controller replace NAME --with NAME=HOST:PORT`, where --controller "
+            f"names a living one. If it was the only one, put a copy of {self.folder} in its place, or move that "
+            "folder away to start with an empty configuration (nodes join again by themselves; jobs must be started "
+            "again)"
         )
 
     # --- files ------------------------------------------------------------------------------------------------------

@@ -29,10 +29,12 @@ class ConfigCompareAndSetRequest(Message, frozen=True):
     """If each key's revision is as in `conditions`, makes all changes at one new revision, else none.
 
     Body: MessagePack of `ConfigChanges`. (session, sequence) make a retried request be applied once.
+    `known_serial` is what a CLIENT_EVICTED before said in its details: the session began after it.
     """
 
     session: str
     sequence: int
+    known_serial: int = 0
 
 
 class ConfigChanges(Message, frozen=True):
@@ -97,3 +99,23 @@ class NodeLeaveRequest(Message, frozen=True):
 
     node: str
     incarnation: int
+
+
+class ControllerPeerRequest(Message, frozen=True):
+    """One-way, between controllers: one message of their protocol in the body (docs/decisions/0008).
+
+    `cluster` and the identities are 0 while they are not known; the sender is reached at `address`.
+    """
+
+    cluster: int
+    source: int
+    address: str
+    destination: int
+
+
+class ControllerReplaceRequest(Message, frozen=True):
+    """Puts the controller `name` at `address`, which has introduced itself, in the place of the controller `old`."""
+
+    old: str
+    name: str
+    address: str

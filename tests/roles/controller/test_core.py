@@ -16,13 +16,13 @@ from adamctl.roles.controller.core_events import (
     Instruction,
     Leave,
     Notice,
-    Persist,
     Read,
     Refuse,
     Register,
     Tick,
     Watch,
 )
+from adamctl.roles.controller.core_paxos_messages import Append
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     ConfigChanges,
@@ -48,22 +48,23 @@ class Driven:
 
     def __init__(self, config: ControllerConfig = CONFIG) -> None:
         self.core = ControllerCore(config)
-        self.core.recover(None, (), 0.0)
-        self.persisted: list[Persist] = []
+        self.core.recover(None, None, (), 0.0)
+        self.persisted: list[Append] = []
         self.sequence = 0
 
     def step(self, event: Event, now: float = 0.0) -> list[Instruction]:
         out = self.core.step(event, now)
-        self.persisted += [instruction for instruction in out if isinstance(instruction, Persist)]
+        self.persisted += [instruction for instruction in out if isinstance(instruction, Append)]
         return out
 
     def put(self, now: float = 0.0, /, **values: bytes) -> list[Instruction]:
         self.sequence += 1
         puts = {f"/{name}": value for name, value in values.items()}
-        return self.step(CompareAndSet(0, f"put-{self.sequence}", 1, ConfigChanges({}, puts)), now)
+        changes = ConfigChanges({}, puts)
+        return self.step(CompareAndSet(0, f"put-{self.sequence}", 1, changes, self.core.state.serial), now)
 
     def change(self, session: str, sequence: int, changes: ConfigChanges) -> list[Instruction]:
-        return self.step(CompareAndSet(7, session, sequence, changes))
+        return self.step(CompareAndSet(7, session, sequence, changes, self.core.state.serial))
 
     def register(self, node: str, *, pid: int = 1, connection: int = 1, now: float = 0.0) -> list[Instruction]:
         request = NodeRegisterRequest(node, "ps", ("tcp://h:1",), "host/boot", pid)
@@ -98,15 +99,15 @@ def test_every_answer_to_a_change_comes_after_its_record() -> None:
     driven = Driven()
     driven.step(Watch(3, 1, "/", 0, 10.0))
     out = driven.put(a=b"1")
-    assert [type(instruction) for instruction in out] == [Persist, Answer, Answer]
+    assert [type(instruction) for instruction in out] == [Append, Answer, Answer]
 
 
 def test_a_repeated_request_is_applied_once_and_answered_the_same() -> None:
     driven = Driven()
     changes = ConfigChanges({"/a": 0}, {"/a": b"1"})
     first = only(driven.change("s", 1, changes), Answer)
-    again = driven.change("s", 1, changes)
-    assert only(again, Answer) == first and not any(isinstance(instruction, Persist) for instruction in again)
+    assert only(driven.change("s", 1, changes), Answer) == first
+    assert driven.core.state.revision == 1
 
 
 def test_a_conflict_is_remembered_too() -> None:
@@ -134,6 +135,18 @@ def test_a_forgotten_session_is_refused_never_applied_again() -> None:
     assert only(driven.change("old", 2, ConfigChanges({}, {"/a": b"2"})), Refuse).code == ErrorCode.CLIENT_EVICTED
 
 
+def test_a_first_request_that_comes_when_its_session_may_have_been_forgotten_is_not_applied() -> None:
+    driven = Driven()
+    late = CompareAndSet(0, "late", 1, ConfigChanges({}, {"/a": b"1"}))
+    driven.step(late)
+    for number in range(CONFIG.sessions_max):
+        driven.change(f"s{number}", 1, ConfigChanges({}, {"/b": b""}))
+    refuse = only(driven.step(late), Refuse)  # a copy of it that was long under way
+    assert refuse.code == ErrorCode.CLIENT_EVICTED and refuse.details == {"serial": CONFIG.sessions_max + 1}
+    changes = ConfigChanges({}, {"/c": b""})
+    assert only(driven.step(CompareAndSet(0, "new", 1, changes, CONFIG.sessions_max + 1)), Answer)
+
+
 def test_malformed_requests_are_refused() -> None:
     driven = Driven()
     for changes in (
@@ -158,7 +171,7 @@ def test_the_store_has_a_bound() -> None:
     assert codes and set(codes) == {ErrorCode.OVER_QUOTA}
     assert driven.core.state.size_bytes <= 24 << 20
     out = driven.change("t", 1, ConfigChanges({}, {}, ("/0",)))
-    assert isinstance(out[0], Persist)  # room can always be made
+    assert isinstance(out[0], Append)  # room can always be made
 
 
 # --- watch ----------------------------------------------------------------------------------------------------------
@@ -252,7 +265,7 @@ def test_i8_a_restarted_process_takes_its_name_over_as_a_new_incarnation() -> No
     stale = only(driven.step(Beacon(5, 1, "ps-0", 1), 0.2), Refuse)
     assert stale.code == ErrorCode.STALE_INCARNATION and "taken over by incarnation 2" in stale.message
     assert driven.step(Beacon(5, 2, "ps-0", 2), 0.3) == [Answer(5, Empty())]
-    assert driven.step(Leave(6, "ps-0", 1), 0.3) == [Answer(6, Empty())]
+    assert driven.step(Leave(6, "ps-0", 1), 0.3)[-1] == Answer(6, Empty())
     assert driven.keys() == ["/nodes/ps-0"]  # the old incarnation's goodbye does not remove the new one
 
 
@@ -265,7 +278,7 @@ def test_a_node_that_misses_its_beacons_loses_its_key() -> None:
     for second in range(8, 13):
         assert driven.step(Tick(), float(second)) == []
     out = driven.step(Tick(), 12.5)
-    assert only(out, Persist).record.deletes == ("/nodes/ps-0",) and "no beacon for 5.5 s" in only(out, Notice).message
+    assert driven.keys() == [] and "no beacon for 5.5 s" in only(out, Notice).message
     assert only(driven.step(Beacon(5, 1, "ps-0", 1), 13.0), Refuse).code == ErrorCode.STALE_INCARNATION
 
 
@@ -285,7 +298,8 @@ def test_an_ended_process_is_lost_without_waiting_unless_it_came_back() -> None:
     assert driven.step(Gone("ps-0", 1)) == []  # it is connected again
     driven.step(Disconnected(2))
     assert driven.step(Gone("ps-0", 0)) == []  # another incarnation
-    assert only(driven.step(Gone("ps-0", 1)), Persist).record.deletes == ("/nodes/ps-0",)
+    assert only(driven.step(Gone("ps-0", 1)), Append)
+    assert driven.keys() == []
 
 
 def test_leaving_removes_the_key_and_tells_watchers() -> None:
@@ -306,19 +320,21 @@ def test_a_bad_name_is_refused() -> None:
 # --- restart --------------------------------------------------------------------------------------------------------
 
 
-def test_replay_and_snapshot_lead_to_the_same_state() -> None:
+def test_i9_replay_and_snapshot_lead_to_the_same_state() -> None:
     driven = Driven()
     driven.register("ps-0")
     driven.put(a=b"1")
     half = len(driven.persisted)
-    snapshot = driven.core.state.snapshot()
+    snapshot, accepted = driven.core.snapshot()
+    assert accepted == ()
     driven.change("s", 1, ConfigChanges({}, {"/b": b"2"}, ("/a",)))
     driven.register("ps-1", connection=2)
     driven.step(Leave(0, "ps-0", 1))
-    records = tuple(instruction.record for instruction in driven.persisted)
+    entries = tuple(instruction.entry for instruction in driven.persisted)
+    vote = driven.core.paxos.acceptor.vote
     replayed, restored = ControllerCore(CONFIG), ControllerCore(CONFIG)
-    replayed.recover(None, records, 0.0)
-    restored.recover(snapshot, records[half:], 0.0)
+    replayed.recover(vote, None, entries, 0.0)
+    restored.recover(vote, snapshot, entries[half:], 0.0)
     assert replayed.state.snapshot() == restored.state.snapshot() == driven.core.state.snapshot()
     assert list(restored.living()) == ["ps-1"]
 
@@ -330,7 +346,7 @@ def test_after_a_restart_incarnations_go_on_and_requests_stay_applied_once() -> 
     changes = ConfigChanges({"/a": 0}, {"/a": b"1"})
     answer = only(driven.change("s", 1, changes), Answer)
     again = Driven()
-    again.core.recover(driven.core.state.snapshot(), (), 100.0)
+    again.core.recover(driven.core.paxos.acceptor.vote, driven.core.snapshot()[0], (), 100.0)
     assert only(again.change("s", 1, changes), Answer) == answer
     assert only(again.register("ps-0"), Answer).message == NodeRegisterReply(2, 1.0, 5.0)
 
@@ -339,7 +355,7 @@ def test_after_a_restart_nodes_have_the_full_time_to_be_heard() -> None:
     driven = Driven()
     driven.register("ps-0")
     again = Driven()
-    again.core.recover(driven.core.state.snapshot(), (), 1000.0)
+    again.core.recover(driven.core.paxos.acceptor.vote, driven.core.snapshot()[0], (), 1000.0)
     assert again.core.unconnected() and again.step(Tick(), 1002.0) == []
     assert isinstance(again.step(Beacon(5, 8, "ps-0", 1), 1004.0)[0], Answer)
     assert again.core.unconnected() == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adamctl.roles.controller.core_state import KeyState, LogRecord, entry_bytes
+from adamctl.roles.controller.core_state import Effect, KeyState, entry_bytes
 
 KEYS = st.sampled_from(["/a", "/a/b", "/b", "/nodes/x"])
 CHANGES = st.tuples(st.dictionaries(KEYS, st.binary(max_size=3), max_size=3), st.lists(KEYS, max_size=2, unique=True))
@@ -26,7 +26,7 @@ def test_what_a_watcher_knows_after_its_changes_is_what_a_reader_reads(
         deletes = [key for key in deletes if key not in puts]
         assert state.size_after(puts, deletes) >= 0
         expected_size = state.size_after(puts, deletes)
-        state.apply(LogRecord(state.revision + bool(puts or deletes), puts, tuple(deletes)))
+        state.apply(Effect(state.revision + bool(puts or deletes), puts, tuple(deletes)))
         assert state.size_bytes == expected_size == sum(entry_bytes(e.key, e.value) for e in state.read(""))
     if known_at >= len(changes):
         known, known_revision = {}, 0
@@ -43,13 +43,13 @@ def test_what_a_watcher_knows_after_its_changes_is_what_a_reader_reads(
 
 def test_deleting_what_is_not_there_counts_nothing() -> None:
     state = KeyState()
-    state.apply(LogRecord(1, {"/a": b"x"}))
-    state.apply(LogRecord(2, {}, ("/a", "/b")))
+    state.apply(Effect(1, {"/a": b"x"}))
+    state.apply(Effect(2, {}, ("/a", "/b")))
     assert state.size_bytes == 0 and state.read("") == () and state.get("/a") is None
 
 
 def test_sessions_used_last_are_kept() -> None:
     state = KeyState(sessions_max=2)
     for session in ("one", "two", "one", "three"):
-        state.apply(LogRecord(0, session=session, sequence=1))
+        state.apply(Effect(0, session=session, sequence=1))
     assert state.remembered("one") and state.remembered("three") and state.remembered("two") is None

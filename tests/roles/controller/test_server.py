@@ -18,7 +18,8 @@ from adamctl.roles.context import RoleContext
 from adamctl.roles.controller import server
 from adamctl.roles.controller.client import ControllerClient, nodes, wait_for
 from adamctl.roles.controller.core import ControllerConfig, ControllerCore
-from adamctl.roles.controller.core_state import LogRecord
+from adamctl.roles.controller.core_events import Persist
+from adamctl.roles.controller.core_paxos_messages import Append
 from adamctl.roles.controller.store import LogStore, VolatileStore
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges, Empty, NodeRegisterRequest, RunJoinRequest, StatusReply, StatusRequest
@@ -169,8 +170,9 @@ async def test_a_controller_refuses_what_it_does_not_do() -> None:
 
 
 class FailingStore(VolatileStore):
-    def append(self, batch: Sequence[LogRecord]) -> None:
-        raise RunFailedError("the disk is full")
+    def persist(self, instructions: Sequence[Persist]) -> None:
+        if any(isinstance(instruction, Append) for instruction in instructions):
+            raise RunFailedError("the disk is full")
 
 
 async def test_nothing_is_answered_when_the_disk_fails() -> None:

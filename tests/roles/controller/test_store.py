@@ -9,30 +9,37 @@ from pathlib import Path
 import pytest
 
 from adamctl.errors import ConfigurationError, DamagedDataError, RunFailedError
-from adamctl.roles.controller.core_state import KeyState, LogRecord
+from adamctl.roles.controller.core_paxos_messages import Append, Ballot, Entry, Member, PaxosSnapshot, SaveVote, Vote
 from adamctl.roles.controller.log_format import FILE_HEADER
 from adamctl.roles.controller.store import LogStore
 
-
-def record(revision: int, value: bytes = b"value") -> LogRecord:
-    return LogRecord(revision, {f"/key/{revision}": value}, session="s", sequence=revision)
+VOTE = Vote("a", 7, 9, Ballot(3, 7), (Member("a", 7, "tcp://h:1"),))
 
 
-def write(folder: Path, batches: int) -> list[LogRecord]:
+def entry(slot: int, value: bytes = b"a value of the log") -> Entry:
+    return Entry(slot, Ballot(3, 7), value)
+
+
+def snapshot(slot: int) -> PaxosSnapshot:
+    return PaxosSnapshot(slot, Ballot(3, 7), VOTE.members, b"state")
+
+
+def write(folder: Path, batches: int) -> list[Entry]:
     store = LogStore(folder)
+    store.write_vote(VOTE)
     written = []
     for number in range(batches):
-        batch = [record(2 * number + 1), record(2 * number + 2)]
+        batch = [entry(2 * number + 1), entry(2 * number + 2)]
         store.append(batch)
         written += batch
     store.close()
     return written
 
 
-def read(folder: Path) -> tuple[LogRecord, ...]:
+def read(folder: Path) -> tuple[Entry, ...]:
     store = LogStore(folder)
     store.close()
-    return store.records
+    return store.entries
 
 
 def log_of(folder: Path) -> Path:
@@ -54,11 +61,11 @@ def test_i10_a_log_cut_at_any_byte_opens_as_a_prefix_and_goes_on(tmp_path: Path)
         shutil.copytree(tmp_path / "whole", folder)
         os.truncate(log_of(folder), size)
         store = LogStore(folder)
-        assert list(store.records) == written[: len(store.records)] and len(store.records) % 2 == 0
-        lengths.add(len(store.records))
-        store.append([record(len(store.records) + 1, b"after")])
+        assert list(store.entries) == written[: len(store.entries)] and len(store.entries) % 2 == 0
+        lengths.add(len(store.entries))
+        store.append([entry(len(store.entries) + 1, b"after")])
         store.close()
-        assert len(read(folder)) == len(store.records) + 1
+        assert len(read(folder)) == len(store.entries) + 1
     assert lengths == {0, 2, 4}
 
 
@@ -68,7 +75,7 @@ def test_i10_zeros_where_the_last_batch_was_to_be_are_a_torn_tail(tmp_path: Path
         file.write(bytes(4096))
     store = LogStore(tmp_path)
     store.close()
-    assert list(store.records) == written and store.cut_bytes == 4096
+    assert list(store.entries) == written and store.cut_bytes == 4096
 
 
 def test_i10_any_flipped_bit_is_found(tmp_path: Path) -> None:
@@ -95,24 +102,19 @@ def test_a_record_taken_out_of_the_middle_is_found(tmp_path: Path) -> None:
         LogStore(tmp_path)
 
 
-def test_a_snapshot_replaces_the_log_before_it(tmp_path: Path) -> None:
+def test_a_snapshot_replaces_the_log_before_it_and_keeps_what_is_only_accepted(tmp_path: Path) -> None:
     store = LogStore(tmp_path, snapshot_after_bytes=530)
-    state = KeyState()
-    for revision in range(1, 40):
-        state.apply(record(revision))
-        store.append([record(revision)])
+    store.write_vote(VOTE)
+    for slot in range(1, 40):
+        store.append([entry(slot)])
         if store.wants_snapshot:
-            store.write_snapshot(state.snapshot())
+            store.write_snapshot(snapshot(slot - 1), [entry(slot)])
     store.close()
     again = LogStore(tmp_path)
     again.close()
-    assert again.snapshot is not None and 0 < len(again.records) < 39
-    restored = KeyState()
-    restored.restore(again.snapshot)
-    for one in again.records:
-        restored.apply(one)
-    assert restored.snapshot() == state.snapshot()
-    assert sorted(path.name.partition("-")[0] for path in tmp_path.iterdir()) == ["lock", "log", "snapshot"]
+    assert again.snapshot is not None and 0 < len(again.entries) < 39
+    assert [one.slot for one in again.entries] == list(range(again.snapshot.slot + 1, 40))
+    assert sorted(path.name.partition("-")[0] for path in tmp_path.iterdir()) == ["lock", "log", "snapshot", "vote"]
 
 
 def test_a_crash_between_new_log_and_snapshot_keeps_the_old_ones(tmp_path: Path) -> None:
@@ -120,16 +122,15 @@ def test_a_crash_between_new_log_and_snapshot_keeps_the_old_ones(tmp_path: Path)
     shutil.copy(log_of(tmp_path), tmp_path / "log-00000002")
     (tmp_path / "new-snapshot-00000002").write_bytes(b"half")
     assert list(read(tmp_path)) == written
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "log-00000001"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "log-00000001", "vote"]
 
 
 @pytest.mark.parametrize("name", ["log-00000002", "snapshot-00000002"])
 def test_a_missing_or_damaged_file_is_refused(tmp_path: Path, name: str) -> None:
     store = LogStore(tmp_path)
-    store.append([record(1)])
-    state = KeyState()
-    state.apply(record(1))
-    store.write_snapshot(state.snapshot())
+    store.write_vote(VOTE)
+    store.append([entry(1)])
+    store.write_snapshot(snapshot(1))
     store.close()
     data = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(data[:-1] if "snapshot" in name else data[:-4])
@@ -162,8 +163,71 @@ def test_after_a_failed_write_nothing_is_appended(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(os, "fdatasync", fail)
     with pytest.raises(RunFailedError, match="No space left"):
-        store.append([record(1)])
+        store.append([entry(1)])
     monkeypatch.undo()
     with pytest.raises(RunFailedError, match="start the controller again"):
-        store.append([record(1)])
+        store.append([entry(1)])
     store.close()
+
+
+# --- votes ----------------------------------------------------------------------------------------------------------
+
+
+def test_i9_the_last_vote_is_there_again(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    assert store.vote is None
+    first, second = VOTE, Vote("a", 7, 9, Ballot(4, 7), VOTE.members)
+    store.persist([SaveVote(first), Append(entry(1)), Append(entry(2)), SaveVote(first), SaveVote(second)])
+    store.close()
+    again = LogStore(tmp_path)
+    again.close()
+    assert again.vote == second and [one.slot for one in again.entries] == [1, 2]
+
+
+def test_i9_any_flipped_bit_of_a_vote_is_found_and_it_says_how_to_go_on(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    data = bytearray((tmp_path / "vote").read_bytes())
+    for position in range(len(data)):
+        data[position] ^= 1 << position % 8
+        (tmp_path / "vote").write_bytes(data)
+        with pytest.raises(DamagedDataError, match=r"vote is damaged.*adamctl controller replace NAME --with"):
+            LogStore(tmp_path)
+        data[position] ^= 1 << position % 8
+
+
+def test_i9_a_log_without_a_vote_is_refused_and_so_is_a_vote_without_its_log(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    vote = (tmp_path / "vote").read_bytes()
+    (tmp_path / "vote").unlink()
+    with pytest.raises(DamagedDataError, match="vote is damaged: the file is missing"):
+        LogStore(tmp_path)
+    (tmp_path / "vote").write_bytes(vote)
+    log_of(tmp_path).unlink()
+    with pytest.raises(DamagedDataError, match="log-00000001 is damaged: the file is missing"):
+        LogStore(tmp_path)
+
+
+def test_a_crash_at_the_very_first_start_leaves_a_new_folder(tmp_path: Path) -> None:
+    LogStore(tmp_path).close()  # its log is there, its vote is not
+    (tmp_path / "new-vote").write_bytes(b"half")
+    store = LogStore(tmp_path)
+    assert store.vote is None and store.entries == ()
+    store.close()
+
+
+def test_an_entry_accepted_anew_follows_the_one_it_replaces(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    store.persist([SaveVote(VOTE), Append(entry(1)), Append(entry(2)), Append(entry(2, b"another"))])
+    store.close()
+    again = LogStore(tmp_path)
+    assert [one.value for one in again.entries][1:] == [b"a value of the log", b"another"]
+    again.append([entry(4)])  # slot 3 is missing
+    again.close()
+    with pytest.raises(DamagedDataError, match="expected slot 3, found 4"):
+        LogStore(tmp_path)
+
+
+def test_the_format_before_votes_is_named(tmp_path: Path) -> None:
+    log_of(tmp_path).write_bytes(b"ADMCLOG1" + bytes(8))
+    with pytest.raises(ConfigurationError, match=r"written by an earlier adamctl.*move it away"):
+        LogStore(tmp_path)

@@ -1,0 +1,253 @@
+"""What the controllers keep on disk and say to each other (docs/decisions/0008-controllers-by-paxos.md). Pure.
+
+All are MessagePack arrays; fields are only ever appended, and tags and kinds are never reused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+
+
+class _Part(msgspec.Struct, frozen=True, array_like=True):
+    pass
+
+
+class Member(_Part, frozen=True, order=True):
+    """A controller. `identity` belongs to its folder: whoever has lost the folder is somebody else."""
+
+    name: str
+    identity: int
+    address: str = ""
+
+
+class Ballot(_Part, frozen=True, order=True):
+    """Who leads, ordered: higher ones win. Two members never have the same one, and no member has one twice."""
+
+    round: int = 0
+    identity: int = 0
+
+
+class Entry(_Part, frozen=True):
+    """A value for a slot, proposed under a ballot. Slots count from 1; an empty value changes nothing.
+
+    `members`, if there are any, are the members from the next slot on.
+    """
+
+    slot: int
+    ballot: Ballot
+    value: bytes
+    members: tuple[Member, ...] = ()
+
+
+class Vote(_Part, frozen=True):
+    """What a member must never forget: who it is, and below which ballot it accepts nothing any more.
+
+    Attributes:
+        cluster: 0 until this member belongs to one.
+        members: of the cluster at slot 0; none while they are not known.
+    """
+
+    name: str
+    identity: int
+    cluster: int = 0
+    promised: Ballot = Ballot()
+    members: tuple[Member, ...] = ()
+
+
+class PaxosSnapshot(_Part, frozen=True):
+    """Everything up to a slot: the ballot of its value, the members from the next slot on, and the keys' state."""
+
+    slot: int
+    ballot: Ballot
+    members: tuple[Member, ...]
+    state: bytes
+
+
+# --- between members ------------------------------------------------------------------------------------------------
+
+
+class _Peer(msgspec.Struct, frozen=True, array_like=True):
+    pass
+
+
+class Introduce(_Peer, frozen=True, tag=1):
+    """From a member that belongs to no cluster yet, and the answer to it. `peers` are all names it was told."""
+
+    name: str
+    address: str
+    peers: tuple[str, ...]
+    members: tuple[Member, ...] = ()
+
+
+class Probe(_Peer, frozen=True, tag=2):
+    """Would you vote for me? Changes nothing, so that a member that hears nobody deposes nobody."""
+
+    round: int
+
+
+class ProbeReply(_Peer, frozen=True, tag=3):
+    """`promised_round`: the candidate has to go above it."""
+
+    round: int
+    granted: bool
+    promised_round: int
+
+
+class Prepare(_Peer, frozen=True, tag=4):
+    """Phase 1a, for every slot from the first undecided one on."""
+
+    ballot: Ballot
+
+
+class Promise(_Peer, frozen=True, tag=5):
+    """Phase 1b: nothing below `ballot` will be accepted. `accepted` is what was, for slot `chosen_to` + 1."""
+
+    ballot: Ballot
+    chosen_to: int
+    accepted: Entry | None = None
+
+
+class Accept(_Peer, frozen=True, tag=6):
+    """Phase 2a. All slots before the entry's are decided, the last of them under ballot `previous`."""
+
+    entry: Entry
+    previous: Ballot
+
+
+class Accepted(_Peer, frozen=True, tag=7):
+    """Phase 2b."""
+
+    ballot: Ballot
+    slot: int
+
+
+class Confirm(_Peer, frozen=True, tag=8):
+    """Does anybody know of a later leader than me? Also the heartbeat, and how far everything is decided."""
+
+    ballot: Ballot
+    number: int
+    chosen_to: int
+    chosen_ballot: Ballot
+
+
+class Confirmed(_Peer, frozen=True, tag=9):
+    """No, as of now. `chosen_to` is how far this member is."""
+
+    ballot: Ballot
+    number: int
+    chosen_to: int
+
+
+class Refused(_Peer, frozen=True, tag=10):
+    """A request came under a lower ballot than was promised."""
+
+    promised: Ballot
+
+
+class Fetch(_Peer, frozen=True, tag=11):
+    """Asks for decided values after a slot (-1: a snapshot, whatever there is), or for more of a snapshot."""
+
+    after_slot: int
+    snapshot_slot: int = -1
+    offset: int = 0
+
+
+class Learn(_Peer, frozen=True, tag=12):
+    """Decided values, in the order of their slots."""
+
+    entries: tuple[Entry, ...]
+    chosen_to: int
+
+
+class SnapshotPart(_Peer, frozen=True, tag=13):
+    """Bytes of an encoded `PaxosSnapshot` from an offset on; `total` bytes in all."""
+
+    slot: int
+    offset: int
+    total: int
+    data: bytes
+
+
+PeerMessage: TypeAlias = (
+    Introduce
+    | Probe
+    | ProbeReply
+    | Prepare
+    | Promise
+    | Accept
+    | Accepted
+    | Confirm
+    | Confirmed
+    | Refused
+    | Fetch
+    | Learn
+    | SnapshotPart
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """Event: a message of another member, which is reached at `address`. `destination` 0: whoever is here."""
+
+    cluster: int
+    source: int
+    address: str
+    destination: int
+    message: PeerMessage
+
+
+# --- instructions ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SaveVote:
+    """Replace the vote file and sync it before anything that follows is carried out."""
+
+    vote: Vote
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Add an entry to the log and sync it before anything that follows is carried out."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class SaveSnapshot:
+    """Replace log and snapshot by this one, and sync, before anything that follows is carried out."""
+
+    snapshot: PaxosSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send to a member; it may be lost. `address` says where it is reached, `destination` 0 is whoever is there."""
+
+    address: str
+    destination: int
+    message: PeerMessage
+
+
+PaxosInstruction: TypeAlias = SaveVote | Append | SaveSnapshot | Send
+
+
+def encode_peer(message: PeerMessage) -> bytes:
+    return msgspec.msgpack.encode(message)
+
+
+_PEER: msgspec.msgpack.Decoder[PeerMessage] = msgspec.msgpack.Decoder(PeerMessage)
+_SNAPSHOT = msgspec.msgpack.Decoder(PaxosSnapshot)
+
+
+def decode_peer(data: bytes | memoryview) -> PeerMessage:
+    """Raises msgspec.MsgspecError if it is no such message."""
+    return _PEER.decode(data)
+
+
+def decode_snapshot(data: bytes | memoryview) -> PaxosSnapshot:
+    """Raises msgspec.MsgspecError if it is no snapshot."""
+    return _SNAPSHOT.decode(data)

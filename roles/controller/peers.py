@@ -1,0 +1,136 @@
+"""The links between controllers: messages out, best effort, over a connection to each that is kept and made anew.
+
+Paxos bears the loss of any message, so a link drops what it cannot send soon: it never holds more than QUEUE_MAX
+messages, and waits for nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from adamctl.errors import AdamctlError, ConfigurationError
+from adamctl.net.address import parse_address
+from adamctl.net.transport import Connection, Transport
+from adamctl.roles.controller.core_paxos_member import PaxosMember
+from adamctl.roles.controller.core_paxos_messages import Send, encode_peer
+from adamctl.wire.messages import ControllerPeerRequest, Hello
+
+QUEUE_MAX = 256
+SEND_DEADLINE_S = 2.0
+CONNECT_DEADLINE_S = 1.0
+RETRY_S = 0.1
+SIZES = (1, 3, 5)
+
+
+def parse_peers(text: str, name: str) -> dict[str, str]:
+    """Returns name -> address of `a=host:port,b=host:port,...`, empty for an empty text.
+
+    Raises:
+        ConfigurationError: malformed, not 1, 3 or 5 of them, or `name` is not among them.
+    """
+    peers: dict[str, str] = {}
+    for part in text.replace(",", " ").split():
+        peer, separator, address = part.partition("=")
+        if not separator or not peer or "/" in peer:
+            raise ConfigurationError(f"--peers: expected name=host:port,name=host:port,..., found {part!r}")
+        if peer in peers:
+            raise ConfigurationError(f"--peers names {peer} twice")
+        peers[peer] = str(parse_address(address))
+    if peers and len(peers) not in SIZES:
+        raise ConfigurationError(f"--peers: expected 1, 3 or 5 controllers (this one included), found {len(peers)}")
+    if peers and name not in peers:
+        raise ConfigurationError(f"--peers: expected this controller, --name {name}, among {', '.join(peers)}")
+    return peers
+
+
+class PeerLinks:
+    """One task per address that something is sent to. All calls on the event loop."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        hello: Callable[[], Hello],
+        member: PaxosMember,
+        address: str,
+        log: logging.Logger,
+    ) -> None:
+        """
+        Args:
+            member: whose cluster and identity the messages carry.
+            address: where this controller is reached by the others.
+        """
+        self._transport = transport
+        self._hello = hello
+        self._member = member
+        self._address = address
+        self._log = log
+        self._links: dict[str, _Link] = {}
+
+    def send(self, instruction: Send) -> None:
+        """Sends soon, or never."""
+        address = instruction.address
+        if address not in self._links:
+            self._links[address] = _Link(self._transport, self._hello, address, self._log)
+        vote = self._member.acceptor.vote
+        head = ControllerPeerRequest(vote.cluster, vote.identity, self._address, instruction.destination)
+        self._links[address].put(head, encode_peer(instruction.message))
+
+    async def close(self) -> None:
+        """Ends the tasks and closes the connections."""
+        await asyncio.gather(*(link.close() for link in self._links.values()))
+
+
+class _Link:
+    """To one address. What is put while there is no connection is dropped as soon as one cannot be made."""
+
+    def __init__(self, transport: Transport, hello: Callable[[], Hello], address: str, log: logging.Logger) -> None:
+        self._transport = transport
+        self._hello = hello
+        self._address = address
+        self._log = log
+        self._queue: deque[tuple[ControllerPeerRequest, bytes]] = deque(maxlen=QUEUE_MAX)
+        self._wake = asyncio.Event()
+        self._connection: Connection | None = None
+        self._lost = False
+        self._task = asyncio.create_task(self._run())
+
+    def put(self, head: ControllerPeerRequest, body: bytes) -> None:
+        self._queue.append((head, body))
+        self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._queue:
+                try:
+                    connection = await self._connected()
+                    head, body = self._queue.popleft()
+                    await connection.send_one_way(head, (body,), deadline_s=SEND_DEADLINE_S)
+                except AdamctlError as error:
+                    if not self._lost:
+                        self._log.warning("controller at %s cannot be reached: %s", self._address, error)
+                    self._lost = True
+                    self._queue.clear()
+                    await asyncio.sleep(RETRY_S)
+
+    async def _connected(self) -> Connection:
+        if self._connection is None or self._connection.closed:
+            self._connection = await self._transport.connect(
+                self._address, self._hello(), deadline_s=CONNECT_DEADLINE_S
+            )
+            if self._lost:
+                self._log.info("controller at %s is reached again", self._address)
+            self._lost = False
+        return self._connection
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        if self._connection is not None:
+            with suppress(AdamctlError):
+                await self._connection.close()
