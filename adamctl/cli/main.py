@@ -29,6 +29,8 @@ COMMANDS = {
     "top": ("adamctl.cli.top:command", "Watch the nodes and jobs of a cluster"),
     "logs": ("adamctl.cli.logs:command", "Print or follow the logs of a run"),
     "ckpt": ("adamctl.cli.ckpt:command", "List, save, verify, restore and prune the checkpoints of a run"),
+    "export": ("adamctl.cli.export:export", "Write a checkpoint's parameters as safetensors, npz or for PyTorch"),
+    "import": ("adamctl.cli.export:import_", "Make a checkpoint of the parameters in such a file"),
     "bench": ("adamctl.cli.bench:command", "Measure against the limits of this machine"),
     "doctor": ("adamctl.cli.doctor:command", "Check this machine and say what to do about what is found"),
 }

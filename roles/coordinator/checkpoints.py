@@ -81,6 +81,11 @@ def check_model(found: Manifest, folder: Path, layout: ParameterLayout) -> None:
 def check_resumable(found: Manifest, folder: Path, experiment: Experiment, layout: ParameterLayout) -> None:
     """Raises ConfigurationError if an experiment cannot go on from a checkpoint, naming what differs."""
     check_model(found, folder, layout)
+    if not found.state.pass_examples:
+        raise ConfigurationError(
+            f"{folder}: expected a checkpoint of a run, found one that was imported, from which no run can go on; "
+            f"begin one from it with --set train.warmstart_from={folder}"
+        )
     if found.seed != experiment.seed:
         raise ConfigurationError(
             f"{folder}: it was made with seed {found.seed}, which decides the order of the examples; found seed = "
