@@ -12,7 +12,7 @@ from adamctl.kernels.backend import installed
 @pytest.mark.skipif("numba" not in installed(), reason="the observer is compiled")
 def test_a_share_is_measured_while_threads_train() -> None:
     experiment = load_experiment("examples/digits.toml").experiment
-    share = interpreter_share(experiment, batch=16, threads=2, seconds=0.3)
+    share = interpreter_share(experiment, batch=16, threads=2, seconds=0.3, rounds=1)
     assert share.looks > 10
     assert 0 <= share.held <= 1
     assert share.step_us > 0
