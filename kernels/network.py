@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adamctl.kernels.backend import choose, warm_up
 from adamctl.kernels.build import NetworkLayer, build_layers
@@ -106,6 +106,7 @@ class Network:
             layer.operation.allocate(self.batch_max, training and position > self._backward_stop)
             for position, layer in enumerate(self.layers)
         ]
+        self._share_input_errors(buffers)
         return Context(
             gradient=gradient,
             gradient_views=self.views(gradient) if training else [],
@@ -114,6 +115,20 @@ class Network:
             loss_error=np.zeros((self.batch_max if training else 0, self.shapes[-1].output[0]), np.float32),
             layers=self.layers,
         )
+
+    def _share_input_errors(self, buffers: list[Buffers]) -> None:
+        """Lets layers write their input errors by turns into two pieces of memory (Adam 3.2.1).
+
+        Each is read by the layer before and then has served, except by a dense one, which keeps it as a factor.
+        """
+        shared: list[list[Buffers]] = [[], []]
+        for position in range(1, len(buffers)):
+            if buffers[position].input_error.size and not self.layers[position - 1].is_dense:
+                shared[position % 2].append(buffers[position])
+        for users in shared:
+            memory = np.zeros(max((user.input_error.size for user in users), default=0), np.float32)
+            for user in users:
+                user.input_error = memory[: user.input_error.size].reshape(user.input_error.shape)
 
     def step(
         self,
@@ -218,7 +233,8 @@ class Network:
 def activation_bytes(network: Network) -> int:
     """Returns the bytes of one training context of a network: what each further thread costs."""
     context = network.context(0)
-    arrays = [context.gradient, context.loss_error]
+    arrays: list[NDArray[np.generic]] = [context.gradient, context.loss_error]
     for buffers in context.buffers:
-        arrays += [buffers.output, buffers.input_error, *buffers.scratch.values()]  # type: ignore[list-item]
-    return sum(prod(array.shape) * array.itemsize for array in arrays)
+        arrays += [buffers.output, buffers.input_error, *buffers.scratch.values()]
+    memory = {id(whole): whole for array in arrays for whole in (array if array.base is None else array.base,)}
+    return sum(array.nbytes for array in memory.values())

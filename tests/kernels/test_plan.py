@@ -1,6 +1,7 @@
 """Plans: a step by plan is a step by calls, plans are made anew when what they were made for changes."""
 
 import inspect
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,7 +11,17 @@ from adamctl.kernels import build
 from adamctl.kernels.convpool import ConvPool
 from adamctl.kernels.network import PLANS_MAX, Network
 from adamctl.kernels.operation import Operation
-from adamctl.model.description import Conv2D, Dense, Dropout, MaxPool2D, Model, Softmax
+from adamctl.model.description import (
+    Conv2D,
+    Dense,
+    Dropout,
+    L2Pool2D,
+    Local2D,
+    LocalContrastNorm,
+    MaxPool2D,
+    Model,
+    Softmax,
+)
 
 MODEL = Model(
     (9, 8, 2),
@@ -109,3 +120,40 @@ def test_who_has_a_forward_of_its_own_has_a_bound_one_of_its_own() -> None:
                         f"{owner.__name__} computes {name} anew and inherits a bound one that does not know of it"
                     )
                     break
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_input_errors_share_memory_and_nothing_is_left_over_from_another_layer(backend: str) -> None:
+    network, weights = network_and_weights(backend)
+    clean, dirty = network.context(3), network.context(3)
+    for buffers in dirty.buffers:
+        buffers.input_error.fill(np.nan)
+    network.step(clean, weights, *batch_of(5))
+    network.step(dirty, weights, *batch_of(5))
+    np.testing.assert_array_equal(clean.gradient, dirty.gradient)
+    errors = [buffers.input_error for buffers in clean.buffers if buffers.input_error.size]
+    assert not any(np.shares_memory(one, other) for one, other in pairwise(errors))
+    dense = [position for position, layer in enumerate(network.layers) if layer.is_dense]
+    for position in dense[:-1]:
+        factor = clean.buffers[position + 1].input_error
+        assert not any(
+            np.shares_memory(factor, buffers.input_error)
+            for buffers in clean.buffers
+            if buffers.input_error is not factor
+        )
+    assert any(np.shares_memory(one, other) for one in errors for other in errors if one is not other)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_distbeliefs_layers_leave_nothing_over_either(backend: str) -> None:
+    layers = (Conv2D(4, 3, stride=2), Local2D(3, 2), L2Pool2D(2), LocalContrastNorm(3), MaxPool2D(2, 1), Softmax(4))
+    network = Network(Model((12, 13, 2), layers), 8, backend)
+    weights = np.random.default_rng(1).standard_normal(network.flat_size).astype(np.float32)
+    images = np.random.default_rng(2).standard_normal((5, 12, 13, 2)).astype(np.float32)
+    clean, dirty = network.context(3), network.context(3)
+    for buffers in dirty.buffers:
+        buffers.input_error.fill(np.nan)
+    for context in (clean, dirty):
+        network.step(context, weights, images, np.arange(5) % 4)
+    np.testing.assert_array_equal(clean.gradient, dirty.gradient)
+    assert np.isfinite(clean.gradient).all()
