@@ -95,6 +95,7 @@ class Conv2D(Operation):
         generator: np.random.Generator,
     ) -> Array:
         self._check("inputs", inputs, self.input_shape)
+        self.check_room(len(inputs), weights, buffers)
         outputs = buffers.output[: len(inputs)]
         if self._direct is not None:
             code = CODES[self.activation.activation]
@@ -148,6 +149,14 @@ class Conv2D(Operation):
         if image_errors is not None:
             image_errors[...] = self._inside(padded)
         return image_errors
+
+    def check_room(self, batch: int, weights: Sequence[Array], buffers: Buffers) -> None:
+        """Raises ValueError unless weights have their shapes and the batch its room: compiled code checks neither."""
+        shapes = tuple(weight.shape for weight in weights)
+        if shapes != self.parameters:
+            raise ValueError(f"Conv2D: expected parameters of shapes {list(self.parameters)}; found {list(shapes)}")
+        if batch > len(buffers.output):
+            raise ValueError(f"Conv2D: expected at most {len(buffers.output)} examples; found {batch}")
 
     def slice(self, part: OutputSlice) -> SlicedOperation:
         """Cuts into `maps` (those of whole groups, or of one) or `rows`, whose inputs include a halo of rows."""

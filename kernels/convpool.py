@@ -86,6 +86,7 @@ class ConvPool(Operation):
         generator: np.random.Generator,
     ) -> Array:
         self._check("inputs", inputs, self.input_shape)
+        self.convolution.check_room(len(inputs), weights, buffers)
         return self.bind_forward(len(inputs), weights, buffers, generator)(inputs)
 
     def backward(

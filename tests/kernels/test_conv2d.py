@@ -161,3 +161,33 @@ def test_a_part_of_two_groups_is_refused():
 def test_units_are_refused():
     with pytest.raises(ValueError, match="Conv2D: expected a slice of maps or rows; found one of units"):
         Conv2D((7, 6, 4), 6, 3).slice(OutputSlice("units", 0, 1))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_parameters_of_other_shapes_are_refused(backend):
+    operation = Conv2D((5, 5, 2), 4, 3, backend=backend)
+    weights = [np.zeros((4, 3, 3, 1), np.float32), np.zeros(4, np.float32)]
+    with pytest.raises(
+        ValueError, match=r"expected parameters of shapes \[\(4, 3, 3, 2\), \(4,\)\]; found \[\(4, 3, 3, 1"
+    ):
+        operation.forward(np.zeros((1, 5, 5, 2), np.float32), weights, operation.allocate(1), True, generator())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_more_examples_than_there_is_room_for_are_refused(backend):
+    operation = Conv2D((5, 5, 2), 4, 3, backend=backend)
+    weights = [np.zeros(shape, np.float32) for shape in operation.parameters]
+    with pytest.raises(ValueError, match="expected at most 2 examples; found 3"):
+        operation.forward(np.zeros((3, 5, 5, 2), np.float32), weights, operation.allocate(2), True, generator())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_images_that_are_not_contiguous_are_refused(backend):
+    operation = Conv2D((5, 5, 2), 4, 3, backend=backend)
+    images = np.zeros((1, 5, 5, 4), np.float32)[..., ::2]
+    with pytest.raises(ValueError, match="not contiguous"):
+        operation.forward(images, [], operation.allocate(1), True, generator())
+
+
+def generator():
+    return np.random.default_rng(0)

@@ -121,3 +121,13 @@ def test_units_are_refused():
 def test_fusing_pays_where_not_every_pixel_can_win(groups, pool_stride, suits):
     convolution = Conv2D((8, 8, 4), 6, 3, 1, "same", "relu", "numba", groups)
     assert ConvPool.suits(convolution, MaxPool2D(convolution.output_shape, 3, pool_stride, "numba")) is suits
+
+
+def test_what_does_not_fit_is_refused():
+    operation = ConvPool(*build("numba", CASES[0], "relu"))
+    images, generator = np.zeros((2, *operation.input_shape), np.float32), np.random.default_rng(0)
+    weights = [np.zeros(shape, np.float32) for shape in operation.parameters]
+    with pytest.raises(ValueError, match="expected at most 1 examples; found 2"):
+        operation.forward(images, weights, operation.allocate(1), True, generator)
+    with pytest.raises(ValueError, match="expected parameters of shapes"):
+        operation.forward(images, [weights[0][:, 1:], weights[1]], operation.allocate(2), True, generator)
