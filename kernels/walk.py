@@ -4,8 +4,8 @@ A step of L layers has 2 L + 1 stages: forward 0..L-1, loss, backward L-1..0. Ea
 stage before it makes: the activations that go into a layer, or the error at its outputs. When a model is
 partitioned (Adam 3.2.5) parts of that thing come from workers that hold the neighbouring partitions, named
 here as sources; the stage is ready when all of them, and the local one, have arrived, in any order and even
-ahead of time. In the local case nothing comes from elsewhere and the walk runs to its end. Decides only;
-whoever holds the walk does the work.
+ahead of time. In the local case nothing comes from elsewhere, and `adamctl.kernels.plan` goes straight through.
+Decides only; whoever holds the walk does the work.
 """
 
 from __future__ import annotations
