@@ -62,6 +62,10 @@ class Forming:
         members = tuple(sorted(self._heard.values()))
         return msgspec.structs.replace(vote, cluster=cluster_number(members), members=members)
 
+    def forget(self, identities: set[int]) -> None:
+        """These are no strangers any more."""
+        self.strangers = {key: identity for key, identity in self.strangers.items() if identity not in identities}
+
     def note_stranger(self, message: Introduce, identity: int, members: tuple[Member, ...]) -> bool:
         """Remembers who could become a member; returns whether that is news."""
         if any(member.identity == identity for member in members):

@@ -147,8 +147,9 @@ class Requests:
         members = core.members
         names = ", ".join(member.name for member in members)
         new = core.paxos.forming.strangers.get((event.name, event.address))
-        if any(member.name == event.name and member.address == event.address for member in members) and new is None:
-            return members
+        there = any((member.name, member.address) == (event.name, event.address) for member in members)
+        if there and new is None and event.name != event.old and event.old not in [member.name for member in members]:
+            return members  # done before
         old = next((member for member in members if member.name == event.old), None)
         if old is None:
             return f"expected one of the controllers {names} to replace, found {event.old!r}"
@@ -216,6 +217,7 @@ class Requests:
             self._core.paxos.propose(b"", members)
 
     def members_changed(self, entry: Entry) -> None:
+        self._core.paxos.forming.forget({member.identity for member in entry.members})
         names = ", ".join(f"{member.name} at {member.address}" for member in entry.members)
         self._core.put(Notice(f"the controllers are from now on: {names}"))
         if self._replace is not None and self._replacing:

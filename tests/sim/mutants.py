@@ -1,0 +1,141 @@
+"""Planted faults. Each is a mistake that is easily made; a simulator that does not find it would not find that one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from adamctl.roles.controller.core_events import Beacon, Read
+from adamctl.roles.controller.core_paxos_messages import Ballot
+from tests.sim.controllers import SimController, SimCore
+from tests.sim.scenario import Planted
+
+
+def _unconfirmed(kind: type) -> Callable[[SimCore], None]:
+    """Who believes to lead answers at once."""
+
+    def mutate(core: SimCore) -> None:
+        requests = core._requests
+        confirm = requests.confirm
+
+        def at_once(event: Any, now: float) -> None:
+            if isinstance(event, kind) and core.paxos.leading:
+                requests._confirming[event.token] = (event, now)
+                requests.confirmed(event.token, now)
+            else:
+                confirm(event, now)
+
+        requests.confirm = at_once  # type: ignore[method-assign]
+
+    return mutate
+
+
+def _accept_below_the_promise(core: SimCore) -> None:
+    acceptor = core.paxos.acceptor
+    promise = acceptor.promise
+
+    def any_ballot(ballot: Ballot) -> bool:
+        promise(ballot)
+        return True
+
+    acceptor.promise = any_ballot  # type: ignore[method-assign]
+
+
+def _snapshot_without_its_slot(core: SimCore) -> None:
+    acceptor = core.paxos.acceptor
+    snapshot = acceptor.snapshot
+    acceptor.snapshot = lambda: msgspec.structs.replace(snapshot(), slot=0)  # type: ignore[method-assign]
+
+
+def _snapshot_without_what_is_accepted(core: SimCore) -> None:
+    core.snapshot = lambda: (core.paxos.acceptor.snapshot(), ())  # type: ignore[method-assign]
+
+
+def _new_value_for_an_open_slot(core: SimCore) -> None:
+    core.paxos._adopted = lambda accepted: None  # type: ignore[method-assign]
+
+
+def _adopts_the_lowest_ballot(core: SimCore) -> None:
+    core.paxos._adopted = lambda accepted: min(  # type: ignore[method-assign]
+        accepted, key=lambda entry: entry.ballot, default=None
+    )
+
+
+def _no_sessions_in_the_snapshot(core: SimCore) -> None:
+    core.encode_state = lambda: msgspec.msgpack.encode(  # type: ignore[method-assign]
+        msgspec.structs.replace(core.state.snapshot(), sessions=())
+    )
+
+
+def _forgotten_sessions_begin_anew(core: SimCore) -> None:
+    apply = core.state.apply
+
+    def without_horizon(effect: Any) -> None:
+        apply(effect)
+        core.state.forgotten_serial = 0
+
+    core.state.apply = without_horizon  # type: ignore[method-assign]
+
+
+def _no_value_of_its_own_first(core: SimCore) -> None:
+    paxos = core.paxos
+    propose = paxos.propose
+
+    def at_once(value: bytes, members: Any = ()) -> None:
+        leadership = paxos.leadership
+        if value == b"" and not members and leadership is not None and not leadership.ready:
+            leadership.ready = True
+            core.began_to_lead(core._now)
+        else:
+            propose(value, members)
+
+    paxos.propose = at_once  # type: ignore[method-assign]
+
+
+def _old_promises_for_new_members(core: SimCore) -> None:
+    core.paxos._members_changed = lambda now: None  # type: ignore[method-assign]
+
+
+def _one_vote_less(core: SimCore) -> None:
+    """A leader takes half of the members for a majority when it counts who has accepted."""
+    paxos = core.paxos
+    count = paxos._count_accepted
+
+    def generous(now: float) -> None:
+        leadership = paxos.leadership
+        if leadership is not None and 2 * len(leadership.acknowledged) >= len(paxos.acceptor.members) - 1:
+            leadership.acknowledged |= {member.identity for member in paxos.acceptor.members}
+        count(now)
+
+    paxos._count_accepted = generous  # type: ignore[method-assign]
+
+
+def _send_first(host: SimController) -> None:
+    host.send_first = True
+
+
+def _same_identity(host: SimController) -> None:
+    host.same_identity = True
+
+
+MUTANTS = {
+    one.name: one
+    for one in (
+        Planted("deposed-leader-renews", _unconfirmed(Beacon)),
+        Planted("promise-sent-before-durable", host=_send_first),
+        Planted("accept-below-promise", _accept_below_the_promise),
+        Planted("snapshot-without-slot", _snapshot_without_its_slot),
+        Planted("snapshot-without-accepted", _snapshot_without_what_is_accepted),
+        Planted("two-values-after-leader-change", _new_value_for_an_open_slot),
+        Planted("adopts-lowest-ballot", _adopts_the_lowest_ballot),
+        Planted("sessions-left-out-of-snapshot", _no_sessions_in_the_snapshot),
+        Planted("forgotten-session-begins-anew", _forgotten_sessions_begin_anew),
+        Planted("leads-without-own-value", _no_value_of_its_own_first),
+        Planted("unconfirmed-read", _unconfirmed(Read)),
+        Planted("old-promises-for-new-members", _old_promises_for_new_members),
+        Planted("half-is-enough", _one_vote_less),
+        Planted("lost-folder-keeps-identity", host=_same_identity),
+    )
+}

@@ -1,0 +1,219 @@
+"""One seed: controllers, clients and nodes; a phase in which all goes wrong, and one in which it must go well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from adamctl.roles.controller.core_config import ControllerConfig
+from adamctl.roles.controller.core_events import Answer, Refuse, Replace
+from adamctl.roles.controller.core_paxos import PaxosConfig
+from tests.sim.clients import Caller, SimClient
+from tests.sim.controllers import SimController, SimCore
+from tests.sim.engine import Clock, NetworkFaults, ViolationError, World
+from tests.sim.history import History
+from tests.sim.invariants import Invariants
+from tests.sim.nodes import Leases, SimNode
+
+FAULTS_S = 30.0
+CALM_S = 20.0
+DRIFT_MAX = 0.08
+CONFIG = ControllerConfig(
+    beacon_interval_s=0.5,
+    lost_after_s=2.0,
+    sessions_max=6,
+    paxos=PaxosConfig(log_bytes_max=400, part_bytes=300),
+)
+"""Small limits, so that everything that has one is met: sessions are forgotten, members catch up by snapshots."""
+
+
+@dataclass
+class Result:
+    seed: int
+    events: int
+    slots: int
+    completed: int
+
+
+@dataclass
+class Planted:
+    """A fault to be found. `mutate` changes a core after it has recovered, `host` the shell around it."""
+
+    name: str
+    mutate: Callable[[SimCore], None] | None = None
+    host: Callable[[SimController], None] | None = None
+
+
+class Scenario:
+    """Everything of one seed."""
+
+    def __init__(
+        self, seed: int, members: int = 0, *, planted: Planted | None = None, keep_trace: bool = False
+    ) -> None:
+        """`members`: 1, 3 or 5; 0: the seed decides."""
+        self.world = World(seed, keep_trace=keep_trace)
+        random = self.world.random
+        members = members or random.choice((1, 3, 3, 3, 5, 5))
+        self.leases = Leases(self.world)
+        self.history = History(self.world)
+        self.invariants = Invariants(self.world, CONFIG, self.leases)
+        self.jumps = random.random() < 0.3
+        self.leases.checked = not self.jumps
+        peers = {name: name for name in "abcdefgh"[:members]}
+        self.hosts: dict[str, SimController] = {}
+        for name in peers:
+            clock = Clock(self.world, 1.0 + random.choice((-1, 1, 0)) * DRIFT_MAX * random.random() ** 0.2)
+            mutate = planted.mutate if planted is not None else None
+            host = SimController(self.world, name, peers, CONFIG, self.invariants, clock, mutate)
+            if planted is not None and planted.host is not None:
+                planted.host(host)
+            self.hosts[name] = host
+        for host in self.hosts.values():
+            host.hosts = self.hosts
+            host.on_crash = self._crashed
+        self.clients = [SimClient(self.world, f"c{number}", self.hosts, self.history) for number in range(1, 4)]
+        self.nodes = []
+        for number in range(1, 4):
+            clock = Clock(self.world, 1.0 + random.choice((-1, 1, 0)) * DRIFT_MAX * random.random() ** 0.2)
+            caller = Caller(self.world, f"n{number}", self.hosts)
+            self.nodes.append(SimNode(self.world, f"n{number}", caller, clock, self.leases, CONFIG.lost_after_s))
+        self.calm = False
+        self._wiped = ""
+
+    def run(self) -> Result:
+        """Runs both phases.
+
+        Raises:
+            ViolationError: something that must hold did not.
+        """
+        world, random = self.world, self.world.random
+        for host in self.hosts.values():
+            world.after(random.random() * 0.5, host.start)
+        for actor in (*self.clients, *self.nodes):
+            world.after(random.random(), actor.begin)
+        self._set_weather()
+        world.after(random.random() * 2.0, self._misfortune)
+        world.run_until(FAULTS_S)
+        self._end_faults()
+        before = [client.completed for client in self.clients]
+        world.run_until(FAULTS_S + CALM_S)
+        self._check_liveness(before)
+        self.history.check()
+        completed = sum(client.completed for client in self.clients)
+        return Result(world.seed, world.events, len(self.invariants.decided), completed)
+
+    # --- faults -----------------------------------------------------------------------------------------------------
+
+    def _set_weather(self) -> None:
+        random = self.world.random
+        self.world.network = NetworkFaults(
+            delay_s_max=random.choice((0.002, 0.01, 0.1)),
+            loss=random.choice((0.0, 0.0, 0.02, 0.2)),
+            duplication=random.choice((0.0, 0.1, 0.5)),
+            reordering=random.choice((0.0, 0.1, 0.4)),
+            late_s_max=random.choice((0.05, 0.5, 3.0)),
+        )
+        crash = random.choice((0.0, 0.002, 0.01))
+        for host in self.hosts.values():
+            host.crash_probability = crash
+            host.disk_s_max = random.choice((0.001, 0.005, 0.05, 0.5))
+
+    def _misfortune(self) -> None:
+        """Something happens; and again later."""
+        if self.calm:
+            return
+        world, random = self.world, self.world.random
+        host = random.choice(list(self.hosts.values()))
+        if random.random() < 0.5:  # the leader is where it hurts
+            leading = [one for one in self.hosts.values() if one.core is not None and one.core.paxos.leading]
+            host = random.choice(leading) if leading else host
+        kind = random.choice(
+            ("crash", "pause", "cut", "one-way", "one-way", "split", "heal", "weather", "jump", "wipe")
+        )
+        match kind:
+            case "crash":
+                host.crash()
+            case "pause":
+                host.pause()
+                world.after(random.random() * random.choice((0.3, 1.0, 4.0)), host.resume)
+            case "cut":
+                self._cut([host.name], both=True)
+            case "one-way":
+                self._cut([host.name], both=False)
+            case "split":
+                count = random.randint(1, max(1, len(self.hosts) - 1))
+                self._cut(random.sample(list(self.hosts), count), both=True)
+            case "heal":
+                world.note("network", "healed")
+                world.cut.clear()
+            case "weather":
+                self._set_weather()
+            case "jump" if self.jumps:
+                host.clock.jump(random.random() * 3.0)
+            case "wipe" if not self._wiped and len(self.hosts) > 1 and random.random() < 0.5:
+                self._wipe(host)
+        world.after(random.random() * random.choice((0.2, 1.0, 3.0)), self._misfortune)
+
+    def _cut(self, names: list[str], *, both: bool) -> None:
+        """Cuts some off from the other controllers, and perhaps from everybody else."""
+        random = self.world.random
+        everybody = [actor.name for actor in (*self.hosts.values(), *self.clients, *self.nodes)]
+        others = [name for name in (everybody if random.random() < 0.3 else self.hosts) if name not in names]
+        outward = random.random() < 0.5
+        self.world.note("network", "cut", names, "from", others, "both ways" if both else "one way")
+        for name in names:
+            for other in others:
+                if both or outward:
+                    self.world.cut.add((name, other))
+                if both or not outward:
+                    self.world.cut.add((other, name))
+
+    def _crashed(self, host: SimController) -> None:
+        if not self.calm:
+            pause_s = self.world.random.random() * self.world.random.choice((0.05, 0.5, 3.0))
+            self.world.after(pause_s, host.start)
+
+    def _wipe(self, host: SimController) -> None:
+        """A member loses its folder, once per seed, while no other has; an operator puts the new one in its place."""
+        if any(one.disk.vote is None or not one.disk.vote.cluster for one in self.hosts.values()):
+            return
+        self._wiped = host.name
+        host.wipe()
+        caller = Caller(self.world, "operator", self.hosts)
+
+        def replace(_: Answer | Refuse | None = None) -> None:
+            if isinstance(_, Answer):
+                self.world.note("operator", "replaced", host.name)
+                return
+            caller.call(lambda token: Replace(token, host.name, host.name, host.name), again, 5.0)
+
+        def again(answer: Answer | Refuse | None) -> None:
+            self.world.after(0.2, lambda: replace(answer))
+
+        self.world.after(1.0, replace)
+
+    def _end_faults(self) -> None:
+        self.world.note("world", "CALM", "from here on everything works")
+        self.calm = True
+        self.world.network = NetworkFaults()
+        self.world.cut.clear()
+        for host in self.hosts.values():
+            host.crash_probability = 0.0
+            host.disk_s_max = 0.002
+            host.resume()
+            host.start()
+
+    # --- afterwards -------------------------------------------------------------------------------------------------
+
+    def _check_liveness(self, before: list[int]) -> None:
+        for client, completed in zip(self.clients, before, strict=True):
+            if client.completed < completed + 10:
+                raise ViolationError(f"{client.name} did {client.completed - completed} operations in calm weather")
+        cores = [(host.name, host.core) for host in self.hosts.values()]
+        most = max(core.paxos.acceptor.chosen_to for _, core in cores if core is not None)
+        for name, core in cores:
+            if core is None or core.paxos.acceptor.chosen_to < most - 3:
+                at = core.paxos.acceptor.chosen_to if core is not None else "nowhere"
+                raise ViolationError(f"{name} is at slot {at}, others are at {most}")
+        if len({node.incarnation for node in self.nodes}) < len(self.nodes):
+            raise ViolationError("two nodes have the same incarnation")
