@@ -74,7 +74,10 @@ ELSEWHERE = (
     Elsewhere("roles/ps/test_core.py", ("roles/ps/core_*",), "parts of one state machine"),
     Elsewhere("roles/ps/test_envelope.py", ("roles/ps/push_set",), "what an envelope is cut from"),
     Elsewhere("roles/ps/test_client.py", ("roles/ps/delivery", "roles/ps/pulling"), "parts of the client"),
-    Elsewhere("roles/ps/test_server.py", ("roles/ps/building", "roles/ps/saving"), "parts of the server"),
+    Elsewhere(
+        "roles/ps/test_server.py", ("roles/ps/building", "roles/ps/saving", "roles/ps/jobs"), "parts of the server"
+    ),
+    Elsewhere("roles/ps/test_storing.py", ("roles/ps/store_contents",), "what a server takes up again"),
     Elsewhere("roles/worker/test_replica.py", ("roles/worker/memory",), "where a replica lies"),
     Elsewhere("roles/worker/test_server.py", ("roles/worker/session",), "parts of one worker"),
 )
@@ -163,7 +166,7 @@ def spans(document: str) -> list[str]:
 
 def test_formats_are_written_down() -> None:
     found = {path.name for path in (ROOT / "docs" / "formats").glob("*.md")}
-    assert {"wire.md", "checkpoint.md", "controller-store.md"} <= found
+    assert {"wire.md", "checkpoint.md", "controller-store.md", "store.md"} <= found
     assert {"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"} <= set(DOCUMENTS)
     assert (ROOT / "LICENSE").is_file()
 

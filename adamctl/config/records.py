@@ -37,7 +37,8 @@ class NodeRecord(_Record, frozen=True):
 class JobRecord(_Record, frozen=True):
     """A job. Servers make its buckets when it appears and free them when its state is `ended`.
 
-    `restore` is the folder of a finished checkpoint that buckets start from; empty: from `seed`.
+    `restore` is the folder of a finished checkpoint that buckets start from; empty: from `seed`. `acks` says when a
+    push is acknowledged: when it is in a server's memory, or on its disk.
     """
 
     state: Literal["running", "ended"]
@@ -46,6 +47,7 @@ class JobRecord(_Record, frozen=True):
     seed: int
     coordinator: str = ""
     restore: str = ""
+    acks: Literal["applied", "durable"] = "applied"
 
 
 class LayoutRecord(_Record, frozen=True):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -22,9 +23,14 @@ def bytes_needed(layout: ParameterLayout, buckets: Sequence[int], rule: Rule) ->
 
 
 def build_buckets(
-    layout: ParameterLayout, buckets: Sequence[int], rule: Rule, seed: int, restore: str
+    layout: ParameterLayout,
+    buckets: Sequence[int],
+    rule: Rule,
+    seed: int,
+    restore: str,
+    stored: Mapping[int, ShardContent] = MappingProxyType({}),
 ) -> dict[int, list[ShardContent]]:
-    """Returns the contents of buckets by index.
+    """Returns the contents of buckets by index; of shards in `stored`, those.
 
     Raises:
         DamagedDataError: the checkpoint in folder `restore` is damaged, or is another model's.
@@ -34,7 +40,12 @@ def build_buckets(
     for bucket in buckets:
         shards = range(layout.buckets[bucket].shard_start, layout.buckets[bucket].shard_stop)
         contents[bucket] = [
-            _initial(layout, shard, rule, seed) if checkpoint is None else _restored(layout, shard, rule, checkpoint)
+            stored.get(shard)
+            or (
+                _initial(layout, shard, rule, seed)
+                if checkpoint is None
+                else _restored(layout, shard, rule, checkpoint)
+            )
             for shard in shards
         ]
     return contents

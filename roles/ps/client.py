@@ -19,7 +19,7 @@ from adamctl.kernels.operation import Array
 from adamctl.model.layout import ParameterLayout
 from adamctl.model.protocol import servers_of_tensors
 from adamctl.net.address import prefer
-from adamctl.net.transport import Connection, Transport
+from adamctl.net.transport import Body, Connection, Transport
 from adamctl.roles.ps.checkpoint import load_parameters, read_checkpoint
 from adamctl.roles.ps.delivery import Delivery, RefusedPart
 from adamctl.roles.ps.lane import Lane, pause
@@ -135,7 +135,7 @@ class ParameterClient:
         self._pushes_max = pushes_max
         self._pushes = 0
         self._lanes: dict[str, Lane] = {}
-        self._deliveries: set[asyncio.Task[None]] = set()
+        self._deliveries: dict[asyncio.Task[None], Delivery] = {}
         self._reading: asyncio.Task[None] | None = None
 
     @classmethod
@@ -199,7 +199,7 @@ class ParameterClient:
         connection = await self._transport.connect(prefer(record.addresses, record.host), hello, deadline_s=CONNECT_S)
         try:
             request = AttachRequest(self.job, self.routing.record.layout_hash)
-            reply = await connection.request(request, deadline_s=self.attempt_s)
+            reply = await connection.request(request, self._settled(node), deadline_s=self.attempt_s)
         except BaseException:
             await connection.close()
             raise
@@ -210,6 +210,20 @@ class ParameterClient:
             self.issued[fresh[:, 0]] = fresh[:, 1]
             reply.release()
         return connection
+
+    def _settled(self, node: str) -> Body:
+        """Returns, of a server's shards that we have pushed to, the number up to which everything is answered.
+
+        A server that was restarted may remember less of us: what it had acknowledged and not yet saved is lost. It goes
+        on from these numbers, none of which we will ever send again.
+        """
+        settled = self.issued.copy()
+        for delivery in self._deliveries.values():
+            open_shards = list(delivery.unanswered)
+            settled[open_shards] = np.minimum(settled[open_shards], delivery.sequences[open_shards] - 1)
+        shards = np.asarray(self.routing.servers.get(node, ()), np.int64)
+        shards = shards[settled[shards] > 0]
+        return [np.stack([shards, settled[shards]], axis=1).astype("<i8")] if shards.size else ()
 
     def lane(self, node: str) -> Lane:
         if node not in self._lanes:
@@ -258,8 +272,8 @@ class ParameterClient:
         pending = PendingPush(self._pushes, push, sequences, done)
         delivery = Delivery(self, self._pushes, push, sequences)
         task = asyncio.create_task(self._deliver(delivery, pending, done))
-        self._deliveries.add(task)
-        task.add_done_callback(self._deliveries.discard)
+        self._deliveries[task] = delivery
+        task.add_done_callback(self._deliveries.pop)
         return pending
 
     async def push(self, push: PushSet, *, deadline_s: float = 60.0) -> PushOutcome:

@@ -49,14 +49,15 @@ class State:
 
 
 class BucketState:
-    """A bucket whose primary we are; `dropped` when we no longer are."""
+    """A bucket whose primary we are; `dropped` when we no longer are. `identity` is what records name its job by."""
 
-    __slots__ = ("dropped", "epoch", "index")
+    __slots__ = ("dropped", "epoch", "identity", "index")
 
     def __init__(self, index: int, epoch: int) -> None:
         self.index = index
         self.epoch = epoch
         self.dropped = False
+        self.identity: Any = None
 
 
 class Shard:

@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from adamctl.errors import RemoteError, UnreachableError
 from adamctl.roles.ps.envelope import Envelope, cut_push
 from adamctl.roles.ps.lane import Lane, pause
@@ -47,13 +49,16 @@ class Delivery:
 
     Attributes:
         staleness, refused, updates: as in `PushOutcome`, complete when `run` has returned.
+        sequences: per shard of the layout, this push's number there.
+        unanswered: shards of which we do not know yet what became of this push.
     """
 
     def __init__(self, client: ParameterClient, number: int, push: PushSet, sequences: Numbers) -> None:
         self.staleness: list[int] = []
         self.refused: list[RefusedPart] = []
         self.updates = 0
-        self._client, self._number, self._push, self._sequences = client, number, push, sequences
+        self._client, self._number, self._push, self.sequences = client, number, push, sequences
+        self.unanswered: set[int] = set(np.flatnonzero(sequences).tolist())
         self._envelopes = 0
 
     async def run(self) -> None:
@@ -62,7 +67,7 @@ class Delivery:
         Raises:
             RemoteError: the whole push is refused (unknown job, layout mismatch).
         """
-        await self._send_all(cut_push(self._push, self._sequences.tolist(), self._client.routing))
+        await self._send_all(cut_push(self._push, self.sequences.tolist(), self._client.routing))
 
     async def _send_all(self, envelopes: list[Envelope]) -> None:
         if len(envelopes) == 1:
@@ -106,7 +111,7 @@ class Delivery:
                         unanswered -= elsewhere
                         if elsewhere:
                             await self._send_all(
-                                cut_push(self._push, self._sequences.tolist(), self._client.routing, elsewhere)
+                                cut_push(self._push, self.sequences.tolist(), self._client.routing, elsewhere)
                             )
                     if not unanswered:
                         return
@@ -136,4 +141,5 @@ class Delivery:
             else:
                 self.refused.append(RefusedPart(result.shard, code, result.message))
             unanswered.discard(result.shard)
+            self.unanswered.discard(result.shard)
         return moved

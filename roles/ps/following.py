@@ -77,6 +77,18 @@ class JobKeys:
             if _job_of(entry.key) == name:
                 self._put(entry)
 
+    def born(self, name: str) -> int | None:
+        """Returns what tells a running job from others of its name; 0 if it has ended, None if nobody knows it."""
+        entries = self._entries.get(name, {})
+        if job_key(name) not in entries:
+            return None
+        try:
+            running = decode(entries[job_key(name)].value, JobRecord).state == "running"
+        except msgspec.MsgspecError:
+            return None
+        layout = entries.get(layout_key(name))
+        return layout.revision if running and layout is not None else 0
+
     def _put(self, entry: ConfigEntry) -> str:
         name = _job_of(entry.key)
         self._entries.setdefault(name, {})[entry.key] = entry

@@ -9,7 +9,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +37,7 @@ from adamctl.roles.ps.store_check import ANCHOR_KEY, MAP_BYTES, anchor_of, check
 LOG_NAME = "log.mdb"
 NEW_LOG_NAME = "new-log.mdb"
 LOCK_NAME = "lock"
+READERS = 2
 
 
 class NoSpaceError(Exception):
@@ -61,7 +64,7 @@ class Writing:
 
 
 class LogStore:
-    """An open log. Not thread-safe: one thread at a time.
+    """An open log. Reading and writing exclude each other: LMDB keeps no table of readers here.
 
     Attributes:
         found: the records that it held when it was opened, in order; set to () when they are not needed any more.
@@ -81,6 +84,7 @@ class LogStore:
         self._map_bytes = map_bytes
         self._environment: lmdb.Environment | None = None
         self._failed = False
+        self._using = threading.Lock()
         self._anchor = Anchor()
         self._scratch = memoryview(bytearray(0))
         try:
@@ -107,15 +111,29 @@ class LogStore:
         return self.path.stat().st_size
 
     def read(self, sequence: int) -> list[Array]:
-        """Returns copies of a shard's arrays: values, then the rule's state. May be called by several threads."""
+        """Returns copies of a shard's arrays: values, then the rule's state."""
+        return self.read_all([sequence])[sequence]
+
+    def read_all(self, sequences: Sequence[int]) -> dict[int, list[Array]]:
+        """Like `read`, of many shards; no group is written meanwhile."""
+        found: dict[int, list[Array]] = {}
+        with self._using, ThreadPoolExecutor(READERS) as pool:
+            for part in pool.map(self._read_some, (sequences[number::READERS] for number in range(READERS))):
+                found |= part
+        return found
+
+    def _read_some(self, sequences: Sequence[int]) -> dict[int, list[Array]]:
         assert self._environment is not None
+        found: dict[int, list[Array]] = {}
         with self._environment.begin(buffers=True) as transaction:
-            value = value_of(transaction, sequence)
-            record = decode(value, sequence, int.from_bytes(value[16:20], "little"), summed=False)
-            described = record.description
-            assert isinstance(described, ShardState)
-            shape = (described.arrays, described.size)
-            return [part.copy() for part in np.frombuffer(record.arrays, "<f4").reshape(shape)]
+            for sequence in sequences:
+                value = value_of(transaction, sequence)
+                record = decode(value, sequence, int.from_bytes(value[16:20], "little"), summed=False)
+                described = record.description
+                assert isinstance(described, ShardState)
+                arrays = np.frombuffer(record.arrays, "<f4").reshape(described.arrays, described.size)
+                found[sequence] = [array.copy() for array in arrays]
+        return found
 
     def write(self, writings: Sequence[Writing], first: int, taken: Callable[[], None] = lambda: None) -> list[int]:
         """Appends records, removes those before number `first`, and makes all of that durable.
@@ -133,6 +151,10 @@ class LogStore:
         """
         if self._failed:
             raise RunFailedError(f"an earlier write to {self.path} failed; start the server again")
+        with self._using:
+            return self._write(writings, first, taken)
+
+    def _write(self, writings: Sequence[Writing], first: int, taken: Callable[[], None]) -> list[int]:
         try:
             sizes = self._append(writings, first, taken)
         except (lmdb.DiskError, lmdb.MapFullError) as error:
@@ -202,6 +224,10 @@ class LogStore:
             NoSpaceError: there is no room for the copy.
             RunFailedError: the copy cannot be put in its place.
         """
+        with self._using:
+            self._shrink()
+
+    def _shrink(self) -> None:
         assert self._environment is not None
         new = self.folder / NEW_LOG_NAME
         new.unlink(missing_ok=True)

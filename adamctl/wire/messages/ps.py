@@ -6,7 +6,11 @@ from adamctl.wire.messages.base import Message
 
 
 class AttachRequest(Message, frozen=True):
-    """A client binds to a job before it pushes or pulls; refused with LAYOUT_MISMATCH or NOT_READY."""
+    """A client binds to a job before it pushes or pulls; refused with LAYOUT_MISMATCH or NOT_READY.
+
+    Body: int64 pairs (shard, number) where the client has pushed before: it was told what became of every number up to
+    this one. A server that was restarted and remembers less of it goes on from there.
+    """
 
     job: str
     layout_hash: str

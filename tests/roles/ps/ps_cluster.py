@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 
@@ -41,12 +42,13 @@ async def add_job(
     shapes: Sequence[tuple[int, ...]] = SMALL,
     seed: int = 3,
     restore: str = "",
+    acks: Literal["applied", "durable"] = "applied",
 ) -> ParameterLayout:
     """Writes a job's keys, as a coordinator does, for buckets placed over these servers."""
     record = LayoutRecord(make_tensors(shapes), len(servers))
     layout = record.layout()
     placement = place_buckets(layout, job, list(servers))
-    puts = {job_key(job): encode(JobRecord("running", layout.hash, rule, seed, "", restore))}
+    puts = {job_key(job): encode(JobRecord("running", layout.hash, rule, seed, "", restore, acks))}
     puts[layout_key(job)] = encode(record)
     puts |= {bucket_key(job, bucket): encode(BucketRecord(1, server)) for bucket, server in placement.items()}
     reply = await cluster.client.compare_and_set(ConfigChanges({}, puts))
@@ -54,8 +56,9 @@ async def add_job(
     return layout
 
 
-async def start_servers(cluster: ClusterInMemory, *names: str, threads: int = 2) -> list[RoleContext]:
-    return [await cluster.start("ps", name, server.run, {"apply_threads": str(threads)}) for name in names]
+async def start_servers(cluster: ClusterInMemory, *names: str, threads: int = 2, **options: Any) -> list[RoleContext]:
+    options = {"apply_threads": str(threads), **options}
+    return [await cluster.start("ps", name, server.run, options) for name in names]
 
 
 async def make_client(cluster: ClusterInMemory, job: str, node: str, **options: object) -> ParameterClient:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adamctl.errors import ConfigurationError, RemoteError
+from adamctl.errors import RemoteError
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.ps import server
 from adamctl.roles.ps.client import load_parameters, read_checkpoint
@@ -18,32 +18,6 @@ from adamctl.wire.messages import CheckpointFile, RunJoinRequest
 from tests.cluster import memory_cluster
 from tests.roles.ps.ps_cluster import add_job, make_client, pulled, start_servers
 from tests.roles.ps.test_client import constant, push_of, random_flat
-
-
-@pytest.mark.parametrize(("text", "expected"), [("1", 1), ("16", 16), ("0", 0)])
-def test_apply_threads(text: str, expected: int) -> None:
-    assert server.thread_count(text) == expected
-    assert server.thread_count("auto") >= 1
-
-
-@pytest.mark.parametrize("text", ["", "many", "-1", "1.5", "99999"])
-def test_wrong_apply_threads_are_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="--apply-threads"):
-        server.thread_count(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"), [("1GB", 1 << 30), ("1.5 mb", 3 << 19), ("4096", 4096), ("2K", 2048), ("7B", 7)]
-)
-def test_memory(text: str, expected: int) -> None:
-    assert server.memory_quota_bytes(text) == expected
-    assert 0 < server.memory_quota_bytes("50%") < server.memory_quota_bytes("100%")
-
-
-@pytest.mark.parametrize("text", ["", "lots", "0", "-1GB", "1XB", "%"])
-def test_wrong_memory_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="--memory"):
-        server.memory_quota_bytes(text)
 
 
 async def test_a_job_that_does_not_fit_is_refused_with_what_to_do() -> None:

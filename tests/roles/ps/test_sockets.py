@@ -27,6 +27,7 @@ from adamctl.net.stream import StreamTransport
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.client import MemoryConfigurationStore
 from adamctl.roles.ps.client import ParameterClient, PushSet
+from adamctl.roles.ps.options import server_options
 from adamctl.roles.ps.server import ParameterServer
 from adamctl.wire.messages import ConfigChanges
 from tests.roles.ps.ps_cluster import make_tensors
@@ -40,7 +41,7 @@ async def serving() -> AsyncIterator[MemoryConfigurationStore]:
     store = MemoryConfigurationStore()
     context = RoleContext("ps", "ps-0", {}, StreamTransport(), store, asyncio.Event(), logging.getLogger("ps"))
     context.listen = ("tcp://127.0.0.1:0",)
-    running = asyncio.create_task(ParameterServer(context, 1, 1 << 30).run())
+    running = asyncio.create_task(ParameterServer(context, server_options({"apply_threads": "1"}), None).run())
     try:
         while not context.ready:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

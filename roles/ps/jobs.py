@@ -1,0 +1,247 @@
+"""The jobs that a parameter server holds, kept in agreement with the configuration service: made, resumed, freed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from adamctl.config.records import NodeRecord, bucket_key, encode, node_key
+from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError, UnreachableError
+from adamctl.kernels.rules.make import make_rule
+from adamctl.roles.context import RoleContext
+from adamctl.roles.controller.client import ConfigurationStore, follow, read_record
+from adamctl.roles.ps.building import build_buckets, bytes_needed
+from adamctl.roles.ps.core import Core
+from adamctl.roles.ps.core_instructions import Instruction
+from adamctl.roles.ps.core_job import Job
+from adamctl.roles.ps.following import JOBS_PREFIX, JobKeys, JobView
+from adamctl.roles.ps.log_record import JobIdentity
+from adamctl.roles.ps.store_contents import FoundJob, entries_that_count, found_contents
+from adamctl.roles.ps.storing import Storing
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import ConfigChanges
+
+CONTROLLER_PAUSE_S = 0.5
+
+
+class JobKeeper:
+    """Follows `/jobs/` and tells the core. Used on the event loop only."""
+
+    def __init__(
+        self,
+        context: RoleContext,
+        core: Core,
+        storing: Storing | None,
+        memory_bytes_max: int,
+        carry_out: Callable[[list[Instruction]], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        """`carry_out` does what the core says; `spawn` runs work in the background."""
+        assert context.controller is not None
+        self._context, self._log, self._core, self._storing = context, context.log, core, storing
+        self._store: ConfigurationStore = context.controller
+        self._memory_bytes_max = memory_bytes_max
+        self._carry_out, self._spawn = carry_out, spawn
+        self._building_bytes: dict[str, int] = {}
+        self._keys = JobKeys()
+        self._refreshing: set[str] = set()
+        self._registered_revision = 0
+        self._raising: set[str] = set()
+        self._resumed: dict[JobIdentity, FoundJob] = {}
+
+    async def follow(self) -> None:
+        """Keeps up with `/jobs/`; without the controller, what is served is served on. Never returns."""
+        found = None
+        while True:
+            try:
+                if found is None:
+                    found = await read_record(self._store, node_key(self._context.node), NodeRecord)
+                    self._registered_revision = found[1] if found is not None else 0
+                async for changes in follow(self._store, JOBS_PREFIX):
+                    for name in sorted(self._keys.take(changes)):
+                        self._reconcile(name)
+                    self._forget_ended()
+            except UnreachableError as error:
+                self._log.warning("the controller cannot be reached, jobs are served on: %s", error)
+                await asyncio.sleep(CONTROLLER_PAUSE_S)
+
+    def refresh(self, name: str) -> None:
+        """Reads a job's keys anew: somebody knows a newer epoch than we do."""
+        if name not in self._refreshing:
+            self._refreshing.add(name)
+            self._spawn(self._reread(name))
+
+    async def _reread(self, name: str) -> None:
+        try:
+            _, entries = await self._store.read(f"{JOBS_PREFIX}{name}")
+            self._keys.take_job(name, entries)
+            self._reconcile(name)
+        except UnreachableError as error:
+            self._log.warning("job %s: %s", name, error)
+        finally:
+            self._refreshing.discard(name)
+
+    # --- what is held and what should be ----------------------------------------------------------------------------
+
+    def _reconcile(self, name: str) -> None:
+        """Makes what we hold of a job agree with its keys."""
+        view = self._keys.view(name)
+        job = self._core.jobs.get(name)
+        if job is not None and (view is None or job.identity != _identity(view)):
+            if view is None and name in self._keys.problems:
+                self._log.error("%s", self._keys.problems[name])
+                return
+            self._free(name)
+            job = None
+        if view is None:
+            return
+        if job is None:
+            job = self._add(name, view)
+            if job is None:
+                return
+        node = self._context.node
+        lost = view.lost_by(node, self._registered_revision)
+        if lost and job.failed is None:
+            found = self._found(name, view)
+            if found is not None and all(bucket in found.holding.buckets for bucket in lost):
+                self._resumed[found.holding.job] = found
+                if name not in self._raising:
+                    self._raising.add(name)
+                    self._spawn(self._raise_epochs(name, view, lost, found))
+                return
+            text = f"{node} was restarted and no longer has {len(lost)} buckets of job {name!r}; resume the run"
+            self._fail(job, ErrorCode.INTERNAL, f"{text} from its last checkpoint")
+        wanted = job.configure({index: (b.epoch, b.primary == node) for index, b in view.buckets.items()})
+        self._carry_out(self._core.forget_left(job))
+        if wanted and job.failed is None:
+            self._spawn(self._build(job, view, wanted))
+
+    def _free(self, name: str) -> None:
+        self._carry_out(self._core.remove_job(name))
+        self._building_bytes.pop(name, None)
+        if self._storing is not None:
+            self._storing.release(name)
+            for identity in [identity for identity in self._resumed if identity.name == name]:
+                self._storing.forget_rest(self._resumed.pop(identity))
+        self._log.info("job %s is freed", name)
+
+    def _forget_ended(self) -> None:
+        """Frees records of jobs that have ended; those that nobody knows are kept: it may be the wrong cluster."""
+        if self._storing is None:
+            return
+        for identity in tuple(self._storing.found):
+            born = self._keys.born(identity.name)
+            if born is not None and born != identity.born:
+                self._storing.forget_found(identity)
+                self._log.info("the store's records of job %s are freed: it has ended", identity.name)
+
+    def _add(self, name: str, view: JobView) -> Job | None:
+        try:
+            job = Job(name, view.layout, make_rule(view.record.rule), _identity(view))
+        except ConfigurationError as error:
+            self._log.error("job %s: %s", name, error)
+            return None
+        job.durable = view.record.acks == "durable"
+        if job.durable and self._storing is None:
+            text = (
+                f"job {name!r} asks for acks = durable, but {self._context.node} keeps no store; start it with --store"
+            )
+            self._fail(job, ErrorCode.BAD_CONFIGURATION, text)
+        self._core.add_job(job)
+        return job
+
+    def _found(self, name: str, view: JobView) -> FoundJob | None:
+        """Returns what the store was found to hold of this very job."""
+        return self._storing.found.get(_stored_identity(name, view)) if self._storing is not None else None
+
+    async def _raise_epochs(self, name: str, view: JobView, lost: list[int], found: FoundJob) -> None:
+        """Makes the buckets that our store has ours again, under new epochs; what follows comes with the change."""
+        conditions = {bucket_key(name, index): view.bucket_revisions[index] for index in lost}
+        puts = {}
+        for index in lost:
+            record = view.buckets[index]
+            epoch = max(record.epoch, found.holding.buckets[index][0]) + 1
+            puts[bucket_key(name, index)] = encode(msgspec.structs.replace(record, epoch=epoch))
+        self._log.info("job %s: taking %d buckets up again from the store", name, len(lost))
+        try:
+            reply = await self._store.compare_and_set(ConfigChanges(conditions, puts))
+            if reply.conflicts:
+                self._log.warning("job %s: %d buckets have been changed meanwhile", name, len(reply.conflicts))
+        except UnreachableError as error:  # perhaps done: the keys will tell
+            self._log.warning("job %s: %s", name, error)
+            await asyncio.sleep(CONTROLLER_PAUSE_S)
+        finally:
+            self._raising.discard(name)
+        self.refresh(name)
+
+    # --- making buckets ---------------------------------------------------------------------------------------------
+
+    async def _build(self, job: Job, view: JobView, buckets: list[int]) -> None:
+        """Makes buckets in a thread, or reads them back, and begins to serve them."""
+        needed_bytes = bytes_needed(job.layout, buckets, job.rule)
+        held_bytes = sum(other.size_bytes for other in self._core.jobs.values()) + sum(self._building_bytes.values())
+        if held_bytes + needed_bytes > self._memory_bytes_max:
+            text = (
+                f"{self._context.node} has {held_bytes >> 20} of {self._memory_bytes_max >> 20} MiB in use and job "
+                f"{job.name!r} needs {needed_bytes >> 20} more; add servers or raise --memory"
+            )
+            self._fail(job, ErrorCode.OVER_QUOTA, text)
+            return
+        identity = _stored_identity(job.name, view)
+        found = self._resumed.get(identity)
+        if found is None and self._storing is not None:
+            self._storing.forget_found(identity)  # of a job that looked the same, under another controller
+        self._building_bytes[job.name] = self._building_bytes.get(job.name, 0) + needed_bytes
+        try:
+            contents = await asyncio.to_thread(self._contents, job, view, buckets, found)
+            if self._storing is not None:
+                await self._storing.hold(identity, {bucket: job.building.get(bucket, 0) for bucket in buckets})
+        except (AdamctlError, OSError) as error:
+            code = ErrorCode.DAMAGED_DATA if isinstance(error, DamagedDataError) else ErrorCode.INTERNAL
+            self._fail(job, code, str(error))
+            return
+        finally:
+            self._building_bytes[job.name] = self._building_bytes.get(job.name, 0) - needed_bytes
+        if self._core.jobs.get(job.name) is not job:
+            return
+        entries = entries_that_count(found, job.layout, _held(found, buckets)) if found is not None else {}
+        for bucket, shards in contents.items():
+            if bucket in job.building:
+                job.install(job.layout.buckets[bucket], shards, self._core.threads)
+                if self._storing is not None:
+                    self._storing.adopt(job, bucket, identity, entries)
+                    if found is not None:
+                        found.holding.buckets.pop(bucket, None)  # it is never taken up twice
+        self._log.info(
+            "job %s: serving %d buckets, %d shards, %.1f MiB%s", job.name, len(job.buckets), len(job.shards),
+            job.size_bytes / (1 << 20), f", {len(entries)} shards of them from the store" if found is not None else "",
+        )  # fmt: skip
+
+    def _contents(self, job: Job, view: JobView, buckets: list[int], found: FoundJob | None) -> Any:
+        """Blocking."""
+        stored = {}
+        if found is not None:
+            assert self._storing is not None
+            stored = found_contents(self._storing.store, found, job.layout, _held(found, buckets), job.rule)
+        return build_buckets(job.layout, buckets, job.rule, view.record.seed, view.record.restore, stored)
+
+    def _fail(self, job: Job, code: ErrorCode, text: str) -> None:
+        self._log.error("job %s: %s", job.name, text)
+        job.failed = (code, text)
+
+
+def _held(found: FoundJob, buckets: list[int]) -> list[int]:
+    return [bucket for bucket in buckets if bucket in found.holding.buckets]
+
+
+def _identity(view: JobView) -> tuple[Any, ...]:
+    """What tells a job from another that was given the same name."""
+    record = view.record
+    return (view.revision, record.layout_hash, record.rule, record.seed, record.restore)
+
+
+def _stored_identity(name: str, view: JobView) -> JobIdentity:
+    return JobIdentity(name, view.revision, view.record.layout_hash, view.record.rule.name)

@@ -1,0 +1,76 @@
+"""The flags of a parameter server, as values."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from adamctl.errors import ConfigurationError
+from adamctl.roles.ps.core_flush import FlushConfig
+
+THREADS_MAX = 256
+WINDOW_S_MAX = 3600.0
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """How a server runs. `store` is the folder of its log, None to keep nothing on disk."""
+
+    apply_threads: int
+    memory_bytes_max: int
+    store: Path | None
+    flush: FlushConfig
+
+
+def server_options(options: Mapping[str, Any]) -> ServerOptions:
+    """Raises ConfigurationError naming the flag, what was found and what is allowed."""
+    folder = str(options.get("store") or "")
+    window_s = float(options.get("loss_window_s", FlushConfig.window_s))
+    if not 0 < window_s <= WINDOW_S_MAX:
+        raise ConfigurationError(
+            f"--loss-window-s: expected above 0 and at most {WINDOW_S_MAX:g} seconds; found {window_s:g}"
+        )
+    window_bytes = size_bytes("--loss-window-bytes", str(options.get("loss_window_bytes", "4GB")))
+    return ServerOptions(
+        thread_count(str(options.get("apply_threads", "auto"))),
+        size_bytes("--memory", str(options.get("memory", "80%"))),
+        Path(folder) if folder else None,
+        FlushConfig(window_s=window_s, window_bytes=window_bytes),
+    )
+
+
+def thread_count(text: str) -> int:
+    """Returns the number of apply threads that `--apply-threads` asks for; `auto` leaves half of the cores to others.
+
+    0 means none: updates are applied on the event loop, which is for tests.
+
+    Raises:
+        ConfigurationError: neither `auto` nor a number.
+    """
+    if text == "auto":
+        return max((os.cpu_count() or 1) // 2, 1)
+    if not text.isdigit() or int(text) > THREADS_MAX:
+        raise ConfigurationError(f"--apply-threads: expected auto or a number up to {THREADS_MAX}; found {text!r}")
+    return int(text)
+
+
+def size_bytes(flag: str, text: str) -> int:
+    """Returns the bytes that a flag names: a size such as 8GB, or a share of this machine's memory such as 50%.
+
+    Raises:
+        ConfigurationError: neither of the two.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%|[KMGT]?B?)\s*", text, re.IGNORECASE)
+    if found is None or float(found[1]) <= 0:
+        raise ConfigurationError(f"{flag}: expected a size such as 8GB or a share such as 50%; found {text!r}")
+    amount, unit = float(found[1]), found[2].upper()
+    if unit == "%":
+        return int(psutil.virtual_memory().total * min(amount, 100.0) / 100)
+    return int(amount * _UNITS[unit.rstrip("B")])

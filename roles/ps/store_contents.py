@@ -1,0 +1,103 @@
+"""What a log was found to hold, by job: which records count, and what shards begin with after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from adamctl.errors import DamagedDataError
+from adamctl.kernels.operation import Array
+from adamctl.kernels.rules.rule import Rule
+from adamctl.model.layout import ParameterLayout
+from adamctl.roles.ps.core_flush import Entry, Slot
+from adamctl.roles.ps.core_job import ShardContent
+from adamctl.roles.ps.core_sequence import ClientMemory
+from adamctl.roles.ps.log_record import Holding, JobIdentity, ShardState
+from adamctl.roles.ps.store import LogStore, StoredRecord
+
+
+@dataclass
+class FoundJob:
+    """One job's part of a log.
+
+    Attributes:
+        holding: its last.
+        holding_entry: that record's place.
+        shards: index -> its last record, with its place.
+    """
+
+    holding: Holding
+    holding_entry: Entry
+    shards: dict[int, tuple[StoredRecord, Entry]] = field(default_factory=dict)
+
+    @property
+    def entries(self) -> list[Entry]:
+        return [self.holding_entry, *(entry for _, entry in self.shards.values())]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(entry.record_bytes for entry in self.entries)
+
+
+def found_jobs(records: Sequence[StoredRecord]) -> tuple[dict[JobIdentity, FoundJob], list[Slot]]:
+    """Returns the jobs that a log holds records of, and its slots in order; records that do not count are in no job."""
+    last_holding = {r.description.job: r for r in records if isinstance(r.description, Holding)}
+    jobs: dict[JobIdentity, FoundJob] = {}
+    for identity, record in last_holding.items():
+        assert isinstance(record.description, Holding)
+        if record.description.buckets:
+            jobs[identity] = FoundJob(record.description, _entry(record))
+    for record in records:
+        described = record.description
+        if isinstance(described, ShardState) and described.job in jobs:
+            job = jobs[described.job]
+            if record.sequence >= min(began for _, began in job.holding.buckets.values()):
+                job.shards[described.shard] = (record, _entry(record))
+    live = {entry.sequence: entry for job in jobs.values() for entry in job.entries}
+    return jobs, [Slot(record.sequence, record.size_bytes, live.get(record.sequence)) for record in records]
+
+
+def _entry(record: StoredRecord) -> Entry:
+    entry = Entry(None, record.size_bytes)
+    entry.sequence, entry.record_bytes = record.sequence, record.size_bytes
+    return entry
+
+
+def entries_that_count(job: FoundJob, layout: ParameterLayout, buckets: Sequence[int]) -> dict[int, Entry]:
+    """Returns the places of the shards of buckets; a shard without one is as its job began."""
+    counting: dict[int, Entry] = {}
+    for bucket in buckets:
+        _, began = job.holding.buckets[bucket]
+        described = layout.buckets[bucket]
+        for index in range(described.shard_start, described.shard_stop):
+            if index in job.shards and job.shards[index][0].sequence >= began:
+                counting[index] = job.shards[index][1]
+    return counting
+
+
+def found_contents(
+    store: LogStore, job: FoundJob, layout: ParameterLayout, buckets: Sequence[int], rule: Rule
+) -> dict[int, ShardContent]:
+    """Reads shards back; blocking. A shard that has no record that counts is left out.
+
+    Raises:
+        DamagedDataError: a record does not fit the job's layout or rule.
+    """
+    records = [job.shards[index][0] for index in entries_that_count(job, layout, buckets)]
+    arrays = store.read_all([record.sequence for record in records])
+    contents: dict[int, ShardContent] = {}
+    for record in records:
+        assert isinstance(record.description, ShardState)
+        contents[record.description.shard] = _content(record.description, layout, rule, arrays.pop(record.sequence))
+    return contents
+
+
+def _content(state: ShardState, layout: ParameterLayout, rule: Rule, arrays: list[Array]) -> ShardContent:
+    expected = (layout.shards[state.shard].size, 1 + len(rule.state_names))
+    if (state.size, state.arrays) != expected:
+        raise DamagedDataError(
+            f"the store's record of shard {state.shard} of job {state.job.name!r} has {state.arrays} arrays of "
+            f"{state.size} elements; expected {expected[1]} of {expected[0]}"
+        )
+    memory = ClientMemory.restored(state.memory)
+    return ShardContent(state.shard, arrays[0], rule.restored_state(arrays[1:]), state.counter, state.pushes, memory)

@@ -1,0 +1,302 @@
+"""Keeps a server's shards on disk: takes their state when the flush core says so, and writes it in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from queue import SimpleQueue
+from typing import Any
+
+from adamctl.errors import AdamctlError, RunFailedError
+from adamctl.roles.ps.core import Core
+from adamctl.roles.ps.core_flush import Entry, FlushConfig, FlushCore, Group, Item, Waiter
+from adamctl.roles.ps.core_instructions import Image, Instruction
+from adamctl.roles.ps.core_job import Job
+from adamctl.roles.ps.core_shard import Shard
+from adamctl.roles.ps.log_record import Holding, JobIdentity, ShardState
+from adamctl.roles.ps.store import LogStore, NoSpaceError, Writing
+from adamctl.roles.ps.store_contents import FoundJob, found_jobs
+
+TICK_S_MAX = 0.25
+TICK_S_MIN = 0.01
+SHRINK_FACTOR = 3
+SHRINK_BYTES = 16 << 20
+CLOSE_DEADLINE_S = 20.0
+
+
+class Held:
+    """The buckets of one job that this server has made, as its holding record says; `entry` is that record's."""
+
+    def __init__(self, identity: JobIdentity, entry: Entry | None = None) -> None:
+        self.identity = identity
+        self.entry = entry or Entry(self, 256)
+        self.entry.owner = self
+        self.buckets: dict[int, tuple[int, int]] = {}
+
+
+class Storing:
+    """The store of one server; everything but the writing itself happens on the event loop.
+
+    Attributes:
+        flush: when what is written.
+        found: jobs that the log was found to hold and that are not served (yet).
+        degraded: why nothing is durable at present; empty when all is well.
+    """
+
+    def __init__(
+        self, store: LogStore, config: FlushConfig, log: logging.Logger, fail: Callable[[AdamctlError], None]
+    ) -> None:
+        """`fail` ends the server."""
+        self.found, slots = found_jobs(store.found)
+        store.found = ()
+        self.flush = FlushCore(config, slots, store.next_sequence)
+        self.store = store
+        self.degraded = ""
+        self._log, self._fail = log, fail
+        self._loop = asyncio.get_running_loop()
+        self._held: dict[str, Held] = {}
+        self._images: dict[int, Image] = {}
+        self._tick_s = min(max(config.window_s / 20, TICK_S_MIN), TICK_S_MAX)
+        self._timer: asyncio.TimerHandle | None = None
+        self._groups: SimpleQueue[tuple[Group, list[Writing], list[Image]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="store", daemon=True)
+        self._closed = False
+
+    def start(self, core: Core, carry_out: Callable[[list[Instruction]], None]) -> None:
+        """Begins to write what `core` changes; `carry_out` does what the core says."""
+        self._core, self._carry_out = core, carry_out
+        self._thread.start()
+        self._tick()
+
+    # --- jobs -------------------------------------------------------------------------------------------------------
+
+    async def hold(self, identity: JobIdentity, buckets: dict[int, int]) -> None:
+        """Returns when it is on disk that buckets (-> epoch) are ours; at once when the disk is full."""
+        held = self._held.get(identity.name)
+        if held is None or held.identity != identity:
+            found = self.found.pop(identity, None)
+            held = self._held[identity.name] = Held(identity, found.holding_entry if found is not None else None)
+            if found is not None:
+                held.buckets = dict(found.holding.buckets)
+        group = self.flush.group
+        following = self.flush.next_sequence + (len(group.items) if group is not None else 0)
+        for bucket, epoch in buckets.items():
+            began = held.buckets[bucket][1] if bucket in held.buckets else following
+            held.buckets[bucket] = (epoch, began)
+        self.flush.changed(held.entry, self._loop.time(), 0)
+        waiter = Waiter(None)
+        self.flush.wait(waiter, held.entry, held.entry.changes)
+        self.kick()
+        while waiter.missing and not self.flush.full and not self._closed and not held.entry.gone:  # noqa: ASYNC110
+            await asyncio.sleep(TICK_S_MIN)
+
+    def adopt(self, job: Job, bucket: int, identity: JobIdentity, entries: Mapping[int, Entry]) -> None:
+        """Gives the shards of a bucket that is served now their places in the log; `entries` are those they have."""
+        described = job.layout.buckets[bucket]
+        job.buckets[bucket].identity = identity
+        for index in range(described.shard_start, described.shard_stop):
+            shard = job.shards[index]
+            size_bytes = 4 * shard.size * (1 + len(shard.state.arrays))
+            shard.entry = entries.get(index) or Entry(None, size_bytes)
+            shard.entry.owner, shard.entry.size_bytes = shard, size_bytes
+
+    def forget_found(self, identity: JobIdentity) -> None:
+        """Frees what the log was found to hold of a job: it has ended, or begins anew."""
+        found = self.found.pop(identity, None)
+        if found is not None:
+            for entry in found.entries:
+                self.flush.forget(entry)
+
+    def forget_rest(self, found: FoundJob) -> None:
+        """Frees what is left of a job that was taken up again and is no longer held."""
+        for _, entry in found.shards.values():
+            self.flush.forget(entry)
+
+    def release(self, name: str) -> None:
+        """Frees a job's holding; its shards are freed by the core."""
+        held = self._held.pop(name, None)
+        if held is not None:
+            self.flush.forget(held.entry)
+
+    # --- groups -----------------------------------------------------------------------------------------------------
+
+    def kick(self) -> None:
+        """Writes at once if somebody waits."""
+        if self.flush.urgent and self.flush.group is None:
+            self._begin()
+
+    def _tick(self) -> None:
+        if self._closed:
+            return
+        self._timer = self._loop.call_later(self._tick_s, self._tick)
+        self._begin()
+        if self._core.acknowledgements is not None and self._core.acknowledgements.held:
+            self._carry_out(self._core.acknowledgements.durable((), self._loop.time()))
+
+    def _begin(self) -> None:
+        if self._closed:
+            return
+        group = self.flush.take(self._loop.time())
+        if group is None:
+            return
+        self._images.clear()
+        for item in group.items:
+            owner = item.entry.owner
+            if isinstance(owner, Shard) and not item.copy_of:
+                self._carry_out(self._core.image(_Taking(self, group, item), owner))
+            else:
+                self.flush.taken(item)
+        self._submit_if_whole(group)
+
+    def took(self, group: Group, item: Item, image: Image) -> None:
+        """A shard's state is held; nothing has changed it since."""
+        self.flush.taken(item)
+        self._images[item.sequence] = image
+        self._submit_if_whole(group)
+
+    def _submit_if_whole(self, group: Group) -> None:
+        wanted = sum(isinstance(item.entry.owner, Shard) and not item.copy_of for item in group.items)
+        if len(self._images) == wanted and self.flush.group is group:
+            writings = [self._writing(item) for item in group.items]
+            images = list(self._images.values())
+            self._images = {}
+            self._groups.put((group, writings, images))
+
+    def _writing(self, item: Item) -> Writing:
+        if item.copy_of:
+            return Writing(item.sequence, copy_of=item.copy_of)
+        owner = item.entry.owner
+        if isinstance(owner, Held):
+            return Writing(item.sequence, Holding(owner.identity, dict(owner.buckets)))
+        image = self._images[item.sequence]
+        shard, arrays = image.shard, (image.values.array, *image.state.arrays)
+        state = ShardState(
+            shard.bucket.identity,
+            shard.index,
+            shard.size,
+            len(arrays),
+            image.epoch,
+            image.counter,
+            image.pushes,
+            image.memory,
+        )
+        return Writing(item.sequence, state, arrays)
+
+    def _finished(self, sizes: list[int]) -> None:
+        if self.degraded:
+            self._log.info("the store has room again: %s", self.store.path)
+            self.degraded = ""
+        self._settle(self.flush.finished(sizes))
+        self._begin()
+
+    def _settle(self, waiters: list[Waiter]) -> None:
+        assert self._core.acknowledgements is not None
+        self._carry_out(self._core.acknowledgements.durable(waiters, self._loop.time()))
+
+    def _no_space(self, error: NoSpaceError) -> None:
+        if not self.degraded:
+            self._log.error("no space left; nothing is durable until there is some: %s", error)
+        self.degraded = f"no space left: {error}"
+        self.flush.no_space(self._loop.time())
+        self._settle([])
+
+    def _failed(self, error: AdamctlError) -> None:
+        """Gives everything up: what the disk holds is unknown, so nothing may be acknowledged any more."""
+        self._closed = True
+        for name in tuple(self._core.jobs):
+            self._carry_out(self._core.remove_job(name))
+        self._fail(error)
+
+    # --- the thread -------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while (order := self._groups.get()) is not None:
+            group, writings, images = order
+            done: Callable[[Any], None] = self._finished
+            result: Any
+            try:
+                result = self.store.write(writings, group.first, lambda held=images: self._post(_release, held))  # type: ignore[misc]
+                self._shrink_if_large()
+            except NoSpaceError as error:
+                done, result = self._no_space, error
+            except AdamctlError as error:
+                done, result = self._failed, error
+            except Exception as error:
+                self._log.exception("a group could not be written")
+                done, result = self._failed, RunFailedError(f"{self.store.path}: {type(error).__name__}: {error}")
+            if done != self._finished:
+                self._post(_release, images)
+            self._post(done, result)
+            del order, writings, images
+
+    def _shrink_if_large(self) -> None:
+        if self.store.file_bytes > SHRINK_FACTOR * max(self.flush.log_bytes, SHRINK_BYTES):
+            try:
+                self.store.shrink()
+            except NoSpaceError as error:
+                self._log.warning("the log cannot be made smaller: %s", error)
+
+    def _post(self, function: Callable[[Any], None], argument: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, argument)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            return
+
+    async def close(self) -> None:
+        """Writes everything that is not durable yet, within a deadline, and closes the log."""
+        until_s = self._loop.time() + CLOSE_DEADLINE_S
+        self.flush.hurry()
+        while not self._closed and self.flush.busy and not self.flush.full and self._loop.time() < until_s:
+            self._begin()
+            await asyncio.sleep(TICK_S_MIN)
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._thread.is_alive():
+            self._groups.put(None)
+            await asyncio.to_thread(self._thread.join, CLOSE_DEADLINE_S)
+        if not self._thread.is_alive():
+            self.store.close()
+
+    # --- status -----------------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """Plain values for `adamctl status`."""
+        flush, acknowledgements = self.flush, self._core.acknowledgements
+        assert acknowledgements is not None
+        return {
+            "folder": str(self.store.folder),
+            "degraded": self.degraded,
+            "log_bytes": flush.log_bytes,
+            "live_bytes": flush.live_bytes,
+            "file_bytes": self.store.file_bytes,
+            "loss_window_s": flush.window_s(self._loop.time()),
+            "loss_window_s_max": flush.config.window_s,
+            "loss_window_bytes": flush.unsaved_bytes,
+            "loss_window_bytes_max": flush.config.window_bytes,
+            "records": flush.records,
+            "record_bytes": flush.record_bytes,
+            "rewritten_bytes": flush.rewritten_bytes,
+            "updates_per_record": flush.updates / max(flush.records, 1),
+            "pushes_waiting": acknowledgements.waiting,
+            "pushes_held_back": acknowledgements.held,
+            "jobs_not_served": {identity.name: found.size_bytes for identity, found in self.found.items()},
+        }
+
+
+class _Taking:
+    """Whom the core gives a shard's image to."""
+
+    def __init__(self, storing: Storing, group: Group, item: Item) -> None:
+        self._storing, self._group, self._item = storing, group, item
+
+    def __call__(self, image: Image) -> None:
+        self._storing.took(self._group, self._item, image)
+
+
+def _release(images: list[Image]) -> None:
+    for image in images:
+        image.release()
+    images.clear()

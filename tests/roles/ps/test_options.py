@@ -1,0 +1,61 @@
+"""The flags of a parameter server, as values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adamctl.errors import ConfigurationError
+from adamctl.roles.ps.options import server_options, size_bytes, thread_count
+
+
+@pytest.mark.parametrize(("text", "expected"), [("1", 1), ("16", 16), ("0", 0)])
+def test_apply_threads(text: str, expected: int) -> None:
+    assert thread_count(text) == expected
+    assert thread_count("auto") >= 1
+
+
+@pytest.mark.parametrize("text", ["", "many", "-1", "1.5", "99999"])
+def test_wrong_apply_threads_are_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="--apply-threads"):
+        thread_count(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("1GB", 1 << 30), ("1.5 mb", 3 << 19), ("4096", 4096), ("2K", 2048), ("7B", 7)]
+)
+def test_memory(text: str, expected: int) -> None:
+    assert size_bytes("--memory", text) == expected
+    assert 0 < size_bytes("--memory", "50%") < size_bytes("--memory", "100%")
+
+
+@pytest.mark.parametrize("text", ["", "lots", "0", "-1GB", "1XB", "%"])
+def test_wrong_memory_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="--memory"):
+        size_bytes("--memory", text)
+
+
+def test_without_a_store_nothing_is_kept() -> None:
+    options = server_options({})
+    assert options.store is None and options.flush.window_s == 5.0 and options.flush.window_bytes == 4 << 30
+
+
+def test_a_store_and_its_loss_window() -> None:
+    options = server_options({"store": "folder", "loss_window_s": 0.5, "loss_window_bytes": "64MB"})
+    assert (options.store, options.flush.window_s) == (Path("folder"), 0.5)
+    assert options.flush.window_bytes == 64 << 20
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"loss_window_s": 0.0}, "--loss-window-s"),
+        ({"loss_window_s": 1e9}, "--loss-window-s"),
+        ({"loss_window_bytes": "some"}, "--loss-window-bytes"),
+    ],
+)
+def test_wrong_loss_windows_are_refused(flags: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        server_options(flags)
