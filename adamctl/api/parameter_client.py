@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from adamctl.api.parameter_client_arrays import Arrays
 from adamctl.api.parameter_client_async import AsyncParameterClient
+from adamctl.api.parameter_client_job import Acks
 from adamctl.config.experiment import OptimizerConfig
 from adamctl.errors import ConfigurationError
 from adamctl.model.rule import RuleConfig
@@ -76,10 +77,15 @@ class ParameterClient:
         return self._client.created
 
     def register(
-        self, params: Arrays = None, rule: OptimizerConfig | RuleConfig | None = None, *, servers: int | None = None
+        self,
+        params: Arrays = None,
+        rule: OptimizerConfig | RuleConfig | None = None,
+        *,
+        servers: int | None = None,
+        acks: Acks | None = None,
     ) -> Arrays:
         """Takes part in the job, making it if there is none; returns its values, nested as `params`."""
-        return self._call(self._client.register(params, rule, servers=servers))
+        return self._call(self._client.register(params, rule, servers=servers, acks=acks))
 
     def push(
         self, gradients: Arrays, learning_rate: float | None = None, *, examples: int = 0, copy: bool = True

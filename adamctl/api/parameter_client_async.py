@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from adamctl.api.parameter_client_arrays import Arrays, NamedArrays, as_array
 from adamctl.api.parameter_client_buffers import RegisteredArrays, Staged
-from adamctl.api.parameter_client_job import FoundJob, find_or_make, is_over, parse_url, rule_config
+from adamctl.api.parameter_client_job import Acks, FoundJob, find_or_make, is_over, parse_url, rule_config
 from adamctl.api.parameter_client_values import give_values, wait_for_values
 from adamctl.config.experiment import OptimizerConfig
 from adamctl.errors import (
@@ -30,7 +30,6 @@ from adamctl.model.rule import RuleConfig
 from adamctl.net.address import host_id
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
-from adamctl.net.transport import Transport
 from adamctl.roles.controller.client import ControllerClient
 from adamctl.roles.coordinator.job import end_job
 from adamctl.roles.ps.client import ParameterClient as ServersClient
@@ -68,14 +67,12 @@ class AsyncParameterClient:
         token: str | None = None,
         deadline_s: float = 60.0,
         pushes_max: int = 4,
-        transport: Transport | None = None,
     ) -> None:
         """Args:
         url: `adam://HOST:PORT/JOB`, the address of a controller (of several, separated by commas) and a job's name.
         token: the cluster's secret; default ADAMCTL_TOKEN.
         deadline_s: for every call that waits.
         pushes_max: pushes that may be unacknowledged; a further one waits.
-        transport: how to connect; default TCP and Unix sockets.
 
         Raises:
             ConfigurationError: the address is malformed, or `pushes_max` is not positive.
@@ -88,7 +85,7 @@ class AsyncParameterClient:
         self._token = os.environ.get("ADAMCTL_TOKEN", "") if token is None else token
         self._node = f"{ROLE}-{platform.node()[:60].replace('/', '_')}-{os.getpid()}-{secrets.token_hex(4)}"
         self._incarnation = 0
-        self._transport = transport or StreamTransport()
+        self._transport = StreamTransport()
         self._store = ControllerClient(self._transport, self._addresses, self._hello)
         self._beacons: asyncio.Task[None] | None = None
         self._servers: ServersClient | None = None
@@ -173,6 +170,7 @@ class AsyncParameterClient:
         rule: OptimizerConfig | RuleConfig | None = None,
         *,
         servers: int | None = None,
+        acks: Acks | None = None,
     ) -> Arrays:
         """Takes part in the job, making it if there is none; returns its values, nested as `params`. Once per client.
 
@@ -185,6 +183,7 @@ class AsyncParameterClient:
             rule: what servers do with gradients (`adam.SGD`, `Momentum`, `Adagrad`, `RMSProp`, `Adam`) and this
                 client's learning rate. None takes the job's rule; a new job then adds what is pushed.
             servers: how many parameter servers a new job gets; default: all there are now.
+            acks: `applied` acknowledges a push in a server's memory (default), `durable` on its disk.
 
         Raises:
             ConfigurationError: the job has other arrays or another rule, or something given is malformed.
@@ -205,7 +204,7 @@ class AsyncParameterClient:
         until_s = loop.time() + self._deadline_s
         while True:
             left_s = max(until_s - loop.time(), 0.001)
-            found = await find_or_make(self._store, self._wanted, shapes, config, servers, self._node, left_s)
+            found = await find_or_make(self._store, self._wanted, shapes, config, servers, acks, self._node, left_s)
             if await self._begin(found, names, given, learning_rate, max(until_s - loop.time(), 0.001)):
                 return self._arrays.nested()
             if loop.time() >= until_s:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from adamctl.api.parameter_client_arrays import Arrays, Floats, NamedArrays, as_array
 from adamctl.errors import ConfigurationError, NotFiniteError
-from adamctl.kernels.finite import all_finite
+from adamctl.kernels.finite import BLOCK, all_finite
 from adamctl.model.layout import ParameterLayout
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.ps.client import Base, PushSet
@@ -108,8 +108,7 @@ class RegisteredArrays:
             raise ConfigurationError(f"{name}: expected shape {list(shape)}; found {list(array.shape)}")
         if buffer is not None:
             lent = self._part(buffer, name)
-            with np.errstate(over="ignore"):  # what becomes infinite is refused below
-                np.copyto(lent, array, casting="same_kind")
+            finite = _copy(array, lent)
         elif array.dtype != np.float32 or not array.flags.c_contiguous:
             contiguous = "contiguous" if array.flags.c_contiguous else "not contiguous"
             raise ConfigurationError(
@@ -117,7 +116,8 @@ class RegisteredArrays:
             )
         else:
             lent = array
-        if not all_finite(lent, "numpy"):
+            finite = all_finite(lent, "numpy")
+        if not finite:
             raise NotFiniteError(f"{name}: expected finite values; found NaN or infinite ones, nothing was pushed")
         return lent
 
@@ -131,3 +131,18 @@ class RegisteredArrays:
         """Its arrays are no longer needed."""
         if staged.buffer is not None:
             self._free.append(staged.buffer)
+
+
+def _copy(source: NDArray[Any], target: Floats) -> bool:
+    """Copies into float32 and says whether all of it is finite there, block by block while a block is in cache."""
+    if not source.flags.c_contiguous:
+        source = np.ascontiguousarray(source)
+    flat, copied = source.reshape(-1), target.reshape(-1)
+    finite = True
+    with np.errstate(over="ignore", invalid="ignore"):  # what becomes infinite is what is looked for
+        for start in range(0, copied.size, BLOCK):
+            block = copied[start : start + BLOCK]
+            np.copyto(block, flat[start : start + BLOCK], casting="same_kind")
+            # A sum is finite only if all summands are; one of large numbers may not be, so those are looked at.
+            finite = finite and (bool(np.isfinite(block.sum())) or bool(np.isfinite(block).all()))
+    return finite

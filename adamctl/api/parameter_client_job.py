@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from adamctl.api.parameter_client_arrays import check_same, make_tensors
@@ -21,6 +22,7 @@ from adamctl.roles.coordinator.job import job_changes, rule_of, spread
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigEntry
 
+Acks: TypeAlias = Literal["applied", "durable"]
 LOOK_EVERY_S = 0.2
 ADDRESS_EXPECTED = "expected adam://HOST:PORT/JOB, the address of a controller and the name of a job"
 
@@ -73,6 +75,7 @@ async def find_or_make(
     shapes: Mapping[str, Sequence[int]] | None,
     rule: RuleConfig | None,
     servers: int | None,
+    acks: Acks | None,
     node: str,
     deadline_s: float,
 ) -> FoundJob:
@@ -84,9 +87,10 @@ async def find_or_make(
     Args:
         shapes: of the arrays by name; None only looks for a job and never makes one.
         servers: how many parameter servers a new job gets; None: all there are.
+        acks: when pushes are acknowledged; None: as the job says, and `applied` for a new one.
 
     Raises:
-        ConfigurationError: the job has other arrays or another rule.
+        ConfigurationError: the job has other arrays, another rule or other `acks`.
         UnreachableError: no job, or not enough parameter servers, within `deadline_s`.
     """
     loop = asyncio.get_running_loop()
@@ -98,6 +102,10 @@ async def find_or_make(
                 check_same(name, layout, shapes)
             if rule is not None and rule != record.rule:
                 raise ConfigurationError(f"job {name!r} runs {record.rule}; found {rule}; give the same, or none")
+            if acks is not None and acks != record.acks:
+                raise ConfigurationError(
+                    f"job {name!r} has acks = {record.acks!r}; found {acks!r}; give the same, or none"
+                )
             return FoundJob(name, record, created=False)
         if shapes is None:
             if loop.time() >= until_s:
@@ -108,7 +116,7 @@ async def find_or_make(
             name = _next(name)
         chosen = await _servers(store, name, servers, max(until_s - loop.time(), 0.0))
         new = cut_layout(make_tensors(shapes), len(chosen))
-        record = JobRecord("running", new.hash, rule or RuleConfig("add"), 0, node)
+        record = JobRecord("running", new.hash, rule or RuleConfig("add"), 0, node, acks=acks or "applied")
         if not (await store.compare_and_set(job_changes(name, record, new, len(chosen), chosen))).conflicts:
             return FoundJob(name, record, created=True)
 

@@ -27,6 +27,7 @@ COMMANDS = {
     "config": ("adamctl.cli.config:command", "Check an experiment, or show it with the origin of each value"),
     "status": ("adamctl.cli.status:command", "Show the nodes and jobs of a cluster"),
     "top": ("adamctl.cli.top:command", "Watch the nodes and jobs of a cluster"),
+    "run": ("adamctl.cli.run:command", "Stop the runs and jobs of a cluster"),
     "logs": ("adamctl.cli.logs:command", "Print or follow the logs of a run"),
     "ckpt": ("adamctl.cli.ckpt:command", "List, save, verify, restore and prune the checkpoints of a run"),
     "export": ("adamctl.cli.export:export", "Write a checkpoint's parameters as safetensors, npz or for PyTorch"),

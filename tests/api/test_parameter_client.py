@@ -9,13 +9,17 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import adamctl as adam
 from adamctl.api.parameter_client_arrays import make_tensors
+from adamctl.cli.cluster import ClusterReader
+from adamctl.cli.main import application
 from adamctl.config.records import JobRecord, NodeRecord
 from adamctl.errors import (
     ConfigurationError,
@@ -29,7 +33,7 @@ from adamctl.model.layout import cut_layout
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.controller.client import nodes_of
 from adamctl.roles.coordinator.job import job_changes, rule_of
-from tests.api.cluster_for_tests import TOKEN, running_cluster
+from tests.api.cluster_for_tests import TOKEN, address_of, running_cluster, start
 
 COUNT = itertools.count()
 
@@ -347,6 +351,18 @@ class TestEnding:
                 second.wait()
             third.close(end=True)
 
+    def test_from_the_command_line(self, cluster: str, url: str) -> None:
+        with client(url) as ps:
+            ps.register([np.ones(3)])
+            command = ["run", "stop", ps.job, "--controller", cluster, "--token", TOKEN]
+            assert "has ended" in CliRunner().invoke(application, command).stdout
+            again = CliRunner().invoke(application, command).exception
+            assert isinstance(again, ConfigurationError) and "expected one that runs" in str(again)
+            with client(url) as other:
+                other.register([np.ones(3)])
+                assert other.created
+                other.close(end=True)
+
     async def test_a_job_whose_maker_died_before_it_gave_values_is_made_anew(self, url: str) -> None:
         """At first the maker is another living client, which is waited for; then it is gone."""
         name = url.rpartition("/")[2]
@@ -368,6 +384,47 @@ class TestEnding:
         params = await registering
         assert (params["w"] == 3).all() and other.created and other.job == f"{name}~2"
         await other.close(end=True)
+
+
+async def test_the_cluster_shows_who_takes_part(cluster: str, url: str) -> None:
+    async with adam.AsyncParameterClient(url, token=TOKEN) as ps, ClusterReader([cluster], TOKEN) as reader:
+        await ps.register([np.ones(3)])
+        found = await reader.read()
+        (shown,) = [node for node in found["nodes"] if node["role"] == "client"]
+        assert shown["answers"]
+        (job,) = [job for job in found["jobs"] if job["job"] == ps.job]
+        assert (job["state"], job["coordinator"]) == ("running", shown["node"])
+        await ps.close(end=True)
+
+
+def test_durable_pushes_survive_a_server_that_is_killed(tmp_path: Path) -> None:
+    controller = start("controller", "start", "--dir", str(tmp_path / "controller"))
+    processes = [controller]
+    try:
+        address = address_of(controller)
+        options = ("ps", "start", "--name", "ps-0", "--controller", address, "--store", str(tmp_path / "store"))
+        processes.append(start(*options))
+        address_of(processes[-1])
+        with client(f"adam://{address}/job") as ps:
+            ps.register([np.full((300, 40), 2.0)], rule=adam.SGD(1.0), acks="durable")
+            for _ in range(5):
+                ps.push([np.ones((300, 40))])
+            ps.wait()
+            processes[-1].kill()
+            processes.append(start(*options))
+            address_of(processes[-1])
+            ps.push([np.ones((300, 40))])
+            ps.wait()
+            assert (ps.pull()[0] == -4).all()
+            with client(f"adam://{address}/job") as other:
+                assert (other.register([np.zeros((300, 40))])[0] == -4).all()
+            with client(f"adam://{address}/job") as other, pytest.raises(ConfigurationError, match="acks"):
+                other.register([np.zeros((300, 40))], acks="applied")
+            ps.close(end=True)
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+            process.communicate(timeout=30)
 
 
 # --- training in two processes ----------------------------------------------------------------------------------------

@@ -36,8 +36,10 @@ def test_saved_while_training_restored_onto_two_servers_and_exported(adamctl: Ru
     assert train.process.poll() is None
     code, stdout, stderr = adamctl.run("ckpt", "verify", saved["folder"])
     assert code == 0, stderr
-    train.interrupt()
-    assert train.wait()[0] == 130
+    code, stdout, stderr = adamctl.run("run", "stop", "digits", "--controller", controller_of(train), "--json")
+    assert code == 0 and json.loads(stdout)["asked"], stderr
+    code, _, stderr = train.wait()
+    assert code == 1 and "adamctl run stop" in stderr, stderr
 
     code, stdout, stderr = adamctl.run(
         "ckpt", "restore", saved["folder"], "--into", "again", "--ps", "2",
