@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from adamctl.kernels.network import Network
-from adamctl.kernels.rules import gradient_rows
+from adamctl.kernels.rules import gradient_rows, make_rule
+from adamctl.kernels.rules.rule import BLOCK
 from adamctl.model.description import Dense, Model, Softmax
 from adamctl.model.layout import SHARD_BYTES_MAX, build_layout, place_buckets
 from adamctl.model.protocol import bytes_per_push, choose_protocol, factors_bytes
 from adamctl.net.pool import SIZE_BYTES_MAX, SIZE_BYTES_MIN, capacity_for
 from adamctl.roles.coordinator.core_report import run_result
-from adamctl.roles.ps.apply import BLOCK
 from adamctl.roles.ps.client import PushSet
 from adamctl.roles.worker.replica import Replica
 from adamctl.wire.constants import UpdateKind
@@ -132,14 +132,15 @@ def test_3_3_1_updates_that_wait_are_applied_as_one_batch_in_order() -> None:
 def test_3_3_1_all_updates_of_a_batch_are_applied_to_a_block_before_the_next() -> None:
     """3.3.1: "before moving to next block in the shard": seen in the order in which a rule is called."""
     h = Harness("sgd", make_layout(((1, 2 * BLOCK), (1,))))
+    rule = h.job.rule = make_rule(h.job.rule.config, "numpy")  # the reference: what the compiled rule does in registers
     calls: list[tuple[int, float]] = []
-    apply = h.job.rule.apply
+    apply = rule._apply_numpy
 
-    def noted(current: Any, target: Any, state: Any, gradient: Any, lr: float) -> None:
+    def noted(current: Any, target: Any, state: Any, gradient: Any, numbers: Any) -> None:
         calls.append((target.ctypes.data, float(gradient[0])))
-        apply(current, target, state, gradient, lr)
+        apply(current, target, state, gradient, numbers)
 
-    h.job.rule.apply = noted  # type: ignore[method-assign]
+    rule._apply_numpy = noted  # type: ignore[method-assign]
     h.push(1, [(0, 1, 1.0)], kind=UpdateKind.GRADIENT)
     for sequence in (2, 3):
         h.push(sequence, [(0, sequence, float(sequence))], kind=UpdateKind.GRADIENT)
