@@ -82,6 +82,7 @@ LIMITS: dict[str, Limit] = {
     "cluster.apply_threads": _AT_LEAST_1,
     "cluster.data": _AT_LEAST_1,
     "cluster.replication": _AT_LEAST_1,
+    "cluster.loss_window_s": Limit("above 0 and at most 3600", lambda value: 0 < value <= 3600),
 }
 """Ranges of numbers that hold by themselves; what depends on two keys is in `cross_problems`."""
 
@@ -136,6 +137,8 @@ def cross_problems(experiment: Experiment) -> list[Problem]:
         refuse("cluster.replication", f"{copies}; expected at most cluster.ps")
     elif cluster.replication > 1:
         refuse("cluster.replication", f"found {cluster.replication}; only 1 is available in this version")
+    if cluster.acks == "durable" and cluster.store == "none":
+        refuse("cluster.acks", 'found "durable" with store = "none"; set store = "disk", or acks = "applied"')
     return problems
 
 

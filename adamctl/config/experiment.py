@@ -131,7 +131,15 @@ class TrainConfig(_Section, frozen=True):
 
 
 class ClusterConfig(_Section, frozen=True):
-    """How many processes of each role `adamctl train` starts, or how many it expects with `--join`."""
+    """How many processes of each role `adamctl train` starts, or how many it expects with `--join`.
+
+    Attributes:
+        store: `disk` lets each parameter server that the run starts keep its part of the model in the run folder, so
+            that it can be started again when it dies; `none` ends the run with it.
+        acks: when a push is acknowledged: `applied` in a server's memory, or `durable` on its disk. The servers need a
+            store for that.
+        loss_window_s: with `applied`, most seconds of acknowledged pushes that the death of a server may take back.
+    """
 
     workers: int = 1
     threads: int | Literal["auto"] = "auto"
@@ -139,6 +147,9 @@ class ClusterConfig(_Section, frozen=True):
     apply_threads: int | Literal["auto"] = "auto"
     data: int = 1
     replication: int = 1
+    store: Literal["disk", "none"] = "disk"
+    acks: Literal["applied", "durable"] = "applied"
+    loss_window_s: float = 5.0
 
 
 class Experiment(_Section, frozen=True):

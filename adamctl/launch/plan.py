@@ -9,6 +9,7 @@ from adamctl.launch.process import RoleCommand
 
 CONTROLLER = "controller"
 COORDINATOR = "coordinator"
+STORES = "stores"
 CLIENT_DEADLINE_S = 60.0
 
 
@@ -20,7 +21,7 @@ def local_roles(
     Args:
         experiment: what to run; `cluster` says how many of each role.
         experiment_file: the same, as the coordinator reads it.
-        run_folder: for checkpoints, metrics and the summary.
+        run_folder: for checkpoints, metrics, the summary, and what parameter servers keep while the run lasts.
         private_folder: for Unix sockets and the controller's store; its path is short and nobody else's. The controller
             is found at a socket in it whose name is known before it runs, so that all roles can start at once.
         cores: of this machine, shared by the workers' threads.
@@ -39,9 +40,19 @@ def local_roles(
         RoleCommand("worker", f"worker-{number}", ("--threads", str(threads), *member))
         for number in range(1, cluster.workers + 1)
     ]
-    commands += [RoleCommand("ps", f"ps-{number}", (*apply_threads, *member)) for number in range(1, cluster.ps + 1)]
+    commands += [
+        RoleCommand("ps", node, (*apply_threads, *_store(experiment, run_folder, node), *member))
+        for node in (f"ps-{number}" for number in range(1, cluster.ps + 1))
+    ]
     commands += [RoleCommand("data", f"data-{number}", member) for number in range(1, cluster.data + 1)]
     return tuple(commands)
+
+
+def _store(experiment: Experiment, run_folder: Path, node: str) -> tuple[str, ...]:
+    """Returns a parameter server's flags for keeping its part of the model on disk."""
+    if experiment.cluster.store == "none":
+        return ()
+    return ("--store", str(run_folder / STORES / node), "--loss-window-s", f"{experiment.cluster.loss_window_s:g}")
 
 
 def coordinator_role(

@@ -2,11 +2,12 @@
 
     role ended       before it served        a worker or data server, later  anything else, later
     ---------------  ----------------------  ------------------------------  --------------------
-    run not over     the run fails *         start it again, else go on      the run fails
+    run not over     the run fails *         start it again, else go on      the run fails **
                                              without it, else fail
     run over         as it should be         as it should be                 as it should be
 
-    * but for a data server that had served before: the run goes on while another one remains.
+    *  but for a data server that had served before: the run goes on while another one remains.
+    ** but for a parameter server that keeps its part of the model on disk: it is started again, else the run fails.
 
 A configuration or start-up failure is never retried, nor is one of which the role said that to try again does not help.
 The first cause is kept: what ends because of it says nothing new. What is found first may be such a consequence itself,
@@ -15,7 +16,7 @@ for others notice within milliseconds that a role is gone: `earlier_cause` looks
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from math import inf
 from typing import TypeAlias
@@ -23,7 +24,7 @@ from typing import TypeAlias
 from adamctl.errors import UnreachableError
 
 RESTARTS_MAX = 3
-"""How often one worker or data server is started again in a run."""
+"""How often one role is started again in a run."""
 
 _DISPENSABLE = {"worker": "worker", "data": "data server"}
 """Roles that hold nothing which the others do not have, too, in words."""
@@ -33,7 +34,7 @@ _NOT_RETRIED = frozenset({0, 2})
 
 @dataclass(frozen=True)
 class Restart:
-    """Start this worker or data server again; `reason` says what happened to it."""
+    """Start this role again; `reason` says what happened to it."""
 
     node: str
     reason: str
@@ -77,9 +78,10 @@ class RoleEnd:
 class Supervision:
     """The roles of one run. Not thread-safe; used by the front's event loop only."""
 
-    def __init__(self, roles: dict[str, str], restarts_max: int = RESTARTS_MAX) -> None:
-        """`roles` maps node -> role."""
+    def __init__(self, roles: dict[str, str], restarts_max: int = RESTARTS_MAX, stored: Collection[str] = ()) -> None:
+        """`roles` maps node -> role; those in `stored` take up what they held when they are started again."""
         self._roles = dict(roles)
+        self._stored = frozenset(stored)
         self._serving: set[str] = set()
         self._gone: set[str] = set()
         self._restarts = dict.fromkeys(roles, 0)
@@ -141,10 +143,11 @@ class Supervision:
             if role == "data" and self._restarts[end.node]:
                 return self._leave_out(end, f"it could not be started again: {reason}", end.exit_code)
             return self._fail(end, reason, self._exit_code(end))
-        if role not in _DISPENSABLE:
+        retried = end.status not in _NOT_RETRIED and end.retry_helps and self._restarts[end.node] < self._restarts_max
+        if role not in _DISPENSABLE and not (role in self._stored and retried):
             return self._fail(end, reason, self._exit_code(end))
         self._serving.discard(end.node)
-        if end.status not in _NOT_RETRIED and end.retry_helps and self._restarts[end.node] < self._restarts_max:
+        if retried:
             self._restarts[end.node] += 1
             return Restart(end.node, reason)
         return self._leave_out(end, reason)

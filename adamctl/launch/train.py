@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from adamctl.config.experiment import Experiment
 from adamctl.config.resolved import write_resolved
 from adamctl.launch.front import Front, Outcome
 from adamctl.launch.joining import find_controller
-from adamctl.launch.plan import CONTROLLER, COORDINATOR, coordinator_role, local_roles
+from adamctl.launch.plan import CONTROLLER, COORDINATOR, STORES, coordinator_role, local_roles
 from adamctl.launch.process import RoleCommand
 from adamctl.launch.roles import LocalRoles
 from adamctl.launch.run_folder import LOGS, create_run_folder
@@ -71,8 +72,13 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
             )
         token = {"ADAMCTL_TOKEN": options.token} if options.token else {}  # arguments are for everybody to see
         roles = LocalRoles(commands, folder / LOGS, {**options.environment, **token})
-        front = _front(roles, commands, node, options, reporter)
-        return _run(front), folder
+        front = _front(roles, commands, node, options, reporter, experiment.cluster.store == "disk")
+        outcome = _run(front)
+    if (
+        not outcome.exit_code or outcome.signal
+    ):  # what a failure left may tell why; checkpoints are what one goes on from
+        shutil.rmtree(folder / STORES, ignore_errors=True)
+    return outcome, folder
 
 
 def available_cores() -> int:
@@ -96,7 +102,12 @@ def _find_controller(options: TrainOptions, reporter: Reporter) -> None:
 
 
 def _front(
-    roles: LocalRoles, commands: Sequence[RoleCommand], node: str, options: TrainOptions, reporter: Reporter
+    roles: LocalRoles,
+    commands: Sequence[RoleCommand],
+    node: str,
+    options: TrainOptions,
+    reporter: Reporter,
+    stored: bool,
 ) -> Front:
     from adamctl.net.stream import StreamTransport
 
@@ -108,7 +119,7 @@ def _front(
     roles_of = {command.node: command.role for command in commands}
     return Front(
         roles,
-        Supervision(roles_of),
+        Supervision(roles_of, stored=("ps",) if stored else ()),
         node,
         StreamTransport(),
         reporter,

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
+import msgspec
+
 from adamctl.config.experiment import Experiment, OptimizerConfig
 from adamctl.config.records import (
     BucketRecord,
@@ -114,7 +116,8 @@ async def create_job(
     Raises:
         RunFailedError: another coordinator has just taken the name.
     """
-    record = JobRecord("running", layout.hash, rule_of(experiment.optimizer), experiment.seed, coordinator, restore)
+    rule, acks = rule_of(experiment.optimizer), experiment.cluster.acks
+    record = JobRecord("running", layout.hash, rule, experiment.seed, coordinator, restore, acks)
     changes = job_changes(job, record, layout, experiment.cluster.ps, servers)
     if (await store.compare_and_set(changes)).conflicts:
         raise RunFailedError(
@@ -155,7 +158,7 @@ async def end_job(store: ConfigurationStore, job: str) -> None:
         if entry is None:
             return
         old = decode(entry.value, JobRecord)
-        ended = JobRecord("ended", old.layout_hash, old.rule, old.seed, old.coordinator, old.restore)
+        ended = msgspec.structs.replace(old, state="ended")
         changes = ConfigChanges({entry.key: entry.revision}, {entry.key: encode(ended)})
         if not (await store.compare_and_set(changes)).conflicts:
             return

@@ -27,7 +27,7 @@ from adamctl.roles.coordinator.job import Servers, choose_name, create_job, end_
 from adamctl.roles.coordinator.progress import RoleRow
 from adamctl.roles.coordinator.records import RunRecords
 from adamctl.roles.coordinator.service import RunService
-from adamctl.roles.coordinator.watch import LOOK_EVERY_S, watch_nodes, watch_server
+from adamctl.roles.coordinator.watch import LOOK_EVERY_S, wait_for_successor, watch_nodes, watch_server
 from adamctl.roles.data.client import DataClient, DataSet
 from adamctl.roles.ps.client import ParameterClient
 from adamctl.wire.messages import RunJoinReply
@@ -37,6 +37,7 @@ TELL_WORKERS_S: Final = 1.5
 TELL_FRONT_S: Final = 1.5
 END_JOB_S: Final = 3.0
 DATA_AGAIN_S: Final = 30.0  # workers wait longer for a read
+SERVER_AGAIN_S: Final = 60.0
 
 
 async def run(context: RoleContext) -> None:
@@ -242,12 +243,12 @@ class Coordinator:
         for record in servers.parameter:
             self._spawn(watch_server(self.context, record, partial(self._server_lost, record)))
         self._data_left = {(node.node, node.incarnation) for node in servers.data}
-        parameter = {(node.node, node.incarnation): node for node in servers.parameter}
+        self._parameter = {(node.node, node.incarnation): node for node in servers.parameter}
 
         def gone(node: str, incarnation: int) -> None:
             key = (node, incarnation)
-            if key in parameter:
-                self._server_lost(parameter[key], "it is no longer a member of the cluster")
+            if key in self._parameter:
+                self._server_lost(self._parameter[key], "it is no longer a member of the cluster")
             elif key in self._data_left:
                 self._data_lost(key)
             else:
@@ -256,12 +257,26 @@ class Coordinator:
         self._spawn(watch_nodes(self.store, gone))
 
     def _server_lost(self, record: NodeRecord, cause: str) -> None:
-        self._fail(
-            RunFailedError(
-                f"parameter server {record.node} ({', '.join(record.addresses)}) is gone: {cause}. Its part of the "
-                "model is lost; go on from the last checkpoint with --resume and this run's folder"
-            )
-        )
+        if self._parameter.pop((record.node, record.incarnation), None) is None:
+            return  # known already
+        if self.experiment.cluster.store != "none":
+            self.service.say(f"parameter server {record.node} is gone; waiting for it to take its part up again")
+            self._spawn(self._server_again(record, cause))
+            return
+        self._fail(_part_lost(record, cause))
+
+    async def _server_again(self, record: NodeRecord, cause: str) -> None:
+        """Fails the run unless the server is started again soon and takes its part of the model up from its store."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + SERVER_AGAIN_S
+        again = await wait_for_successor(self.store, record, until_s)
+        if again is None or self._parameters is None:
+            self._fail(_part_lost(record, cause))
+            return
+        self._parameter[again.node, again.incarnation] = again
+        self._spawn(watch_server(self.context, again, partial(self._server_lost, again)))
+        await self._parameters.attach(deadline_s=max(until_s - loop.time(), 1.0))
+        self.service.say(f"parameter server {again.node} is back")
 
     def _data_lost(self, key: tuple[str, int]) -> None:
         self._data_left.discard(key)
@@ -325,6 +340,13 @@ class Coordinator:
             except (TimeoutError, UnreachableError) as error:
                 self.context.log.warning("could not tell the controller that job %s has ended: %s", self.job, error)
         self.records.close()
+
+
+def _part_lost(record: NodeRecord, cause: str) -> RunFailedError:
+    return RunFailedError(
+        f"parameter server {record.node} ({', '.join(record.addresses)}) is gone: {cause}. Its part of the model is "
+        "lost; go on from the last checkpoint with --resume and this run's folder"
+    )
 
 
 async def _wait_for(event: asyncio.Event, seconds: float) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 
 from adamctl.config.records import NodeRecord, decode, node_key
 from adamctl.errors import ProtocolError, UnreachableError
 from adamctl.net.transport import Connection
 from adamctl.roles.context import RoleContext
-from adamctl.roles.controller.client import ConfigurationStore, follow
+from adamctl.roles.controller.client import ConfigurationStore, follow, read_record
 
 LOOK_EVERY_S = 0.25
 CONNECT_S = 4.0
@@ -40,6 +41,19 @@ async def watch_server(context: RoleContext, record: NodeRecord, gone: Callable[
     finally:
         if connection is not None:
             await connection.close()
+
+
+async def wait_for_successor(store: ConfigurationStore, lost: NodeRecord, until_s: float) -> NodeRecord | None:
+    """Returns the next process of a lost node's name; None if there is none by clock reading `until_s` of the loop."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout_at(until_s):
+            while True:
+                with contextlib.suppress(UnreachableError):
+                    found = await read_record(store, node_key(lost.node), NodeRecord)
+                    if found is not None and found[0].incarnation != lost.incarnation:
+                        return found[0]
+                await asyncio.sleep(LOOK_EVERY_S)
+    return None
 
 
 async def watch_nodes(store: ConfigurationStore, gone: Callable[[str, int], None]) -> None:

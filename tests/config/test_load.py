@@ -106,6 +106,7 @@ def test_a_good_file(tmp_path: Path) -> None:
         ('source = "mnist"\n', "", 'data.source: format = "idx" needs a path'),
         ("workers = 2", "replication = 2", "exp.toml:21: cluster.replication: found 2 copies on 1 servers"),
         ("workers = 2", "ps = 2\nreplication = 2", "found 2; only 1 is available in this version"),
+        ("workers = 2", 'acks = "durable"\nstore = "none"', 'found "durable" with store = "none"'),
         ("workers = 2", 'threads = "auot"', 'expected a whole number or "auto". Did you mean "auto"?'),
         ("batch = 32", 'evaluate_on = "validation"', "data.validation is 0; set data.validation"),
         ('"mnist"', '"mnist"\ntranslate = -1', "data.translate: found -1; expected a whole number, at least 0."),

@@ -38,7 +38,23 @@ def kill_the_only_data_server(adamctl: Runner, seed: int) -> None:
 
 
 def kill_the_only_server(adamctl: Runner, seed: int) -> None:
-    command = adamctl.start("train", DIGITS, "--passes", "2000", "--seed", str(seed))
+    """It keeps its part of the model on disk: it is started again, and the run reaches its target."""
+    command = adamctl.start(
+        "train", DIGITS, "--json", "--workers", "2", "--threads", "1", "--target", "0.975", "--passes", "400",
+        "--set", "train.evaluate_every=1", "--set", "optimizer.schedule.type=constant", "--set", "optimizer.lr=0.02",
+        "--seed", str(seed),
+    )  # fmt: skip
+    command.wait_until(command.trained)
+    command.roles("ps")[0].kill()
+    code, stdout, stderr = command.wait()
+    assert code == 0, stderr
+    assert "ps-1 ended: killed by SIGKILL; starting it again" in stderr
+    assert json.loads(stdout)["best_test_top1"] >= 0.975
+    assert not list(adamctl.folder.rglob("log.mdb")), "a finished run keeps its checkpoints only"
+
+
+def kill_the_only_server_without_a_store(adamctl: Runner, seed: int) -> None:
+    command = adamctl.start("train", DIGITS, "--passes", "2000", "--set", "cluster.store=none", "--seed", str(seed))
     command.wait_until(command.trained)
     command.roles("ps")[0].kill()
     code, _, stderr = command.wait(timeout_s=30)
@@ -63,7 +79,13 @@ def interrupt(adamctl: Runner, seed: int) -> None:
         assert list(adamctl.folder.rglob("manifest.json")), f"no checkpoint\n{stderr}"
 
 
-FAULTS = [kill_a_worker, kill_the_only_data_server, kill_the_only_server, interrupt]
+FAULTS = [
+    kill_a_worker,
+    kill_the_only_data_server,
+    kill_the_only_server,
+    kill_the_only_server_without_a_store,
+    interrupt,
+]
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -8,6 +8,8 @@ from pathlib import Path
 from tests.e2e.conftest import EXAMPLES, Runner
 
 DIGITS = EXAMPLES / "digits.toml"
+WITHOUT_A_STORE = ("--set", "cluster.store=none")
+"""With one, a parameter server is started again."""
 HOPELESS = """\
 name = "hopeless"
 [data]
@@ -39,6 +41,7 @@ import time
 if sys.orig_argv[3:5] == ["ps", "start"]:
     import asyncio
 
+    from adamctl.roles.ps.jobs import JobKeeper
     from adamctl.roles.ps.server import ParameterServer
     from adamctl.wire.messages import PushRequest
 
@@ -55,7 +58,7 @@ if sys.orig_argv[3:5] == ["ps", "start"]:
         await broken.wait()
         raise ValueError("a bug in the server")
 
-    follow = ParameterServer._follow
+    follow = JobKeeper.follow
 
     async def following(self):
         done, others = await asyncio.wait(
@@ -66,7 +69,7 @@ if sys.orig_argv[3:5] == ["ps", "start"]:
             other.cancel()
         done.pop().result()
 
-    ParameterServer.handle, ParameterServer._follow = counting, following
+    ParameterServer.handle, JobKeeper.follow = counting, following
     atexit.register(time.sleep, 3.0)
 '''
 
@@ -77,7 +80,7 @@ def test_a_bug_in_a_server_is_the_first_cause_and_not_what_the_coordinator_says_
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(BUG)
     path = os.pathsep.join([str(tmp_path / "site"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    code, _, stderr = adamctl.run("train", DIGITS, "--passes", "2000", PYTHONPATH=path)
+    code, _, stderr = adamctl.run("train", DIGITS, "--passes", "2000", *WITHOUT_A_STORE, PYTHONPATH=path)
     assert code == 1, stderr
     head, place, *quoted = stderr.rpartition("adamctl: error: ")[2].splitlines()
     assert "ps-1 (role ps on " in head and head.endswith("ended: ValueError: a bug in the server")
@@ -89,7 +92,7 @@ def test_a_bug_in_a_server_is_the_first_cause_and_not_what_the_coordinator_says_
 
 
 def test_a_killed_server_is_the_first_cause(adamctl: Runner) -> None:
-    command = adamctl.start("train", DIGITS, "--passes", "2000", "--ps", "2")
+    command = adamctl.start("train", DIGITS, "--passes", "2000", "--ps", "2", *WITHOUT_A_STORE)
     command.wait_until(command.trained)
     victim = command.roles("ps")[1]
     node = victim.cmdline()[victim.cmdline().index("--name") + 1]

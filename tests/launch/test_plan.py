@@ -64,3 +64,10 @@ def test_every_flag_is_one_the_role_has() -> None:
     for command in commands(ClusterConfig(apply_threads=2)).values():
         own = {f"--{option.name}" for option in find_role(command.role).options}
         assert {argument for argument in command.arguments if argument.startswith("--")} <= own | common
+
+
+def test_parameter_servers_keep_their_part_in_the_run_folder_unless_told_not_to() -> None:
+    planned = commands(ClusterConfig(ps=2, loss_window_s=0.5))
+    assert option(planned["ps-2"], "--store") == "/r/stores/ps-2"
+    assert option(planned["ps-2"], "--loss-window-s") == "0.5"
+    assert "--store" not in commands(ClusterConfig(store="none"))["ps-1"].arguments

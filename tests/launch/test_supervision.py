@@ -179,3 +179,39 @@ def test_statuses_in_words() -> None:
         "killed by SIGKILL",
         "killed by SIGTERM",
     ]
+
+
+# --- parameter servers that keep their part of the model on disk -----------------------------------------------------
+
+
+def storing(restarts_max: int = 3) -> Supervision:
+    supervision = Supervision(ROLES, restarts_max, stored=("ps",))
+    for node in ROLES:
+        supervision.serves(node)
+    return supervision
+
+
+def test_a_server_with_a_store_is_started_again_a_bounded_number_of_times() -> None:
+    supervision = storing(restarts_max=2)
+    for status in (-9, 1):
+        assert isinstance(supervision.ended([RoleEnd("ps-1", status)])[0], Restart)
+        assert supervision.waiting_for == ("ps-1",)
+        supervision.serves("ps-1")
+    assert supervision.ended([RoleEnd("ps-1", -9)]) == [Fail("ps-1", "killed by SIGKILL", 1)]
+
+
+@pytest.mark.parametrize("end", [RoleEnd("ps-1", 0), RoleEnd("ps-1", 2), RoleEnd("ps-1", 1, retry_helps=False)])
+def test_a_server_that_was_told_to_leave_or_is_misconfigured_is_not_started_again(end: RoleEnd) -> None:
+    assert isinstance(storing().ended([end])[0], Fail)
+
+
+def test_a_server_whose_store_is_damaged_ends_the_run() -> None:
+    supervision = storing()
+    supervision.ended([RoleEnd("ps-1", -9)])
+    end = RoleEnd("ps-1", 5, error="log.mdb is damaged", exit_code=5)
+    assert supervision.ended([end]) == [Fail("ps-1", "log.mdb is damaged", 5)]
+
+
+def test_other_roles_without_a_store_are_not_started_again() -> None:
+    for node in ("controller", "coordinator"):
+        assert isinstance(storing().ended([RoleEnd(node, -9)])[0], Fail)

@@ -24,7 +24,7 @@ from tests.cluster import ClusterInMemory, memory_cluster
 EXAMPLES, TEST_EXAMPLES, CLASSES = 96, 40, 4
 
 
-def make_experiment(folder: Path, *, train: dict[str, Any] | None = None, **cluster: int) -> Experiment:
+def make_experiment(folder: Path, *, train: dict[str, Any] | None = None, **cluster: Any) -> Experiment:
     """Four classes of eight features; the data are written beside the run."""
     path = folder / "data.npz"
     if not path.exists():

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from adamctl.errors import RunFailedError
+from adamctl.errors import RemoteError, RunFailedError
 from adamctl.roles.coordinator import server
 from adamctl.roles.data import server as data_server
+from adamctl.roles.ps import server as ps_server
 from tests.roles.coordinator.played_run import (
     EXAMPLES,
     heard,
@@ -22,12 +23,57 @@ from tests.roles.coordinator.played_run import (
 async def test_a_lost_server_fails_the_run_with_its_name(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         await w.start_servers()
+        await w.start_run(make_experiment(tmp_path, store="none"))
+        worker = await w.worker()
+        await worker.ask()
+        await w.cluster.kill("ps-0")
+        assert "parameter server ps-0" in await worker.work()
+        with pytest.raises(RunFailedError, match=r"parameter server ps-0 .* is gone"):
+            await w.ended()
+
+
+async def test_a_server_that_keeps_its_part_on_disk_may_die_and_come_back(tmp_path: Path) -> None:
+    options = {"apply_threads": "1", "store": str(tmp_path / "store"), "loss_window_s": 0.1}
+    async with world(tmp_path) as w:
+        await w.start_servers()
+        await w.cluster.stop("ps-0")
+        await w.cluster.start("ps", "ps-0", ps_server.run, options)
+        await w.start_run(make_experiment(tmp_path, workers=1), job="small")
+        worker = await w.worker()
+        client = await w.client()
+        for life in (1, 2):
+            await w.cluster.kill("ps-0")
+            await w.cluster.start("ps", "ps-0", ps_server.run, options)
+            await until(client, lambda progress, life=life: heard(progress, "ps-0 is back") >= life)
+        await worker.work()
+        await w.ended()
+
+
+async def test_a_server_that_does_not_come_back_fails_the_run_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "SERVER_AGAIN_S", 0.1)
+    async with world(tmp_path) as w:
+        await w.start_servers()
         await w.start_run(make_experiment(tmp_path))
         worker = await w.worker()
         await worker.ask()
         await w.cluster.kill("ps-0")
         assert "parameter server ps-0" in await worker.work()
         with pytest.raises(RunFailedError, match=r"parameter server ps-0 .* is gone"):
+            await w.ended()
+
+
+async def test_a_server_that_comes_back_without_its_part_fails_the_run(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        await w.start_servers()
+        await w.start_run(make_experiment(tmp_path))
+        worker = await w.worker()
+        await worker.ask()
+        await w.cluster.kill("ps-0")
+        await w.cluster.start("ps", "ps-0", ps_server.run, {"apply_threads": "1"})
+        await worker.work()
+        with pytest.raises(RemoteError, match="ps-0 was restarted and no longer has"):
             await w.ended()
 
 
