@@ -199,6 +199,7 @@ class PaxosCore(PaxosMember):
         self.role = "leader"
         self.leader = self.identity
         self.leadership = Leadership(ballot, now)
+        self._set_heartbeat(now)
         self._begin_round(now)
         open_slot = acceptor.chosen_to + 1
         found = [promise.accepted for promise in self._promises.values()] + [acceptor.accepted]
@@ -222,9 +223,13 @@ class PaxosCore(PaxosMember):
         leadership, acceptor = self.leadership, self.acceptor
         assert leadership is not None
         number = leadership.begin_round(now)
-        leadership.heartbeat_s = now + self.config.heartbeat_s if len(acceptor.members) > 1 else FOREVER
         self._broadcast(Confirm(leadership.ballot, number, acceptor.chosen_to, acceptor.chosen_ballot))
         leadership.count(acceptor.members)
+
+    def _set_heartbeat(self, now: float) -> None:
+        """Other rounds do not put it off: it also sends again what may have been lost."""
+        assert self.leadership is not None
+        self.leadership.heartbeat_s = now + self.config.heartbeat_s if len(self.acceptor.members) > 1 else FOREVER
 
     def _heartbeat(self, now: float) -> None:
         leadership = self.leadership
@@ -232,6 +237,7 @@ class PaxosCore(PaxosMember):
         if now - leadership.confirmed_s > 2 * self.config.election_s and len(self.acceptor.members) > 1:
             self._follow(0, now)  # perhaps nobody hears us, or we hear nobody: another can do better
             return
+        self._set_heartbeat(now)
         self._begin_round(now)
         if leadership.proposal is not None:
             for member in self.acceptor.members:

@@ -55,7 +55,8 @@ class Leadership:
 
     @property
     def waiting(self) -> bool:
-        return bool(self._waiting)
+        """Whether a request waits for a round that has not been begun."""
+        return bool(self._waiting) and self._waiting[-1][0] > self._round
 
     def wait(self, token: int) -> None:
         """Adds a request that the next round to be begun will confirm."""

@@ -82,7 +82,8 @@ class SimClient:
     """Reads, and compares and sets, one after another, on a few keys; every value it writes is unique.
 
     Attributes:
-        stopped: begins nothing new.
+        reads: share of reads among its operations.
+        pause_s_max: between an answer and the next request.
         completed: operations with a known outcome.
     """
 
@@ -91,7 +92,8 @@ class SimClient:
         self.name = name
         self.caller = Caller(world, name, hosts)
         self.history = history
-        self.stopped = False
+        self.reads = 0.3
+        self.pause_s_max = 0.1
         self.completed = 0
         self._known: dict[str, int] = {}
         self._session = ""
@@ -102,15 +104,13 @@ class SimClient:
         self._number = 0
 
     def begin(self) -> None:
-        if self.stopped:
-            return
-        if self.world.chance(0.3):
+        if self.world.chance(self.reads):
             self._read()
         else:
             self._change()
 
     def _later(self) -> None:
-        self.world.after(self.world.random.random() * 0.1, self.begin)
+        self.world.after(self.world.random.random() * self.pause_s_max, self.begin)
 
     def _read(self) -> None:
         operation = self.history.invoke(self.name, "read")

@@ -7,6 +7,7 @@ from typing import Protocol
 from zlib import crc32
 
 from adamctl.roles.controller.core import ControllerConfig, ControllerCore
+from adamctl.roles.controller.core_commands import Part, decode_commands
 from adamctl.roles.controller.core_events import Answer, Event, Instruction, Persist, Refuse, Tick
 from adamctl.roles.controller.core_paxos_messages import (
     Append,
@@ -80,6 +81,11 @@ def _groups(instructions: Sequence[Persist]) -> list[list[Persist]]:
     return groups
 
 
+def _parts(instructions: Sequence[Persist]) -> bool:
+    entries = [instruction.entry for instruction in instructions if isinstance(instruction, Append)]
+    return any(isinstance(command, Part) for entry in entries for command in decode_commands(entry.value))
+
+
 class SimCore(ControllerCore):
     """Tells what it applies, and what its state is then."""
 
@@ -97,6 +103,7 @@ class SimController:
         core: None while the process is down.
         run: how often it has been started.
         crash_probability: at every boundary between persisting and sending.
+        crash_at_part: probability that the process dies when it has persisted that a node is lost, and told nobody.
         disk_s_max: longest sync.
         send_first: planted fault: sends before it has persisted.
         same_identity: planted fault: an empty folder gets the identity of the one that was lost.
@@ -124,6 +131,7 @@ class SimController:
         self.run = 0
         self.paused = False
         self.crash_probability = 0.0
+        self.crash_at_part = 0.0
         self.disk_s_max = 0.002
         self.compact_entries = 24
         self.send_first = False
@@ -247,6 +255,9 @@ class SimController:
                 return
             self.disk.write(batch)
             self._busy = False
+            if self.crash_at_part and _parts(batch) and self.world.chance(self.crash_at_part):
+                self.crash()
+                return
             self._carry_out([] if self.send_first else instructions)
 
         self.world.after(0.0001 + random.random() * self.disk_s_max, synced)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -70,13 +71,11 @@ def _no_sessions_in_the_snapshot(core: SimCore) -> None:
 
 
 def _forgotten_sessions_begin_anew(core: SimCore) -> None:
-    apply = core.state.apply
-
-    def without_horizon(effect: Any) -> None:
-        apply(effect)
-        core.state.forgotten_serial = 0
-
-    core.state.apply = without_horizon  # type: ignore[method-assign]
+    """Whoever has no session is taken for somebody new."""
+    change = core._requests.change
+    core._requests.change = lambda event: change(  # type: ignore[method-assign]
+        dataclasses.replace(event, known_serial=1 << 60)
+    )
 
 
 def _no_value_of_its_own_first(core: SimCore) -> None:

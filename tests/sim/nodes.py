@@ -87,7 +87,7 @@ class SimNode:
 
         def again() -> None:
             if incarnation == self.incarnation:
-                if self.world.chance(0.05):  # silent for a while, so that somebody is lost now and then
+                if self.world.chance(0.15):  # silent for a while, so that somebody is lost now and then
                     self.world.after(self.clock.true_length_s(self.lease_s) * self.world.random.random() * 3, again)
                 else:
                     self._beat()

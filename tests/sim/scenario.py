@@ -15,16 +15,17 @@ from tests.sim.history import History
 from tests.sim.invariants import Invariants
 from tests.sim.nodes import Leases, SimNode
 
-FAULTS_S = 30.0
-CALM_S = 20.0
+KINDS = ("crash", "crash", "pause", "cut", "one-way", "split", "depose", "depose", "heal", "weather", "jump", "wipe")
+FAULTS_S = 16.0
+CALM_S = 7.0
 DRIFT_MAX = 0.08
-CONFIG = ControllerConfig(
-    beacon_interval_s=0.5,
-    lost_after_s=2.0,
-    sessions_max=6,
-    paxos=PaxosConfig(log_bytes_max=400, part_bytes=300),
-)
-"""Small limits, so that everything that has one is met: sessions are forgotten, members catch up by snapshots."""
+ELECTIONS_S = (0.3, 0.8)
+
+
+def config_of(election_s: float) -> ControllerConfig:
+    """Small limits, so that everything that has one is met: sessions are forgotten, members catch up by snapshots."""
+    paxos = PaxosConfig(heartbeat_s=election_s / 4, election_s=election_s, log_bytes_max=400, part_bytes=300)
+    return ControllerConfig(beacon_interval_s=0.5, lost_after_s=2.0, sessions_max=6, paxos=paxos)
 
 
 @dataclass
@@ -56,7 +57,8 @@ class Scenario:
         members = members or random.choice((1, 3, 3, 3, 5, 5))
         self.leases = Leases(self.world)
         self.history = History(self.world)
-        self.invariants = Invariants(self.world, CONFIG, self.leases)
+        config = config_of(random.choice(ELECTIONS_S))
+        self.invariants = Invariants(self.world, config, self.leases)
         self.jumps = random.random() < 0.3
         self.leases.checked = not self.jumps
         peers = {name: name for name in "abcdefgh"[:members]}
@@ -64,19 +66,24 @@ class Scenario:
         for name in peers:
             clock = Clock(self.world, 1.0 + random.choice((-1, 1, 0)) * DRIFT_MAX * random.random() ** 0.2)
             mutate = planted.mutate if planted is not None else None
-            host = SimController(self.world, name, peers, CONFIG, self.invariants, clock, mutate)
+            host = SimController(self.world, name, peers, config, self.invariants, clock, mutate)
             if planted is not None and planted.host is not None:
                 planted.host(host)
             self.hosts[name] = host
         for host in self.hosts.values():
             host.hosts = self.hosts
             host.on_crash = self._crashed
+            host.crash_at_part = random.choice((0.0, 0.5))
         self.clients = [SimClient(self.world, f"c{number}", self.hosts, self.history) for number in range(1, 4)]
+        quiet = random.random() < 0.3
+        for client, reads in zip(self.clients, (0.9, 0.3, 0.3), strict=True):
+            client.reads = reads
+            client.pause_s_max = 4.0 if quiet else 0.1
         self.nodes = []
         for number in range(1, 4):
             clock = Clock(self.world, 1.0 + random.choice((-1, 1, 0)) * DRIFT_MAX * random.random() ** 0.2)
             caller = Caller(self.world, f"n{number}", self.hosts)
-            self.nodes.append(SimNode(self.world, f"n{number}", caller, clock, self.leases, CONFIG.lost_after_s))
+            self.nodes.append(SimNode(self.world, f"n{number}", caller, clock, self.leases, config.lost_after_s))
         self.calm = False
         self._wiped = ""
 
@@ -143,6 +150,8 @@ class Scenario:
             case "split":
                 count = random.randint(1, max(1, len(self.hosts) - 1))
                 self._cut(random.sample(list(self.hosts), count), both=True)
+            case "depose":
+                self._depose(host)
             case "heal":
                 world.note("network", "healed")
                 world.cut.clear()
@@ -153,6 +162,15 @@ class Scenario:
             case "wipe" if not self._wiped and len(self.hosts) > 1 and random.random() < 0.5:
                 self._wipe(host)
         world.after(random.random() * random.choice((0.2, 1.0, 3.0)), self._misfortune)
+
+    def _depose(self, host: SimController) -> None:
+        """The others elect another, while some of the clients and nodes can only talk to this one."""
+        actors = [actor.name for actor in (*self.clients, *self.nodes) if self.world.chance(0.6)]
+        others = [name for name in self.hosts if name != host.name]
+        self.world.note("network", "cut", host.name, "and", actors, "from", others)
+        for name in (host.name, *actors):
+            for other in others:
+                self.world.cut |= {(name, other), (other, name)}
 
     def _cut(self, names: list[str], *, both: bool) -> None:
         """Cuts some off from the other controllers, and perhaps from everybody else."""
@@ -169,9 +187,8 @@ class Scenario:
                     self.world.cut.add((other, name))
 
     def _crashed(self, host: SimController) -> None:
-        if not self.calm:
-            pause_s = self.world.random.random() * self.world.random.choice((0.05, 0.5, 3.0))
-            self.world.after(pause_s, host.start)
+        pause_s = 0.1 if self.calm else self.world.random.random() * self.world.random.choice((0.05, 0.5, 3.0))
+        self.world.after(pause_s, host.start)
 
     def _wipe(self, host: SimController) -> None:
         """A member loses its folder, once per seed, while no other has; an operator puts the new one in its place."""
@@ -197,8 +214,10 @@ class Scenario:
         self.calm = True
         self.world.network = NetworkFaults()
         self.world.cut.clear()
+        for client in self.clients:
+            client.pause_s_max = 0.1
         for host in self.hosts.values():
-            host.crash_probability = 0.0
+            host.crash_probability = host.crash_at_part = 0.0
             host.disk_s_max = 0.002
             host.resume()
             host.start()
@@ -215,5 +234,6 @@ class Scenario:
             if core is None or core.paxos.acceptor.chosen_to < most - 3:
                 at = core.paxos.acceptor.chosen_to if core is not None else "nowhere"
                 raise ViolationError(f"{name} is at slot {at}, others are at {most}")
-        if len({node.incarnation for node in self.nodes}) < len(self.nodes):
-            raise ViolationError("two nodes have the same incarnation")
+        living = [node.incarnation for node in self.nodes if node.incarnation]
+        if len(set(living)) < len(living):
+            raise ViolationError(f"nodes have the incarnations {living}")
