@@ -35,6 +35,7 @@ from adamctl.wire.messages import (
     ConfigReadRequest,
     ConfigWatchReply,
     ConfigWatchRequest,
+    ControllerReplaceRequest,
     Empty,
     Hello,
     Message,
@@ -62,6 +63,8 @@ ReplyT = TypeVar("ReplyT", bound=Message)
 _ENTRIES = msgspec.msgpack.Decoder(list[ConfigEntry])
 _RETRY_FIRST_S = 0.05
 _RETRY_MAX_S = 1.0
+_ELECTION_RETRY_MAX_S = 0.2
+"""While there are controllers that answer, and only the leader is missing."""
 _REDIRECTS_MAX = 3
 """In a row without a pause; then it is worth waiting until the controllers agree on who leads."""
 _AGAIN = (ErrorCode.DEADLINE_PASSED, ErrorCode.SHUTTING_DOWN, ErrorCode.NOT_READY, ErrorCode.NOT_LEADER)
@@ -178,6 +181,16 @@ class ControllerClient:
     async def leave(self, node: str, incarnation: int, *, deadline_s: float | None = None) -> None:
         await self._call(NodeLeaveRequest(node, incarnation), Empty, deadline_s=deadline_s)
 
+    # --- the controllers themselves -----------------------------------------------------------------------------------
+
+    async def replace_controller(self, old: str, name: str, address: str) -> None:
+        """Puts a controller that has been started with an empty folder in the place of a lost one.
+
+        Raises:
+            RemoteError: BAD_CONFIGURATION: there is no such controller, or the new one has not introduced itself yet.
+        """
+        await self._call(ControllerReplaceRequest(old, name, address), Empty)
+
     # --- the connection ---------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
@@ -201,7 +214,7 @@ class ControllerClient:
         attempts = attempts or _Attempts()
         allowed_s = (self.deadline_s if deadline_s is None else deadline_s) + wait_s
         until_s = loop.time() + allowed_s
-        pause_s = _RETRY_FIRST_S
+        pause_s, pause_s_max = _RETRY_FIRST_S, _RETRY_MAX_S
         redirects = 0
         with Waiting(f"the controller at {self._where()}", patience_s=SILENCE_S + wait_s, log=self._log):
             while True:
@@ -224,10 +237,11 @@ class ControllerClient:
                     if error.code == ErrorCode.NOT_LEADER:
                         await self._redirect(error, attempts.connection)
                         redirects += 1
+                        pause_s_max = _ELECTION_RETRY_MAX_S
                         if self._leader and redirects <= _REDIRECTS_MAX:
                             continue
                 await asyncio.sleep(max(0.0, min(pause_s, until_s - loop.time())))
-                pause_s = min(2 * pause_s, _RETRY_MAX_S)
+                pause_s = min(2 * pause_s, pause_s_max)
 
     async def _attempt(
         self, message: Message, kind: type[ReplyT], body: Body, deadline_s: float, attempts: _Attempts

@@ -28,6 +28,7 @@ class Forming:
     """Who has introduced itself.
 
     Attributes:
+        heard: name -> those of the first members that have introduced themselves.
         strangers: (name, address) -> identity of those that introduced themselves and are not members.
     """
 
@@ -35,7 +36,7 @@ class Forming:
         """`peers`: name -> address of the first members, this one included; empty: this one alone."""
         self.peers = dict(peers)
         self.strangers: dict[tuple[str, str], int] = {}
-        self._heard: dict[str, Member] = {}
+        self.heard: dict[str, Member] = {}
 
     def alone(self, vote: Vote, address: str) -> Vote:
         """Returns the vote of a cluster of one."""
@@ -55,11 +56,11 @@ class Forming:
             return None
         if message.peers != tuple(sorted(self.peers)) or self.peers.get(message.name) != message.address:
             return None
-        self._heard[message.name] = Member(message.name, identity, message.address)
-        self._heard[vote.name] = Member(vote.name, vote.identity, self.peers[vote.name])
-        if len(self._heard) < len(self.peers):
+        self.heard[message.name] = Member(message.name, identity, message.address)
+        self.heard[vote.name] = Member(vote.name, vote.identity, self.peers[vote.name])
+        if len(self.heard) < len(self.peers):
             return None
-        members = tuple(sorted(self._heard.values()))
+        members = tuple(sorted(self.heard.values()))
         return msgspec.structs.replace(vote, cluster=cluster_number(members), members=members)
 
     def forget(self, identities: set[int]) -> None:

@@ -40,8 +40,8 @@ ADDRESSES_MAX = 64
 class PaxosConfig:
     """Times in seconds, limits in bytes. A member that hears no leader for `election_s` to twice that long stands."""
 
-    heartbeat_s: float = 0.2
-    election_s: float = 0.8
+    heartbeat_s: float = 0.15
+    election_s: float = 0.6
     log_bytes_max: int = LOG_BYTES_MAX
     part_bytes: int = PART_BYTES
 
@@ -134,12 +134,17 @@ class PaxosMember:
                 if vote.members:
                     self._send(event.source, self.forming.introduction(vote, vote.members))
             return
+        known = len(self.forming.heard)
         formed = self.forming.hear(message, event.source, event.cluster, vote)
+        if len(self.forming.heard) > known and not message.members:
+            self._out.put(Send(message.address, 0, self.forming.introduction(vote, ())))  # it may not know us yet
         if formed is not None:
             self.acceptor.save(formed)
             self.acceptor.members = formed.members
             self.role = "follower"
             self._await_leader(now)
+            if self.identity == min(member.identity for member in formed.members):
+                self._deadline_s = now + self.config.heartbeat_s  # somebody has to be the first
 
     def _join(self, cluster: int, now: float) -> None:
         """A leader knows this member's identity, so it was taken in; who the members are comes with a snapshot."""
