@@ -19,6 +19,7 @@ command = TableGroup(
     table={
         "net": ("adamctl.cli.bench:net", "1 MiB frames over one connection against plain blocking sockets"),
         "kernels": ("adamctl.cli.bench:kernels", "Each kernel against product rate and memory bandwidth, and PyTorch"),
+        "store": ("adamctl.cli.bench:store", "Parameter servers' store against the disk: flush, recovery, long runs"),
         "worker": ("adamctl.cli.bench:worker", "Training steps per second by threads and batch size, against PyTorch"),
     },
 )
@@ -52,6 +53,36 @@ def net(transport: tuple[str, ...], rounds: int, gigabytes: float, as_json: bool
 
     report = run_net_benchmark(
         transports=transport or ("tcp", "unix"), rounds=rounds, bytes_per_round=int(gigabytes * 1e9)
+    )
+    if as_json:
+        print_json(report)
+        return
+    print_results(report)
+
+
+@click.command("store")
+@click.option("--folder", type=click.Path(file_okay=False, exists=True, path_type=Path), help="On the disk to measure.")
+@click.option("--megabytes", default=512, show_default=True, help="Of the model that is flushed and recovered.")
+@click.option("--rounds", default=5, show_default=True, help="Rounds of each side; the best counts.")
+@click.option("--loss-window-s", default=5.0, show_default=True, help="Of the long runs.")
+@click.option("--hours", default=1.0, show_default=True, help="Of updates in the long runs; takes seconds.")
+@click.option("--long-run-megabytes", default=4, show_default=True, help="Of the model in the long runs.")
+@options.json_option
+def store(
+    folder: Path | None, megabytes: int, rounds: int, loss_window_s: float, hours: float, long_run_megabytes: int,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Measure the parameter server's store against this disk's sequential writing and reading."""
+    from adamctl.bench.store import run_store_benchmark
+
+    report = run_store_benchmark(
+        folder=folder,
+        megabytes=megabytes,
+        rounds=rounds,
+        window_s=loss_window_s,
+        hours=hours,
+        long_run_megabytes=long_run_megabytes,
+        progress=lambda line: click.echo(line, err=True),
     )
     if as_json:
         print_json(report)

@@ -71,6 +71,10 @@ class Job:
     def ready(self) -> bool:
         return not self.building and self.failed is None
 
+    def holds(self, bucket: int) -> bool:
+        """Says whether we serve a bucket or are about to."""
+        return bucket in self.buckets or bucket in self.building
+
     def configure(self, primaries: Mapping[int, tuple[int, bool]]) -> list[int]:
         """Takes in the configuration of all buckets, as (epoch, whether we are the primary).
 

@@ -72,10 +72,11 @@ class JobKeys:
 
     def take_job(self, name: str, entries: list[ConfigEntry]) -> None:
         """Takes in all keys of one job, read anew."""
-        self._entries.pop(name, None)
+        known = self._entries.pop(name, {})
         for entry in entries:
             if _job_of(entry.key) == name:
-                self._put(entry)
+                newest = known.get(entry.key, entry)
+                self._put(newest if newest.revision > entry.revision else entry)
 
     def born(self, name: str) -> int | None:
         """Returns what tells a running job from others of its name; 0 if it has ended, None if nobody knows it."""
@@ -91,7 +92,10 @@ class JobKeys:
 
     def _put(self, entry: ConfigEntry) -> str:
         name = _job_of(entry.key)
-        self._entries.setdefault(name, {})[entry.key] = entry
+        entries = self._entries.setdefault(name, {})
+        known = entries.get(entry.key)
+        if known is None or known.revision <= entry.revision:  # a watch may answer later than a read that saw more
+            entries[entry.key] = entry
         return name
 
     def view(self, name: str) -> JobView | None:

@@ -103,7 +103,7 @@ class JobKeeper:
             if job is None:
                 return
         node = self._context.node
-        lost = view.lost_by(node, self._registered_revision)
+        lost = [bucket for bucket in view.lost_by(node, self._registered_revision) if not job.holds(bucket)]
         if lost and job.failed is None:
             found = self._found(name, view)
             if found is not None and all(bucket in found.holding.buckets for bucket in lost):

@@ -69,3 +69,20 @@ def test_buckets_placed_before_a_server_registered_were_anothers_with_its_name()
     assert view is not None
     assert view.lost_by("ps-0", 5) == [] and view.lost_by("ps-1", 9) == []
     assert view.lost_by("ps-0", 6) == list(range(len(view.buckets)))
+
+
+def test_what_is_told_late_does_not_undo_what_is_known() -> None:
+    keys = JobKeys()
+    keys.take_job("a", entries(revision=9))
+    keys.take(Changes(5, tuple(entries(revision=5))))
+    view = keys.view("a")
+    assert view is not None and set(view.bucket_revisions.values()) == {9}
+    keys.take_job("a", entries(revision=7))
+    view = keys.view("a")
+    assert view is not None and set(view.bucket_revisions.values()) == {9}
+
+
+def test_whether_a_job_still_runs_and_since_when() -> None:
+    keys = JobKeys()
+    keys.take(Changes(1, (*entries("a", revision=4), *entries("b", state="ended"))))
+    assert (keys.born("a"), keys.born("b"), keys.born("c")) == (4, 0, None)
