@@ -56,12 +56,19 @@ class ClusterReader:
         return {"controller": {"address": where} | statuses[0], "nodes": described, "jobs": jobs}
 
     async def _controller_status(self) -> dict[str, Any]:
+        """Returns what the leader says, or, if it cannot be asked, the first controller that answers."""
+        found: dict[str, Any] = {"error": "no controller answers"}
         for address in self._addresses:
             try:
-                return await self._ask(("", hash(address)), address, self._hello)
+                found = await self._ask(("", hash(address)), address, self._hello)
+                leader = found.get("leader_address", "")
+                if found.get("state") != "follower" or not leader:
+                    return found
+                return await self._ask(("", hash(leader)), leader, self._hello)
             except AdamctlError as error:
-                problem = str(error)
-        return {"error": problem}
+                if "error" in found:
+                    found = {"error": str(error)}
+        return found
 
     async def _status(self, node: NodeRecord) -> dict[str, Any]:
         if not node.addresses:  # a client of another framework serves nobody

@@ -8,6 +8,7 @@ from typing import Any
 from adamctl.live.units import count, duration, share, size
 
 NODE_COLUMNS = ("role", "node", "address", "up", "last seen", "status")
+CONTROLLER_COLUMNS = ("controller", "address", "state")
 JOB_COLUMNS = ("job", "state", "rule", "coordinator")
 _STANDARD = frozenset({"role", "node", "incarnation", "uptime_s", "ready", "error"})
 _DETAILS_MAX = 5
@@ -34,6 +35,24 @@ def node_rows(cluster: Values) -> list[tuple[str, ...]]:
                 details(node["role"], status),
             )
         )
+    return rows
+
+
+def controller_rows(cluster: Values) -> list[tuple[str, ...]]:
+    """Returns one row per controller: who leads at which revision, and how far the others are behind."""
+    status = cluster["controller"]
+    rows: list[tuple[str, ...]] = []
+    for member in status.get("members", []):
+        lag = member.get("lag")
+        if member["name"] == status.get("leader"):
+            state = f"leads, revision {status['revision']}"
+        elif "lag" not in member:
+            state = "" if status.get("leader") else "no leader is known"
+        else:
+            state = "not heard yet" if lag is None else "up to date" if lag <= 1 else f"{lag} decisions behind"
+        rows.append((member["name"], member["address"].removeprefix("tcp://"), state))
+    strangers = status.get("strangers", [])
+    rows += [(one["name"], one["address"].removeprefix("tcp://"), "waits to replace one") for one in strangers]
     return rows
 
 

@@ -14,10 +14,16 @@ from adamctl.errors import ConfigurationError
 from adamctl.roles.registry import GROUP, Option, Role
 
 BUILT_IN = frozenset({"controller", "ps", "data", "worker", "coordinator"})
-DATA_COMMANDS = {
-    "inspect": ("adamctl.cli.data:inspect", "Show what is in a data set"),
-    "fetch": ("adamctl.cli.data:fetch", "Download and verify a known data set"),
+OTHER_COMMANDS = {
+    "controller": {
+        "replace": ("adamctl.cli.controller:replace", "Put another controller in the place of a lost one"),
+    },
+    "data": {
+        "inspect": ("adamctl.cli.data:inspect", "Show what is in a data set"),
+        "fetch": ("adamctl.cli.data:fetch", "Download and verify a known data set"),
+    },
 }
+"""Of a role, besides `start`: name -> (`module:attribute`, summary)."""
 _PATH = click.Path(path_type=Path)
 _ENVIRONMENT = {"data": "ADAMCTL_DATA"}
 
@@ -94,18 +100,17 @@ def find_role(name: str) -> Role:
 
 
 class RoleGroup(LazyGroup):
-    """`adamctl ROLE`: `start`, and for data servers what can be done with data without one."""
+    """`adamctl ROLE`: `start`, and what else there is to be done with the role."""
 
     def sections(self) -> dict[str, dict[str, str]]:
-        others = DATA_COMMANDS if self.name == "data" else {}
+        others = OTHER_COMMANDS.get(self.name or "", {})
         return {"Commands": {"start": "Start this role"} | {name: text for name, (_, text) in others.items()}}
 
     def load(self, name: str) -> click.Command | None:
         if name == "start" and self.name is not None:
             return start_command(find_role(self.name))
-        if self.name == "data" and name in DATA_COMMANDS:
-            return self.imported(DATA_COMMANDS[name][0])
-        return None
+        others = OTHER_COMMANDS.get(self.name or "", {})
+        return self.imported(others[name][0]) if name in others else None
 
 
 def role_group(name: str) -> click.Group:

@@ -27,9 +27,20 @@ def command(controller: tuple[str, ...], token: str, as_json: bool) -> None:
 
 
 def print_cluster(cluster: dict[str, Any]) -> None:
-    """Prints the tables of nodes and jobs."""
-    from adamctl.cli.cluster_table import JOB_COLUMNS, NODE_COLUMNS, job_rows, node_rows
+    """Prints the tables of controllers, if there are several, of nodes and of jobs."""
+    from adamctl.cli.cluster_table import (
+        CONTROLLER_COLUMNS,
+        JOB_COLUMNS,
+        NODE_COLUMNS,
+        controller_rows,
+        job_rows,
+        node_rows,
+    )
 
+    controllers = controller_rows(cluster)
+    if len(controllers) > 1:
+        click.echo(table(CONTROLLER_COLUMNS, controllers))
+        click.echo()
     click.echo(table(NODE_COLUMNS, node_rows(cluster)) if cluster["nodes"] else "no node has registered yet")
     click.echo()
     click.echo(table(JOB_COLUMNS, job_rows(cluster)) if cluster["jobs"] else "no jobs")

@@ -234,7 +234,7 @@ class PaxosCore(PaxosMember):
     def _heartbeat(self, now: float) -> None:
         leadership = self.leadership
         assert leadership is not None
-        if now - leadership.confirmed_s > 2 * self.config.election_s and len(self.acceptor.members) > 1:
+        if now - leadership.confirmed_s > self.config.give_up_s and len(self.acceptor.members) > 1:
             self._follow(0, now)  # perhaps nobody hears us, or we hear nobody: another can do better
             return
         self._set_heartbeat(now)

@@ -77,6 +77,11 @@ class Acceptor:
                 self.choose()
             self.accepted = entry
 
+    @property
+    def untouched(self) -> bool:
+        """Whether this member has never promised or accepted anything."""
+        return self.vote.promised == Ballot() and self.chosen_to == 0 and self.accepted is None
+
     # --- promises ---------------------------------------------------------------------------------------------------
 
     def promise(self, ballot: Ballot) -> bool:

@@ -38,10 +38,13 @@ ADDRESSES_MAX = 64
 
 @dataclass(frozen=True)
 class PaxosConfig:
-    """Times in seconds, limits in bytes. A member that hears no leader for `election_s` to twice that long stands."""
+    """Times in seconds, limits in bytes. A member that hears no leader for `election_s` to twice that long stands; a
+    leader that no majority has confirmed for `give_up_s` follows again. Only how soon depends on these, never what.
+    """
 
     heartbeat_s: float = 0.15
     election_s: float = 0.6
+    give_up_s: float = 1.2
     log_bytes_max: int = LOG_BYTES_MAX
     part_bytes: int = PART_BYTES
 
@@ -107,10 +110,11 @@ class PaxosMember:
         if not isinstance(event.message, Introduce):
             if event.destination != self.identity:
                 return
-            if not vote.cluster and not isinstance(event.message, Probe | ProbeReply):
+            if event.cluster != vote.cluster:
+                # Who has never promised anything may leave: introductions of long ago can have led it astray.
+                if not event.cluster or not self.acceptor.untouched or isinstance(event.message, Probe | ProbeReply):
+                    return
                 self._join(event.cluster, now)
-            elif event.cluster != vote.cluster:
-                return
         self._addresses.pop(event.source, None)
         self._addresses[event.source] = event.address
         if len(self._addresses) > ADDRESSES_MAX:
@@ -150,6 +154,7 @@ class PaxosMember:
         """A leader knows this member's identity, so it was taken in; who the members are comes with a snapshot."""
         vote = self.acceptor.vote
         self.acceptor.save(Vote(vote.name, vote.identity, cluster, vote.promised, ()))
+        self.acceptor.members = ()
         self.role = "follower"
         self._await_leader(now)
 

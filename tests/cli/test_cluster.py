@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from adamctl.cli.cluster_table import NODE_COLUMNS, details, fitting_columns, job_rows, node_rows
+from adamctl.cli.cluster_table import NODE_COLUMNS, controller_rows, details, fitting_columns, job_rows, node_rows
 
 TOKEN = "a secret"
 
@@ -136,3 +136,19 @@ def test_a_narrow_terminal_does_without_columns() -> None:
     assert names[75] == ["role", "node", "up", "last seen", "status"]
     assert names[64] == ["role", "node", "last seen", "status"]
     assert names[10] == ["node", "status"]
+
+
+def test_the_controllers_of_a_cluster() -> None:
+    members = [{"name": name, "address": f"tcp://h:{port}"} for name, port in (("a", 1), ("b", 2), ("c", 3))]
+    status: dict[str, object] = {"leader": "a", "revision": 7, "members": [dict(one) for one in members]}
+    for member, lag in zip(status["members"], (0, 5, None), strict=True):  # type: ignore[call-overload]
+        member["lag"] = lag
+    status["strangers"] = [{"name": "d", "address": "tcp://h:4"}]
+    assert controller_rows({"controller": status}) == [
+        ("a", "h:1", "leads, revision 7"),
+        ("b", "h:2", "5 decisions behind"),
+        ("c", "h:3", "not heard yet"),
+        ("d", "h:4", "waits to replace one"),
+    ]
+    leaderless = {"leader": "", "revision": 7, "members": members}
+    assert controller_rows({"controller": leaderless})[0] == ("a", "h:1", "no leader is known")

@@ -7,8 +7,13 @@ from adamctl.wire.messages import NodeRegisterReply, NodeRegisterRequest
 from tests.sim.clients import Caller
 from tests.sim.engine import Clock, ViolationError, World
 
-LEASE_SHARE = 0.8
-"""Of `lost_after_s`: D against G, enough for clocks that differ by 8% (0.8 * 1.08 / 0.92 < 1)."""
+DRIFTS = (0.08, 0.08, 0.01, 0.0)
+"""How much faster or slower than true time a clock may run, at most; each seed has one of these."""
+
+
+def lease_share(drift: float) -> float:
+    """Returns D as a share of G, as long as it may just be: G > D * (1 + r) / (1 - r)."""
+    return 0.995 * (1 - drift) / (1 + drift)
 
 
 class Leases:
@@ -38,16 +43,14 @@ class Leases:
 class SimNode:
     """One process after another under one name. Its clock may be fast or slow."""
 
-    def __init__(
-        self, world: World, name: str, caller: Caller, clock: Clock, leases: Leases, lost_after_s: float
-    ) -> None:
+    def __init__(self, world: World, name: str, caller: Caller, clock: Clock, leases: Leases, lease_s: float) -> None:
         self.world = world
         self.name = name
         self.caller = caller
         self.clock = clock
         self.leases = leases
-        self.lease_s = lost_after_s * LEASE_SHARE
-        self.interval_s = lost_after_s / 4
+        self.lease_s = lease_s
+        self.interval_s = lease_s / 4
         self.incarnation = 0
         self.pid = 0
         self._sent_s = 0.0

@@ -13,18 +13,17 @@ from tests.sim.controllers import SimController, SimCore
 from tests.sim.engine import Clock, NetworkFaults, ViolationError, World
 from tests.sim.history import History
 from tests.sim.invariants import Invariants
-from tests.sim.nodes import Leases, SimNode
+from tests.sim.nodes import DRIFTS, Leases, SimNode, lease_share
 
 KINDS = ("crash", "crash", "pause", "cut", "one-way", "split", "depose", "depose", "heal", "weather", "jump", "wipe")
 FAULTS_S = 16.0
 CALM_S = 7.0
-DRIFT_MAX = 0.08
 ELECTIONS_S = (0.3, 0.8)
 
 
-def config_of(election_s: float) -> ControllerConfig:
+def config_of(election_s: float, give_up_s: float) -> ControllerConfig:
     """Small limits, so that everything that has one is met: sessions are forgotten, members catch up by snapshots."""
-    paxos = PaxosConfig(heartbeat_s=election_s / 4, election_s=election_s, log_bytes_max=400, part_bytes=300)
+    paxos = PaxosConfig(election_s / 4, election_s, give_up_s, log_bytes_max=400, part_bytes=300)
     return ControllerConfig(beacon_interval_s=0.5, lost_after_s=2.0, sessions_max=6, paxos=paxos)
 
 
@@ -57,14 +56,15 @@ class Scenario:
         members = members or random.choice((1, 3, 3, 3, 5, 5))
         self.leases = Leases(self.world)
         self.history = History(self.world)
-        config = config_of(random.choice(ELECTIONS_S))
+        config = config_of(random.choice(ELECTIONS_S), random.choice((1.0, 1.0, 4.0)))
         self.invariants = Invariants(self.world, config, self.leases)
+        drift = random.choice(DRIFTS)
         self.jumps = random.random() < 0.3
         self.leases.checked = not self.jumps
         peers = {name: name for name in "abcdefgh"[:members]}
         self.hosts: dict[str, SimController] = {}
         for name in peers:
-            clock = Clock(self.world, 1.0 + random.choice((-1, 1, 0)) * DRIFT_MAX * random.random() ** 0.2)
+            clock = Clock(self.world, 1.0 + random.choice((-1, 1, 0)) * drift * random.random() ** 0.2)
             mutate = planted.mutate if planted is not None else None
             host = SimController(self.world, name, peers, config, self.invariants, clock, mutate)
             if planted is not None and planted.host is not None:
@@ -79,11 +79,12 @@ class Scenario:
         for client, reads in zip(self.clients, (0.9, 0.3, 0.3), strict=True):
             client.reads = reads
             client.pause_s_max = 4.0 if quiet else 0.1
+        lease_s = config.lost_after_s * lease_share(drift)
         self.nodes = []
         for number in range(1, 4):
-            clock = Clock(self.world, 1.0 + random.choice((-1, 1, 0)) * DRIFT_MAX * random.random() ** 0.2)
+            clock = Clock(self.world, 1.0 + random.choice((-1, 1, 0)) * drift * random.random() ** 0.2)
             caller = Caller(self.world, f"n{number}", self.hosts)
-            self.nodes.append(SimNode(self.world, f"n{number}", caller, clock, self.leases, config.lost_after_s))
+            self.nodes.append(SimNode(self.world, f"n{number}", caller, clock, self.leases, lease_s))
         self.calm = False
         self._wiped = ""
 
@@ -161,7 +162,8 @@ class Scenario:
                 host.clock.jump(random.random() * 3.0)
             case "wipe" if not self._wiped and len(self.hosts) > 1 and random.random() < 0.5:
                 self._wipe(host)
-        world.after(random.random() * random.choice((0.2, 1.0, 3.0)), self._misfortune)
+        pause_s = random.choice((0.2, 1.0, 3.0)) * random.random()
+        world.after(pause_s if kind != "depose" or random.random() < 0.3 else 4.0, self._misfortune)
 
     def _depose(self, host: SimController) -> None:
         """The others elect another, while some of the clients and nodes can only talk to this one."""
