@@ -15,7 +15,21 @@ from tests.sim.history import History
 from tests.sim.invariants import Invariants
 from tests.sim.nodes import DRIFTS, Leases, SimNode, lease_share
 
-KINDS = ("crash", "crash", "pause", "cut", "one-way", "split", "depose", "depose", "heal", "weather", "jump", "wipe")
+KINDS = (
+    "crash",
+    "crash",
+    "pause",
+    "cut",
+    "one-way",
+    "split",
+    "depose",
+    "depose",
+    "depose",
+    "heal",
+    "weather",
+    "jump",
+    "wipe",
+)
 FAULTS_S = 16.0
 CALM_S = 7.0
 ELECTIONS_S = (0.3, 0.8)
@@ -169,7 +183,8 @@ class Scenario:
         """The others elect another, while some of the clients and nodes can only talk to this one."""
         actors = [actor.name for actor in (*self.clients, *self.nodes) if self.world.chance(0.6)]
         others = [name for name in self.hosts if name != host.name]
-        self.world.note("network", "cut", host.name, "and", actors, "from", others)
+        self.world.note("network", "cut", host.name, "and", actors, "from", others, "and nothing else")
+        self.world.cut.clear()
         for name in (host.name, *actors):
             for other in others:
                 self.world.cut |= {(name, other), (other, name)}
