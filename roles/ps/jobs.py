@@ -132,9 +132,11 @@ class JobKeeper:
         """Frees records of jobs that have ended; those that nobody knows are kept: it may be the wrong cluster."""
         if self._storing is None:
             return
-        for identity in tuple(self._storing.found):
+        for identity, found in tuple(self._storing.found.items()):
             born = self._keys.born(identity.name)
-            if born is not None and born != identity.born:
+            if born is None:
+                self._storing.unload(found)
+            elif born != identity.born:
                 self._storing.forget_found(identity)
                 self._log.info("the store's records of job %s are freed: it has ended", identity.name)
 

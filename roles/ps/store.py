@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +25,8 @@ from adamctl.roles.ps.log_record import (
     Anchor,
     DamagedRecordError,
     Description,
+    JobIdentity,
+    Record,
     RecordKind,
     ShardState,
     decode,
@@ -32,7 +34,7 @@ from adamctl.roles.ps.log_record import (
     encode_parts_into,
     encoded_bytes,
 )
-from adamctl.roles.ps.store_check import ANCHOR_KEY, MAP_BYTES, anchor_of, check_apart, key_of, value_of, values_of
+from adamctl.roles.ps.store_check import ANCHOR_KEY, MAP_BYTES, anchor_of, check_apart, key_of, opened, value_of
 
 LOG_NAME = "log.mdb"
 NEW_LOG_NAME = "new-log.mdb"
@@ -68,6 +70,7 @@ class LogStore:
 
     Attributes:
         found: the records that it held when it was opened, in order; set to () when they are not needed any more.
+        loaded: number -> arrays, of each shard's last record among those; whoever needs them takes them out.
         file_bytes: of the file.
     """
 
@@ -81,6 +84,7 @@ class LogStore:
         self.folder = folder
         self.path = folder / LOG_NAME
         self.found: tuple[StoredRecord, ...] = ()
+        self.loaded: dict[int, list[Array]] = {}
         self._map_bytes = map_bytes
         self._environment: lmdb.Environment | None = None
         self._failed = False
@@ -129,10 +133,7 @@ class LogStore:
             for sequence in sequences:
                 value = value_of(transaction, sequence)
                 record = decode(value, sequence, int.from_bytes(value[16:20], "little"), summed=False)
-                described = record.description
-                assert isinstance(described, ShardState)
-                arrays = np.frombuffer(record.arrays, "<f4").reshape(described.arrays, described.size)
-                found[sequence] = [array.copy() for array in arrays]
+                found[sequence] = _arrays(record)
         return found
 
     def write(self, writings: Sequence[Writing], first: int, taken: Callable[[], None] = lambda: None) -> list[int]:
@@ -273,26 +274,22 @@ class LogStore:
 
     def _open(self) -> None:
         (self.folder / NEW_LOG_NAME).unlink(missing_ok=True)
-        if self.path.exists():
-            check_apart(self.path)
-        else:
-            self._create()
+        loader = _Loader(self)
         try:
+            if self.path.exists():
+                check_apart(self.path, loader.load)
+                loader.close()
+            else:
+                self._create()
             self._environment = self._opened(self.path)
             with self._environment.begin(buffers=True) as transaction:
                 self._anchor = anchor_of(transaction)
-                self.found = tuple(self._records(transaction))
         except (lmdb.Error, DamagedRecordError) as error:
             raise DamagedDataError(f"{self.path} changed while it was opened: {error}") from error
+        finally:
+            loader.close()
+        self.found, self.loaded = tuple(loader.found), loader.arrays
         self._reach_last_page()
-
-    def _records(self, transaction: lmdb.Transaction) -> list[StoredRecord]:
-        found, checksum = [], self._anchor.checksum_before
-        for sequence, value in values_of(transaction, self._anchor):
-            record = decode(value, sequence, checksum, summed=False)
-            checksum = record.checksum
-            found.append(StoredRecord(sequence, record.size_bytes, record.description))
-        return found
 
     def _create(self) -> None:
         """Makes an empty log appear as a whole, so that one without an anchor is always damage."""
@@ -325,6 +322,48 @@ class LogStore:
         size_bytes = pages * int(self._environment.stat()["psize"])
         if self.file_bytes < size_bytes:
             os.truncate(self.path, size_bytes)
+
+
+class _Loader:
+    """Copies records into memory as the check finds them sound, of each shard only the last."""
+
+    def __init__(self, store: LogStore) -> None:
+        self.found: list[StoredRecord] = []
+        self.arrays: dict[int, list[Array]] = {}
+        self._path = store.path
+        self._last: dict[tuple[JobIdentity, int], int] = {}
+        self._checksum = 0
+        self._stack = ExitStack()
+        self._transaction: lmdb.Transaction | None = None
+
+    def load(self, sound: int) -> None:
+        """Takes in all records up to a number."""
+        if self._transaction is None:
+            environment = self._stack.enter_context(opened(self._path))
+            self._transaction = self._stack.enter_context(environment.begin(buffers=True))
+            anchor = anchor_of(self._transaction)
+            self._checksum, self._next = anchor.checksum_before, anchor.first
+        for sequence in range(self._next, sound + 1):
+            record = decode(value_of(self._transaction, sequence), sequence, self._checksum, summed=False)
+            self._checksum = record.checksum
+            described = record.description
+            self.found.append(StoredRecord(sequence, record.size_bytes, described))
+            if isinstance(described, ShardState):
+                self.arrays.pop(self._last.get((described.job, described.shard), 0), None)
+                self._last[described.job, described.shard] = sequence
+                self.arrays[sequence] = _arrays(record)
+        self._next = max(self._next, sound + 1)
+
+    def close(self) -> None:
+        self._stack.close()
+        self._transaction = None
+
+
+def _arrays(record: Record) -> list[Array]:
+    described = record.description
+    assert isinstance(described, ShardState)
+    parts = np.frombuffer(record.arrays, "<f4").reshape(described.arrays, described.size)
+    return [part.copy() for part in parts]
 
 
 def _checksum(transaction: lmdb.Transaction, sequence: int) -> int:

@@ -12,8 +12,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ MAP_BYTES = 1 << 40
 SECONDS_PER_GB_MAX = 60.0
 SECONDS_MIN = 60.0
 _READ_BYTES = 8 << 20
-_AHEAD_RECORDS = 64
+_AHEAD_RECORDS = 16
 
 
 def key_of(sequence: int) -> bytes:
@@ -78,15 +79,16 @@ def values_of(transaction: lmdb.Transaction, anchor: Anchor) -> Iterator[tuple[i
         raise DamagedRecordError(expected, f"it is missing; the log should reach to {anchor.next - 1}")
 
 
-def check(path: Path, threads: int = 2) -> dict[str, int]:
+def check(path: Path, threads: int = 2, sound: Callable[[int], None] = lambda sequence: None) -> dict[str, int]:
     """Reads everything and compares every checksum; returns counts.
+
+    Args:
+        sound: is told, now and then, that all records up to a number are sound.
 
     Raises:
         DamagedRecordError: what was found; `sequence` is 0 if it is not about a record.
         OSError, lmdb.Error: it cannot be read at all.
     """
-    reading = threading.Thread(target=_read_through, args=(path,), daemon=True)
-    reading.start()
     with (
         opened(path) as environment,
         environment.begin(buffers=True) as transaction,
@@ -94,18 +96,18 @@ def check(path: Path, threads: int = 2) -> dict[str, int]:
     ):
         anchor = anchor_of(transaction)
         checksum, size_bytes, records = anchor.checksum_before, 0, 0
-        under_way: list[Any] = []
+        under_way: deque[Future[_Checked]] = deque()
 
         def settle(count: int) -> None:
             nonlocal checksum, size_bytes, records
-            for future in under_way[:count]:
-                record = future.result()
+            for _ in range(count):
+                record = under_way.popleft().result()
                 if record.before != checksum:
                     raise DamagedRecordError(record.sequence, "it does not follow the one before")
                 checksum = record.checksum
                 size_bytes += record.size_bytes
                 records += 1
-            del under_way[:count]
+            sound(anchor.first + records - 1)
 
         for sequence, value in values_of(transaction, anchor):
             under_way.append(pool.submit(_Checked, sequence, value))
@@ -114,7 +116,6 @@ def check(path: Path, threads: int = 2) -> dict[str, int]:
         settle(len(under_way))
         if checksum != anchor.checksum_last:
             raise DamagedRecordError(anchor.next, "the last record is not the one that the anchor names")
-    reading.join()
     return {"records": records, "record_bytes": size_bytes, "file_bytes": path.stat().st_size}
 
 
@@ -142,31 +143,52 @@ def _read_through(path: Path) -> None:
         return
 
 
-def check_apart(path: Path) -> dict[str, int]:
-    """Checks a log in a child process; blocking.
+def check_apart(path: Path, sound: Callable[[int], None] = lambda sequence: None) -> dict[str, int]:
+    """Checks a log in a child process; blocking. `sound` as for `check`, on this thread.
 
     Raises:
         DamagedDataError: it is damaged; the message says what was found.
         RunFailedError: the check itself could not be done.
     """
     limit_s = SECONDS_MIN + SECONDS_PER_GB_MAX * path.stat().st_size / 1e9
+    threading.Thread(target=_read_through, args=(path,), daemon=True).start()  # while the child is being started
     command = [sys.executable, "-m", "adamctl.roles.ps.store_check", str(path)]
+    pipe = subprocess.PIPE
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s)
-    except subprocess.TimeoutExpired as error:
-        raise _damaged(path, f"reading it did not come to an end within {limit_s:.0f} s") from error
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
     except OSError as error:
         raise RunFailedError(f"{path} cannot be checked: {error}") from error
-    if done.returncode in (-signal.SIGBUS, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGFPE):
-        name = signal.Signals(-done.returncode).name
-        raise _damaged(path, f"its pages are cut off or altered (its reader died of {name})")
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        process.kill()
+
+    timer = threading.Timer(limit_s, end)
+    timer.start()
+    found: dict[str, Any] = {}
     try:
-        found: dict[str, Any] = json.loads(done.stdout)
-    except ValueError:
-        end = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise RunFailedError(f"{path} cannot be checked: exit status {done.returncode} {' '.join(end)}") from None
+        with process:
+            assert process.stdout is not None and process.stderr is not None
+            for line in process.stdout:
+                found = json.loads(line)
+                if "sound" in found:
+                    sound(int(found["sound"]))
+            said = process.stderr.read().decode(errors="replace").strip().splitlines()[-1:]
+    except BaseException:
+        process.kill()
+        raise
+    finally:
+        timer.cancel()
+    if late.is_set():
+        raise _damaged(path, f"reading it did not come to an end within {limit_s:.0f} s")
+    if process.returncode in (-signal.SIGBUS, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGFPE):
+        name = signal.Signals(-process.returncode).name
+        raise _damaged(path, f"its pages are cut off or altered (its reader died of {name})")
     if "damaged" in found:
         raise _damaged(path, str(found["damaged"]))
+    if "records" not in found:
+        raise RunFailedError(f"{path} cannot be checked: exit status {process.returncode} {' '.join(said)}")
     return found
 
 
@@ -179,12 +201,15 @@ def _damaged(path: Path, reason: str) -> DamagedDataError:
 
 def main(path: str) -> None:
     """Prints what was found: counts, or `damaged`."""
+
+    def sound(sequence: int) -> None:
+        print(json.dumps({"sound": sequence}), flush=True)
+
     try:
-        found: dict[str, Any] = dict(check(Path(path), os.cpu_count() or 1))
+        found: dict[str, Any] = dict(check(Path(path), os.cpu_count() or 1, sound))
     except (DamagedRecordError, lmdb.Error, OSError, ValueError) as error:
         found = {"damaged": str(error)}
     print(json.dumps(found), flush=True)
-    os._exit(0)  # without waiting for threads that still read
 
 
 if __name__ == "__main__":

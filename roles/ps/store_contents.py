@@ -84,7 +84,8 @@ def found_contents(
         DamagedDataError: a record does not fit the job's layout or rule.
     """
     records = [job.shards[index][0] for index in entries_that_count(job, layout, buckets)]
-    arrays = store.read_all([record.sequence for record in records])
+    arrays = {r.sequence: store.loaded.pop(r.sequence) for r in records if r.sequence in store.loaded}
+    arrays |= store.read_all([record.sequence for record in records if record.sequence not in arrays])
     contents: dict[int, ShardContent] = {}
     for record in records:
         assert isinstance(record.description, ShardState)

@@ -106,8 +106,14 @@ class Storing:
         """Frees what the log was found to hold of a job: it has ended, or begins anew."""
         found = self.found.pop(identity, None)
         if found is not None:
+            self.unload(found)
             for entry in found.entries:
                 self.flush.forget(entry)
+
+    def unload(self, found: FoundJob) -> None:
+        """Gives the memory of a job's shards back; should they be needed all the same, they are read again."""
+        for record, _ in found.shards.values():
+            self.store.loaded.pop(record.sequence, None)
 
     def forget_rest(self, found: FoundJob) -> None:
         """Frees what is left of a job that was taken up again and is no longer held."""

@@ -36,6 +36,9 @@ def contents(store: LogStore) -> dict[int, int]:
     found: dict[int, int] = {}
     for record in store.found:
         assert isinstance(record.description, ShardState)
+        if record.sequence in store.loaded:
+            pairs = zip(store.loaded[record.sequence], store.read(record.sequence), strict=True)
+            assert all(np.array_equal(loaded, read) for loaded, read in pairs)
         values, rule_state = store.read(record.sequence)
         (value,) = set(values.tolist())
         assert set(rule_state.tolist()) == {-value}
@@ -93,12 +96,15 @@ from adamctl.errors import DamagedDataError
 from adamctl.roles.ps import store, store_check
 from tests.roles.ps.store_images import contents, writing
 
-def check_here(path):
+def check_here(path, sound):
+    told = []  # a process opens a file once at a time
     try:
-        store_check.check(path)
+        store_check.check(path, 2, told.append)
     except Exception as error:
         raise DamagedDataError(str(error)) from error
     os.write(1, b"sound ")
+    for sequence in told:
+        sound(sequence)
 
 store.check_apart = check_here
 for folder in sys.stdin.read().splitlines():
