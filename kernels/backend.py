@@ -11,13 +11,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import cache
 from types import ModuleType
 from typing import Any, Literal, get_args
 
 from adamctl.errors import ConfigurationError
+from adamctl.kernels import kernel_cache
 
 Backend = Literal["numpy", "numexpr", "numba"]
 VARIABLE = "ADAMCTL_KERNELS"
@@ -37,6 +37,8 @@ COMPILED_MODULES = (
 )
 RULE_MODULES = ("rules", "factors")
 """What a parameter server needs."""
+STEP_MODULES = ("elementwise", "losses", "accrual")
+"""What a replica needs whatever its model; the rest its `Network` loads, layer by layer."""
 
 
 @cache
@@ -67,7 +69,7 @@ def choose(forced: str | None = None) -> Backend:
 @cache
 def compiled(module: str) -> ModuleType:
     """Returns a module of compiled kernels, loading numba and the cached code on first use."""
-    _cache_folder()
+    kernel_cache.prepare()
     return importlib.import_module(f"{_COMPILED}.{module}")
 
 
@@ -92,18 +94,3 @@ def warm_up(
                 progress(module)
             compiled(module)
     return backend
-
-
-def _cache_folder() -> None:
-    """Names a cache folder of the user's where neither numba's choice beside the source nor another is set."""
-    if os.environ.get("NUMBA_CACHE_DIR") or os.access(os.path.dirname(__file__), os.W_OK):
-        return
-    import platformdirs
-
-    folder = os.path.join(platformdirs.user_cache_dir("adamctl"), "kernels")
-    try:
-        os.makedirs(folder, exist_ok=True)
-        writable = os.access(folder, os.W_OK)
-    except OSError:
-        writable = False
-    os.environ["NUMBA_CACHE_DIR"] = folder if writable else tempfile.mkdtemp(prefix="adamctl-kernels-")

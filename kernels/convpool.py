@@ -42,8 +42,9 @@ class ConvPool(Operation):
         pool = (*pooling.size, *pooling.stride)
         extents = (height, width, channels, filters, *places, *self._padded_shape[:2], rows, columns, *pool)
         self._geometry = np.array(extents, np.int64)
-        wide = compiled("tiles").WIDE
-        self._map_panels, self._run_panels = panels(filters, wide), panels(convolution.kernel[1] * channels, wide)
+        tiles = compiled("tiles")
+        self._map_panels = tiles.with_tiles(panels(filters, tiles.WIDE), "sums")
+        self._run_panels = tiles.with_tiles(panels(convolution.kernel[1] * channels, tiles.WIDE), "listed")
         top = np.arange(rows, dtype=np.int32)[:, None] * (convolution.stride[0] * self._padded_shape[1])
         left = np.arange(columns, dtype=np.int32) * convolution.stride[1]
         self._window = ((top + left) * channels).astype(np.int32).ravel()

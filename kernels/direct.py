@@ -44,10 +44,10 @@ class DirectConvolution:
     def __init__(self, extents: Extents) -> None:
         self.extents = e = extents
         self._compiled = compiled("direct")
-        wide = compiled("tiles").WIDE
-        self._filter_panels = panels(e.filters, wide)
-        self._tap_panels = panels(e.kernel[1] * e.channels, wide)
-        self._channel_panels = panels(e.channels, wide)
+        tiles = compiled("tiles")
+        self._filter_panels = tiles.with_tiles(panels(e.filters, tiles.WIDE), "sums")
+        self._tap_panels = tiles.with_tiles(panels(e.kernel[1] * e.channels, tiles.WIDE), "products")
+        self._channel_panels = tiles.with_tiles(panels(e.channels, tiles.WIDE), "sums")
         self._block_rows = max(1, BLOCK_PIXELS // max(e.columns, 1))
         self._lines = e.height + sum(e.pad_rows), e.width + sum(e.pad_columns)
         border = tuple(-(-e.kernel[axis] // e.stride[axis]) - 1 for axis in (0, 1))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.kernels.backend import choose, warm_up
+from adamctl.kernels.backend import STEP_MODULES, choose, warm_up
 from adamctl.kernels.build import NetworkLayer, build_layers
 from adamctl.kernels.losses import Labels, make_loss
 from adamctl.kernels.operation import Array, Backward, Buffers, Factors, Forward
@@ -90,8 +90,11 @@ class Network:
         self._backward_stop = first[0] if first else len(self.layers)
 
     def compile(self, progress: Callable[[str], None] | None = None) -> None:
-        """Loads every compiled kernel, compiling on a machine's first use, so that no step has to wait for it."""
-        warm_up(self.backend, progress)
+        """Loads what a step needs beside the layers' kernels, which are there since the network was made.
+
+        On a machine's first use both compile: no step has to wait for it; `progress` is told the modules' names.
+        """
+        warm_up(self.backend, progress, STEP_MODULES)
 
     def views(self, flat: Array) -> list[Array]:
         """Returns one view per tensor of a flat vector of `flat_size` elements."""

@@ -26,12 +26,12 @@ def convolve(padded: Any, packed: Any, sums: Any, geometry: Any, panels: Any, st
     channels, kh, kw, sy, sx = geometry[2], geometry[4], geometry[5], geometry[6], geometry[7]
     line, rows, columns = geometry[11] * channels, geometry[12], geometry[13]
     for panel in range(len(panels)):
-        start, vectors, lanes = panels[panel, 0], panels[panel, 1], panels[panel, 2]
+        start, vectors = panels[panel, 0], panels[panel, 1]
         pixels = best_count(columns, vectors, min(columns, panels[panel, 3]))
         for y in range(rows):
             row_sums(
                 padded, y * sy * line, line, sx * channels, packed, start * kh * kw * channels, kh, kw * channels,
-                sums, y * columns * step + start, step, columns, vectors, lanes, pixels,
+                sums, y * columns * step + start, step, columns, pixels, panels[panel, 4],
             )  # fmt: skip
 
 
@@ -67,7 +67,8 @@ def forward(
     Bias and activation come after the maximum: both grow with their argument, so the result is the same.
     """
     filters, step = len(weight), panels[-1, 0] + panels[-1, 1] * panels[-1, 2]
-    padded_bias[:filters] = bias
+    for m in range(filters):
+        padded_bias[m] = bias[m]
     pack_forward(weight, packed, 0, filters, panels)
     flat, flat_winner = outputs.reshape(outputs.size), winner.reshape(winner.size)
     rows, pooled = outputs.shape[1], outputs.shape[2]
@@ -168,15 +169,15 @@ def add_windows(
     filters, kh, line = geometry[3], geometry[4], geometry[11] * geometry[2]
     step = panels[-1, 0] + panels[-1, 1] * panels[-1, 2]
     for panel in range(len(panels)):
-        start, vectors, lanes = panels[panel, 0], panels[panel, 1], panels[panel, 2]
+        start, vectors = panels[panel, 0], panels[panel, 1]
         dy = 0
         while dy < kh:
             rows = rows_at_once(kh - dy, vectors)
             for m in range(filters):
                 if length[m] > m * pixels:
                     list_tile(
-                        padded, dy * line + start, line, place, factor, m * pixels, length[m],
-                        gradient, (m * kh + dy) * step + start, step, rows, vectors, lanes,
+                        panels[panel, 4], padded, dy * line + start, line, place, factor, m * pixels,
+                        length[m] - m * pixels, gradient, (m * kh + dy) * step + start, step, rows,
                     )  # fmt: skip
             dy += rows
 
@@ -189,15 +190,15 @@ def add_weights(
     kh, line = geometry[4], geometry[11] * geometry[2]
     step = panels[-1, 0] + panels[-1, 1] * panels[-1, 2]
     for panel in range(len(panels)):
-        start, vectors, lanes = panels[panel, 0], panels[panel, 1], panels[panel, 2]
+        start, vectors = panels[panel, 0], panels[panel, 1]
         dy = 0
         while dy < kh:
             rows, first = rows_at_once(kh - dy, vectors), 0
             for p in range(len(end)):
                 if end[p] > first:
                     list_tile(
-                        weight, dy * step + start, step, place, factor, first, end[p],
-                        padded_error, window[p] + dy * line + start, line, rows, vectors, lanes,
+                        panels[panel, 4], weight, dy * step + start, step, place, factor, first, end[p] - first,
+                        padded_error, window[p] + dy * line + start, line, rows,
                     )  # fmt: skip
                 first = end[p]
             dy += rows

@@ -77,15 +77,15 @@ def pack_forward(weight: Any, packed: Any, first: int, filters: int, panels: Any
 @inline
 def row_sums(
     x: Any, x_at: int, x_row: int, x_step: int, w: Any, w_at: int, rows: int, run: int, out: Any, out_at: int,
-    out_step: int, columns: int, vectors: int, lanes: int, pixels: int,
+    out_step: int, columns: int, pixels: int, tile: int,
 ) -> None:  # fmt: skip
     """out[out_at + x * out_step + m]: the sums of one row of windows; the last tile overlaps the one before."""
     column = 0
     while column < columns:
         column = min(column, columns - pixels)
         sum_tile(
-            x, x_at + column * x_step, x_row, x_step, w, w_at, rows, run,
-            out, out_at + column * out_step, out_step, pixels, vectors, lanes,
+            tile, x, x_at + column * x_step, x_row, x_step, w, w_at, rows, run,
+            out, out_at + column * out_step, out_step, pixels,
         )  # fmt: skip
         column += pixels
 
@@ -100,7 +100,8 @@ def forward(
     rows, columns, line = geometry[11], geometry[12], geometry[13] * channels
     taps, every = weight.shape[1], geometry[0] * filters
     flat = outputs.reshape(outputs.size)
-    padded_bias[:every] = bias
+    for m in range(every):
+        padded_bias[m] = bias[m]
     for group in range(geometry[0]):
         pack_forward(weight, packed, group * filters, filters, panels)
         for image in range(len(images)):
@@ -115,7 +116,7 @@ def forward(
                 for y in range(rows):
                     row_sums(
                         padded, y * sy * line, line, sx * channels, packed, start * taps, kh, kw * channels,
-                        sums, 0, width, columns, vectors, lanes, pixels,
+                        sums, 0, width, columns, pixels, panels[panel, 4],
                     )  # fmt: skip
                     at = ((image * rows + y) * columns) * every + first
                     for x in range(columns):
@@ -166,8 +167,8 @@ def add_products(
             maps = best_count(filters, vectors, panels[panel, 3])
             for m in range(0, filters, maps):
                 product_tile(
-                    scratch, e_at + m, error_line, filters, padded, x_at + dy * line + start, sy * line, sx * channels,
-                    rows, columns, gradient, (m * kh + dy) * step + start, kh * step, maps, vectors, panels[panel, 2],
+                    panels[panel, 4], scratch, e_at + m, error_line, filters, padded, x_at + dy * line + start,
+                    sy * line, sx * channels, rows, columns, gradient, (m * kh + dy) * step + start, kh * step, maps,
                 )  # fmt: skip
 
 
@@ -231,7 +232,7 @@ def input_error(scratch: Any, packed: Any, sums: Any, image_error: Any, first: i
                         row = (y + top - a) // sy - taps_y + 1 + geometry[16]
                         row_sums(
                             scratch, row * line + from_x, line, filters, packed, at, taps_y, taps_x * filters,
-                            sums, 0, panel_width, count, vectors, lanes, pixels,
+                            sums, 0, panel_width, count, pixels, panels[panel, 4],
                         )  # fmt: skip
                         for k in range(count):
                             target = image_error[y, (begin_x + k) * sx + b - left]
@@ -258,10 +259,12 @@ def backward(
     channels, filters, line = geometry[3], geometry[4], geometry[13] * geometry[3]
     rows, block_rows, error_line = geometry[11], geometry[18], geometry[15] * filters
     whole = geometry[14] >= rows
-    bias_gradient[:] = 0
+    for m in range(len(bias_gradient)):
+        bias_gradient[m] = 0
     for group in range(geometry[0]):
         first = group * filters
-        products[:] = 0
+        for i in range(len(products)):
+            products[i] = 0
         if needs_error:
             pack_backward(weight, packed, first, geometry, channel_panels)
         for image in range(len(images)):

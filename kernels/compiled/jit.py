@@ -8,6 +8,9 @@ from typing import Any, TypeVar, cast
 import numba
 from numba import types
 
+_njit: Any = numba.njit  # not all of its options are among its types
+_cfunc: Any = numba.cfunc
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Sums may be reordered and products fused; NaN and infinity keep their meaning.
@@ -22,15 +25,28 @@ def kernel(*signatures: Any, relaxed: bool = True) -> Callable[[Function], Funct
 
     def compile_now(function: Function) -> Function:
         fastmath = RELAXED if relaxed else False
-        jit = numba.njit(list(signatures), nogil=True, cache=True, fastmath=fastmath, error_model="numpy")
+        jit = _njit(
+            list(signatures), nogil=True, cache=True, fastmath=fastmath, error_model="numpy", no_cfunc_wrapper=True
+        )
         return cast(Function, jit(function))
 
     return compile_now
 
 
 def inline(function: Function) -> Function:
-    """Makes a function callable from kernels; compiled with each of its callers."""
-    return cast(Function, numba.njit(nogil=True, fastmath=RELAXED, error_model="numpy")(function))
+    """Makes a function callable from kernels, and only from them; compiled with each of its callers."""
+    jit = _njit(nogil=True, fastmath=RELAXED, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    return cast(Function, jit(function))
+
+
+def callback(function: Any, name: str, arguments: int) -> Any:
+    """Compiles, or loads from the cache, a function of so many int64 that is called by its `.address`.
+
+    `name` tells it apart in the cache: two functions of one name are two entries of one file, which processes that
+    write it at the same time could mix up.
+    """
+    function.__qualname__ = function.__name__ = name
+    return _cfunc(types.void(*[i64] * arguments), cache=True, error_model="numpy")(function)
 
 
 def writable(dtype: Any, dimensions: int) -> Any:

@@ -16,7 +16,7 @@ import msgspec
 from adamctl.config.experiment import TrainConfig
 from adamctl.config.records import JobRecord, NodeRecord, job_key, node_key
 from adamctl.errors import ConfigurationError, RemoteError, RunFailedError, UnreachableError
-from adamctl.kernels.backend import warm_up
+from adamctl.kernels.backend import STEP_MODULES, warm_up
 from adamctl.kernels.network import Network
 from adamctl.model.layout import ParameterLayout, build_layout
 from adamctl.model.protocol import choose_protocol, has_factors
@@ -61,7 +61,11 @@ async def run(context: RoleContext) -> None:
     context.status = process.status
     loader = ThreadPoolExecutor(1, thread_name_prefix="compile")
     compiled = asyncio.get_running_loop().run_in_executor(
-        loader, warm_up, None, lambda module: context.log.info("loading kernels: %s (compiled on first use)", module)
+        loader,
+        warm_up,
+        None,
+        lambda module: context.log.info("loading kernels: %s (compiled on first use)", module),
+        STEP_MODULES,
     )
     await context.serve(_refuse)
     stop = asyncio.create_task(context.stopping.wait())
@@ -177,7 +181,10 @@ async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClien
             f"run {job}: this worker derives parameter layout {layout.hash}, "
             f"the coordinator {joined.reply.layout_hash}; both must run the same version of adamctl"
         )
-    network = Network(experiment.model, experiment.train.batch)
+    kinds = ", ".join(sorted({layer.__class__.__name__ for layer in experiment.model.layers}))
+    context.log.info("loading kernels of the model: %s (compiled on first use)", kinds)
+    # In a thread: it may compile for seconds, in which the coordinator must hear from this worker.
+    network = await asyncio.to_thread(Network, experiment.model, experiment.train.batch)
     parameters = ParameterClient.from_context(context, job)
     data = DataClient.from_context(context, joined.data_servers)
     try:

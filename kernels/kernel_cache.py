@@ -1,0 +1,82 @@
+"""Where compiled kernels are kept on disk: a folder of their own for every version of their source.
+
+numba notices a change of the file that a kernel stands in, not of the helpers that it calls from others, so that an
+upgraded installation could go on with old code. Here the folder is named by a hash of all of
+`adamctl.kernels.compiled`, of numba's version and of Python's. Folders of other versions are removed when no process
+has started with them for a day, so that two installations can take turns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import shutil
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+PREFIX = "kernels-"
+UNUSED_S_MAX = 24 * 3600.0
+VARIABLE = "NUMBA_CACHE_DIR"
+_SOURCE = Path(__file__).parent / "compiled"
+
+
+def source_hash(source: Path = _SOURCE) -> str:
+    """Returns what names the folder: a hash of all sources of kernels and of what compiles them."""
+    digest = hashlib.sha256()
+    for name in ("numba", "llvmlite"):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            digest.update(f"{name} {importlib.metadata.version(name)}\n".encode())
+    digest.update(f"{sys.implementation.cache_tag}\n".encode())
+    for path in sorted(source.glob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def choose_folder(parent: Path, source: Path = _SOURCE) -> Path:
+    """Makes and returns the folder of these sources under `parent`; removes others that were long not used.
+
+    Raises:
+        OSError: the folder cannot be made or written.
+    """
+    folder = parent / f"{PREFIX}{source_hash(source)}"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(f"{folder}: cannot be written")
+    os.utime(folder)
+    for other in parent.glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            if other != folder and time.time() - other.stat().st_mtime > UNUSED_S_MAX:
+                shutil.rmtree(other, ignore_errors=True)
+    return folder
+
+
+@cache
+def prepare() -> None:
+    """Has numba keep compiled kernels in the folder of these sources, beneath the one that NUMBA_CACHE_DIR names.
+
+    Where that is not set, beneath the sources' own, or if that cannot be written the user's folder for caches, or else
+    one for this process and its children alone.
+    """
+    parents = [Path(os.environ[VARIABLE])] if os.environ.get(VARIABLE) else _usual_parents()
+    for parent in parents:
+        if parent.name.startswith(PREFIX):  # set by the process that started this one
+            parent = parent.parent
+        with suppress(OSError):
+            folder = choose_folder(parent)
+            break
+    else:
+        folder = choose_folder(Path(tempfile.mkdtemp(prefix="adamctl-")))
+    os.environ[VARIABLE] = str(folder)
+    if "numba" in sys.modules:
+        sys.modules["numba"].config.CACHE_DIR = str(folder)
+
+
+def _usual_parents() -> list[Path]:
+    import platformdirs
+
+    return [_SOURCE / "__pycache__", Path(platformdirs.user_cache_dir("adamctl"))]

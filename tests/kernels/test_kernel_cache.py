@@ -1,0 +1,81 @@
+"""Compiled kernels lie in a folder named by all of their sources: a changed helper never meets old code."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from adamctl.kernels import backend, kernel_cache
+
+
+def sources(tmp_path: Path) -> Path:
+    folder = tmp_path / "compiled"
+    folder.mkdir()
+    (folder / "tiles.py").write_text("one = 1\n")
+    (folder / "direct.py").write_text("two = 2\n")
+    return folder
+
+
+def test_any_change_of_a_source_names_another_folder(tmp_path):
+    source = sources(tmp_path)
+    first = kernel_cache.source_hash(source)
+    assert kernel_cache.source_hash(source) == first
+    (source / "tiles.py").write_text("one = 3\n")
+    second = kernel_cache.source_hash(source)
+    (source / "new.py").write_text("")
+    assert len({first, second, kernel_cache.source_hash(source)}) == 3
+
+
+def test_folders_of_other_versions_go_once_they_are_not_used(tmp_path):
+    source, parent = sources(tmp_path), tmp_path / "cache"
+    old, recent = (parent / f"{kernel_cache.PREFIX}{name}" for name in ("old", "recent"))
+    unrelated = parent / "unrelated"
+    for folder in (old, recent, unrelated):
+        folder.mkdir(parents=True)
+        (folder / "code.nbc").write_bytes(b"")
+    for folder in (old, unrelated):
+        os.utime(folder, (0, 0))
+    folder = kernel_cache.choose_folder(parent, source)
+    assert folder.is_dir()
+    assert sorted(parent.iterdir()) == sorted((folder, recent, unrelated))
+    os.utime(folder, (0, 0))
+    assert kernel_cache.choose_folder(parent, source) == folder
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("numba" not in backend.installed(), reason="needs numba")
+def test_a_changed_helper_is_compiled_anew(tmp_path):
+    """The kernel's own file stays as it is: numba alone would go on with what it compiled before."""
+    here = Path(kernel_cache.__file__).parents[1]
+    package = tmp_path / "adamctl"
+    for part in ("errors.py", "__init__.py"):
+        package.mkdir(exist_ok=True)
+        shutil.copy(Path(sys.modules["adamctl"].__file__ or "").parent / part, package / part)
+    for part in ("", "compiled"):
+        (package / "kernels" / part).mkdir(exist_ok=True)
+        for path in (here / "kernels" / part).glob("*.py"):
+            shutil.copy(path, package / "kernels" / part / path.name)
+    helpers, environment = package / "kernels" / "compiled" / "elementwise.py", dict(os.environ)
+    environment |= {kernel_cache.VARIABLE: str(tmp_path / "cache"), "PYTHONPATH": str(tmp_path)}
+    code = (
+        "import adamctl.kernels.backend as b, numpy as np; c = b.compiled('use'); "
+        "e = np.ones((1, 1), np.float32); c.run(e); print(e[0, 0])"
+    )
+    (helpers.parent / "use.py").write_text(
+        "from adamctl.kernels.compiled.jit import OUT2, kernel\n"
+        "from adamctl.kernels.compiled.elementwise import change\n"
+        "@kernel((OUT2,))\ndef run(x):\n    change(x)\n"
+    )
+    for value in (2, 3):
+        helpers.write_text(
+            f"from adamctl.kernels.compiled.jit import inline\n@inline\ndef change(x):\n    x[0, 0] = {value}\n"
+        )
+        for _ in range(2):
+            printed = subprocess.check_output([sys.executable, "-c", code], text=True, env=environment, cwd=tmp_path)
+            assert printed.split() == [f"{value}.0"]
+    assert len(list((tmp_path / "cache").iterdir())) == 2
