@@ -77,7 +77,7 @@ class ControllerCore:
         self.paxos = PaxosCore(self, self, self.config.paxos, Forming(peers or {}), chance)
         self._fresh = Vote(name, identity)
         self._out: list[Instruction] = []
-        self._now = 0.0
+        self.now = 0.0
         self._recovering = False
         self._ticked_s = 0.0
         self._requests = Requests(self)
@@ -86,7 +86,7 @@ class ControllerCore:
         self, vote: Vote | None, snapshot: PaxosSnapshot | None, entries: Iterable[Entry], now: float
     ) -> list[Instruction]:
         """Takes up what the store held, and returns what to do first. Nothing held: a new folder."""
-        self._now = self._ticked_s = now
+        self.now = self._ticked_s = now
         self._recovering = True
         self.paxos.start(vote or self._fresh, vote is None, snapshot, entries, now)
         self._recovering = False
@@ -95,7 +95,7 @@ class ControllerCore:
 
     def step(self, event: Event, now: float) -> list[Instruction]:
         """Returns what to do about an event at clock reading `now` (seconds, never going back)."""
-        self._now = now
+        self.now = now
         requests = self._requests
         match event:
             case Received():
@@ -178,7 +178,7 @@ class ControllerCore:
         for index, command in enumerate(decode_commands(entry.value)):
             outcome = carry_out(self.state, command)
             if outcome.effect is not None:
-                self.nodes.follow(self.state, (*outcome.effect.puts, *outcome.effect.deletes), self._now)
+                self.nodes.follow(self.state, (*outcome.effect.puts, *outcome.effect.deletes), self.now)
             if not self._recovering:
                 self._requests.carried_out(entry, index, outcome)
         if entry.members and not self._recovering:
@@ -189,7 +189,7 @@ class ControllerCore:
 
     def restore_state(self, state: bytes) -> None:
         self.state.restore(_STATE.decode(state))
-        self.nodes.restore(self.state, self._now)
+        self.nodes.restore(self.state, self.now)
 
     def began_to_lead(self, now: float) -> None:
         """Nobody could reach us before: every node counts as heard from now."""

@@ -95,6 +95,13 @@ class PaxosCore(PaxosMember):
     def can_propose(self) -> bool:
         return self.leading and self.leadership is not None and self.leadership.proposal is None
 
+    def hears(self, member: Member, now: float) -> bool:
+        """Whether this member leads and that one has answered it lately (or is this one)."""
+        leadership = self.leadership
+        if leadership is None or member.identity == self.identity:
+            return leadership is not None
+        return now - leadership.heard_s.get(member.identity, -FOREVER) < self.config.give_up_s
+
     @property
     def next_deadline_s(self) -> float:
         return self.leadership.heartbeat_s if self.leadership is not None else self._deadline_s
@@ -284,6 +291,7 @@ class PaxosCore(PaxosMember):
         if leadership is None or message.ballot != leadership.ballot:
             return
         leadership.progress[event.source] = message.chosen_to
+        leadership.heard_s[event.source] = now
         leadership.answered(event.source, message.number, self.acceptor.members)
         self._release(now)
 

@@ -27,7 +27,7 @@ class Leadership:
         ready: a value has been decided under this ballot, so nothing that was accepted under a lower one and is still
             undecided can ever be. Only then is anybody answered.
         proposal, previous, acknowledged: the open slot's entry, the ballot of the slot before, and who has accepted.
-        progress: identity -> how far that member knows what is decided.
+        progress, heard_s: identity -> how far that member knows what is decided, and when it said so.
         confirmed_s: when the latest round was begun that a majority has answered.
     """
 
@@ -38,6 +38,7 @@ class Leadership:
         self.previous = Ballot()
         self.acknowledged: set[int] = set()
         self.progress: dict[int, int] = {}
+        self.heard_s: dict[int, float] = {}
         self.confirmed_s = now
         self.heartbeat_s = now
         self._round = 0

@@ -153,6 +153,8 @@ class Requests:
         old = next((member for member in members if member.name == event.old), None)
         if old is None:
             return f"expected one of the controllers {names} to replace, found {event.old!r}"
+        if core.paxos.hears(old, core.now):
+            return f"controller {old.name} at {old.address} answers; only one that has ended can be replaced"
         if event.name != event.old and any(member.name == event.name for member in members):
             return f"{event.name!r} is a controller already; the new one needs a name of its own"
         if new is None:

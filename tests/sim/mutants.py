@@ -86,7 +86,7 @@ def _no_value_of_its_own_first(core: SimCore) -> None:
         leadership = paxos.leadership
         if value == b"" and not members and leadership is not None and not leadership.ready:
             leadership.ready = True
-            core.began_to_lead(core._now)
+            core.began_to_lead(core.now)
         else:
             propose(value, members)
 

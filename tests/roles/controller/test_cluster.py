@@ -58,8 +58,9 @@ async def replace(client: ControllerClient, old: str, name: str, address: str) -
         while True:
             try:
                 return await client.replace_controller(old, name, address)
-            except RemoteError as error:  # the leader has not heard of it yet
-                assert error.code == ErrorCode.BAD_CONFIGURATION and "has introduced itself" in str(error)
+            except RemoteError as error:  # the leader has not heard of it yet, or has heard the old one just now
+                assert error.code == ErrorCode.BAD_CONFIGURATION
+                assert "has introduced itself" in str(error) or "only one that has ended" in str(error)
                 await asyncio.sleep(0.1)
 
 
