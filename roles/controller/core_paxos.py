@@ -152,6 +152,8 @@ class PaxosCore(PaxosMember):
         self.role = "probing"
         self._grants = {self.identity}
         self._broadcast(Probe(self._next_round()))
+        if self.acceptor.untouched:
+            self._introduce(now)  # perhaps the others never were in a cluster with this member: then it is a stranger
 
     def _next_round(self) -> int:
         return max(self.acceptor.vote.promised.round, self._round_seen) + 1

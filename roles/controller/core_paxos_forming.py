@@ -16,6 +16,8 @@ import msgspec
 from adamctl.roles.controller.core_paxos_messages import Introduce, Member, Vote
 
 STRANGERS_MAX = 16
+STRANGER_S = 3.0
+"""How long an introduction counts; whoever waits to be taken in introduces itself twice a second."""
 
 
 def cluster_number(members: tuple[Member, ...]) -> int:
@@ -29,13 +31,13 @@ class Forming:
 
     Attributes:
         heard: name -> those of the first members that have introduced themselves.
-        strangers: (name, address) -> identity of those that introduced themselves and are not members.
+        strangers: (name, address) -> identity of those that introduced themselves and are not members, and when.
     """
 
     def __init__(self, peers: Mapping[str, str]) -> None:
         """`peers`: name -> address of the first members, this one included; empty: this one alone."""
         self.peers = dict(peers)
-        self.strangers: dict[tuple[str, str], int] = {}
+        self.strangers: dict[tuple[str, str], tuple[int, float]] = {}
         self.heard: dict[str, Member] = {}
 
     def alone(self, vote: Vote, address: str) -> Vote:
@@ -65,16 +67,19 @@ class Forming:
 
     def forget(self, identities: set[int]) -> None:
         """These are no strangers any more."""
-        self.strangers = {key: identity for key, identity in self.strangers.items() if identity not in identities}
+        self.strangers = {key: told for key, told in self.strangers.items() if told[0] not in identities}
 
-    def note_stranger(self, message: Introduce, identity: int, members: tuple[Member, ...]) -> bool:
-        """Remembers who could become a member; returns whether that is news."""
+    def stranger(self, name: str, address: str, now: float) -> int | None:
+        """Returns the identity of who waits there to be taken in, None if nobody has said so lately."""
+        identity, heard_s = self.strangers.get((name, address), (0, 0.0))
+        return identity if identity and now - heard_s <= STRANGER_S else None
+
+    def note_stranger(self, message: Introduce, identity: int, members: tuple[Member, ...], now: float) -> None:
+        """Remembers who could become a member."""
         if any(member.identity == identity for member in members):
-            return False
+            return
         key = (message.name, message.address)
-        news = self.strangers.get(key) != identity
         self.strangers.pop(key, None)
-        self.strangers[key] = identity
+        self.strangers[key] = (identity, now)
         while len(self.strangers) > STRANGERS_MAX:
             self.strangers.pop(next(iter(self.strangers)))
-        return news

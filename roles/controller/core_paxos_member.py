@@ -134,7 +134,7 @@ class PaxosMember:
         vote = self.acceptor.vote
         if vote.cluster:
             if not message.members:
-                self.forming.note_stranger(message, event.source, self.acceptor.members)
+                self.forming.note_stranger(message, event.source, self.acceptor.members, now)
                 if vote.members:
                     self._send(event.source, self.forming.introduction(vote, vote.members))
             return

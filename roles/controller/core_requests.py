@@ -146,7 +146,7 @@ class Requests:
         core = self._core
         members = core.members
         names = ", ".join(member.name for member in members)
-        new = core.paxos.forming.strangers.get((event.name, event.address))
+        new = core.paxos.forming.stranger(event.name, event.address, core.now)
         there = any((member.name, member.address) == (event.name, event.address) for member in members)
         if there and new is None and event.name != event.old and event.old not in [member.name for member in members]:
             return members  # done before
