@@ -30,8 +30,8 @@ class Tensor(msgspec.Struct, frozen=True, array_like=True):
     """One named parameter array, axis 0 its outputs.
 
     `offset` is where it starts in a flat float32 vector of the whole model. Initial values are drawn from
-    `distribution` with `scale` (standard deviation of a normal one, half-width of a uniform one); `given` ones are zeros
-    to which the first push of the client that made the job adds what it was given.
+    `distribution` with `scale` (standard deviation of a normal one, half-width of a uniform one); `given` ones are
+    zeros to which the first push of the client that made the job adds what it was given.
     """
 
     name: str
