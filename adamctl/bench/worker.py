@@ -11,13 +11,16 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
 
+from adamctl.bench.interpreter import interpreter_share
 from adamctl.bench.report import make_report
 from adamctl.bench.torch_peer import PeerSetting, TorchPeer, scan
 from adamctl.bench.trainer import Trainer
 from adamctl.config.experiment import Experiment
+from adamctl.kernels.backend import installed
 
 PACKAGES = ("adamctl", "numpy", "numba")
 WARM_UP_S = 0.3
+PREDICTED_THREADS = (2, 4, 8, 16)
 
 Progress = Callable[[str], None]
 
@@ -46,6 +49,8 @@ def run_worker_benchmark(
     report = make_report("worker", PACKAGES, results)
     report["model"] = experiment.name
     report["rounds"], report["seconds_per_round"], report["warm_up_seconds"] = rounds, seconds, WARM_UP_S
+    if "numba" in installed():
+        report["interpreter_lock"] = [_lock(experiment, batch, rounds, seconds, progress) for batch in batches]
     if peer_python is not None:
         rows = scan(peer_python, experiment.model, batches, max(threads), seconds, progress)
         connections = results[0]["connections_per_example"]
@@ -90,6 +95,19 @@ def _scaling(
             }
         )
     return rows
+
+
+def _lock(experiment: Experiment, batch: int, rounds: int, seconds: float, progress: Progress) -> dict[str, Any]:
+    progress(f"batch {batch}, 1 thread(s), the share of a step that holds the interpreter lock")
+    share = interpreter_share(experiment, batch, 1, seconds, rounds)
+    return {
+        "batch": batch,
+        "threads": share.threads,
+        "held_share": round(share.held, 4),
+        "held_us_per_step": round(share.per_step_us, 1),
+        "step_us": round(share.step_us, 1),
+        "predicted_speed_up": {str(count): round(share.speed_up(count), 2) for count in PREDICTED_THREADS},
+    }
 
 
 def _peer_row(setting: PeerSetting, rate: float | None, why: str, connections: int) -> dict[str, Any]:

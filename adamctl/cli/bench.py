@@ -129,6 +129,11 @@ def worker(
         print_json(report)
         return
     print_results(report)
+    for lock in report.get("interpreter_lock", ()):
+        click.echo(
+            f"batch {lock['batch']}: a step of one thread holds the interpreter lock for {lock['held_share']:.1%}; by "
+            f"that alone 16 threads on as many cores reach {lock['predicted_speed_up']['16']:.1f} x one"
+        )
     if "comparison" in report:
         click.echo(_comparison(report["comparison"]))
 

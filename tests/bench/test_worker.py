@@ -68,6 +68,10 @@ def test_the_report_has_a_row_for_each_setting() -> None:
     assert first["speed_up"] == 1.0
     assert first["connections_per_s"] == pytest.approx(first["images_per_s"] * 1251, rel=0.01)
     assert "comparison" not in report
+    assert [lock["batch"] for lock in report["interpreter_lock"]] == [8, 16]
+    for lock in report["interpreter_lock"]:
+        assert 0 <= lock["held_share"] <= 1
+        assert 0 < lock["predicted_speed_up"]["16"] <= 16
 
 
 def test_every_setting_of_the_peer_is_tried() -> None:
