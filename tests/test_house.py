@@ -154,7 +154,8 @@ def text_of(document: str) -> str:
 
 def blocks(document: str) -> list[str]:
     """Returns the lines of a document's command blocks: those fenced without a language."""
-    found = re.findall(r"^```\n(.*?)^```", text_of(document), re.MULTILINE | re.DOTALL)
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```", text_of(document), re.MULTILINE | re.DOTALL)
+    found = [block for language, block in fenced if not language]
     return [line for block in found for line in block.replace("\\\n", " ").splitlines() if line.strip()]
 
 
