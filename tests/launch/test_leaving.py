@@ -51,8 +51,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reporter: Notes, *setti
     return train(experiment, TrainOptions((), "none", tmp_path, os.environ), reporter)
 
 
+def children() -> set[psutil.Process]:
+    """What this process has started; Python's own helper of multiprocessing, begun by another test, may be there."""
+    return set(psutil.Process().children(recursive=True))
+
+
 def test_every_role_exits_0_after_a_good_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    notes = Notes()
+    notes, before = Notes(), children()
     settings = ("train.passes=2", "cluster.workers=2", "cluster.ps=2")
     outcome, folder = run(tmp_path, monkeypatch, notes, *settings)
     assert outcome.exit_code == 0, outcome.message
@@ -61,17 +66,18 @@ def test_every_role_exits_0_after_a_good_run(tmp_path: Path, monkeypatch: pytest
         ("controller", "coordinator", "worker-1", "worker-2", "ps-1", "ps-2", "data-1"), 0
     ), [log.read_text() for log in (folder / "logs").iterdir()]
     assert "told by front-coordinator: the run is over" in (folder / "logs" / "ps-1.log").read_text()
-    assert not psutil.Process().children(recursive=True)
+    assert not children() - before
 
 
 def test_every_role_exits_0_after_an_interrupt_with_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    before = children()
     outcome, folder = run(tmp_path, monkeypatch, Interrupting(), "train.passes=5000")
     assert outcome.exit_code == 130
     assert {end.status for end in Remembered.last.ends.values()} == {0}
     assert len(list(folder.glob("checkpoints/*/manifest.json"))) == 1
-    assert not psutil.Process().children(recursive=True)
+    assert not children() - before
 
 
 def test_nothing_is_left_of_a_run_whose_front_was_killed(tmp_path: Path) -> None:
