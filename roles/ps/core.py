@@ -95,9 +95,11 @@ class Core:
                     "both must run the same model on the same number of servers",
                 )
             ]
-        if job.building:
-            what = f"job {job.name!r}: {len(job.building)} buckets are still being made"
-            return [Refuse(token, ErrorCode.NOT_READY, what)]
+        if job.building or job.resuming:
+            left = (
+                f"{len(job.building)} buckets are still being made" if job.building else "being taken up from the store"
+            )
+            return [Refuse(token, ErrorCode.NOT_READY, f"job {job.name!r}: {left}")]
         self._attached.setdefault(connection, set()).add(job.name)
         for index, number in settled:
             job.go_on_from(index, client, number)

@@ -43,6 +43,8 @@ class Job:
         epochs: every bucket of the job -> the highest epoch we know of.
         buckets: those whose primary we are and that are ready.
         building: those that are being made.
+        resuming: buckets are ours again only when their new epochs are agreed; until then nobody may attach, because
+            what an attaching client tells is kept with shards that are not here yet.
         shards: of `buckets`, by index.
         failed: (code, message) if the buckets could not be made.
         staleness: applied pushes per shard by staleness.
@@ -59,6 +61,7 @@ class Job:
         self.epochs: dict[int, int] = {}
         self.buckets: dict[int, BucketState] = {}
         self.building: dict[int, int] = {}
+        self.resuming = False
         self.shards: dict[int, Shard] = {}
         self.failed: tuple[int, str] | None = None
         self.staleness = [0] * (STALENESS_MAX + 1)
@@ -69,7 +72,7 @@ class Job:
 
     @property
     def ready(self) -> bool:
-        return not self.building and self.failed is None
+        return not self.building and not self.resuming and self.failed is None
 
     def holds(self, bucket: int) -> bool:
         """Says whether we serve a bucket or are about to."""

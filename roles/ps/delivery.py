@@ -115,10 +115,6 @@ class Delivery:
                             )
                     if not unanswered:
                         return
-                    gap = any(result.code == ErrorCode.SEQUENCE_GAP for result in reply.message.results)
-                    if gap and lane.is_oldest(order):
-                        # All before it is answered, so the server has forgotten: attaching tells it where we are.
-                        await lane.drop()
                 await pause(attempt)
                 attempt += 1
 

@@ -108,12 +108,14 @@ class JobKeeper:
             found = self._found(name, view)
             if found is not None and all(bucket in found.holding.buckets for bucket in lost):
                 self._resumed[found.holding.job] = found
+                job.resuming = True
                 if name not in self._raising:
                     self._raising.add(name)
                     self._spawn(self._raise_epochs(name, view, lost, found))
                 return
             text = f"{node} was restarted and no longer has {len(lost)} buckets of job {name!r}; resume the run"
             self._fail(job, ErrorCode.INTERNAL, f"{text} from its last checkpoint")
+        job.resuming = False
         wanted = job.configure({index: (b.epoch, b.primary == node) for index, b in view.buckets.items()})
         self._carry_out(self._core.forget_left(job))
         if wanted and job.failed is None:

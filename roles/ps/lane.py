@@ -89,11 +89,9 @@ class Lane:
         if self._careful_until is None:
             return
         async with self._progress:
-            await self._progress.wait_for(lambda: self._careful_until is None or self.is_oldest(order))
-
-    def is_oldest(self, order: Order) -> bool:
-        """Whether nothing before this envelope is still unanswered."""
-        return not self._unfinished or order <= min(self._unfinished)
+            await self._progress.wait_for(
+                lambda: self._careful_until is None or not self._unfinished or order <= min(self._unfinished)
+            )
 
     def be_careful(self) -> None:
         """Something was lost or refused for its order: from now on the oldest first, one by one."""

@@ -297,6 +297,17 @@ def test_attaching_checks_the_layout_and_tells_which_numbers_are_known() -> None
     assert attached.message.epochs == h.epochs()
 
 
+def test_nobody_attaches_to_a_job_that_is_being_taken_up_again() -> None:
+    """What an attaching client tells of its numbers would be lost: there are no shards yet to keep it with."""
+    h = Harness()
+    h.job.resuming = True
+    refused = h.attach(2)
+    assert isinstance(refused, Refuse) and refused.code == ErrorCode.NOT_READY
+    assert "taken up from the store" in refused.message
+    h.job.resuming = False
+    assert isinstance(h.attach(2), AnswerAttach)
+
+
 def test_nobody_pushes_or_pulls_without_having_attached() -> None:
     h = Harness()
     h.push("p", [(0, 1, 1.0)], connection=9)
