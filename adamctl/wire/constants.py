@@ -67,6 +67,7 @@ class Opcode(IntEnum):
     RUN_STATUS = 66
     RUN_STOP = 67
     RUN_CHECKPOINT = 68
+    RUN_STEP = 69
     BENCH_BLOCK = 96
 
 
@@ -82,6 +83,7 @@ class ErrorCode(IntEnum):
     DEADLINE_PASSED = 6
     OVER_QUOTA = 7
     SHUTTING_DOWN = 8
+    WRONG_ADDRESS = 9
     UNKNOWN_JOB = 32
     UNKNOWN_SHARD = 33
     WRONG_LENGTH = 34
@@ -124,6 +126,7 @@ _BODY_BYTES_MAX_SMALL: Final = {
     Opcode.RUN_STATUS: _SMALL,
     Opcode.RUN_STOP: 0,
     Opcode.RUN_CHECKPOINT: 0,
+    Opcode.RUN_STEP: 0,
 }
 
 

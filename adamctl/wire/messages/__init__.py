@@ -47,6 +47,8 @@ from adamctl.wire.messages.coordinator import (
     RunJoinRequest,
     RunStatusReply,
     RunStatusRequest,
+    RunStepReply,
+    RunStepRequest,
     RunStopRequest,
     TaskReport,
     TrainTask,
@@ -119,6 +121,8 @@ __all__ = [
     "RunJoinRequest",
     "RunStatusReply",
     "RunStatusRequest",
+    "RunStepReply",
+    "RunStepRequest",
     "RunStopRequest",
     "ShutdownRequest",
     "StatusReply",
@@ -153,6 +157,7 @@ MESSAGES: dict[Opcode, Pair] = {
     Opcode.RUN_STATUS: (RunStatusRequest, RunStatusReply),
     Opcode.RUN_STOP: (RunStopRequest, Empty),
     Opcode.RUN_CHECKPOINT: (RunCheckpointRequest, RunCheckpointReply),
+    Opcode.RUN_STEP: (RunStepRequest, RunStepReply),
     Opcode.BENCH_BLOCK: (BenchBlockRequest, Empty),
 }
 

@@ -27,7 +27,12 @@ class RunJoinReply(Message, frozen=True):
 
 
 class TrainTask(Message, frozen=True):
-    """Examples [start, stop) of a pass. `progress` is the share of the whole run done at `start`, for schedules."""
+    """Examples [start, stop) of a pass. `progress` is the share of the whole run done at `start`, for schedules.
+
+    `step` above 0, where replicas go in step: the batches of this task are part number `part` of this step and those
+    that follow. `batches` has how many each part of these steps has, in order of the parts, never rising: step number
+    step + i has as many parts as there are numbers above i.
+    """
 
     id: int
     pass_number: int
@@ -35,6 +40,9 @@ class TrainTask(Message, frozen=True):
     stop: int
     progress_start: float
     progress_stop: float
+    step: int = 0
+    part: int = 0
+    batches: tuple[int, ...] = ()
 
 
 class EvaluateTask(Message, frozen=True):
@@ -85,6 +93,22 @@ class NextTaskReply(Message, frozen=True):
     drain: bool = False
     ended: bool = False
     reason: str = ""
+
+
+class RunStepRequest(Message, frozen=True):
+    """A replica tells how many steps it has done, and, with `wait_s`, waits until it may begin step `wanted`."""
+
+    node: str
+    incarnation: int
+    done: int
+    wanted: int = 0
+    wait_s: float = 0.0
+
+
+class RunStepReply(Message, frozen=True):
+    """`limit`: the highest step that the replica may begin, as things stand; below `wanted` when `wait_s` is over."""
+
+    limit: int
 
 
 class RunStatusRequest(Message, frozen=True):

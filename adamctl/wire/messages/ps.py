@@ -54,7 +54,11 @@ class PushPart(Message, frozen=True):
 
 
 class PushRequest(Message, frozen=True):
-    """An envelope to one server. `epochs` maps each bucket touched to the epoch the client believes in."""
+    """An envelope to one server. `epochs` maps each bucket touched to the epoch the client believes in.
+
+    `step` above 0: its gradients are part number `step_part` (from 0) of the `step_parts` of that step. A server holds
+    the parts for a shard until all are there, adds them up in the order of their numbers and applies the sum at once.
+    """
 
     job: str
     epochs: dict[int, int]
@@ -63,6 +67,9 @@ class PushRequest(Message, frozen=True):
     examples: int
     sources: tuple[PushSource, ...]
     parts: tuple[PushPart, ...]
+    step: int = 0
+    step_part: int = 0
+    step_parts: int = 0
 
 
 class PushResult(Message, frozen=True):
