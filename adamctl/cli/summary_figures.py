@@ -65,7 +65,7 @@ def figures_of(experiment: Experiment) -> dict[str, Any]:
 
 def _forced(experiment: Experiment, push: Any) -> tuple[str, int]:
     """Returns how a tensor is pushed and its bytes, as `train.protocol` says; what has no factors stays a gradient."""
-    wanted = experiment.train.protocol
+    wanted = experiment.train.push_protocol
     protocol = push.protocol if wanted == "auto" or push.factors_bytes is None else wanted
     return protocol, push.gradient_bytes if protocol == "gradient" else push.factors_bytes
 

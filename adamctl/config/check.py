@@ -76,6 +76,7 @@ LIMITS: dict[str, Limit] = {
     "train.target": _SHARE,
     "train.checkpoint_every": _AT_LEAST_0,
     "train.checkpoint_keep": _AT_LEAST_1,
+    "train.max_staleness": _AT_LEAST_1,
     "cluster.workers": _AT_LEAST_1,
     "cluster.threads": _AT_LEAST_1,
     "cluster.ps": _AT_LEAST_1,
@@ -132,6 +133,8 @@ def cross_problems(experiment: Experiment) -> list[Problem]:
             refuse(f"optimizer.{key}", f"{found}; expected {wanted}, or leave the key out")
     if train.evaluate_on == "validation" and data.validation == 0:
         refuse("train.evaluate_on", 'found "validation" but data.validation is 0; set data.validation, for example 0.1')
+    for key, message in _consistency_problems(experiment):
+        refuse(key, message)
     if cluster.replication > cluster.ps:
         copies = f"found {cluster.replication} copies on {cluster.ps} servers"
         refuse("cluster.replication", f"{copies}; expected at most cluster.ps")
@@ -140,6 +143,33 @@ def cross_problems(experiment: Experiment) -> list[Problem]:
     if cluster.acks == "durable" and cluster.store == "none":
         refuse("cluster.acks", 'found "durable" with store = "none"; set store = "disk", or acks = "applied"')
     return problems
+
+
+def _consistency_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """Yields (key, message) of what does not go with the chosen consistency."""
+    train, cluster = experiment.train, experiment.cluster
+    if not train.in_step:
+        return
+    step = 'with consistency = "sync"'
+    for key in ("n_push", "n_fetch"):
+        if getattr(train, key) != 1:
+            why = "every step ends with a push and begins with a fetch"
+            yield f"train.{key}", f"found {getattr(train, key)} {step}; set it to 1: {why}"
+    if train.max_staleness is not None:
+        why = "replicas in step are never ahead; leave one of the two out"
+        yield "train.max_staleness", f"found {train.max_staleness} {step}; {why}"
+    if train.protocol == "factors":
+        why = "gradients are what can be added up"
+        yield "train.protocol", f'found "factors" {step}; set it to "auto" or "gradient": {why}'
+    if train.local_lr:
+        why = "a replica's own copy does not move within a step"
+        yield "train.local_lr", f"found {show(train.local_lr)} {step}; leave the key out: {why}"
+    if train.warmstart_steps:
+        why = "replicas in step have no stale gradients that a warm start would spare them"
+        yield "train.warmstart_steps", f"found {train.warmstart_steps} {step}; set it to 0: {why}"
+    if cluster.threads not in ("auto", 1):
+        why = "a replica in step has one thread; for more of them raise cluster.workers"
+        yield "cluster.threads", f'found {cluster.threads} {step}; set it to 1 or "auto": {why}'
 
 
 def experiment_problems(experiment: Experiment) -> list[Problem]:

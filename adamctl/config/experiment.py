@@ -100,7 +100,7 @@ class TrainConfig(_Section, frozen=True):
         batch: examples per step of one thread.
         n_fetch, n_push: steps of one thread between fetches and between pushes (DistBelief 4.1).
         local_lr: what a replica applies to its own copy between fetches; unset: lr under sgd and momentum, 0 under
-            adaptive rules.
+            adaptive rules and where replicas go in step.
         protocol: how dense layers are pushed: `auto` chooses what moves fewer bytes.
         warmstart_steps: steps that one replica does alone before the others join (DistBelief 4.1).
         warmstart_from: a checkpoint, or a run folder, whose parameters the run starts from instead of fresh ones.
@@ -111,6 +111,11 @@ class TrainConfig(_Section, frozen=True):
         target: stop when top-1 on that split reaches this share.
         checkpoint_every: passes between checkpoints; 0 writes only the last one.
         checkpoint_keep: how many checkpoints are kept, newest first.
+        consistency: `async`: replicas train and push as they come (Downpour). `sync`: they go in step: one update per
+            step, from the sum of all replicas' mean gradients, in the order of the replicas; to keep the step of a
+            single replica, divide lr by their number (docs/consistency.md). A replica is then a worker with one thread.
+        max_staleness: under `async`: a replica waits before a step that would take it more than this many steps ahead
+            of the slowest that has something to do; the others do not. Unset: no bound.
     """
 
     passes: int = 10
@@ -128,6 +133,18 @@ class TrainConfig(_Section, frozen=True):
     target: float | None = None
     checkpoint_every: float = 1.0
     checkpoint_keep: int = 3
+    consistency: Literal["async", "sync"] = "async"
+    max_staleness: int | None = None
+
+    @property
+    def in_step(self) -> bool:
+        """Whether replicas go in step."""
+        return self.consistency == "sync"
+
+    @property
+    def push_protocol(self) -> Literal["auto", "gradient", "factors"]:
+        """How dense layers are pushed: in step always as gradients, which can be added up."""
+        return "gradient" if self.in_step else self.protocol
 
 
 class ClusterConfig(_Section, frozen=True):
@@ -165,6 +182,8 @@ class Experiment(_Section, frozen=True):
 
     def local_learning_rate_factor(self) -> float | None:
         """Returns what to multiply lr with for local application, or None if `local_lr` is a fixed number."""
+        if self.train.in_step:
+            return 0.0  # all parts of a step are computed from the same weights
         if self.train.local_lr is not None:
             return None
         return 0.0 if self.optimizer.type in ADAPTIVE else 1.0

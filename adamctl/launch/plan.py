@@ -31,6 +31,8 @@ def local_roles(
     common = ("--socket-folder", str(private_folder))
     member = ("--controller", controller_address(private_folder), *common)
     threads = max(cores // cluster.workers, 1) if cluster.threads == "auto" else cluster.threads
+    if experiment.train.in_step:
+        threads = 1
     commands = [
         RoleCommand("controller", CONTROLLER, ("--dir", str(private_folder / "controller"), "--port", "0", *common)),
         coordinator_role(experiment_file, run_folder, resume, (*member, "--job", experiment.name), COORDINATOR),
