@@ -9,7 +9,10 @@ from adamctl.errors import AdamctlError, HandshakeError, RemoteError, Unreachabl
 from adamctl.wire.constants import VERSION_HIGHEST, VERSION_LOWEST, ErrorCode
 from adamctl.wire.messages import ErrorReply, Hello, HelloReply
 
-FEATURES: tuple[str, ...] = ()
+SHARED_MEMORY = "shared-memory"
+"""The server takes MEMORY_REGISTER, over Unix sockets, and requests that name a region."""
+
+FEATURES: tuple[str, ...] = (SHARED_MEMORY,)
 """What this build can do beyond version 1 of the protocol."""
 
 _RETRY_CAN_HELP = frozenset({ErrorCode.OVER_QUOTA, ErrorCode.SHUTTING_DOWN, ErrorCode.DEADLINE_PASSED})

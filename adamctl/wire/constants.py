@@ -48,6 +48,7 @@ class Opcode(IntEnum):
     STATUS = 2
     CREDIT = 3
     SHUTDOWN = 4
+    MEMORY_REGISTER = 5
     CONFIG_READ = 16
     CONFIG_COMPARE_AND_SET = 17
     CONFIG_WATCH = 18
@@ -84,6 +85,8 @@ class ErrorCode(IntEnum):
     OVER_QUOTA = 7
     SHUTTING_DOWN = 8
     WRONG_ADDRESS = 9
+    NOT_SHAREABLE = 10
+    UNKNOWN_REGION = 11
     UNKNOWN_JOB = 32
     UNKNOWN_SHARD = 33
     WRONG_LENGTH = 34
@@ -118,6 +121,7 @@ _BODY_BYTES_MAX_SMALL: Final = {
     Opcode.HELLO: 0,
     Opcode.CREDIT: 0,
     Opcode.SHUTDOWN: 0,
+    Opcode.MEMORY_REGISTER: 0,
     Opcode.NODE_REGISTER: _SMALL,
     Opcode.NODE_BEACON: _SMALL,
     Opcode.NODE_LEAVE: 0,

@@ -54,6 +54,19 @@ class ShutdownRequest(Message, frozen=True):
     reason: str
 
 
+class MemoryRegisterRequest(Message, frozen=True):
+    """Shows the server a region of the client's memory, over a Unix socket: `number` names it in later requests.
+
+    The region is the file that the client's process has open as `descriptor`: inode `number` on `device`, of at least
+    `size_bytes`, sealed so that it cannot shrink. It is the connection's until that ends.
+    """
+
+    number: int
+    device: int
+    descriptor: int
+    size_bytes: int
+
+
 class Empty(Message, frozen=True):
     """An answer that says only that the request was carried out."""
 

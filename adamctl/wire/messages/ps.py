@@ -58,6 +58,9 @@ class PushRequest(Message, frozen=True):
 
     `step` above 0: its gradients are part number `step_part` (from 0) of the `step_parts` of that step. A server holds
     the parts for a shard until all are there, adds them up in the order of their numbers and applies the sum at once.
+
+    `region` other than 0: there is no body; sources lie in this region of the client's memory, which it leaves
+    unchanged until it has the answer (MEMORY_REGISTER). Their dtype is then float32.
     """
 
     job: str
@@ -70,6 +73,7 @@ class PushRequest(Message, frozen=True):
     step: int = 0
     step_part: int = 0
     step_parts: int = 0
+    region: int = 0
 
 
 class PushResult(Message, frozen=True):
@@ -91,12 +95,18 @@ class PushReply(Message, frozen=True):
 
 
 class PullRequest(Message, frozen=True):
-    """Asks for the values of some shards, with the epochs of their buckets as the client knows them."""
+    """Asks for the values of some shards, with the epochs of their buckets as the client knows them.
+
+    `region` other than 0: the answer has no body; values are written into this region of the client's memory as
+    float32, each shard's at the byte that `offsets` says, in the order of the shards (MEMORY_REGISTER).
+    """
 
     job: str
     epochs: dict[int, int]
     shards: tuple[int, ...]
     dtype: str = "float32"
+    region: int = 0
+    offsets: tuple[int, ...] = ()
 
 
 class PulledPart(Message, frozen=True):

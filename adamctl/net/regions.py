@@ -1,0 +1,123 @@
+"""Memory of clients that a server maps: who may show it what, checked before it is mapped, and a bound on all of it.
+
+A client on this machine names a descriptor of its own. The kernel says which process it is (SO_PEERCRED of the Unix
+socket), and `/proc/<pid>/fd/<descriptor>` opens the same file here; no descriptor is passed, which event loops cannot
+do alike. A process of the same user could do anything to this one anyway; what is checked guards against
+mistakes of honest clients and keeps the bounds.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import socket
+import stat
+import struct
+import sys
+from typing import Any
+
+from adamctl.errors import RemoteError
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import MemoryRegisterRequest
+
+SUPPORTED = sys.platform == "linux" and hasattr(fcntl, "F_GET_SEALS")
+
+
+class RegionTable:
+    """The regions that one connection has registered; used on the loop's thread."""
+
+    def __init__(self, bytes_max: int, regions_max: int) -> None:
+        self.size_bytes = 0
+        self._bytes_max, self._regions_max = bytes_max, regions_max
+        self._views: dict[int, memoryview] = {}
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def find(self, number: int) -> memoryview | None:
+        """Returns all bytes of a region, writable; they stay mapped as long as somebody holds them."""
+        return self._views.get(number)
+
+    def register(self, sock: Any, request: MemoryRegisterRequest) -> None:
+        """Maps a region of the process at the other end of a socket; one that is mapped already stays as it is.
+
+        Raises:
+            RemoteError: NOT_SHAREABLE, why it cannot be mapped; OVER_QUOTA.
+        """
+        if request.number in self._views:
+            return
+        size_bytes = request.size_bytes
+        if size_bytes < 1 or size_bytes % mmap.PAGESIZE:
+            raise _refused(f"expected whole pages of {mmap.PAGESIZE} bytes; found {size_bytes} bytes")
+        if self.size_bytes + size_bytes > self._bytes_max or len(self._views) >= self._regions_max:
+            raise RemoteError(
+                ErrorCode.OVER_QUOTA,
+                f"a connection may register {self._regions_max} regions of {self._bytes_max} bytes together; "
+                f"it has {len(self._views)} of {self.size_bytes} and asks for {size_bytes} more",
+            )
+        descriptor = _open(peer_process(sock), request.descriptor)
+        try:
+            check_region(descriptor, request)
+            self._views[request.number] = memoryview(mmap.mmap(descriptor, size_bytes))
+        except (OSError, ValueError) as error:
+            raise _refused(f"it cannot be mapped: {error}") from error
+        finally:
+            os.close(descriptor)
+        self.size_bytes += size_bytes
+
+    def clear(self) -> None:
+        """Forgets all of them; what is being read or written stays mapped until that has ended."""
+        self._views.clear()
+        self.size_bytes = 0
+
+
+def peer_process(sock: Any) -> int:
+    """Returns the process at the other end of a Unix socket.
+
+    Raises:
+        RemoteError: it cannot be told, or it is another user's.
+    """
+    if not SUPPORTED or sock is None or sock.family != socket.AF_UNIX:
+        raise _refused("memory is shared over Unix sockets on Linux only")
+    found = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, user, _ = struct.unpack("3i", found)
+    if pid <= 0:
+        raise _refused("the client's process cannot be seen from here (it is in another container)")
+    if user != os.geteuid():
+        raise _refused(f"the client runs as user {user}, this server as {os.geteuid()}")
+    return int(pid)
+
+
+def _open(pid: int, descriptor: int) -> int:
+    path = f"/proc/{pid}/fd/{descriptor}"
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe or a device may wait, or do something
+            raise _refused("it is not a file of memory")
+        return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _refused(f"{path} cannot be opened: {error.strerror}") from error
+
+
+def check_region(descriptor: int, request: MemoryRegisterRequest) -> None:
+    """Raises RemoteError unless a file is the one that was named, large enough, and can neither shrink nor be lacking.
+
+    A file that shrinks under a mapping, or of huge pages that run out, ends the process that touches it.
+    """
+    status = os.fstat(descriptor)
+    if (status.st_ino, status.st_dev) != (request.number, request.device):
+        raise _refused("another file is open there: the client's process numbers mean something else here")
+    if status.st_size < request.size_bytes:
+        raise _refused(f"expected at least {request.size_bytes} bytes; found {status.st_size}")
+    try:
+        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+    except OSError as error:
+        raise _refused("it is not a file of memory") from error
+    if not seals & fcntl.F_SEAL_SHRINK:
+        raise _refused("expected a file sealed against shrinking")
+    if os.fstatvfs(descriptor).f_bsize != mmap.PAGESIZE:
+        raise _refused("expected memory in ordinary pages")
+
+
+def _refused(why: str) -> RemoteError:
+    return RemoteError(ErrorCode.NOT_SHAREABLE, f"this memory cannot be shared: {why}")

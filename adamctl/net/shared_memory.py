@@ -1,0 +1,188 @@
+"""Memory that servers on this machine can be shown, so that values go to and fro without passing through a socket.
+
+A region is an anonymous file, mapped here and, once it was registered over a Unix socket (`adamctl.net.regions`), in a
+server too: what is pulled is written straight into it, what is pushed is read straight from it. Its seals promise that
+it never shrinks, so nobody who maps it can be made to fault. It has no name: nothing is left however a process ends.
+
+A server may be slow, or be cut off and go on later. So a request that was given up unanswered takes its pages with it:
+`renew` maps fresh ones in their place, under the same arrays, and whatever is still read or written there concerns
+nobody any more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+import tempfile
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float32]
+
+SUPPORTED = sys.platform == "linux" and hasattr(os, "memfd_create")
+"""Whether memory can be shown to other processes. Elsewhere `SharedMemory` is memory like any other."""
+
+_MAP_FIXED = 0x10
+
+
+class Region(NamedTuple):
+    """One anonymous file. `number` is its inode: no other file that this process has open has the same.
+
+    Attributes:
+        start, stop: the addresses at which it is mapped here.
+    """
+
+    number: int
+    device: int
+    descriptor: int
+    start: int
+    stop: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.stop - self.start
+
+
+class Place(NamedTuple):
+    """Where an array lies in a region, in bytes from its start."""
+
+    region: Region
+    offset: int
+
+
+class SharedMemory:
+    """Memory for float32 arrays, each on pages of its own."""
+
+    def __init__(self, size_bytes: int) -> None:
+        """Raises MemoryError: the system does not give that much."""
+        self.size_bytes = whole_pages(size_bytes)
+        descriptor = _anonymous_file(self.size_bytes)
+        try:
+            self._map = mmap.mmap(descriptor, self.size_bytes)
+        except OSError as error:
+            os.close(descriptor)
+            raise MemoryError(f"shared memory: no {self.size_bytes} bytes: {error}") from error
+        self._start = _address(np.frombuffer(self._map, np.uint8))
+        self._used_bytes = 0
+        self._regions: list[Region] = []  # the newest last; an older one is covered where they overlap
+        self._descriptors = [descriptor]
+        if SUPPORTED:
+            self._regions.append(_region(descriptor, self._start, self.size_bytes))
+
+    def array(self, *shape: int) -> Array:
+        """Returns a zeroed float32 array of this shape from the memory not yet taken.
+
+        Raises:
+            MemoryError: less is left.
+        """
+        count = int(np.prod(shape, dtype=np.int64))
+        start = self._used_bytes
+        if start + 4 * count > self.size_bytes:
+            raise MemoryError(f"shared memory: {4 * count} bytes wanted at {start}; {self.size_bytes} in all")
+        self._used_bytes = start + array_bytes(count)
+        return np.frombuffer(self._map, np.float32, count, start).reshape(shape)
+
+    def find(self, array: NDArray[Any]) -> Place | None:
+        """Returns where a C-contiguous array lies, or None if it does not lie in one region of this memory."""
+        start = _address(array)
+        stop = start + array.nbytes
+        for region in reversed(self._regions):
+            if start < region.stop and stop > region.start:
+                inside = region.start <= start and stop <= region.stop
+                return Place(region, start - region.start) if inside and array.flags.c_contiguous else None
+        return None
+
+    def renew(self, array: NDArray[Any]) -> None:
+        """Puts fresh pages with the same content under an array, which nobody else may be using in this process.
+
+        What a server still reads is the content of this moment; what it still writes is lost.
+
+        Raises:
+            MemoryError: the system gives no more memory.
+        """
+        begin = _address(array)
+        start = self._start + (begin - self._start) // mmap.PAGESIZE * mmap.PAGESIZE
+        size_bytes = whole_pages(begin + array.nbytes - start)
+        if not self._regions or not self._start <= start < start + size_bytes <= self._start + self.size_bytes:
+            return
+        descriptor = _anonymous_file(size_bytes)
+        try:
+            with mmap.mmap(descriptor, size_bytes) as fresh:
+                inside = start - self._start
+                fresh[:] = memoryview(self._map)[inside : inside + size_bytes]
+            _map_over(start, size_bytes, descriptor)
+            region = _region(descriptor, start, size_bytes)
+        except OSError as error:
+            os.close(descriptor)
+            raise MemoryError(f"shared memory: {size_bytes} bytes cannot be renewed: {error}") from error
+        self._descriptors.append(descriptor)
+        self._regions.append(region)
+
+    def close(self) -> None:
+        """Closes descriptors, so that nobody can be shown it any more; it goes with the last array that lies in it."""
+        self._regions.clear()
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptors"):
+            self.close()
+
+
+def array_bytes(*shape: int) -> int:
+    """Returns the bytes of a `SharedMemory` that an array of this shape takes."""
+    return whole_pages(4 * int(np.prod(shape, dtype=np.int64)))
+
+
+def whole_pages(size_bytes: int) -> int:
+    """Returns a size rounded up to pages, at least one."""
+    return -(-max(size_bytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def _address(array: NDArray[Any]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _anonymous_file(size_bytes: int) -> int:
+    if not SUPPORTED:
+        descriptor, path = tempfile.mkstemp(prefix="adamctl-")
+        os.unlink(path)
+        os.ftruncate(descriptor, size_bytes)
+        return descriptor
+    import fcntl
+
+    descriptor = os.memfd_create("adamctl", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(descriptor, size_bytes)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    except OSError as error:
+        os.close(descriptor)
+        raise MemoryError(f"shared memory: no {size_bytes} bytes: {error}") from error
+    return descriptor
+
+
+def _region(descriptor: int, start: int, size_bytes: int) -> Region:
+    status = os.fstat(descriptor)
+    return Region(status.st_ino, status.st_dev, descriptor, start, start + size_bytes)
+
+
+def _map_over(start: int, size_bytes: int, descriptor: int) -> None:
+    """Maps a file in the place of pages that are mapped already; threads see either the old or the new ones."""
+    protection = mmap.PROT_READ | mmap.PROT_WRITE
+    found = _system_mmap()(start, size_bytes, protection, mmap.MAP_SHARED | _MAP_FIXED, descriptor, 0)
+    if found != start:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+@cache
+def _system_mmap() -> Any:
+    """Python's own mmap cannot be told where to map."""
+    function = ctypes.CDLL(None, use_errno=True).mmap
+    function.restype = ctypes.c_void_p
+    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    return function
