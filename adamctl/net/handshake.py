@@ -12,7 +12,10 @@ from adamctl.wire.messages import ErrorReply, Hello, HelloReply
 SHARED_MEMORY = "shared-memory"
 """The server takes MEMORY_REGISTER, over Unix sockets, and requests that name a region."""
 
-FEATURES: tuple[str, ...] = (SHARED_MEMORY,)
+SIXTEEN_BIT = "sixteen-bit"
+"""Pushes and pulls may travel as bfloat16 and float16."""
+
+FEATURES: tuple[str, ...] = (SHARED_MEMORY, SIXTEEN_BIT)
 """What this build can do beyond version 1 of the protocol."""
 
 _RETRY_CAN_HELP = frozenset({ErrorCode.OVER_QUOTA, ErrorCode.SHUTTING_DOWN, ErrorCode.DEADLINE_PASSED})
