@@ -19,6 +19,54 @@ Half = NDArray[np.float16]
 
 BLOCK = 1 << 14  # elements: a block and its temporaries stay in a core's cache
 
+Narrow = Bits16 | Half
+"""An array of either format; which of the two its dtype says."""
+
+NARROW: dict[str, type[np.uint16] | type[np.float16]] = {"bfloat16": np.uint16, "float16": np.float16}
+LARGEST: dict[str, float] = {"bfloat16": float.fromhex("0x1.fep127"), "float16": 65504.0}
+_EXPONENT = {"bfloat16": 0x7F80, "float16": 0x7C00}
+
+
+def format_of(array: NDArray[np.generic]) -> str:
+    """Returns what an array holds: float32, bfloat16 (as uint16) or float16. Raises ValueError for others."""
+    kind = array.dtype
+    if kind == np.float32:
+        return "float32"
+    for name, narrow in NARROW.items():
+        if kind == narrow:
+            return name
+    raise ValueError(f"expected float32, float16 or, for bfloat16, uint16; found {kind}")
+
+
+def narrowed(values: Array, out: Narrow, backend: str | None = None) -> None:
+    """`to_bfloat16` or `to_float16`, as the type of `out` says. Raises ValueError as these."""
+    (to_float16 if out.dtype == np.float16 else to_bfloat16)(values, out, backend)  # type: ignore[arg-type]
+
+
+def widened(values: Narrow, out: Array, backend: str | None = None) -> None:
+    """`from_bfloat16` or `from_float16`, as the type of `values` says. Raises ValueError as these."""
+    (from_float16 if values.dtype == np.float16 else from_bfloat16)(values, out, backend)  # type: ignore[arg-type]
+
+
+def narrowed_within_range(values: Array, out: Narrow, backend: str | None = None) -> None:
+    """As `narrowed`, but what is finite stays finite: beyond the range it becomes the largest number of the format."""
+    narrowed(values, out, backend)
+    if not all_finite_narrow(out, backend):
+        limit = np.float32(LARGEST[format_of(out)])
+        is_number = np.isfinite(values)
+        narrowed(np.where(is_number, np.clip(values, -limit, limit), values), out, backend)
+
+
+def all_finite_narrow(values: Narrow, backend: str | None = None) -> bool:
+    """Returns False if any number, 1-D and contiguous, is NaN or infinite: all bits of its exponent are set."""
+    exponent = np.uint16(_EXPONENT[format_of(values)])
+    bits = values.view(np.uint16)
+    compiled = compiled_if(choose(backend), "conversions")
+    if compiled is not None:
+        return bool(compiled.all_below(bits, exponent))
+    parts = (bits[start : start + BLOCK] for start in range(0, bits.size, BLOCK))
+    return all(bool(((part & exponent) != exponent).all()) for part in parts)
+
 
 def to_bfloat16(values: Array, out: Bits16, backend: str | None = None) -> None:
     """Writes the bits of each number. Raises ValueError if lengths or types do not fit."""

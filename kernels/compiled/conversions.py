@@ -14,12 +14,13 @@ import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
 from numba import types
 
-from adamctl.kernels.compiled.jit import IN1, OUT1, kernel, readable, writable
+from adamctl.kernels.compiled.jit import IN1, OUT1, f32, inline, kernel, readable, writable
 from adamctl.kernels.compiled.vectors import intrinsic
 
 cgutils: Any = numba.core.cgutils
 
 LANES = 16
+BLOCK = 2048  # elements: what is worked on stays in the first-level cache
 HALF = bool(llvmlite.binding.get_host_cpu_features().get("f16c")) or platform.machine() in ("aarch64", "arm64")
 BITS16_IN, BITS16_OUT = readable(types.uint16, 1), writable(types.uint16, 1)
 BITS32_IN, BITS32_OUT = readable(types.uint32, 1), writable(types.uint32, 1)
@@ -29,6 +30,7 @@ MAGNITUDE = np.uint32(0x7FFFFFFF)
 HALF_LESS_ONE = np.uint32(0x7FFF)
 QUIET = np.uint32(0x40)
 ONE, SIXTEEN = np.uint32(1), np.uint32(16)
+LARGEST = np.finfo(np.float32).max
 
 
 @kernel((BITS32_IN, BITS16_OUT))
@@ -46,6 +48,19 @@ def from_bfloat16(values: Any, out: Any) -> None:
     """Exact: 16 zero bits are appended."""
     for i in range(len(values)):
         out[i] = np.uint32(values[i]) << SIXTEEN
+
+
+@kernel((BITS16_IN, types.uint16))
+def all_below(values: Any, exponent: Any) -> bool:
+    """Whether no number has all of these bits; stops after the first bad block."""
+    for start in range(0, len(values), BLOCK):
+        part = values[start : min(start + BLOCK, len(values))]
+        bad = np.uint16(0)
+        for i in range(len(part)):
+            bad |= np.uint16(1) if part[i] & exponent == exponent else np.uint16(0)
+        if bad:
+            return False
+    return True
 
 
 @intrinsic
@@ -92,3 +107,56 @@ if HALF:
     def from_float16(values: Any, out: Any) -> None:
         """Exact."""
         _convert(values, out)
+
+
+@inline
+def _add_residual(values: Any, residual: Any, total: Any, limited: Any, limit: Any) -> None:
+    """total = values + residual; `limited` is that within the format's range, or what is not finite as it is."""
+    for i in range(len(values)):
+        value = values[i]
+        added = value + residual[i]
+        added = -LARGEST if added < -LARGEST else LARGEST if added > LARGEST else added
+        total[i] = added
+        inside = -limit if added < -limit else limit if added > limit else added
+        limited[i] = inside if abs(value) <= LARGEST else value
+
+
+@inline
+def _keep_residual(values: Any, residual: Any, total: Any, sent: Any) -> None:
+    """residual = total - sent, where there was a number to send."""
+    for i in range(len(values)):
+        residual[i] = total[i] - sent[i] if abs(values[i]) <= LARGEST else residual[i]
+
+
+@kernel((IN1, OUT1, BITS16_OUT, f32), relaxed=False)
+def feedback_bfloat16(values: Any, residual: Any, out: Any, limit: Any) -> None:
+    """See `adamctl.kernels.feedback`."""
+    total, sent = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
+    bits = sent.view(np.uint32)
+    for start in range(0, len(values), BLOCK):
+        stop = min(start + BLOCK, len(values))
+        part, kept = values[start:stop], residual[start:stop]
+        _add_residual(part, kept, total, sent, limit)
+        for i in range(stop - start):
+            number = bits[i]
+            upper = number >> SIXTEEN
+            rounded = (number + HALF_LESS_ONE + (upper & ONE)) >> SIXTEEN
+            rounded = upper | QUIET if number & MAGNITUDE > INFINITY else rounded
+            out[start + i] = np.uint16(rounded)
+            bits[i] = rounded << SIXTEEN
+        _keep_residual(part, kept, total, sent)
+
+
+if HALF:
+
+    @kernel((IN1, OUT1, BITS16_OUT, f32), relaxed=False)
+    def feedback_float16(values: Any, residual: Any, out: Any, limit: Any) -> None:
+        """See `adamctl.kernels.feedback`."""
+        total, sent = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
+        for start in range(0, len(values), BLOCK):
+            stop = min(start + BLOCK, len(values))
+            part, kept, narrow = values[start:stop], residual[start:stop], out[start:stop]
+            _add_residual(part, kept, total, sent, limit)
+            _convert(sent[: stop - start], narrow)
+            _convert(narrow, sent[: stop - start])
+            _keep_residual(part, kept, total, sent)

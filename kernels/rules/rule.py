@@ -95,17 +95,28 @@ class Rule(ABC):
         if not weights_in.size or not gradients:
             return
         updates = [self.numbers_of(lr, state, number) for number, lr in enumerate(lrs, 1)]
+        self.apply_checked(weights_in, weights_out, state, gradients, updates)
+        self.count(state, len(gradients))
+
+    def apply_checked(
+        self,
+        weights_in: Array,
+        weights_out: Array,
+        state: Sequence[Array],
+        gradients: Sequence[Array],
+        updates: Sequence[tuple[float, ...]],
+    ) -> None:
+        """As `apply_many` of a range of arrays that were checked, with `numbers_of` each update; it counts nothing."""
         if self._compiled is not None:
             self._apply_compiled(weights_in, weights_out, state, gradients, updates)
-        else:
-            apply = self._apply_numexpr if self.backend == "numexpr" else self._apply_numpy
-            for start in range(0, weights_in.size, BLOCK):
-                part = slice(start, start + BLOCK)
-                parts, source = [array[part] for array in state], weights_in
-                for gradient, numbers in zip(gradients, updates, strict=True):
-                    apply(source[part], weights_out[part], parts, gradient[part], numbers)
-                    source = weights_out
-        self.count(state, len(gradients))
+            return
+        apply = self._apply_numexpr if self.backend == "numexpr" else self._apply_numpy
+        for start in range(0, weights_in.size, BLOCK):
+            part = slice(start, start + BLOCK)
+            parts, source = [array[part] for array in state], weights_in
+            for gradient, numbers in zip(gradients, updates, strict=True):
+                apply(source[part], weights_out[part], parts, gradient[part], numbers)
+                source = weights_out
 
     def check(
         self,

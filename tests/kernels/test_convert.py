@@ -157,3 +157,36 @@ def test_what_does_not_fit_is_refused() -> None:
         convert.to_float16(np.ones(8, np.float32)[::2], halves)
     with pytest.raises(ValueError, match="from_float16"):
         convert.from_float16(bits, values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("wire", ["bfloat16", "float16"])
+def test_whether_all_is_finite_is_seen_for_every_pattern(wire: str, backend: str) -> None:
+    numbers = PATTERNS.view(convert.NARROW[wire])
+    wide = np.empty(PATTERNS.size, np.float32)
+    convert.widened(numbers, wide, backend)
+    finite = np.isfinite(wide)
+    assert convert.all_finite_narrow(np.ascontiguousarray(numbers[finite]), backend)
+    for place in (0, 2047, 2048, 4999):
+        good = np.zeros(5000, np.uint16)
+        for bad in PATTERNS[~finite][::97]:
+            good[place] = bad
+            assert not convert.all_finite_narrow(good.view(convert.NARROW[wire]), backend)
+    assert convert.all_finite_narrow(np.empty(0, convert.NARROW[wire]), backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("wire", "largest"), [("float16", 65504.0), ("bfloat16", 3.3895314e38)])
+def test_within_range_what_is_finite_stays_finite(wire: str, largest: float, backend: str) -> None:
+    values = np.array([3.4028235e38, -3.4028235e38, 1.5, np.nan, np.inf], np.float32)
+    out, wide = np.empty(5, convert.NARROW[wire]), np.empty(5, np.float32)
+    convert.narrowed_within_range(values, out, backend)
+    convert.widened(out, wide, backend)
+    np.testing.assert_array_equal(wide, np.array([largest, -largest, 1.5, np.nan, np.inf], np.float32))
+
+
+def test_the_format_of_an_array_is_known_by_its_type() -> None:
+    for name in ("float32", "bfloat16", "float16"):
+        assert convert.format_of(np.zeros(1, convert.NARROW.get(name, np.float32))) == name
+    with pytest.raises(ValueError, match="expected float32, float16 or, for bfloat16, uint16; found int32"):
+        convert.format_of(np.zeros(1, np.int32))
