@@ -24,6 +24,8 @@ from adamctl.wire.messages import (
     RunJoinReply,
     RunJoinRequest,
     RunStatusRequest,
+    RunStepReply,
+    RunStepRequest,
     RunStopRequest,
     TaskReport,
 )
@@ -116,6 +118,16 @@ class CoordinatorClient:
         _take_body(reply)
         assert isinstance(reply.message, NextTaskReply)
         return reply.message
+
+    async def step(self, request: RunStepRequest) -> int:
+        """Tells how far a replica is; returns the last step it may begin, when that is `wanted` or `wait_s` is over.
+
+        Raises:
+            RemoteError: STALE_INCARNATION, the coordinator took this worker for dead; join again.
+        """
+        reply = await self.connection.request(request, deadline_s=request.wait_s + REPLY_MARGIN_S)
+        assert isinstance(reply.message, RunStepReply)
+        return reply.message.limit
 
     async def leave(self, node: str, incarnation: int, reports: Sequence[TaskReport] = ()) -> None:
         """Reports what is done and gives the rest back; others get it at once."""

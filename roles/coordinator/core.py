@@ -15,7 +15,7 @@ request is answered in the very step that brings work for it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 from adamctl.roles.coordinator import core_events as events
@@ -26,7 +26,7 @@ from adamctl.roles.coordinator.core_ranges import RangeBook
 from adamctl.roles.coordinator.core_state import Ending, RunState, Worker
 from adamctl.roles.coordinator.core_work import WorkerKey
 from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import EvaluateTask, NextTaskReply, NextTaskRequest, TrainTask
+from adamctl.wire.messages import EvaluateTask, NextTaskReply, NextTaskRequest, TaskReport, TrainTask
 
 JOIN_WAIT_S = 5.0
 """How long a worker that comes before the run is ready is kept waiting for an answer."""
@@ -52,6 +52,7 @@ class RunCore(RunState):
             self._settle()
         if self.final_state:
             self._tell_the_end()
+        self._instructions.extend(self.steps.end(now_s) if self.final_state else self.steps.look(now_s))
         instructions, self._instructions = self._instructions, []
         return instructions
 
@@ -93,6 +94,15 @@ class RunCore(RunState):
             self.workers[key] = Worker(key, 4 + 2 * max(event.threads, 1), self.now_s)
             self._instructions.append(events.Admit(event.token, self._replicas))
             self._replicas += 1
+            if self.plan.in_step:
+                self._gather()
+
+    def _gather(self) -> None:
+        """Steps begin when all replicas are there; the first one waits for the others only so long."""
+        if len(self.workers) >= self.plan.workers:
+            self._gather_until_s = min(self._gather_until_s, self.now_s)
+        elif self._gather_until_s == inf:
+            self._gather_until_s = self.now_s + self.plan.gather_s
 
     def _admit_early_ones(self) -> None:
         """Those who came before the run was ready join when it is, or when it is over, or are sent away for now."""
@@ -129,6 +139,22 @@ class RunCore(RunState):
             worker.heard_s, worker.status = self.now_s, request.status
             worker.parked = (event.token, request, self.now_s + request.wait_s)
 
+    def _on_step_wanted(self, event: events.StepWanted) -> None:
+        request = event.request
+        key = (request.node, request.incarnation)
+        worker = self.workers.get(key)
+        if worker is None and not self.final_state:
+            text = f"worker {request.node} is not one of run {self.plan.job}, or was taken for dead; join again"
+            self._refuse(event.token, ErrorCode.STALE_INCARNATION, text)
+            return
+        if worker is not None:
+            worker.heard_s = self.now_s
+            if self.plan.in_step:
+                self.rounds.settle(request.done)
+            elif self.plan.max_staleness is not None:
+                self.pace.tell(key, request.done)
+        self._instructions.extend(self.steps.ask(key, event.token, request, self.now_s))
+
     def _take_reports(self, key: WorkerKey, request: NextTaskRequest) -> None:
         self.tally.add_request(request)
         for report in request.reports:
@@ -139,7 +165,7 @@ class RunCore(RunState):
             if self.work.report(key, report, self.now_s):
                 self._trained_since_evaluation = True
                 if key in self.workers:
-                    self.workers[key].examples += self.tally.examples - before
+                    self._note_progress(key, self.workers[key], self.tally.examples - before, report)
                 if self.ending is not None and self.ending.reason != "stop":
                     self.ending.wait_until_s = self.now_s + self.plan.finish_wait_s
                 continue
@@ -149,6 +175,15 @@ class RunCore(RunState):
                 target = self.plan.target
                 if target is not None and result.top1 >= target and self.ending is None:
                     self._end("target", f"target {target:g} reached", self.plan.finish_wait_s)
+
+    def _note_progress(self, key: WorkerKey, worker: Worker, examples: int, report: TaskReport) -> None:
+        worker.examples += examples
+        worker.steps += report.steps
+        self.rounds.report(report.id)
+        if self.plan.max_staleness is None:  # else it tells of every step
+            self.pace.tell(key, worker.steps)
+        if not self.work.out(key):
+            self.pace.rest(key)
 
     def _on_worker_lost(self, event: events.WorkerLost) -> None:
         for early, _ in [entry for entry in self._joining if entry[0].node == event.node]:
@@ -228,7 +263,7 @@ class RunCore(RunState):
             self._write_checkpoint()
 
     def _order_evaluation(self, passes: float) -> None:
-        self.desk.order(passes, exclusive=len(self.workers) <= 1, due=passes)
+        self.desk.order(passes, exclusive=len(self.workers) <= 1 or self.plan.in_step, due=passes)
 
     def _write_checkpoint(self) -> int:
         self.checkpoint_number += 1
@@ -250,6 +285,7 @@ class RunCore(RunState):
                 return
             for key in self.workers:
                 self.work.lose(key, self.now_s)
+            self.rounds.clear()
         if ending.reason != "stop":
             if self.desk.current is None and self.desk.examples and self._trained_since_evaluation:
                 self.desk.order(self.passes_handed_out, exclusive=True)
@@ -294,6 +330,8 @@ class RunCore(RunState):
             self._warm_worker = self._warm_worker or worker.key
             if self._warm_worker != worker.key:
                 return []
+        if self.plan.in_step:
+            return self._tasks_in_step(worker)
         tasks: list[TrainTask] = []
         while len(tasks) < wanted and not self._halted and not self.desk.is_with(worker.key):
             if self.work.out(worker.key) >= worker.ranges_max:
@@ -302,14 +340,26 @@ class RunCore(RunState):
             if task is None:
                 break
             tasks.append(task)
+            self.pace.enter(worker.key)
             self._order_what_is_due()
         return tasks
+
+    def _tasks_in_step(self, worker: Worker) -> list[TrainTask]:
+        """What is planned is handed out whatever happens: others wait for it."""
+        members = list(self.workers)
+        while self._gathered and not self._halted and self.rounds.plan(members, self._task_id, self.now_s):
+            self._order_what_is_due()
+        return self.rounds.fetch(worker.key)
 
     def _lose(self, key: WorkerKey, cause: str) -> None:
         worker = self.workers.pop(key, None)
         if worker is None:
             return
-        examples = self.work.lose(key, self.now_s)
+        if self.plan.in_step:
+            examples = self.rounds.lose(key, list(self.workers), self._task_id, self.now_s)
+        else:
+            examples = self.work.lose(key, self.now_s)
+        self.pace.leave(key)
         self.desk.lose(key)
         if self._warm_worker == key:
             self._warm_worker = None
@@ -319,6 +369,7 @@ class RunCore(RunState):
         self._say(f"worker {key[0]} is gone: {cause}{again}")
         if worker.parked is not None:
             self._refuse(worker.parked[0], ErrorCode.STALE_INCARNATION, f"worker {key[0]} was taken for dead: {cause}")
+        self._instructions.extend(self.steps.leave(key, ErrorCode.STALE_INCARNATION, f"taken for dead: {cause}"))
 
     def _end(self, reason: str, cause: str, wait_s: float, checkpoint: bool = True) -> None:
         written = self.ending.checkpoint if self.ending is not None else 0
@@ -364,6 +415,7 @@ _HANDLERS: dict[type[Any], Callable[[RunCore, Any], None]] = {
     events.Ready: RunCore._on_ready,
     events.WorkerJoins: RunCore._on_join,
     events.TasksWanted: RunCore._on_tasks_wanted,
+    events.StepWanted: RunCore._on_step_wanted,
     events.WorkerLost: RunCore._on_worker_lost,
     events.Failed: RunCore._on_failed,
     events.StopWanted: RunCore._on_stop_wanted,

@@ -1,6 +1,7 @@
 """What goes into the coordinator's state machine and what comes out of it.
 
-A `token` is the shell's handle on a waiting request; it comes back in exactly one `Answer`, `Admit` or `Refuse`.
+A `token` is the shell's handle on a waiting request; it comes back in exactly one `Answer`, `AnswerStep`, `Admit` or
+`Refuse`.
 Clock readings are seconds of one monotonic clock.
 """
 
@@ -12,7 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from adamctl.roles.coordinator.progress import EvaluationResult
-from adamctl.wire.messages import NextTaskReply, NextTaskRequest
+from adamctl.wire.messages import NextTaskReply, NextTaskRequest, RunStepReply, RunStepRequest
 
 # --- what a run is --------------------------------------------------------------------------------------------------
 
@@ -27,6 +28,9 @@ class RunPlan:
         no_worker_s: a run without any worker for this long has failed.
         finish_wait_s: at the end of the run, how long to wait for the next report of what is still out.
         stop_wait_s: after a stop request, how long workers may take to report what they have.
+        in_step: replicas go in step, one update for all of them.
+        max_staleness: steps that a replica may be ahead of the slowest; None for any number.
+        gather_s: where replicas go in step, how long the first one waits for all that are asked for to join.
     """
 
     job: str
@@ -45,6 +49,9 @@ class RunPlan:
     no_worker_s: float = 60.0
     finish_wait_s: float = 60.0
     stop_wait_s: float = 5.0
+    in_step: bool = False
+    max_staleness: int | None = None
+    gather_s: float = 30.0
 
 
 class RunSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +103,14 @@ class TasksWanted:
 
 
 @dataclass(frozen=True, slots=True)
+class StepWanted:
+    """A replica tells how far it is, and may want to know when it may begin its next step."""
+
+    token: int
+    request: RunStepRequest
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerLost:
     """It disconnected without saying so, or its node key is gone."""
 
@@ -144,6 +159,7 @@ Event: TypeAlias = (
     Ready
     | WorkerJoins
     | TasksWanted
+    | StepWanted
     | WorkerLost
     | Failed
     | StopWanted
@@ -168,6 +184,12 @@ class Admit:
 class Answer:
     token: int
     reply: NextTaskReply
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerStep:
+    token: int
+    reply: RunStepReply
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,4 +235,4 @@ class Finished:
     cause: str
 
 
-Instruction: TypeAlias = Admit | Answer | Refuse | WriteCheckpoint | Saved | Evaluated | Say | Finished
+Instruction: TypeAlias = Admit | Answer | AnswerStep | Refuse | WriteCheckpoint | Saved | Evaluated | Say | Finished

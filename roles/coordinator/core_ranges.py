@@ -41,16 +41,22 @@ class PassLedger:
         return bool(self.again) or self.frontier < self.examples
 
     @property
+    def left_examples(self) -> int:
+        """How many can be handed out."""
+        return sum(stop - start for start, stop in self.again) + self.examples - self.frontier
+
+    @property
     def complete(self) -> bool:
         return self.done_examples == self.examples
 
-    def take(self) -> Range | None:
-        """Hands out the next range: one that came back from a dead worker if there is any."""
+    def take(self, range_examples: int | None = None) -> Range | None:
+        """Hands out the next range: one that came back from a dead worker if there is any, else so many examples."""
         if self.again:
             start, stop = next(iter(self.again))
             del self.again[start, stop]
         elif self.frontier < self.examples:
-            start, stop = self.frontier, min(self.frontier + self.range_examples, self.examples)
+            length = self.range_examples if range_examples is None else range_examples
+            start, stop = self.frontier, min(self.frontier + length, self.examples)
             self.frontier = stop
         else:
             return None
@@ -119,16 +125,21 @@ class RangeBook:
         """Whether the last pass has ended."""
         return self.current == self.passes - 1 and self.ledgers[self.current].ended
 
-    def take(self) -> Range | None:
-        """Hands out the next range, oldest pass first, or None if there is nothing before a pass ends."""
+    @property
+    def next_pass(self) -> int | None:
+        """The oldest pass with something to hand out, None if there is nothing before a pass ends."""
         if self.finished:
             return None  # what died after the last pass ended is left undone: the end waits for nobody
-        for number in sorted(self.ledgers):
-            taken = self.ledgers[number].take()
-            if taken is not None:
-                self._end_passes()
-                return taken
-        return None
+        return next((number for number in sorted(self.ledgers) if self.ledgers[number].has_left), None)
+
+    def take(self, range_examples: int | None = None) -> Range | None:
+        """Hands out the next range of `next_pass`, of the usual length or of another one, or None."""
+        number = self.next_pass
+        if number is None:
+            return None
+        taken = self.ledgers[number].take(range_examples)
+        self._end_passes()
+        return taken
 
     def give_back(self, given: Range) -> None:
         """The range's worker is dead: it is handed out again, before anything new."""

@@ -10,14 +10,22 @@ from adamctl.roles.coordinator import core_events as events
 from adamctl.roles.coordinator.core_clock import Tally, TrainingClock
 from adamctl.roles.coordinator.core_evaluate import EvaluationDesk, Marks
 from adamctl.roles.coordinator.core_events import RunPlan, RunSnapshot
+from adamctl.roles.coordinator.core_pace import Pace
 from adamctl.roles.coordinator.core_ranges import RangeBook
+from adamctl.roles.coordinator.core_rounds import Rounds
+from adamctl.roles.coordinator.core_steps import StepDesk
 from adamctl.roles.coordinator.core_work import TrainingWork, WorkerKey
 from adamctl.wire.messages import NextTaskRequest
+
+NO_LIMIT = 1 << 62
 
 
 @dataclass
 class Worker:
-    """One that has joined. `parked`: token of its waiting request, the request, when it is answered at the latest."""
+    """One that has joined. `parked`: token of its waiting request, the request, when it is answered at the latest.
+
+    `steps` are those of the ranges it has reported.
+    """
 
     key: WorkerKey
     ranges_max: int
@@ -25,6 +33,7 @@ class Worker:
     parked: tuple[int, NextTaskRequest, float] | None = None
     told_drain: bool = False
     examples: int = 0
+    steps: int = 0
     status: dict[str, Any] = field(default_factory=dict)
 
 
@@ -52,6 +61,7 @@ class RunState:
         self.final_state = ""
         self.cause = ""
         self.checkpoint_number = 0
+        self.pace, self.steps = Pace(plan.max_staleness), StepDesk(self.step_limit)
         self._set_up(0.0)
         self._ready = False
         self._trained_since_evaluation = False
@@ -62,6 +72,7 @@ class RunState:
         self._warm_worker: WorkerKey | None = None
         self._joining: list[tuple[events.WorkerJoins, float]] = []
         self._alone_since_s = now_s
+        self._gather_until_s = inf
         self._last_task_id = 0
         self._replicas = 0
 
@@ -69,6 +80,7 @@ class RunState:
         """What depends on how many examples a pass has."""
         book = self.book
         self.work = TrainingWork(book, self.clock, self.tally)
+        self.rounds = Rounds(self.work, self.plan.batch, self.plan.range_batches)
         self._evaluation_marks = Marks(self.plan.evaluate_every, book.examples, book.examples_total)
         self._checkpoint_marks = Marks(self.plan.checkpoint_every, book.examples, book.examples_total)
         self._elapsed_before_s = elapsed_before_s
@@ -108,11 +120,26 @@ class RunState:
         """Nothing is handed out for training; workers finish what they have."""
         return self.ending is not None or self.desk.exclusive
 
+    @property
+    def _gathered(self) -> bool:
+        """Whether steps that all take together may begin: all that are wanted have come, or it took too long."""
+        return self.now_s >= self._gather_until_s
+
+    def step_limit(self, replica: WorkerKey) -> int:
+        """Returns the last step that a replica may begin now: of its own, or, where all go in step, of the run."""
+        if self.plan.in_step:
+            return self.rounds.settled + 1
+        bounded = self.plan.max_staleness is not None and not self.final_state
+        return self.pace.limit(replica) if bounded else NO_LIMIT
+
     def wakeup_s(self) -> float:
         """Returns the clock reading at which a `Tick` is due if nothing else happens first, inf for never."""
         if self.final_state or not self._ready:
             return min((until_s for _, until_s in self._joining), default=inf)
         times = [self._deadline_s(worker) for worker in self.workers.values()]
+        times.append(self.steps.wakeup_s())
+        if self.now_s < self._gather_until_s:
+            times.append(self._gather_until_s)
         if self._needs_worker:
             times.append(self._alone_since_s + self.plan.no_worker_s)
         if self.ending is not None and self.clock.ranges_out:

@@ -41,6 +41,10 @@ class TrainingWork:
         given = self.book.take()
         if given is None:
             return None
+        return self.assign(worker, task_id, given, now_s)
+
+    def assign(self, worker: WorkerKey, task_id: int, given: Range, now_s: float) -> TrainTask:
+        """Notes that a worker has a range."""
         self.assignments[task_id] = Assignment(worker, given)
         self._out[worker] = self.out(worker) + 1
         self.clock.hand_out(now_s)
@@ -64,17 +68,23 @@ class TrainingWork:
 
     def lose(self, worker: WorkerKey, now_s: float) -> int:
         """Takes back what a worker has, to be handed out again first; returns how many examples that is."""
-        examples = 0
-        for assignment in self.assignments.values():
+        taken = self.take_back(worker, now_s)
+        for _, given in taken:
+            self.book.give_back(given)
+        return sum(given.examples for _, given in taken)
+
+    def take_back(self, worker: WorkerKey, now_s: float) -> list[tuple[int, Range]]:
+        """Returns (task, range) of everything a worker has, which is no longer its own."""
+        taken: list[tuple[int, Range]] = []
+        for number, assignment in self.assignments.items():
             if assignment.worker == worker and not assignment.lost:
                 assignment.lost = True
                 self._return(worker, now_s)
-                self.book.give_back(assignment.given)
-                examples += assignment.given.examples
+                taken.append((number, assignment.given))
         lost = [task_id for task_id, assignment in self.assignments.items() if assignment.lost]
         for task_id in lost[: max(len(lost) - LOST_KEPT_MAX, 0)]:
             del self.assignments[task_id]
-        return examples
+        return taken
 
     def _return(self, worker: WorkerKey, now_s: float) -> None:
         self.clock.take_back(now_s)

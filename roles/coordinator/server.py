@@ -84,6 +84,8 @@ def plan_of(experiment: Experiment, job: str, wait_s: float) -> events.RunPlan:
         workers=experiment.cluster.workers,
         connections=sum(shape.connections for shape in infer(experiment.model)),
         no_worker_s=wait_s,
+        in_step=train.in_step,
+        max_staleness=train.max_staleness,
     )
 
 

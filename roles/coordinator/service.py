@@ -35,6 +35,7 @@ from adamctl.wire.messages import (
     RunJoinRequest,
     RunStatusReply,
     RunStatusRequest,
+    RunStepRequest,
     RunStopRequest,
 )
 
@@ -83,7 +84,7 @@ class RunService:
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def handle(self, request: Request) -> None:
-        """Answers RUN_JOIN, RUN_NEXT_TASK, RUN_STATUS, RUN_CHECKPOINT and RUN_STOP, now or when the core says so."""
+        """Answers a run's requests (RUN_...), now or when the core says so."""
         match request.message:
             case NextTaskRequest() as message:
                 if message.wait_s > WAIT_S_MAX:
@@ -93,6 +94,10 @@ class RunService:
             case RunJoinRequest(node=node, incarnation=incarnation, threads=threads):
                 self._connection_of[node, incarnation] = request.connection_id
                 self.step(events.WorkerJoins(self._park(request), node, incarnation, threads))
+            case RunStepRequest() as message:
+                if message.wait_s > WAIT_S_MAX:
+                    message = msgspec.structs.replace(message, wait_s=WAIT_S_MAX)
+                self.step(events.StepWanted(self._park(request), message))
             case RunStatusRequest() as message:
                 self._status(request, message)
             case RunCheckpointRequest():
@@ -132,7 +137,7 @@ class RunService:
 
     def _carry_out(self, instruction: events.Instruction) -> None:
         match instruction:
-            case events.Answer(token, reply):
+            case events.Answer(token, reply) | events.AnswerStep(token, reply):
                 self._requests.pop(token).reply(reply)
             case events.Refuse(token, code, message):
                 self._requests.pop(token).fail(code, message)
