@@ -1,9 +1,8 @@
 """1 MiB frames over one connection between two processes, against plain blocking sockets.
 
-"Plain" means: blocking `sendall` of one reused 1 MiB buffer, `recv_into` one preallocated 1 MiB buffer, default socket
-buffers. Ours means: BENCH_BLOCK frames through `StreamTransport`, received by a server process into pooled buffers and
-dropped, sent within credit, answered one by one ("acknowledged") or not ("one_way"). Rounds of both
-alternate, so that both meet the same machine; the best of each is reported.
+"Plain" is `adamctl.bench.plain_sockets`. Ours means: BENCH_BLOCK frames through `StreamTransport`, received by a server
+process into pooled buffers and dropped, sent within credit, answered one by one ("acknowledged") or not ("one_way").
+Rounds of both alternate, so that both meet the same machine; the best of each is reported.
 """
 
 from __future__ import annotations
@@ -11,15 +10,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import multiprocessing
-import multiprocessing.connection
-import socket
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from adamctl.bench.child import START_S, Child, Pipe
+from adamctl.bench.plain_sockets import BLOCK_BYTES, ROUND_S, PlainSockets
 from adamctl.bench.report import make_report
 from adamctl.net.handshake import make_hello
 from adamctl.net.loop import run
@@ -27,64 +25,8 @@ from adamctl.net.stream import StreamTransport
 from adamctl.net.transport import Request
 from adamctl.wire.messages import BenchBlockRequest, Empty
 
-BLOCK_BYTES = 1 << 20
 PACKAGES = ("adamctl", "uvloop", "msgspec")
-_FAMILIES = {"tcp": socket.AF_INET, "unix": socket.AF_UNIX}
 _SENDERS = 16
-_START_S = 30.0
-_ROUND_S = 300.0
-
-Pipe = multiprocessing.connection.Connection
-
-
-# --- plain sockets --------------------------------------------------------------------------------------------------
-
-
-def _plain_server(scheme: str, path: str, block_bytes: int, pipe: Pipe) -> None:
-    with socket.socket(_FAMILIES[scheme]) as listener:
-        listener.bind(path if scheme == "unix" else ("127.0.0.1", 0))
-        listener.listen(1)
-        pipe.send(listener.getsockname())
-        accepted, _ = listener.accept()
-        with accepted:
-            block = bytearray(block_bytes)
-            while True:
-                command = pipe.recv()
-                if command is None:
-                    return
-                left = command * block_bytes
-                while left:
-                    left -= accepted.recv_into(block, min(left, block_bytes))
-                pipe.send("done")
-
-
-class _Plain:
-    """Rounds through blocking sockets."""
-
-    def __init__(self, scheme: str, folder: str, block_bytes: int) -> None:
-        self._pipe, theirs = multiprocessing.get_context("spawn").Pipe()
-        arguments = (scheme, f"{folder}/plain.sock", block_bytes, theirs)
-        self._process = _start(_plain_server, arguments)
-        self._socket = socket.socket(_FAMILIES[scheme])
-        self._socket.connect(_receive(self._pipe, _START_S))
-        self._block = bytearray(block_bytes)
-
-    def round(self, blocks: int) -> float:
-        """Returns the seconds from the first byte sent until the last was received."""
-        self._pipe.send(blocks)
-        start = time.perf_counter()
-        for _ in range(blocks):
-            self._socket.sendall(self._block)
-        _receive(self._pipe, _ROUND_S)
-        return time.perf_counter() - start
-
-    def close(self) -> None:
-        self._pipe.send(None)
-        self._socket.close()
-        _stop(self._process)
-
-
-# --- ours -----------------------------------------------------------------------------------------------------------
 
 
 def _frame_server(scheme: str, folder: str, pipe: Pipe) -> None:
@@ -114,15 +56,15 @@ def _frame_client(address: str, one_way: bool, block_bytes: int, pipe: Pipe) -> 
         async def some() -> None:
             for number in counter:
                 if one_way:
-                    await connection.send_one_way(BenchBlockRequest(number), (block,), deadline_s=_ROUND_S)
+                    await connection.send_one_way(BenchBlockRequest(number), (block,), deadline_s=ROUND_S)
                 else:
-                    await connection.request(BenchBlockRequest(number, True), (block,), deadline_s=_ROUND_S)
+                    await connection.request(BenchBlockRequest(number, True), (block,), deadline_s=ROUND_S)
 
         await asyncio.gather(*(some() for _ in range(_SENDERS)))
-        await connection.request(BenchBlockRequest(blocks, True), deadline_s=_ROUND_S)
+        await connection.request(BenchBlockRequest(blocks, True), deadline_s=ROUND_S)
 
     async def main() -> None:
-        connection = await StreamTransport().connect(address, make_hello("bench", "client"), deadline_s=_START_S)
+        connection = await StreamTransport().connect(address, make_hello("bench", "client"), deadline_s=START_S)
         block = bytearray(block_bytes)
         pipe.send("ready")
         while (blocks := pipe.recv()) is not None:
@@ -138,45 +80,17 @@ class _Frames:
     """Rounds through our transport."""
 
     def __init__(self, scheme: str, folder: str, block_bytes: int, *, one_way: bool) -> None:
-        context = multiprocessing.get_context("spawn")
-        server_pipe, theirs = context.Pipe()
-        self._server = _start(_frame_server, (scheme, folder, theirs))
-        address = _receive(server_pipe, _START_S)
-        self._pipe, theirs = context.Pipe()
-        self._client = _start(_frame_client, (address, one_way, block_bytes, theirs))
-        _receive(self._pipe, _START_S)
+        self._server = Child(_frame_server, scheme, folder)
+        self._client = Child(_frame_client, self._server.receive(START_S), one_way, block_bytes)
+        self._client.receive(START_S)
 
     def round(self, blocks: int) -> float:
         """Returns the seconds from the first frame until the server has answered for the last."""
-        self._pipe.send(blocks)
-        return float(_receive(self._pipe, _ROUND_S))
+        return float(self._client.ask(blocks, ROUND_S))
 
     def close(self) -> None:
-        self._pipe.send(None)
-        _stop(self._client)
-        _stop(self._server)
-
-
-# --- both -----------------------------------------------------------------------------------------------------------
-
-
-def _start(target: Callable[..., None], arguments: tuple[Any, ...]) -> Any:
-    process = multiprocessing.get_context("spawn").Process(target=target, args=arguments, daemon=True)
-    process.start()
-    return process
-
-
-def _stop(process: Any) -> None:
-    process.join(5)
-    if process.is_alive():
-        process.kill()
-        process.join()
-
-
-def _receive(pipe: Pipe, wait_s: float) -> Any:
-    if not pipe.poll(wait_s):
-        raise RuntimeError(f"the other process of the benchmark did not answer within {wait_s:g} s")
-    return pipe.recv()
+        self._client.close()
+        self._server.close()
 
 
 def _measure(scheme: str, blocks: int, block_bytes: int, rounds: int) -> list[dict[str, Any]]:
@@ -184,14 +98,14 @@ def _measure(scheme: str, blocks: int, block_bytes: int, rounds: int) -> list[di
         folders = [str(Path(parent, name)) for name in ("p", "o", "a")]
         for folder in folders:
             Path(folder).mkdir()
-        plain = _Plain(scheme, folders[0], block_bytes)
+        plain = PlainSockets(scheme, folders[0], block_bytes)
         cases = {
             "one_way": _Frames(scheme, folders[1], block_bytes, one_way=True),
             "acknowledged": _Frames(scheme, folders[2], block_bytes, one_way=False),
         }
         seconds: dict[str, list[float]] = {name: [] for name in ("plain", *cases)}
         warm_up = max(1, blocks // 8)
-        everyone: tuple[_Plain | _Frames, ...] = (plain, *cases.values())
+        everyone: tuple[PlainSockets | _Frames, ...] = (plain, *cases.values())
         for case in everyone:
             case.round(warm_up)
         for _ in range(rounds):

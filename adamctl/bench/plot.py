@@ -61,6 +61,34 @@ def plot_kernels(report: dict[str, Any], path: Path) -> None:
     _save(figure, path)
 
 
+def plot_ps(report: dict[str, Any], path: Path) -> None:
+    """Writes parameter updates per second over apply threads, a line per mode, its limit dotted (figure 9).
+
+    Raises:
+        ConfigurationError: as `plot_worker`; also where nothing was measured by threads.
+    """
+    rows = [row for row in report["results"] if row.get("g_updates_per_s") and row.get("clients", 1) == 1]
+    if not rows:
+        raise ConfigurationError("--plot: expected a mode that updates parameters; found none (add push or factors)")
+    figure, axes = _figure()
+    axes.set_yscale("log")
+    for mode in dict.fromkeys(row["mode"] for row in rows):
+        of_mode = [row for row in rows if row["mode"] == mode and row.get("servers", 1) == 1]
+        counts = [row["apply_threads"] for row in of_mode]
+        rates = [row["g_updates_per_s"] for row in of_mode]
+        (line,) = axes.plot(counts, rates, marker="o", label=mode)
+        limits = [rate / row["fraction_of_limit"] for rate, row in zip(rates, of_mode, strict=True)]
+        axes.plot(counts, limits, linestyle=":", color=line.get_color())
+    level = report["adam_g_updates_per_s"]
+    axes.axhline(level, color="black", linestyle="--", label=f"Adam, 16 cores: {level:g}")
+    axes.set_xticks(sorted({row["apply_threads"] for row in rows}))
+    axes.set_xlabel("apply threads (dotted: the limit measured in the same run)")
+    axes.set_ylabel("billion parameter updates per second")
+    axes.set_title(f"parameter server on {report['machine']['processor']}")
+    axes.legend()
+    _save(figure, path)
+
+
 def _rate(row: dict[str, Any], side: str) -> float | None:
     rate: float | None = row.get(f"{side}_gflop_per_s", row.get(f"{side}_gb_per_s"))
     return rate

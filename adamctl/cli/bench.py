@@ -19,6 +19,10 @@ command = TableGroup(
     table={
         "net": ("adamctl.cli.bench:net", "1 MiB frames over one connection against plain blocking sockets"),
         "kernels": ("adamctl.cli.bench:kernels", "Each kernel against product rate and memory bandwidth, and PyTorch"),
+        "ps-throughput": (
+            "adamctl.cli.bench_ps:ps_throughput",
+            "Parameter servers end to end against sockets, products and memory",
+        ),
         "store": ("adamctl.cli.bench:store", "Parameter servers' store against the disk: flush, recovery, long runs"),
         "worker": ("adamctl.cli.bench:worker", "Training steps per second by threads and batch size, against PyTorch"),
     },

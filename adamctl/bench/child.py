@@ -1,0 +1,61 @@
+"""Processes that a benchmark starts beside itself, and the pipes it asks them through."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from adamctl.errors import RunFailedError
+
+START_S = 60.0
+STOP_S = 5.0
+
+Pipe = multiprocessing.connection.Connection
+
+
+class Child:
+    """A fresh interpreter that runs `target(*arguments, pipe)`; ended at the latest with this process."""
+
+    def __init__(self, target: Callable[..., None], *arguments: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=target, args=(*arguments, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def send(self, message: Any) -> None:
+        self._pipe.send(message)
+
+    def receive(self, wait_s: float) -> Any:
+        """Returns the next message. Raises RunFailedError if the child is gone, says nothing, or sent an exception."""
+        try:
+            if not self._pipe.poll(wait_s):
+                raise RunFailedError(f"a process of the benchmark did not answer within {wait_s:g} s")
+            message = self._pipe.recv()
+        except EOFError:
+            raise RunFailedError("a process of the benchmark ended; its output says why") from None
+        if isinstance(message, Exception):
+            raise message
+        return message
+
+    def ask(self, message: Any, wait_s: float) -> Any:
+        self.send(message)
+        return self.receive(wait_s)
+
+    def close(self) -> None:
+        """Sends None, which every child takes for the end, and waits; kills what does not end."""
+        with suppress(OSError):
+            self._pipe.send(None)
+        self._process.join(STOP_S)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self._pipe.close()

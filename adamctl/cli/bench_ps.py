@@ -1,0 +1,165 @@
+"""`adamctl bench ps-throughput`: the parameter server from end to end."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from adamctl.cli import options
+from adamctl.cli.bench import Counts
+from adamctl.cli.output import print_json, table
+from adamctl.errors import ConfigurationError
+
+_MODES = ("push", "pull", "both", "factors", "local")
+_TRANSPORTS = ("auto", "tcp", "unix", "shared")
+_WIRE_TYPES = ("float32", "bfloat16", "float16")
+_MEGABYTE = 1_000_000
+_STRESS_MEGABYTES, _STRESS_S = 16.0, 60.0
+
+
+@click.command("ps-throughput")
+@click.option("--mode", "modes", multiple=True, type=click.Choice(_MODES), help="Only these.  [default: all]")
+@click.option(
+    "--apply-threads", "--cores", type=Counts(), help="Of a server.  [default: powers of two up to the cores]"
+)
+@click.option("--clients", type=Counts(), default="1", show_default=True, help="Client processes.")
+@click.option("--servers", type=Counts(), default="1", show_default=True, help="Parameter servers.")
+@click.option("--model-megabytes", type=float, help="Of weights.  [default: 100; with --stress 16]")
+@click.option("--block-kib", default=1024.0, show_default=True, help="Of weights that travel and wait together.")
+@click.option("--dtype", type=click.Choice(_WIRE_TYPES), default="float32", show_default=True, help="On the wire.")
+@click.option("--transport", type=click.Choice(_TRANSPORTS), default="auto", show_default=True, help="To servers.")
+@click.option("--rounds", default=5, show_default=True, help="Rounds of each side; the best counts.")
+@click.option("--seconds", type=float, help="Length of a round.  [default: 1; with --stress 60]")
+@click.option("--vs", type=click.Choice(["torch-rpc"]), help="Let PyTorch's RPC do the same.")
+@click.option("--peer-python", default=sys.executable, metavar="PYTHON", help="Interpreter that has PyTorch.")
+@click.option("--stress", is_flag=True, help="Instead: 64 connections push for a minute.")
+@click.option("--linear", is_flag=True, help="Instead: how cost grows with model, clients and servers.")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture: .svg, .png, .pdf.")
+@options.json_option
+def ps_throughput(
+    modes: tuple[str, ...], apply_threads: tuple[int, ...] | None, clients: tuple[int, ...], servers: tuple[int, ...],
+    model_megabytes: float | None, block_kib: float, dtype: str, transport: str, rounds: int, seconds: float | None,
+    vs: str | None, peer_python: str, stress: bool, linear: bool, plot: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Measure pushes, pulls and factors through real parameter servers against this machine's limits."""
+    from adamctl.bench.ps_throughput import PsSettings
+
+    if stress and linear:
+        raise ConfigurationError("--stress and --linear: expected one of them at a time")
+    megabytes = model_megabytes if model_megabytes is not None else _STRESS_MEGABYTES if stress else 100.0
+    settings = PsSettings(
+        modes=modes or _MODES,
+        apply_threads=apply_threads or _powers_of_two(),
+        clients=clients,
+        servers=servers,
+        model_bytes=int(megabytes * _MEGABYTE),
+        block_bytes=int(block_kib * 1024),
+        wire=dtype,
+        transport=transport,
+        rounds=rounds,
+        seconds=seconds if seconds is not None else _STRESS_S if stress else 1.0,
+        peer_python=peer_python if vs else None,
+    )
+    report, show = _run(settings, stress, linear)
+    if plot is not None:
+        from adamctl.bench.plot import plot_ps
+
+        plot_ps(report, plot)
+    if as_json:
+        print_json(report)
+        return
+    show(report)
+    for title in ("machine", "versions"):
+        click.echo(f"{title}: " + ", ".join(f"{key} {value}" for key, value in report[title].items()))
+
+
+def _run(settings: Any, stress: bool, linear: bool) -> tuple[dict[str, Any], Any]:
+    """Returns the report asked for and what prints it."""
+
+    def progress(line: str) -> None:
+        click.echo(line, err=True)
+
+    if stress:
+        from adamctl.bench.ps_stress import run_ps_stress
+
+        report = run_ps_stress(
+            seconds=settings.seconds,
+            model_bytes=settings.model_bytes,
+            block_bytes=settings.block_bytes,
+            apply_threads=settings.apply_threads[0],
+            transport=settings.transport,
+            progress=progress,
+        )
+        return report, _show_stress
+    if linear:
+        from adamctl.bench.ps_linear import run_ps_linear
+
+        return run_ps_linear(settings, progress=progress), _show_linear
+    from adamctl.bench.ps_throughput import run_ps_benchmark
+
+    return run_ps_benchmark(settings, progress), _show
+
+
+def _powers_of_two() -> tuple[int, ...]:
+    from adamctl.launch.train import available_cores
+
+    cores = available_cores()
+    return tuple(1 << power for power in range(cores.bit_length()) if 1 << power <= cores)
+
+
+def _show(report: dict[str, Any]) -> None:
+    rows = []
+    for row in report["results"]:
+        in_updates = "limit_g_updates_per_s" in row
+        unit = "g_updates_per_s" if in_updates else "gb_per_s"
+        peer = row.get(f"torch_rpc_{unit}")
+        rows.append(
+            [
+                row["mode"],
+                row.get("transport", "none"),
+                str(row["apply_threads"]),
+                str(row.get("clients", "-")),
+                str(row.get("servers", "-")),
+                "G updates/s" if in_updates else "GB/s",
+                f"{row[unit]:.2f}",
+                f"{row[f'limit_{unit}']:.2f}",
+                f"{row['fraction_of_limit']:.2f}",
+                f"{peer:.2f} ({row['torch_rpc_transport']})" if peer else "-",
+                f"{row['ratio_vs_torch_rpc']:.2f}" if peer else "-",
+            ]
+        )
+    columns = ["mode", "transport", "threads", "clients", "servers", "unit", "rate", "limit", "fraction"]
+    click.echo(table([*columns, "PyTorch RPC", "ratio"], rows, right=[2, 3, 4, 6, 7, 8, 9, 10]))
+    click.echo()
+    for mode, limit in {row["mode"]: row["limit"] for row in report["results"]}.items():
+        click.echo(f"limit of {mode}: {limit}")
+    if any("factors" in row["mode"] for row in report["results"]):
+        click.echo(f"Adam's server applied {report['adam_g_updates_per_s']:g} G updates/s with 16 cores")
+
+
+def _show_stress(report: dict[str, Any]) -> None:
+    for name, value in report["results"][0].items():
+        shown = f"{value:,.3f}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)
+        click.echo(f"{name}: {shown}")
+    click.echo()
+
+
+def _show_linear(report: dict[str, Any]) -> None:
+    rows = [
+        [
+            row["grows"],
+            f"{row['value']:,}",
+            f"{row['push_s']:.4f}",
+            f"{row['pull_s']:.4f}",
+            f"{row['push_gb_per_s']:.2f}",
+            f"{row['pull_gb_per_s']:.2f}",
+        ]
+        for row in report["results"]
+    ]
+    click.echo(table(["grows", "to", "push s", "pull s", "push GB/s", "pull GB/s"], rows, right=[1, 2, 3, 4, 5]))
+    for grows, found in report["exponents"].items():
+        click.echo(f"exponent by {grows}: push {found['push_s']:.2f}, pull {found['pull_s']:.2f}")
+    click.echo()

@@ -1,0 +1,83 @@
+"""The parameter server's benchmark measures what it says and checks what it pushed; its figures are not judged here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from adamctl.bench.plot import plot_ps
+from adamctl.bench.ps_job import FactorsSize
+from adamctl.bench.ps_throughput import MODES, PsSettings, run_ps_benchmark
+from adamctl.errors import ConfigurationError
+from tests.bench.peers_for_tests import interpreter
+
+TINY = {
+    "model_bytes": 200_000,
+    "block_bytes": 1 << 14,
+    "rounds": 1,
+    "seconds": 0.05,
+    "factors": FactorsSize(64, 48, 64),
+}
+RPC = """
+import json, sys
+for line in sys.stdin:
+    request = json.loads(line)
+    if request["do"] == "start":
+        answer = {"ok": request["transport"] == "uv", "torch_version": "0.0", "error": "no shared memory"}
+    else:
+        answer = {"ok": True, "bytes": 1000 * request["window"], "updates": 10, "seconds": 0.001}
+    print(json.dumps(answer), flush=True)
+"""
+
+
+def test_every_mode_stands_next_to_its_limit_and_to_the_peer(tmp_path: Path) -> None:
+    settings = PsSettings(transport="tcp", apply_threads=(1,), peer_python=interpreter(tmp_path, RPC), **TINY)  # type: ignore[arg-type]
+    report = run_ps_benchmark(settings)
+    assert (report["schema_version"], report["bench"], report["adam_g_updates_per_s"]) == (1, "ps-throughput", 13.0)
+    assert report["versions"]["torch"] == "0.0"
+    rows = {row["mode"]: row for row in report["results"]}
+    assert list(rows) == ["push", "pull", "both", "factors", "local, 1 delta", "local, 8 deltas", "local, factors"]
+    for mode, row in rows.items():
+        unit = "g_updates_per_s" if "factors" in mode else "gb_per_s"
+        assert row[unit] > 0 and row["limit"]
+        assert abs(row["fraction_of_limit"] - row[unit] / row[f"limit_{unit}"]) < 1e-6
+        assert row["speed_up_by_threads"] == 1.0
+    for mode in ("push", "pull", "factors"):
+        assert rows[mode]["torch_rpc_transport"] == "uv" and rows[mode]["ratio_vs_torch_rpc"] > 0
+    assert rows["push"]["torch_rpc_window"] == 16, "the best window is kept"
+    plot_ps(report, tmp_path / "figure.svg")
+    assert "Adam" in (tmp_path / "figure.svg").read_text()
+
+
+def test_several_clients_servers_and_threads() -> None:
+    settings = PsSettings(modes=("both",), clients=(2,), servers=(2,), apply_threads=(1, 2), **TINY)  # type: ignore[arg-type]
+    first, second = run_ps_benchmark(settings)["results"]
+    assert [first["apply_threads"], second["apply_threads"]] == [1, 2]
+    assert first["clients"] == first["servers"] == 2
+    assert second["speed_up_by_threads"] == pytest.approx(second["gb_per_s"] / first["gb_per_s"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"rounds": 0}, "--rounds"),
+        ({"seconds": 0.0}, "--seconds"),
+        ({"model_bytes": 0}, "--model-megabytes"),
+        ({"block_bytes": 1 << 20, "model_bytes": 1000}, "--block-kib"),
+        ({"block_bytes": 1001}, "--block-kib"),
+        ({"modes": ("shove",)}, "--mode: expected some of " + ", ".join(MODES)),
+        ({"transport": "pigeon"}, "--transport"),
+        ({"wire": "float8"}, "--dtype"),
+    ],
+)
+def test_wrong_settings_are_named(wrong: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        PsSettings(**wrong)  # type: ignore[arg-type]
+
+
+def test_an_interpreter_without_pytorch_is_said_to_be_one(tmp_path: Path) -> None:
+    python = interpreter(tmp_path, "raise SystemExit(\"ModuleNotFoundError: No module named 'torch'\")")
+    settings = PsSettings(modes=("push",), peer_python=python, **TINY)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"No module named 'torch'.*--peer-python"):
+        run_ps_benchmark(settings)
