@@ -2,8 +2,8 @@
 
 Ranges are handed out in rounds: one range to each replica at once, in the order in which the replicas joined. The
 batches of a round's ranges, side by side, are its steps; the parts of a step are numbered in the order of the ranges,
-and each is known to be a part of how many. Towards the end of a pass ranges are shorter, as even as can be, so that only
-the last steps of a pass have fewer parts than there are replicas, and only its last batch fewer examples.
+and each is known to be a part of how many. Towards the end of a pass ranges are shorter, as even as can be, so that
+only the last steps of a pass have fewer parts than there are replicas, and only its last batch fewer examples.
 
 What a round has planned stays as it is. A replica that joins takes part from the next round on; the ranges of one that
 leaves or dies go, as the same parts of the same steps, to the others of the round. Nobody computes a step before all
