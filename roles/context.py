@@ -14,8 +14,10 @@ from adamctl.config.records import NodeRecord, node_key
 from adamctl.errors import AdamctlError, ProtocolError, RemoteError, RunFailedError, UnreachableError
 from adamctl.net.address import host_id, parse_address
 from adamctl.net.handshake import make_hello
+from adamctl.net.kinds import TransportKind, usable
 from adamctl.net.transport import Connection, Handler, Request, Server, Transport
-from adamctl.roles.process import CommonOptions, ReadyReport, advertised
+from adamctl.roles.addresses import BoundAddresses, places
+from adamctl.roles.process import CommonOptions, ReadyReport
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import Empty, Hello, NodeRegisterRequest, ShutdownRequest, StatusReply, StatusRequest
 
@@ -69,6 +71,7 @@ class RoleContext:
     stop_reason: str = ""
     exit_code: int = 0
     addresses: tuple[str, ...] = ()
+    _bound: BoundAddresses | None = None
     _server: Server | None = None
     _beacons: asyncio.Task[None] | None = None
     _started_s: float = 0.0
@@ -88,6 +91,8 @@ class RoleContext:
         handler: Handler,
         *,
         addresses: Sequence[str] = (),
+        administration: Sequence[str] = (),
+        replication: Sequence[str] = (),
         on_disconnect: Callable[[int], None] | None = None,
     ) -> Server:
         """Listens, registers, starts the beacons and reports ready. May be called once.
@@ -96,6 +101,8 @@ class RoleContext:
         gets the rest. `addresses` default to those of the role's `--bind` and `--port` flags and a Unix socket for
         peers on this host. The server is closed by the driver after `run` has returned.
 
+        What `administration` and `replication` name takes only that, and only there; by default `addresses` take all.
+
         Raises:
             ConfigurationError: an address is taken, or the node's name is.
             UnreachableError: no controller answered within `--controller-deadline`.
@@ -103,21 +110,23 @@ class RoleContext:
         if self._server is not None:
             raise RuntimeError("a role serves once; give all addresses in one call")
         self._started_s = asyncio.get_running_loop().time()
+        chosen = places(tuple(addresses) or self._listen_by_default(), administration, replication)
         server = await self.transport.serve(
-            tuple(addresses) or self._listen_by_default(),
+            tuple(place.address for place in chosen),
             self.hello(),
             lambda request: self._handle(request, handler),
             on_disconnect=on_disconnect,
         )
         self._server = server
-        self.addresses = advertised(server.addresses, self.common)
+        self._bound = BoundAddresses(chosen, server.addresses, self.common)
+        self.addresses = self._bound.advertised["clients"]
         if self.membership is not None:
             await self._register(self.membership, server)
         self._ready = True
         if self.ready_report is not None:
             lines = self.ready_lines or self._ready_lines
             self.ready_report.serving(self.addresses, self.incarnation, lines(self.addresses))
-        self.log.info("ready on %s", ", ".join(self.addresses))
+        self.log.info("ready on %s", self._bound.describe() if self._bound.separate else ", ".join(self.addresses))
         return server
 
     async def connect(self, node: str | NodeRecord, deadline_s: float) -> Connection:
@@ -131,7 +140,7 @@ class RoleContext:
         until_s = loop.time() + deadline_s
         record = await self._record(node) if isinstance(node, str) else node
         problem = "it has no address that can be used from here"
-        for address in _usable(record):
+        for address in _usable(record, self.transport.kind):
             try:
                 connection = await self.transport.connect(
                     address, self.hello(), deadline_s=max(until_s - loop.time(), 0.001)
@@ -181,6 +190,8 @@ class RoleContext:
         return self.listen or ("tcp://127.0.0.1:0",)
 
     def _handle(self, request: Request, handler: Handler) -> None:
+        if self._bound is not None and self._bound.refuse_misplaced(request):
+            return
         match request.message:
             case StatusRequest():
                 own = {
@@ -200,8 +211,17 @@ class RoleContext:
                 handler(request)
 
     async def _register(self, membership: Membership, server: Server) -> None:
+        assert self._bound is not None
+        told = self._bound.advertised
         request = NodeRegisterRequest(
-            self.node, self.role, self.addresses, host_id(), os.getpid(), self.common.capacity_bytes
+            self.node,
+            self.role,
+            told["clients"],
+            host_id(),
+            os.getpid(),
+            self.common.capacity_bytes,
+            told["administration"],
+            told["replication"],
         )
         reply = await membership.register(request, deadline_s=self.common.controller_deadline_s)
         self.incarnation = reply.incarnation
@@ -236,12 +256,14 @@ class RoleContext:
         return found[0]
 
     def _ready_lines(self, addresses: tuple[str, ...]) -> tuple[str, ...]:
-        return (f"{self.role} {self.node} ready on {addresses[0] if addresses else 'no address'}",)
+        assert self._bound is not None
+        return (f"{self.role} {self.node} ready on {self._bound.describe()}",)
 
 
-def _usable(record: NodeRecord) -> list[str]:
+def _usable(record: NodeRecord, kind: TransportKind) -> list[str]:
     """Returns a node's addresses in the order to try them from this host."""
     order = {"memory": 0, "unix": 1, "tcp": 2}
     same_host = record.host == host_id()
-    found = [(order[parse_address(text).scheme], text) for text in record.addresses]
+    schemes = [(parse_address(text).scheme, text) for text in record.addresses]
+    found = [(order[scheme], text) for scheme, text in schemes if usable(scheme, kind)]
     return [text for rank, text in sorted(found) if rank != 1 or same_host]

@@ -77,13 +77,13 @@ ELSEWHERE = (
     Elsewhere("roles/data/test_data_client.py", ("roles/data/*",), "client and server meet in one test"),
     Elsewhere("roles/data/readers/test_idx.py", ("roles/data/readers/source",), "the shape that all readers share"),
     Elsewhere("roles/ps/test_core.py", ("roles/ps/core_*",), "parts of one state machine"),
+    Elsewhere("roles/ps/test_sharing.py", ("roles/ps/direct",), "the server's end of shared memory"),
     Elsewhere("roles/ps/test_envelope.py", ("roles/ps/push_set",), "what an envelope is cut from"),
     Elsewhere("roles/ps/test_client.py", ("roles/ps/delivery", "roles/ps/pulling"), "parts of the client"),
     Elsewhere(
         "roles/ps/test_server.py", ("roles/ps/building", "roles/ps/saving", "roles/ps/jobs"), "parts of the server"
     ),
     Elsewhere("roles/ps/test_storing.py", ("roles/ps/store_contents",), "what a server takes up again"),
-    Elsewhere("roles/worker/test_replica.py", ("roles/worker/memory",), "where a replica lies"),
     Elsewhere("roles/worker/test_server.py", ("roles/worker/session",), "parts of one worker"),
 )
 

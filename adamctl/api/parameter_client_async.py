@@ -27,6 +27,7 @@ from adamctl.errors import (
     UnreachableError,
 )
 from adamctl.model.rule import RuleConfig
+from adamctl.model.wire_types import WireType
 from adamctl.net.address import host_id
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
@@ -34,6 +35,7 @@ from adamctl.roles.controller.client import ControllerClient
 from adamctl.roles.coordinator.job import end_job
 from adamctl.roles.ps.client import ParameterClient as ServersClient
 from adamctl.roles.ps.client import PendingPush, Pulled
+from adamctl.roles.ps.wire_choice import check_wire_types
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import Hello, NodeRegisterRequest
 
@@ -67,21 +69,28 @@ class AsyncParameterClient:
         token: str | None = None,
         deadline_s: float = 60.0,
         pushes_max: int = 4,
+        wire_push: WireType = "float32",
+        wire_pull: WireType = "float32",
     ) -> None:
         """Args:
         url: `adam://HOST:PORT/JOB`, the address of a controller (of several, separated by commas) and a job's name.
         token: the cluster's secret; default ADAMCTL_TOKEN.
         deadline_s: for every call that waits.
         pushes_max: pushes that may be unacknowledged; a further one waits.
+        wire_push: what pushes travel as: `float32`, or `bfloat16` or `float16`, which take half of the bytes. What rounding
+            loses of one push is added to this client's next of the same array.
+        wire_pull: what pulled values travel as; `register` always gives them as they are.
 
         Raises:
-            ConfigurationError: the address is malformed, or `pushes_max` is not positive.
+            ConfigurationError: the address is malformed, `pushes_max` not positive, or a type of the wire unknown.
         """
         self._addresses, self._wanted = parse_url(url)
         if pushes_max < 1:
             raise ConfigurationError(f"pushes_max: expected at least 1; found {pushes_max}")
+        check_wire_types(wire_push, wire_pull)
         self.job, self.created = "", False
         self._deadline_s, self._pushes_max = deadline_s, pushes_max
+        self._wire: dict[str, Any] = {"wire_push": wire_push, "wire_pull": wire_pull}
         self._token = os.environ.get("ADAMCTL_TOKEN", "") if token is None else token
         self._node = f"{ROLE}-{platform.node()[:60].replace('/', '_')}-{os.getpid()}-{secrets.token_hex(4)}"
         self._incarnation = 0
@@ -219,15 +228,16 @@ class AsyncParameterClient:
         deadline_s: float,
     ) -> bool:
         """Attaches to a job and gives or gets its values; False if that job came to nothing."""
-        servers = ServersClient(self._transport, self._hello, self._store, found.name, notice=log.warning)
+        servers = ServersClient(self._transport, self._hello, self._store, found.name, notice=log.warning, **self._wire)
         try:
             await servers.attach(deadline_s=deadline_s)
-            arrays = RegisteredArrays(servers.layout, names, found.record.rule, learning_rate)
+            rule = found.record.rule
+            arrays = RegisteredArrays(servers.layout, names, rule, learning_rate, servers.shared.new_array)
             if found.created:
                 await give_values(servers, arrays, given, deadline_s)
             else:
                 await wait_for_values(self._store, servers, arrays, found, deadline_s)
-            self._pulled = await servers.pull(arrays.flat, deadline_s=deadline_s)
+            self._pulled = await servers.pull(arrays.flat, deadline_s=deadline_s, exact=True)
         except BaseException as error:
             await servers.close()
             if isinstance(error, RemoteError) and is_over(error) and not found.created:

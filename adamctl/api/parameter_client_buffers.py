@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -35,11 +36,20 @@ class RegisteredArrays:
     """
 
     def __init__(
-        self, layout: ParameterLayout, names: NamedArrays | None, rule: RuleConfig, learning_rate: float | None
+        self,
+        layout: ParameterLayout,
+        names: NamedArrays | None,
+        rule: RuleConfig,
+        learning_rate: float | None,
+        new_array: Callable[[int], Floats],
     ) -> None:
-        """`names` says how arrays are nested; None: in a dict, as the job names them."""
+        """Args:
+        names: how arrays are nested; None: in a dict, as the job names them.
+        new_array: makes vectors of a number of elements, which servers on this machine may be shown.
+        """
         self.layout = layout
-        self.flat: Floats = np.zeros(layout.flat_size, np.float32)
+        self._new_array = new_array
+        self.flat: Floats = new_array(layout.flat_size)
         self.numbers = {tensor.name: number for number, tensor in enumerate(layout.tensors)}
         self._names = names or NamedArrays({tensor.name: np.empty(tensor.shape, "f4") for tensor in layout.tensors})
         self._rule, self._learning_rate = rule, learning_rate
@@ -125,7 +135,7 @@ class RegisteredArrays:
         try:
             return self._free.pop()
         except IndexError:
-            return np.empty(self.layout.flat_size, np.float32)
+            return self._new_array(self.layout.flat_size)
 
     def give_back(self, staged: Staged) -> None:
         """Its arrays are no longer needed."""

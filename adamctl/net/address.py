@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from adamctl.errors import ConfigurationError
+from adamctl.net.kinds import TransportKind, usable
 
 UNIX_PATH_BYTES_MAX = 103
 """The shortest limit of the systems we run on (macOS: 104 with the final zero byte; Linux: 108)."""
@@ -77,17 +78,19 @@ def format_address(address: Address) -> str:
     return f"{address.scheme}://{address.path}"
 
 
-def prefer(addresses: Iterable[str], peer_host_id: str) -> str:
+def prefer(addresses: Iterable[str], peer_host_id: str, kind: TransportKind = "auto") -> str:
     """Returns the address to reach a peer at: its Unix socket if that is on this machine and exists, else TCP.
 
     Args:
         addresses: what the peer listens on.
         peer_host_id: what `host_id()` gave there.
+        kind: which ones to consider.
 
     Raises:
         ConfigurationError: none of them can be used from here.
     """
-    choices = [(text, parse_address(text)) for text in addresses]
+    addresses = tuple(addresses)
+    choices = [(text, address) for text in addresses if usable((address := parse_address(text)).scheme, kind)]
     for text, address in choices:
         if address.scheme == "memory":
             return text
@@ -96,9 +99,11 @@ def prefer(addresses: Iterable[str], peer_host_id: str) -> str:
     for text, address in choices:
         if address.scheme == "tcp":
             return text
-    names = ", ".join(text for text, _ in choices) or "none"
+    names = ", ".join(addresses) or "none"
+    forced = "" if kind == "auto" else f" by {kind}, as ADAMCTL_TRANSPORT says"
+    advice = "add a tcp:// one" if kind == "auto" else "unset it to take what there is"
     raise ConfigurationError(
-        f"expected an address that can be reached from this machine, found {names}; add a tcp:// one"
+        f"expected an address that can be reached from this machine{forced}, found {names}; {advice}"
     )
 
 

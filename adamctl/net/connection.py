@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from adamctl.errors import AdamctlError, DeadlineError, ProtocolError, RemoteError, UnreachableError
-from adamctl.net.handshake import check_hello_reply, refusal
+from adamctl.net.handshake import SHARED_MEMORY, check_hello_reply, refusal
 from adamctl.net.limits import ClientLimits, admits
 from adamctl.net.pool import BufferPool, PooledBuffer
 from adamctl.net.protocol import FrameProtocol, Outgoing, body_views
+from adamctl.net.shared_memory import Region
+from adamctl.net.showing import ShownRegions
 from adamctl.wire.codec import FrameHead, decode_message, encode_request
 from adamctl.wire.constants import ErrorCode, Flag, Opcode
 from adamctl.wire.decoder import BodyTarget, Frame, discard_target
@@ -321,8 +323,10 @@ class ClientProtocol(FrameProtocol):
 class StreamConnection:
     """A `Connection` over TCP or a Unix socket; made by `StreamTransport.connect`."""
 
-    def __init__(self, protocol: ClientProtocol, peer: HelloReply) -> None:
+    def __init__(self, protocol: ClientProtocol, peer: HelloReply, scheme: str, shares: bool) -> None:
+        """`shares`: the peer may be shown regions of our memory."""
         self._protocol = protocol
+        self._regions = ShownRegions(self, scheme, shares and SHARED_MEMORY in peer.features)
         self.peer = peer
         self.peer_name = f"{peer.role}/{peer.node}@{protocol.address}"
 
@@ -341,15 +345,32 @@ class StreamConnection:
         """
         await self._protocol.call(message, body, deadline_s, None, one_way=True)
 
+    async def share(self, region: Region, *, deadline_s: float) -> bool:
+        """See `adamctl.net.transport.Connection.share`."""
+        return await self._regions.show(region, deadline_s)
+
+    @property
+    def kind(self) -> str:
+        """See `adamctl.net.transport.Connection.kind`."""
+        return self._regions.kind
+
     @classmethod
-    async def greeted(cls, protocol: ClientProtocol, hello: Hello, deadline: float) -> StreamConnection:
+    async def greeted(
+        cls,
+        protocol: ClientProtocol,
+        hello: Hello,
+        deadline: float,
+        *,
+        scheme: str = "memory",
+        shares: bool = False,
+    ) -> StreamConnection:
         """Says HELLO on a connection just made, until `deadline` (loop.time()). Raises as `Transport.connect`."""
         try:
             peer = await protocol.greet(hello, max(deadline - protocol.loop.time(), 0.0))
         except BaseException:
             protocol.end(UnreachableError("no HELLO was exchanged"), at_once=True)
             raise
-        return cls(protocol, peer)
+        return cls(protocol, peer, scheme, shares)
 
     @property
     def in_flight_bytes(self) -> int:

@@ -19,9 +19,11 @@ class ServerLimits:
         requests_per_connection_max: requests not answered yet (answers not yet sent count); more are not read.
         credit_bytes: bodies of requests in flight that each client is told it may have.
         memory_bytes_max: quota of the pool all bodies are received into.
-        reply_bytes_max: bodies of answers per connection that the kernel has not taken; beyond it no more requests of
-            that connection are read.
-        reply_memory_bytes_max: the same of all connections; beyond it the one with most of them is cut.
+        reply_bytes_max: answers per connection that the kernel has not taken; beyond it no more requests of that
+            connection are read.
+        reply_memory_bytes_max: the same of all connections; beyond it no requests are read, and whoever takes fewer
+            than `reply_pace_bytes_per_s` for longer than `reply_patience_s` is cut, first who has most of them.
+        region_bytes_max, regions_max: memory of its own that each connection may show us, and in how many pieces.
         frame_timeout_s: how long one frame may take from its first byte to its last while we are reading.
         write_stall_timeout_s: how long a peer may take nothing of what it is sent.
         backlog: connections that the kernel may hold before they are accepted.
@@ -35,6 +37,10 @@ class ServerLimits:
     memory_bytes_max: int = 1 << 30
     reply_bytes_max: int = 64 << 20
     reply_memory_bytes_max: int = 1 << 30
+    reply_pace_bytes_per_s: int = 1 << 20
+    reply_patience_s: float = 2.0
+    region_bytes_max: int = 1 << 40
+    regions_max: int = 64
     frame_timeout_s: float = 60.0
     write_stall_timeout_s: float = 60.0
     backlog: int = 1024

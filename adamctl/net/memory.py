@@ -20,6 +20,7 @@ from adamctl.errors import ConfigurationError, DeadlineError, UnreachableError
 from adamctl.net.address import parse_address
 from adamctl.net.connection import ClientProtocol, StreamConnection
 from adamctl.net.faults import FaultPlan, LinkFaults
+from adamctl.net.kinds import TransportKind
 from adamctl.net.limits import ClientLimits, ServerLimits
 from adamctl.net.memory_pipe import MemoryPipe, join_pipes
 from adamctl.net.pool import BufferPool
@@ -51,6 +52,7 @@ class MemoryNetwork:
         self.plan = FaultPlan(random, faults or LinkFaults())
         self.server_limits = server_limits or ServerLimits()
         self.client_limits = client_limits or ClientLimits()
+        self.kind: TransportKind = "auto"
         self.trace: list[tuple[float, str, str, str, int]] = []
         self.pool = BufferPool(self.client_limits.memory_bytes_max)
         self._keep_trace = keep_trace

@@ -5,102 +5,28 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection
 from typing import Any
 
 from adamctl.errors import ProtocolError, RemoteError, UnreachableError
+from adamctl.net.address import parse_address
 from adamctl.net.handler import report_failure
 from adamctl.net.handshake import answer_hello
 from adamctl.net.limits import ServerLimits, admits
 from adamctl.net.pool import BufferPool, PooledBuffer
-from adamctl.net.protocol import FrameProtocol, body_views
-from adamctl.net.transport import Handler, Lease
+from adamctl.net.protocol import FrameProtocol
+from adamctl.net.regions import RegionTable
+from adamctl.net.reply_quota import ReplyQuota
+from adamctl.net.request import StreamRequest
+from adamctl.net.transport import Handler
 from adamctl.wire.codec import FrameHead, decode_message, encode_error, encode_reply, encode_request
 from adamctl.wire.constants import ErrorCode, Flag, Opcode
 from adamctl.wire.decoder import BodyTarget, Frame
-from adamctl.wire.messages import CreditGrant, Hello, Message
+from adamctl.wire.messages import CreditGrant, Empty, Hello, MemoryRegisterRequest
 
 _LOG = logging.getLogger(__name__)
-_EMPTY = memoryview(b"")
 _REPLY = int(Flag.REPLY)
-_ONE_WAY = int(Flag.ONE_WAY)
-
-
-class NoLease:
-    """The lease of an empty body: nothing to hold."""
-
-    def retain(self) -> None:
-        """Does nothing."""
-
-    def release(self) -> None:
-        """Does nothing."""
-
-
-_NO_LEASE = NoLease()
-
-
-class StreamRequest:
-    """A request that came over a stream; see `adamctl.net.transport.Request`."""
-
-    __slots__ = ("_answered", "_head", "_protocol", "body", "deadline_s", "lease", "message")
-
-    def __init__(
-        self,
-        protocol: ServerProtocol,
-        head: FrameHead,
-        message: Message,
-        buffer: PooledBuffer | None,
-        deadline_s: float,
-    ) -> None:
-        self._protocol = protocol
-        self._head = head
-        self._answered = False
-        self.message = message
-        self.body = _EMPTY if buffer is None else buffer.view
-        self.lease: Lease = _NO_LEASE if buffer is None else buffer
-        self.deadline_s = deadline_s
-
-    @property
-    def peer(self) -> Hello:
-        return self._protocol.peer
-
-    @property
-    def peer_name(self) -> str:
-        return self._protocol.peer_name
-
-    @property
-    def connection_id(self) -> int:
-        return self._protocol.connection_id
-
-    @property
-    def one_way(self) -> bool:
-        """Whether nobody waits for the answer; `reply` or `fail` must be called all the same."""
-        return bool(self._head.flags & _ONE_WAY)
-
-    @property
-    def answered(self) -> bool:
-        return self._answered
-
-    def reply(self, message: Message, body: Sequence[Any] = (), on_sent: Callable[[], None] | None = None) -> None:
-        """Answers, and gives the body back. Raises RuntimeError if it was answered before."""
-        views, size_bytes = body_views(body)
-        head = b"" if self.one_way else encode_reply(self._head.opcode, self._head.request_id, message, size_bytes)
-        self._finish(head, views, size_bytes, on_sent)
-
-    def fail(self, code: int, message: str, details: Mapping[str, object] | None = None) -> None:
-        """Answers with an error, and gives the body back. Raises RuntimeError if it was answered before."""
-        head = b"" if self.one_way else encode_error(self._head.opcode, self._head.request_id, code, message, details)
-        self._finish(head, [], 0, None)
-
-    def _finish(
-        self, head: bytes, views: list[memoryview], size_bytes: int, on_sent: Callable[[], None] | None
-    ) -> None:
-        if self._answered:
-            raise RuntimeError(f"a {type(self.message).__name__} was answered twice")
-        self._answered = True
-        self.body = _EMPTY
-        self.lease.release()
-        self._protocol.finish(self._head, head, views, size_bytes, on_sent)
 
 
 class ServerProtocol(FrameProtocol):
@@ -116,9 +42,12 @@ class ServerProtocol(FrameProtocol):
         self.born_s = self.loop.time()
         self.frame_since_s = 0.0  # when the sweep first saw the frame that is being received
         self.frame_number = -1
-        self.stalled_since_s: float | None = None
+        self.taken_before_bytes = 0  # when the sweep last looked
+        self.moved_s = self.born_s  # when it last took anything, or had nothing to take
+        self.kept_pace_s = self.born_s  # the same for as much as others may expect of it
         self._server = server
-        self._address = address
+        self.local_address = address
+        self.regions = RegionTable(server.limits.region_bytes_max, server.limits.regions_max)
         self._outstanding = 0  # requests read and not yet answered, or whose answer the kernel has not yet taken
         self._body_bytes = 0  # bodies of requests not yet answered
         self._released_bytes = 0  # of one-way requests, not yet told to the client
@@ -131,11 +60,12 @@ class ServerProtocol(FrameProtocol):
 
     def may_read(self) -> bool:
         limits = self._server.limits
-        return self._outstanding < limits.requests_per_connection_max and self.outgoing_bytes < limits.reply_bytes_max
+        own = self._outstanding < limits.requests_per_connection_max and self.outgoing_bytes < limits.reply_bytes_max
+        return own and self._server.replies.has_room(self)
 
     def count_outgoing(self, change_bytes: int) -> None:
         super().count_outgoing(change_bytes)
-        self._server.count_replies(change_bytes)
+        self._server.replies.count(change_bytes, self._server.connections)
 
     def allocate(self, head: FrameHead) -> BodyTarget | None:
         if not self.greeted:
@@ -175,6 +105,10 @@ class ServerProtocol(FrameProtocol):
             request.fail(ErrorCode.DEADLINE_PASSED, f"the deadline passed before {self.peer_name} was served")
             return
         try:
+            if isinstance(message, MemoryRegisterRequest):
+                self._register(message)
+                request.reply(Empty())
+                return
             self._server.handler(request)
         except Exception as error:
             if request.answered:
@@ -195,9 +129,13 @@ class ServerProtocol(FrameProtocol):
             self.end(ProtocolError(str(error)))
             return
         self.peer = hello
-        self.peer_name = f"{hello.role}/{hello.node}@{self._address}"
+        self.peer_name = f"{hello.role}/{hello.node}@{self.local_address}"
         self.greeted = True
         self.send(encode_reply(Opcode.HELLO, head.request_id, reply))
+
+    def _register(self, message: MemoryRegisterRequest) -> None:
+        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
+        self.regions.register(sock, message)
 
     def release_target(self, target: BodyTarget | None) -> None:
         if target is not None and isinstance(target.token, PooledBuffer):
@@ -243,6 +181,7 @@ class ServerProtocol(FrameProtocol):
             self._released_bytes = 0
 
     def disconnected(self) -> None:
+        self.regions.clear()
         self._server.gone(self)
 
 
@@ -252,6 +191,7 @@ class StreamServer:
     Attributes:
         addresses: what it listens on, ports filled in.
         pool: the buffers of its requests' bodies; `pool.statistics()` for status replies.
+        replies: its answers that are not sent yet.
     """
 
     def __init__(
@@ -275,7 +215,7 @@ class StreamServer:
         self._connections: dict[ServerProtocol, None] = {}  # after it
         self._closers: list[Callable[[], None]] = []
         self._closing = False
-        self._reply_bytes = 0
+        self.replies = ReplyQuota(limits)
         self._sweeper: asyncio.TimerHandle | None = None
         if sweep:
             self._sweeper = self.loop.call_later(limits.sweep_interval_s, self._sweep)
@@ -284,6 +224,24 @@ class StreamServer:
     def connection_count(self) -> int:
         """Connections that have said HELLO."""
         return len(self._connections)
+
+    @property
+    def connections(self) -> Collection[ServerProtocol]:
+        """Those that have said HELLO."""
+        return self._connections.keys()
+
+    def connections_by_kind(self) -> dict[str, int]:
+        """Returns how many have said HELLO over `tcp`, `unix`, and `shared`: those that registered memory."""
+        kinds = Counter(
+            "shared" if len(protocol.regions) else parse_address(protocol.local_address).scheme
+            for protocol in self._connections
+        )
+        return dict(sorted(kinds.items()))
+
+    @property
+    def region_bytes(self) -> int:
+        """Memory of clients that is mapped here."""
+        return sum(protocol.regions.size_bytes for protocol in self._connections)
 
     def listening(self, address: str, close: Callable[[], None]) -> None:
         """Adds something that accepts connections; `close` stops it."""
@@ -319,18 +277,11 @@ class StreamServer:
 
     def gone(self, protocol: ServerProtocol) -> None:
         self._newcomers.pop(protocol, None)
+        self.replies.forget(protocol)
         if protocol in self._connections:
             del self._connections[protocol]
             if self._on_disconnect is not None:
                 self._on_disconnect(protocol.connection_id)
-
-    def count_replies(self, change_bytes: int) -> None:
-        """Keeps the sum of all answers not yet sent within its quota, by cutting who has let most of them pile up."""
-        self._reply_bytes += change_bytes
-        if change_bytes > 0 and self._reply_bytes > self.limits.reply_memory_bytes_max:
-            worst = max(self._connections, key=lambda protocol: protocol.outgoing_bytes, default=None)
-            if worst is not None and worst.write_stalled and not worst.closing:
-                worst.end(UnreachableError("the peer takes no answers and their quota is used up"), at_once=True)
 
     def _sweep(self) -> None:
         """Cuts peers that do not move: silent before HELLO, in the middle of a frame, or not taking what is sent."""
@@ -340,6 +291,7 @@ class StreamServer:
                 protocol.end(ProtocolError("no HELLO in time"), at_once=True)
         for protocol in list(self._connections):
             self._sweep_one(protocol, now)
+        self.replies.press(self.connections, now)
         self._sweeper = self.loop.call_later(self.limits.sweep_interval_s, self._sweep)
 
     def _sweep_one(self, protocol: ServerProtocol, now: float) -> None:
@@ -349,11 +301,16 @@ class StreamServer:
             protocol.frame_since_s = now
         elif now - protocol.frame_since_s > self.limits.frame_timeout_s:
             protocol.end(ProtocolError(f"a frame took longer than {self.limits.frame_timeout_s} s"), at_once=True)
-        if not protocol.write_stalled:
-            protocol.stalled_since_s = None
-        elif protocol.stalled_since_s is None:
-            protocol.stalled_since_s = now
-        elif now - protocol.stalled_since_s > self.limits.write_stall_timeout_s:
+        taken_bytes = protocol.taken_bytes
+        grown_bytes, protocol.taken_before_bytes = taken_bytes - protocol.taken_before_bytes, taken_bytes
+        if not protocol.write_stalled or grown_bytes:
+            protocol.moved_s = now
+        if (
+            not protocol.write_stalled
+            or grown_bytes >= self.limits.reply_pace_bytes_per_s * self.limits.sweep_interval_s
+        ):
+            protocol.kept_pace_s = now
+        if now - protocol.moved_s > self.limits.write_stall_timeout_s:
             protocol.end(UnreachableError("the peer takes no answers"), at_once=True)
 
     async def close(self) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from adamctl.errors import ConfigurationError, DeadlineError, UnreachableError
 from adamctl.net.address import Address, parse_address
 from adamctl.net.connection import ClientProtocol, StreamConnection
+from adamctl.net.kinds import TransportKind, chosen_kind
 from adamctl.net.limits import ClientLimits, ServerLimits
 from adamctl.net.pool import BufferPool
 from adamctl.net.server import StreamServer
@@ -30,9 +31,17 @@ class StreamTransport:
     Args:
         server_limits: bounds of every server it starts.
         client_limits: bounds of every connection it makes; the memory is shared by all of them.
+        kind: which of a peer's addresses to use, and whether to show it memory; default: what ADAMCTL_TRANSPORT says.
     """
 
-    def __init__(self, server_limits: ServerLimits | None = None, client_limits: ClientLimits | None = None) -> None:
+    def __init__(
+        self,
+        server_limits: ServerLimits | None = None,
+        client_limits: ClientLimits | None = None,
+        kind: TransportKind | None = None,
+    ) -> None:
+        """Raises ConfigurationError: ADAMCTL_TRANSPORT has a value that is not known."""
+        self.kind: TransportKind = kind or chosen_kind()
         self.server_limits = server_limits or ServerLimits()
         self.client_limits = client_limits or ClientLimits()
         self.pool = BufferPool(self.client_limits.memory_bytes_max)
@@ -59,7 +68,8 @@ class StreamTransport:
             raise DeadlineError(f"{target} did not accept a connection within {deadline_s:g} s; is it up?") from None
         except OSError as error:
             raise UnreachableError(f"cannot reach {target}: {error.strerror or error}; is it up?") from error
-        return await StreamConnection.greeted(protocol, hello, deadline)
+        shares = target.scheme == "unix" and self.kind in ("auto", "shared")
+        return await StreamConnection.greeted(protocol, hello, deadline, scheme=target.scheme, shares=shares)
 
     async def serve(
         self,

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
+from adamctl.net.kinds import TransportKind
+from adamctl.net.shared_memory import Region
 from adamctl.wire.messages import Hello, HelloReply, Message
 
 Body: TypeAlias = Sequence["bytes | bytearray | memoryview | Any"]
@@ -54,6 +56,11 @@ class Request(Protocol):
     def peer_name(self) -> str: ...
 
     @property
+    def local_address(self) -> str:
+        """Which address of the server it came to."""
+        ...
+
+    @property
     def connection_id(self) -> int:
         """Distinguishes the connections of one server's lifetime."""
         ...
@@ -65,6 +72,14 @@ class Request(Protocol):
 
     @property
     def answered(self) -> bool: ...
+
+    def region(self, number: int) -> memoryview:
+        """Returns the memory that the client has registered under this number, writable, mapped while it is held.
+
+        Raises:
+            RemoteError: UNKNOWN_REGION.
+        """
+        ...
 
     def reply(self, message: Message, body: Body = (), on_sent: Callable[[], None] | None = None) -> None: ...
 
@@ -110,6 +125,19 @@ class Connection(Protocol):
         """
         ...
 
+    async def share(self, region: Region, *, deadline_s: float) -> bool:
+        """Shows the peer a region of our memory, once; returns whether requests on this connection may name it.
+
+        Raises:
+            DeadlineError, UnreachableError, ProtocolError: as `request`.
+        """
+        ...
+
+    @property
+    def kind(self) -> str:
+        """`tcp`, `unix`, `memory`, or `shared`: a Unix socket over which memory was registered."""
+        ...
+
     @property
     def closed(self) -> bool: ...
 
@@ -121,13 +149,28 @@ class Server(Protocol):
 
     addresses: tuple[str, ...]
 
+    def connections_by_kind(self) -> dict[str, int]:
+        """Returns how many have said HELLO over `tcp`, `unix`, `memory`, and `shared`: those that registered memory."""
+        ...
+
+    @property
+    def region_bytes(self) -> int:
+        """Memory of clients that is mapped here."""
+        ...
+
     async def close(self) -> None:
         """Stops listening and closes every connection."""
         ...
 
 
 class Transport(Protocol):
-    """How to reach and be reached. An address is `tcp://host:port`, `unix:///path` or, in tests, `memory://name`."""
+    """How to reach and be reached. An address is `tcp://host:port`, `unix:///path` or, in tests, `memory://name`.
+
+    Attributes:
+        kind: which of a peer's addresses to use.
+    """
+
+    kind: TransportKind
 
     async def connect(self, address: str, hello: Hello, *, deadline_s: float) -> Connection:
         """Raises UnreachableError (with the address), DeadlineError, HandshakeError."""

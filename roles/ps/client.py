@@ -1,6 +1,7 @@
 """How workers, coordinators and tools use a job's parameters: attach, push, pull, checkpoint.
 
-One client per (node, incarnation) and job; all calls on one event loop. Each shard stays on one connection.
+One client per (node, incarnation) and job; all calls on one event loop. Each shard stays on one connection, of one or
+more to its server.
 """
 
 from __future__ import annotations
@@ -14,18 +15,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adamctl.config.records import AddressKind
 from adamctl.errors import AdamctlError, BackpressureError, DeadlineError, RemoteError, UnreachableError
 from adamctl.kernels.operation import Array
 from adamctl.model.layout import ParameterLayout
 from adamctl.model.protocol import servers_of_tensors
+from adamctl.model.wire_types import WireType
 from adamctl.net.address import prefer
 from adamctl.net.transport import Body, Connection, Transport
 from adamctl.roles.ps.checkpoint import load_parameters, read_checkpoint
 from adamctl.roles.ps.delivery import Delivery, RefusedPart
 from adamctl.roles.ps.lane import Lane, pause
+from adamctl.roles.ps.measured import Measurements
 from adamctl.roles.ps.pulling import Pulled, Puller
 from adamctl.roles.ps.push_set import Base, Numbers, PushSet
 from adamctl.roles.ps.routing import JobRouting, ReadableStore, read_node, read_routing
+from adamctl.roles.ps.sharing import SharedArrays
+from adamctl.roles.ps.ways import Way, WayTable
+from adamctl.roles.ps.wire_choice import WireChoice
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import AttachReply, AttachRequest, CheckpointFile, CheckpointReply, CheckpointRequest, Hello
 
@@ -105,6 +112,8 @@ class ParameterClient:
         layout: of the job; known after `attach`.
         routing: the last reading of who holds what.
         issued: per shard, the last sequence number given out.
+        shared: memory from which servers on this machine take pushes, and into which they write pulls, themselves.
+        measured: how busy its servers are and how fast the network.
     """
 
     def __init__(
@@ -117,6 +126,9 @@ class ParameterClient:
         notice: Callable[[str], None] | None = None,
         attempt_s: float = 10.0,
         pushes_max: int = 64,
+        wire_push: WireType = "float32",
+        wire_pull: WireType = "float32",
+        connections: int = 1,
     ) -> None:
         """Args:
         hello: identity to connect with; node and incarnation name this client in the servers' memory.
@@ -124,6 +136,9 @@ class ParameterClient:
         notice: told what is being waited for; default: the log.
         attempt_s: an unanswered request is sent again after this long.
         pushes_max: pushes that may be unacknowledged at once.
+        wire_push: what pushes travel as; 16-bit types take half of the bytes, and are rounded with error feedback.
+        wire_pull: what pulls travel as; the servers go on in float32.
+        connections: how many to each server; more than one where one cannot fill the network.
         """
         self.job = job
         self.layout: ParameterLayout
@@ -133,8 +148,12 @@ class ParameterClient:
         self._transport, self._hello, self._store = transport, hello, store
         self._notice = notice or log.warning
         self._pushes_max = pushes_max
+        self.wire = WireChoice(wire_push, wire_pull)
+        self.shared = SharedArrays()
         self._pushes = 0
-        self._lanes: dict[str, Lane] = {}
+        self.measured = Measurements()
+        self._table = WayTable(connections)
+        self._lanes: dict[Way, Lane] = {}
         self._deliveries: dict[asyncio.Task[None], Delivery] = {}
         self._reading: asyncio.Task[None] | None = None
 
@@ -181,12 +200,13 @@ class ParameterClient:
             attempt += 1
 
     async def _attach_once(self) -> None:
-        routing = await read_routing(self._store, self.job)
+        routing = await read_routing(self._store, self.job, table=self._table)
         if not self.issued.size:
             self.layout = routing.layout
             self.issued = np.zeros(len(routing.layout.shards), np.int64)
         self.routing = routing
-        await gather_all(self.lane(node).connected() for node in routing.servers)
+        await self.wire.begin(routing.layout)
+        await gather_all(self.lane(*way).connected() for way in routing.runs)
 
     def _troubles(self) -> str:
         found = [f"{lane.node}: {lane.trouble}" for lane in self._lanes.values() if lane.trouble]
@@ -194,10 +214,9 @@ class ParameterClient:
 
     async def _connect(self, node: str) -> Connection:
         """Looks a server up, connects and attaches; learns which of our numbers it already has."""
-        record = await read_node(self._store, node)
-        hello = self._hello()
-        connection = await self._transport.connect(prefer(record.addresses, record.host), hello, deadline_s=CONNECT_S)
+        connection = await self._reach(node, "clients")
         try:
+            self.wire.check(node, connection.peer.features)
             request = AttachRequest(self.job, self.routing.record.layout_hash)
             reply = await connection.request(request, self._settled(node), deadline_s=self.attempt_s)
         except BaseException:
@@ -210,6 +229,11 @@ class ParameterClient:
             self.issued[fresh[:, 0]] = fresh[:, 1]
             reply.release()
         return connection
+
+    async def _reach(self, node: str, kind: AddressKind) -> Connection:
+        record = await read_node(self._store, node)
+        address = prefer(record.addresses_for(kind), record.host, self._transport.kind)
+        return await self._transport.connect(address, self._hello(), deadline_s=CONNECT_S)
 
     def _settled(self, node: str) -> Body:
         """Returns, of a server's shards that we have pushed to, the number up to which everything is answered.
@@ -225,10 +249,15 @@ class ParameterClient:
         shards = shards[settled[shards] > 0]
         return [np.stack([shards, settled[shards]], axis=1).astype("<i8")] if shards.size else ()
 
-    def lane(self, node: str) -> Lane:
-        if node not in self._lanes:
-            self._lanes[node] = Lane(node, self._connect)
-        return self._lanes[node]
+    def lane(self, server: str, connection: int = 0) -> Lane:
+        way = Way(server, connection)
+        if way not in self._lanes:
+            self._lanes[way] = Lane(server, self._connect)
+        return self._lanes[way]
+
+    def transports(self) -> dict[str, str]:
+        """Returns the kind of connection to each server: `shared`, `unix`, `tcp`, or nothing while there is none."""
+        return {lane.node: lane.kind for lane in self._lanes.values()}
 
     async def reread(self) -> None:
         """Reads the routing anew, once for all who ask at the same time."""
@@ -238,7 +267,7 @@ class ParameterClient:
 
     async def _reread(self) -> None:
         try:
-            self.routing = await read_routing(self._store, self.job, self.layout)
+            self.routing = await read_routing(self._store, self.job, self.layout, self._table)
         finally:
             self._reading = None
 
@@ -247,13 +276,15 @@ class ParameterClient:
         return tuple(self.routing.servers)
 
     def servers_of_tensors(self) -> tuple[int, ...]:
-        """Returns, per tensor, how many servers hold a part of it (for `choose_protocol`)."""
-        return servers_of_tensors(self.layout, dict(enumerate(self.routing.primary)))
+        """Returns, per tensor, how many connections its parts travel on, each with all activations of factors."""
+        return servers_of_tensors(self.layout, dict(enumerate(self.routing.ways)))
 
     # --- push --------------------------------------------------------------------------------------------------------
 
-    def start_push(self, push: PushSet) -> PendingPush:
+    def start_push(self, push: PushSet, *, exact: bool = False) -> PendingPush:
         """Gives the push its numbers and starts to send it; the order of calls is the order on every shard.
+
+        `exact` sends it as float32 whatever `wire_push` says.
 
         Raises:
             BackpressureError: `pushes_max` pushes are unacknowledged.
@@ -270,13 +301,13 @@ class ParameterClient:
         done: asyncio.Future[PushOutcome] = asyncio.get_running_loop().create_future()
         done.add_done_callback(_mark_retrieved)
         pending = PendingPush(self._pushes, push, sequences, done)
-        delivery = Delivery(self, self._pushes, push, sequences)
+        delivery = Delivery(self, self._pushes, push, sequences, None if exact else self.wire.start(push))
         task = asyncio.create_task(self._deliver(delivery, pending, done))
         self._deliveries[task] = delivery
         task.add_done_callback(self._deliveries.pop)
         return pending
 
-    async def push(self, push: PushSet, *, deadline_s: float = 60.0) -> PushOutcome:
+    async def push(self, push: PushSet, *, deadline_s: float = 60.0, exact: bool = False) -> PushOutcome:
         """Sends a push and returns when every shard has answered.
 
         Raises:
@@ -284,7 +315,7 @@ class ParameterClient:
             RemoteError: the job is unknown or has ended, or the layout does not match.
             BackpressureError: too many pushes are unacknowledged.
         """
-        return await self.start_push(push).wait(deadline_s)
+        return await self.start_push(push, exact=exact).wait(deadline_s)
 
     async def _deliver(self, delivery: Delivery, pending: PendingPush, done: asyncio.Future[PushOutcome]) -> None:
         try:
@@ -302,7 +333,9 @@ class ParameterClient:
 
     # --- pull --------------------------------------------------------------------------------------------------------
 
-    async def pull(self, into: Array, *, shards: Sequence[int] | None = None, deadline_s: float = 60.0) -> Pulled:
+    async def pull(
+        self, into: Array, *, shards: Sequence[int] | None = None, deadline_s: float = 60.0, exact: bool = False
+    ) -> Pulled:
         """Receives parameters straight into a flat vector laid out like the job's `ParameterLayout`.
 
         Each shard is at one version; different shards may be at different ones. On an error some may be overwritten.
@@ -310,12 +343,13 @@ class ParameterClient:
         Args:
             into: float32 [layout.flat_size], C-contiguous; padding between tensors is left as it is.
             shards: which ones, ascending; default all.
+            exact: receive float32 whatever `wire_pull` says.
 
         Raises:
             DeadlineError: not all answered in time.
             RemoteError: the job is unknown or has ended.
         """
-        return await Puller(self, into, shards).run(deadline_s)
+        return await Puller(self, into, shards, exact).run(deadline_s)
 
     # --- the rest ----------------------------------------------------------------------------------------------------
 
@@ -327,10 +361,13 @@ class ParameterClient:
         """
 
         async def one(node: str) -> tuple[CheckpointFile, ...]:
+            connection = await self._reach(node, "administration")
             try:
-                reply = await self.lane(node).request(CheckpointRequest(self.job, folder), deadline_s=deadline_s)
+                reply = await connection.request(CheckpointRequest(self.job, folder), deadline_s=deadline_s)
             except RemoteError as error:
                 raise RemoteError(error.code, f"parameter server {node}: {error}", error.details) from error
+            finally:
+                await connection.close()
             assert isinstance(reply.message, CheckpointReply)
             return reply.message.files
 
@@ -342,6 +379,7 @@ class ParameterClient:
         for task in tuple(self._deliveries):
             task.cancel()
         await asyncio.gather(*self._deliveries, return_exceptions=True)
+        self.wire.close()
         for lane in self._lanes.values():
             await lane.drop()
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from adamctl.model.wire_types import WIRE_ELEMENT_BYTES, not_known
 from adamctl.roles.ps.core_acknowledge import Acknowledgements
 from adamctl.roles.ps.core_checks import checked_source, part_problem, shard_refusal
 from adamctl.roles.ps.core_flush import FlushCore
@@ -29,6 +30,7 @@ from adamctl.roles.ps.core_job import Job
 from adamctl.roles.ps.core_pull import finish_pull, hold, image_of
 from adamctl.roles.ps.core_sequence import Client, ClientKey, Verdict
 from adamctl.roles.ps.core_shard import Batch, Pull, Push, Shard, Source, State, Token, Update, Values
+from adamctl.roles.ps.core_steps import Place, StepPart, find_held, steps_done, take_part
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import (
     AttachReply,
@@ -135,12 +137,18 @@ class Core:
 
     def forget_left(self, job: Job) -> list[Instruction]:
         """Frees the records of shards that are no longer held, and refuses those who wait for them."""
+        out: list[Instruction] = []
+        parted, job.parted = job.parted, []
+        for shard in parted:
+            for update in shard.steps.let_go() if shard.steps is not None else ():
+                self._finish(job, shard, update, 0.0, out)
         if self.flush is None or self.acknowledgements is None:
-            return []
+            return out
         left, job.left = job.left, []
         waiters = [waiter for entry in left for waiter in self.flush.forget(entry)]
         what = f"job {job.name!r} is no longer held here in full; what was pushed may not be durable"
-        return self.acknowledgements.in_vain(waiters, ErrorCode.NOT_READY, what)
+        out.extend(self.acknowledgements.in_vain(waiters, ErrorCode.NOT_READY, what))
+        return out
 
     def _find(self, token: Token, connection: int, name: str, now: float) -> Job | Refuse:
         job = self.jobs.get(name)
@@ -170,10 +178,15 @@ class Core:
         if isinstance(job, Refuse):
             return [job]
         crowded = self.acknowledgements is not None and self.acknowledgements.crowded
-        if self.queued_bytes > self._queue_bytes_max or crowded:
+        crowded = crowded or self.queued_bytes > self._queue_bytes_max
+        if crowded and not request.step:  # a part of a step may be what all the others wait for
             return [Refuse(token, ErrorCode.OVER_QUOTA, f"{self.queued_bytes} bytes of updates wait; retry later")]
         out: list[Instruction] = []
         push = Push(token, request.learning_rate, body, len(request.parts))
+        if request.region:
+            push.held_bytes = 0
+        if request.step:
+            push.place = Place(request.step, request.step_part, request.step_parts)
         self._check_epochs(job, request.epochs, push.routing, out)
         sources = [checked_source(job, push, header) for header in request.sources]
         touched: list[Shard] = []
@@ -182,7 +195,7 @@ class Core:
             if shard is not None:
                 touched.append(shard)
         if push.queued:
-            self.queued_bytes += push.body_bytes
+            self.queued_bytes += push.held_bytes
             out.append(Keep(token))
         self._start(job, touched, out)
         if not push.remaining:
@@ -213,12 +226,17 @@ class Core:
         verdict = entry.judge(part.sequence)
         if verdict is Verdict.NEXT:
             source = sources[part.source] if 0 <= part.source < len(sources) else None
-            update = Update(push, position, source, entry, part.sequence, (part.base_pushes, part.base_sequence))
             problem = part_problem(shard, part, source)
-            if problem is not None:
-                update.code, update.message = problem
             shard.memory.accept(entry, part.sequence)
-            shard.queue.append(update)
+            if push.place is None:
+                base = (part.base_pushes, part.base_sequence)
+                update = Update(push, position, source, entry, part.sequence, base)
+                if problem is not None:
+                    update.code, update.message = problem
+                shard.queue.append(update)
+            else:
+                of_step = StepPart(push, position, source, entry, part.sequence)
+                shard.queue.extend(take_part(shard, of_step, push.place, problem))
             self.queued_updates += 1
             push.queued = True
             return shard
@@ -255,6 +273,8 @@ class Core:
                 self._advance(shard, batch)
             elif not batch.in_place and shard.spare is None:
                 shard.spare = batch.target
+            if shard.steps is not None:
+                steps_done(shard, batch)
             if self.flush is not None and shard.entry is not None:
                 self.flush.changed(shard.entry, now, len(batch.updates))
             for update in batch.updates:
@@ -287,11 +307,12 @@ class Core:
         self.queued_updates -= 1
         staleness = 0
         entry = update.client
-        entry.done = update.sequence
+        if update.sequence > entry.done:  # always, but for two parts of one step from one client
+            entry.done = update.sequence
         if update.code:
             job.refused += 1
             entry.refuse(update.sequence, update.code)
-        else:
+        elif not update.moot:
             others = shard.pushes - update.base_pushes - (update.sequence - 1 - update.base_sequence)
             staleness = min(max(others, 0), STALENESS_ON_WIRE_MAX)
             shard.pushes += 1
@@ -314,7 +335,7 @@ class Core:
 
     def _answer(self, push: Push, now: float, out: list[Instruction]) -> None:
         if push.queued:
-            self.queued_bytes -= push.body_bytes
+            self.queued_bytes -= push.held_bytes
         results = tuple(result for result in push.results if result is not None)
         answer = AnswerPush(push.token, PushReply(results, push.routing), push.queued)
         if self.acknowledgements is None:
@@ -331,15 +352,14 @@ class Core:
         job = self._find(token, connection, request.job, now)
         if isinstance(job, Refuse):
             return [job]
+        if request.dtype not in WIRE_ELEMENT_BYTES:
+            return [Refuse(token, ErrorCode.WRONG_DTYPE, not_known(request.dtype))]
         out: list[Instruction] = []
-        pull = Pull(token, client, [None] * len(request.shards), [None] * len(request.shards))
+        pull = Pull(token, client, [None] * len(request.shards), [None] * len(request.shards), dtype=request.dtype)
         self._check_epochs(job, request.epochs, pull.routing, out)
         for position, index in enumerate(request.shards):
             shard = job.shards.get(index)
-            if request.dtype != "float32":
-                message = f"expected dtype float32; found {request.dtype!r}"
-                pull.parts[position] = PulledPart(index, ErrorCode.WRONG_DTYPE, 0, 0, 0, 0, 0, 0, message)
-            elif shard is None or request.epochs.get(shard.bucket.index) != shard.bucket.epoch:
+            if shard is None or request.epochs.get(shard.bucket.index) != shard.bucket.epoch:
                 code, message = shard_refusal(job, index, request.epochs)
                 pull.parts[position] = PulledPart(index, code, 0, 0, 0, 0, 0, 0, message)
             elif shard.batch is not None and shard.batch.in_place:
@@ -365,8 +385,8 @@ def _settle(push: Push, position: int, result: PushResult) -> None:
 
 
 def _await(job: Job, shard: Shard, push: Push) -> None:
-    """Makes the answer to a push wait for what the shard holds now, if the job asks for that."""
-    if job.durable and shard.entry is not None:
+    """Makes the answer to a push wait for what the shard holds now: if the job asks for that, or has no values else."""
+    if shard.entry is not None and (job.durable or shard.unfounded):
         push.stored.append((shard.entry, shard.entry.changes))
 
 
@@ -376,6 +396,9 @@ def _result(shard: Shard, code: int, message: str) -> PushResult:
 
 def _find_queued(shard: Shard, client: Client, sequence: int) -> Update:
     """Returns the accepted update of a number that is not done yet."""
+    held = find_held(shard, client, sequence)
+    if held is not None:
+        return held
     under_way = shard.batch.updates if shard.batch is not None else []
     return next(
         update for update in (*under_way, *shard.queue) if update.client is client and update.sequence == sequence

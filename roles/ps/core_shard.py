@@ -7,12 +7,16 @@ batch belongs to its apply thread from the instruction that hands it over until 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from adamctl.kernels.convert import Narrow
 from adamctl.kernels.operation import Array
 from adamctl.roles.ps.core_flush import Entry
 from adamctl.roles.ps.core_sequence import Client, ClientKey, ClientMemory
 from adamctl.wire.messages import PulledPart, PushResult, PushSource
+
+if TYPE_CHECKING:
+    from adamctl.roles.ps.core_steps import Place, ShardSteps
 
 Token: TypeAlias = Any
 """Whatever the shell needs to answer a request; the core only hands it back."""
@@ -75,6 +79,8 @@ class Shard:
         images: snapshots that wait for the batch to end.
         spare: a buffer of the shard's size that nobody uses, or None.
         entry: its place in the store's log, None without a store.
+        given: its initial values come with its first push, without which what is pushed later is worth nothing.
+        steps: parts of steps that are not complete, None before the first.
     """
 
     __slots__ = (
@@ -82,6 +88,7 @@ class Shard:
         "bucket",
         "counter",
         "entry",
+        "given",
         "home",
         "images",
         "index",
@@ -94,6 +101,7 @@ class Shard:
         "size",
         "spare",
         "state",
+        "steps",
         "tensor",
         "thread",
         "values",
@@ -113,23 +121,34 @@ class Shard:
         self.home: int | None = None
         self.batch: Batch | None = None
         self.entry: Entry | None = None
+        self.given = False
         self.queue: list[Update] = []
+        self.steps: ShardSteps | None = None
         self.waiting: list[tuple[Pull, int]] = []
         self.images: list[Token] = []
+
+    @property
+    def unfounded(self) -> bool:
+        """Says whether a restart would find no initial values: those that were given are not on disk yet."""
+        return self.given and self.entry is not None and not self.entry.sequence
 
 
 class Push:
     """A push under way. `results` are in the order of its parts; `remaining` of them are still to come.
 
     `body` is read by apply threads and valid until `remaining` is 0. They note in `finite` which activations, by
-    offset, were found finite. `stored` are the changes that must be durable before it is answered.
+    offset, size and type, were found finite. `stored` are the changes that must be durable before it is answered.
+    `place` says of which step it is a part, None of none. `held_bytes` of the body are memory of ours: none of them if
+    it is the client's.
     """
 
     __slots__ = (
         "body",
         "body_bytes",
         "finite",
+        "held_bytes",
         "learning_rate",
+        "place",
         "queued",
         "remaining",
         "results",
@@ -143,12 +162,14 @@ class Push:
         self.learning_rate = learning_rate
         self.body = body
         self.body_bytes = len(body)
-        self.finite: dict[int, bool] = {}
+        self.held_bytes = len(body)
+        self.finite: dict[tuple[int, int, str], bool] = {}
         self.results: list[PushResult | None] = [None] * parts
         self.remaining = parts
         self.routing: dict[int, int] = {}
         self.stored: list[tuple[Entry, int]] = []
         self.queued = False
+        self.place: Place | None = None
 
 
 class Source:
@@ -165,7 +186,7 @@ class Source:
         self.row_size = row_size
         self.header = header
         self.problem = problem
-        self.arrays: tuple[Array, ...] | None = None
+        self.arrays: tuple[Array | Narrow, ...] | None = None
         self.finite: bool | None = None
 
 
@@ -176,6 +197,7 @@ class Update:
         position: of its result in the push.
         code, message: why it is refused; code 0 if it is to be applied. An apply thread may set them.
         waiters: other pushes that repeat it and wait for its answer, with their positions.
+        moot: nothing is to be applied for it; never of those that are no parts of steps.
     """
 
     __slots__ = (
@@ -190,6 +212,7 @@ class Update:
         "source",
         "waiters",
     )
+    moot = False
 
     def __init__(
         self, push: Push, position: int, source: Source | None, client: Client, sequence: int, base: tuple[int, int]
@@ -229,11 +252,15 @@ class Batch:
 
 @dataclass(slots=True)
 class Pull:
-    """A pull under way; `missing` of its shards are still to come. Both lists are in the order of the request."""
+    """A pull under way; `missing` of its shards are still to come. Both lists are in the order of the request.
+
+    `dtype` is what the values are to be sent as.
+    """
 
     token: Token
     client: ClientKey
     parts: list[PulledPart | None]
     values: list[Values | None]
     missing: int = 0
+    dtype: str = "float32"
     routing: dict[int, int] = field(default_factory=dict)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from adamctl.errors import RemoteError, UnreachableError
+from adamctl.net.transport import Connection
 from adamctl.roles.ps.envelope import Envelope, cut_push
-from adamctl.roles.ps.lane import Lane, pause
+from adamctl.roles.ps.lane import Lane, Order, pause
 from adamctl.roles.ps.push_set import Numbers, PushSet
+from adamctl.roles.ps.rounding import Rounding
 from adamctl.wire.constants import ErrorCode, UpdateKind
-from adamctl.wire.messages import PushReply
+from adamctl.wire.messages import PushReply, PushRequest
 
 if TYPE_CHECKING:
     from adamctl.roles.ps.client import ParameterClient
@@ -53,13 +56,24 @@ class Delivery:
         unanswered: shards of which we do not know yet what became of this push.
     """
 
-    def __init__(self, client: ParameterClient, number: int, push: PushSet, sequences: Numbers) -> None:
+    def __init__(
+        self,
+        client: ParameterClient,
+        number: int,
+        push: PushSet,
+        sequences: Numbers,
+        rounding: Rounding | None = None,
+    ) -> None:
+        """`rounding`: the push in 16 bits, which is sent in its place."""
         self.staleness: list[int] = []
         self.refused: list[RefusedPart] = []
         self.updates = 0
-        self._client, self._number, self._push, self.sequences = client, number, push, sequences
+        self._client, self._number, self.sequences = client, number, sequences
+        self._push = push if rounding is None else rounding.push
         self.unanswered: set[int] = set(np.flatnonzero(sequences).tolist())
         self._envelopes = 0
+        self._shown: dict[Order, Envelope] = {}  # named to servers by where they lie, and not yet answered
+        self._rounding = rounding
 
     async def run(self) -> None:
         """Returns when every part is applied or refused for good.
@@ -67,7 +81,16 @@ class Delivery:
         Raises:
             RemoteError: the whole push is refused (unknown job, layout mismatch).
         """
-        await self._send_all(cut_push(self._push, self.sequences.tolist(), self._client.routing))
+        try:
+            await self._send_all(cut_push(self._push, self.sequences.tolist(), self._client.routing))
+        except BaseException:
+            # Servers may go on reading what the caller is now free to change.
+            for array in (array for envelope in self._shown.values() for array in envelope.arrays().values()):
+                self._client.shared.renew(array)
+            raise
+        finally:
+            if self._rounding is not None:
+                self._rounding.give_back()
 
     async def _send_all(self, envelopes: list[Envelope]) -> None:
         if len(envelopes) == 1:
@@ -81,18 +104,25 @@ class Delivery:
                 task.cancel()
 
     async def _send(self, envelope: Envelope) -> None:
-        lane = self._client.lane(envelope.server)
+        lane = self._client.lane(*envelope.way)
         self._envelopes += 1
         order = (self._number, self._envelopes)
         unanswered = {part.shard for part in envelope.parts}
         async with lane.unfinished(order):
+            if self._rounding is not None:
+                await self._rounding.until(envelope)
             attempt = 0
             while unanswered:
                 await lane.turn(order)
                 first = attempt == 0
                 message = envelope.request(self._push, self._client.routing, None if first else unanswered)
                 try:
-                    reply = await lane.request(message, envelope.body, deadline_s=self._client.attempt_s)
+                    reply = await lane.request(
+                        message,
+                        envelope.body,
+                        deadline_s=self._client.attempt_s,
+                        direct=partial(self._direct, order, envelope, message),
+                    )
                 except UnreachableError:  # deadlines included
                     lane.be_careful()
                 except RemoteError as error:
@@ -107,19 +137,31 @@ class Delivery:
                     moved = self._settle(reply.message, envelope, unanswered, lane)
                     if moved:
                         await self._client.reread()
-                        elsewhere = {s for s in moved if self._client.routing.server_of(s) != envelope.server}
+                        elsewhere = {s for s in moved if self._client.routing.way_of(s) != envelope.way}
                         unanswered -= elsewhere
                         if elsewhere:
                             await self._send_all(
                                 cut_push(self._push, self.sequences.tolist(), self._client.routing, elsewhere)
                             )
                     if not unanswered:
+                        self._shown.pop(order, None)
                         return
                 await pause(attempt)
                 attempt += 1
 
+    async def _direct(
+        self, order: Order, envelope: Envelope, message: PushRequest, connection: Connection
+    ) -> PushRequest | None:
+        """Returns the request for a server that has mapped the memory which all of the envelope's arrays lie in."""
+        found = self._client.shared.direct_push(message, envelope)
+        if found is None or not await connection.share(found.region, deadline_s=self._client.attempt_s):
+            return None
+        self._shown[order] = envelope
+        return found.message
+
     def _settle(self, reply: PushReply, envelope: Envelope, unanswered: set[int], lane: Lane) -> set[int]:
         """Takes in final answers and returns the shards that may have moved."""
+        self._client.measured.told(envelope.server, reply.load)
         moved: set[int] = set()
         by_shard = {part.shard: part for part in envelope.parts}
         layout = self._client.layout

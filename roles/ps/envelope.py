@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 
 from adamctl.errors import ConfigurationError
+from adamctl.kernels.convert import format_of
 from adamctl.kernels.rules.factors import gradient_rows
+from adamctl.model.layout import ELEMENT_BYTES
 from adamctl.roles.ps.push_set import PushSet, TensorUpdate
 from adamctl.roles.ps.routing import JobRouting, Run, runs_of
+from adamctl.roles.ps.ways import Way
 from adamctl.wire.constants import BODY_ALIGNMENT_BYTES, BODY_BYTES_MAX, UpdateKind
 from adamctl.wire.messages import PushPart, PushRequest, PushSource
 
@@ -19,6 +22,7 @@ HEADER_BYTES_MAX = 56 << 10  # of the 64 KiB a typed header may have
 HEADER_BYTES_PER_PART = 32
 HEADER_BYTES_PER_SOURCE = 64
 HEADER_BYTES_PER_EPOCH = 12
+ROUNDED_BYTES_MAX = 4 << 20  # of 16-bit gradients: they are sent while the next are being rounded
 
 _PADDING = bytes(BODY_ALIGNMENT_BYTES)
 
@@ -28,11 +32,11 @@ class Envelope:
     """Parts of one push for one server, sent as one frame.
 
     Attributes:
-        server: node that is the primary of all its shards.
+        way: the server that is the primary of all its shards, and the connection they travel on.
         body: buffers in order, padding included; `body_bytes` their sum.
     """
 
-    server: str
+    way: Way
     sources: list[PushSource] = field(default_factory=list)
     parts: list[PushPart] = field(default_factory=list)
     body: list[Any] = field(default_factory=list)
@@ -40,12 +44,17 @@ class Envelope:
     activations: dict[int, int] = field(default_factory=dict)
     """tensor -> where its activations are in the body."""
 
+    @property
+    def server(self) -> str:
+        return self.way.server
+
     def request(self, push: PushSet, routing: JobRouting, unanswered: set[int] | None = None) -> PushRequest:
         """Returns the frame's header for all its shards or only those still unanswered."""
         parts = self.parts if unanswered is None else [part for part in self.parts if part.shard in unanswered]
         epochs = routing.epochs_of(part.shard for part in parts)
+        place = push.place or ()
         return PushRequest(
-            routing.job, epochs, push.learning_rate, push.steps, push.examples, tuple(self.sources), tuple(parts)
+            routing.job, epochs, push.learning_rate, push.steps, push.examples, tuple(self.sources), tuple(parts), *place
         )
 
     def append(self, values: np.ndarray[Any, Any]) -> int:
@@ -58,12 +67,25 @@ class Envelope:
         self.body_bytes = offset + values.nbytes
         return offset
 
-    def has_room(self, more_bytes: int, more_parts: int) -> bool:
+    def arrays(self) -> dict[int, np.ndarray[Any, Any]]:
+        """Returns the arrays in the body by their offsets."""
+        found: dict[int, np.ndarray[Any, Any]] = {}
+        offset = 0
+        for buffer in self.body:
+            if isinstance(buffer, np.ndarray):
+                found[offset] = buffer
+            offset += memoryview(buffer).nbytes
+        return found
+
+    def has_room(self, more_bytes: int, more_parts: int, more_sources: int = 1) -> bool:
         header_bytes = (
             HEADER_BYTES_PER_PART + HEADER_BYTES_PER_EPOCH  # at worst a bucket for each part
-        ) * (len(self.parts) + more_parts) + HEADER_BYTES_PER_SOURCE * (len(self.sources) + 1)
-        body_bytes = self.body_bytes + more_bytes + 2 * BODY_ALIGNMENT_BYTES
+        ) * (len(self.parts) + more_parts) + HEADER_BYTES_PER_SOURCE * (len(self.sources) + more_sources)
+        body_bytes = self.body_bytes + more_bytes + (1 + more_sources) * BODY_ALIGNMENT_BYTES
         return header_bytes <= HEADER_BYTES_MAX and body_bytes <= BODY_BYTES_MAX
+
+
+_EMPTY = Envelope(Way("", 0))
 
 
 def cut_push(
@@ -79,15 +101,19 @@ def cut_push(
     base_pushes = push.base.pushes.tolist() if push.base is not None else [0] * len(sequences)
     base_sequences = push.base.sequences.tolist() if push.base is not None else [0] * len(sequences)
     envelopes: list[Envelope] = []
-    for server, runs in _runs(push, routing, only):
-        envelope = Envelope(server)
+    for way, runs in _runs(push, routing, only):
+        envelope = Envelope(way)
         envelopes.append(envelope)
-        for run in runs:
+        for number, run in enumerate(runs):
             update = push.updates[run.tensor]
             if not _fits_alone(update, run):
                 update = _as_gradient(update, run)
-            if envelope.parts and not envelope.has_room(_bytes(update, run, envelope), len(run.shards)):
-                envelope = Envelope(server)
+            begins = number == 0 or runs[number - 1].tensor != run.tensor
+            together = [other for other in runs if other.tensor == run.tensor] if begins else [run]
+            full = not envelope.has_room(_bytes(update, run, envelope), len(run.shards))
+            full = full or _rounded_enough(update, run, envelope)
+            if envelope.parts and (full or _better_apart(update, together, envelope)):
+                envelope = Envelope(way)
                 envelopes.append(envelope)
             source = len(envelope.sources)
             envelope.sources.append(_source(update, run, envelope))
@@ -98,33 +124,51 @@ def cut_push(
     return envelopes
 
 
-def _runs(push: PushSet, routing: JobRouting, only: Iterable[int] | None) -> Iterator[tuple[str, list[Run]]]:
+def _runs(push: PushSet, routing: JobRouting, only: Iterable[int] | None) -> Iterator[tuple[Way, list[Run]]]:
     if only is None:
-        for server, by_tensor in routing.runs.items():
+        for way, by_tensor in routing.runs.items():
             found = [run for tensor, runs in by_tensor.items() if tensor in push.updates for run in runs]
             if found:
-                yield server, found
+                yield way, found
         return
-    by_server: dict[str, list[int]] = {}
+    by_way: dict[Way, list[int]] = {}
     for shard in sorted(only):
-        by_server.setdefault(routing.server_of(shard), []).append(shard)
-    for server, shards in by_server.items():
-        yield server, list(runs_of(routing.layout, shards))
+        by_way.setdefault(routing.way_of(shard), []).append(shard)
+    for way, shards in by_way.items():
+        yield way, list(runs_of(routing.layout, shards))
 
 
 def _bytes(update: TensorUpdate, run: Run, envelope: Envelope) -> int:
     if update.activations is None:
-        return run.size * 4
+        return run.size * update.values.itemsize
     shared = 0 if run.tensor in envelope.activations else update.activations.nbytes
-    return len(update.values) * (run.row_stop - run.row_start) * 4 + shared
+    return len(update.values) * (run.row_stop - run.row_start) * update.values.itemsize + shared
+
+
+def _rounded_enough(update: TensorUpdate, run: Run, envelope: Envelope) -> bool:
+    """Whether an envelope of 16-bit gradients is better sent than filled up: the rest is not rounded yet."""
+    is_rounded = update.activations is None and update.values.itemsize < ELEMENT_BYTES
+    return is_rounded and envelope.body_bytes + _bytes(update, run, envelope) > ROUNDED_BYTES_MAX
+
+
+def _better_apart(update: TensorUpdate, runs: list[Run], envelope: Envelope) -> bool:
+    """Whether all runs of a tensor fit into an envelope of their own, but not into this: they share activations."""
+    if update.activations is None:
+        return False
+    rows = sum(run.row_stop - run.row_start for run in runs)
+    needed_bytes = len(update.values) * rows * update.values.itemsize + update.activations.nbytes
+    parts = sum(len(run.shards) for run in runs)
+    return not envelope.has_room(needed_bytes, parts, len(runs)) and Envelope(envelope.way).has_room(
+        needed_bytes, parts, len(runs)
+    )
 
 
 def _fits_alone(update: TensorUpdate, run: Run) -> bool:
-    if Envelope("").has_room(_bytes(update, run, Envelope("")), len(run.shards)):
+    if _EMPTY.has_room(_bytes(update, run, _EMPTY), len(run.shards)):
         return True
     if update.activations is None:
         raise ConfigurationError(
-            f"tensor {run.tensor}, rows {run.row_start} to {run.row_stop}: {run.size * 4} bytes do not fit into a "
+            f"tensor {run.tensor}, rows {run.row_start} to {run.row_stop}: {run.size * update.values.itemsize} bytes do not fit into a "
             f"frame of {BODY_BYTES_MAX}; a layer with fewer inputs, or split in two, does"
         )
     return False
@@ -135,7 +179,8 @@ def _as_gradient(update: TensorUpdate, run: Run) -> TensorUpdate:
     assert update.activations is not None
     rows = run.row_stop - run.row_start
     product = np.empty((rows, update.activations.shape[1]), np.float32)
-    gradient_rows(update.values, update.activations, run.row_start, run.row_stop, product)
+    factors = np.asarray(update.values, np.float32), np.asarray(update.activations, np.float32)
+    gradient_rows(*factors, run.row_start, run.row_stop, product)
     return TensorUpdate(UpdateKind.GRADIENT, product)
 
 
@@ -147,9 +192,19 @@ def _source(update: TensorUpdate, run: Run, envelope: Envelope) -> PushSource:
         if activations is None:
             activations = envelope.activations[run.tensor] = envelope.append(update.activations)
         examples = len(errors)
-        return PushSource(UpdateKind.FACTORS, run.tensor, run.row_start, run.row_stop, offset, examples, activations)
+        return PushSource(
+            UpdateKind.FACTORS,
+            run.tensor,
+            run.row_start,
+            run.row_stop,
+            offset,
+            examples,
+            activations,
+            format_of(errors),
+        )
     values = update.values
     if values.ndim == 1:  # the whole tensor; a product made here is the run itself
         row_size = run.size // (run.row_stop - run.row_start)
         values = values[run.row_start * row_size : run.row_stop * row_size]
-    return PushSource(update.kind, run.tensor, run.row_start, run.row_stop, envelope.append(values))
+    offset = envelope.append(values)
+    return PushSource(update.kind, run.tensor, run.row_start, run.row_stop, offset, dtype=format_of(values))

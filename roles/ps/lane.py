@@ -18,6 +18,9 @@ from adamctl.wire.messages import Message
 Order: TypeAlias = tuple[int, int]
 """(number of the push, number of the envelope in it); smaller is older."""
 
+Direct: TypeAlias = Callable[[Connection], Awaitable[Message | None]]
+"""Returns a request that names memory which the connection's server has mapped, None if there is no such memory."""
+
 PAUSE_FIRST_S = 0.01
 PAUSE_LONGEST_S = 1.0
 
@@ -41,6 +44,11 @@ class Lane:
         self._careful_until: Order | None = None
         self._progress = asyncio.Condition()
 
+    @property
+    def kind(self) -> str:
+        """See `Connection.kind`; empty while there is none."""
+        return "" if self._connection is None or self._connection.closed else self._connection.kind
+
     async def connected(self) -> Connection:
         """Returns the connection, made anew if there is none. Raises UnreachableError and what attaching raises."""
         connection = self._connection
@@ -52,12 +60,25 @@ class Lane:
             return self._connection
 
     async def request(
-        self, message: Message, body: Body = (), *, deadline_s: float, into: Sequence[memoryview] | None = None
+        self,
+        message: Message,
+        body: Body = (),
+        *,
+        deadline_s: float,
+        into: Sequence[memoryview] | None = None,
+        direct: Direct | None = None,
     ) -> Reply:
-        """Like `Connection.request`, connecting first where needed; remembers failures in `trouble`."""
+        """Like `Connection.request`, connecting first where needed; remembers failures in `trouble`.
+
+        What `direct` gives for the connection, if anything, is sent instead, without a body.
+        """
         try:
             connection = await self.connected()
-            reply = await connection.request(message, body, deadline_s=deadline_s, into=into)
+            instead = await direct(connection) if direct is not None else None
+            if instead is not None:
+                reply = await connection.request(instead, deadline_s=deadline_s)
+            else:
+                reply = await connection.request(message, body, deadline_s=deadline_s, into=into)
         except (UnreachableError, DeadlineError) as error:
             self.trouble = str(error)
             raise

@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from adamctl.kernels.backend import RULE_MODULES, warm_up
-from adamctl.net.transport import Request
+from adamctl.net.transport import Request, Server
 from adamctl.roles.context import RoleContext
 from adamctl.roles.ps.apply import ApplyInline, ApplyThreads
+from adamctl.roles.ps.converting import PullConverter
 from adamctl.roles.ps.core import Core
 from adamctl.roles.ps.core_instructions import (
     AnswerAttach,
@@ -29,7 +31,9 @@ from adamctl.roles.ps.core_instructions import (
 from adamctl.roles.ps.core_job import Job, quantile
 from adamctl.roles.ps.core_sequence import ClientKey
 from adamctl.roles.ps.core_shard import Shard
+from adamctl.roles.ps.direct import DirectPulls
 from adamctl.roles.ps.jobs import JobKeeper
+from adamctl.roles.ps.load import LoadMeter
 from adamctl.roles.ps.options import ServerOptions, server_options
 from adamctl.roles.ps.saving import save_shards
 from adamctl.roles.ps.statistics import Rates
@@ -65,9 +69,14 @@ class ParameterServer:
         self.core = Core(max(threads, 1), flush=self._storing.flush if self._storing is not None else None)
         self._context, self._log, self._now = context, context.log, loop.time
         self._memory_bytes_max = options.memory_bytes_max
+        self._options = options
         self._threads = ApplyThreads(threads, self._completed) if threads else ApplyInline(self._completed)
+        self._converter = PullConverter(threads)
+        self._direct = DirectPulls(threads)
+        self._server: Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._rates = Rates(loop.time())
+        self._meter = LoadMeter(loop.time())
         self._keeper = JobKeeper(
             context, self.core, self._storing, options.memory_bytes_max, self._carry_out, self._spawn
         )
@@ -80,7 +89,7 @@ class ParameterServer:
         try:
             if self._storing is not None:
                 self._storing.start(self.core, self._carry_out)
-            await self._context.serve(self.handle, on_disconnect=self.core.disconnected)
+            await self._serve()
             await kernels
             following = asyncio.create_task(self._keeper.follow())
             stopping = asyncio.create_task(self._context.stopping.wait())
@@ -95,6 +104,20 @@ class ParameterServer:
             if self._storing is not None:
                 await self._storing.close()
             self._threads.stop()
+            self._converter.close()
+            self._direct.stop()
+
+    async def _serve(self) -> None:
+        """Listens at one address, or at one each for clients, administration and replication (Adam 3.3.4)."""
+        options = self._options
+        sockets = tuple(text for text in self._context.listen if not text.startswith("tcp://"))
+        self._server = await self._context.serve(
+            self.handle,
+            addresses=(options.listen, *sockets) if options.listen else (),
+            administration=(options.admin_listen,) if options.admin_listen else (),
+            replication=(options.replication_listen,) if options.replication_listen else (),
+            on_disconnect=self.core.disconnected,
+        )
 
     # --- requests and instructions -----------------------------------------------------------------------------------
 
@@ -104,7 +127,8 @@ class ParameterServer:
         client: ClientKey = (request.peer.node, request.peer.incarnation)
         connection = request.connection_id
         if isinstance(message, PushRequest):
-            out = self.core.push(request, connection, client, message, request.body, self._now())
+            body = request.region(message.region) if message.region else request.body
+            out = self.core.push(request, connection, client, message, body, self._now())
         elif isinstance(message, PullRequest):
             out = self.core.pull(request, connection, client, message, self._now())
         elif isinstance(message, AttachRequest):
@@ -140,6 +164,7 @@ class ParameterServer:
             _CARRY_OUT[type(instruction)](self, instruction)
 
     def _completed(self, done: Apply) -> None:
+        self._meter.sample(self._now(), self._threads.busy_s, self._threads.works)
         self._carry_out(self.core.completed(done.job, done.batches, self._now()))
         if self._storing is not None:
             self._storing.kick()
@@ -155,11 +180,17 @@ class ParameterServer:
 
     def _answer_push(self, instruction: AnswerPush) -> None:
         request = instruction.token
-        request.reply(instruction.message)
+        request.reply(msgspec.structs.replace(instruction.message, load=self._meter.load))
         if instruction.queued:
             request.lease.release()
 
     def _answer_pull(self, instruction: AnswerPull) -> None:
+        if instruction.token.message.region:
+            self._direct.answer(instruction)
+            return
+        if instruction.dtype != "float32":
+            self._converter.answer(instruction)
+            return
         held = instruction.values
 
         def sent() -> None:
@@ -243,6 +274,8 @@ class ParameterServer:
             "staleness_p99": quantile(histogram, 0.99),
             "queued_updates": self.core.queued_updates,
             "queued_bytes": self.core.queued_bytes,
+            "connections": self._server.connections_by_kind() if self._server is not None else {},
+            "region_bytes": self._server.region_bytes if self._server is not None else 0,
             "store": self._storing.status() if self._storing is not None else {},
             "apply_busy": [min(rates[f"busy {number}"], 1.0) for number in range(self.core.threads)],
         }

@@ -15,9 +15,10 @@ import numpy as np
 from adamctl.kernels.accrue import Accrual
 from adamctl.kernels.network import Context, Network
 from adamctl.kernels.operation import Array, Factors
+from adamctl.kernels.rules.factors import gradient_rows
 from adamctl.model.layout import ParameterLayout
+from adamctl.net.shared_memory import SharedMemory, array_bytes
 from adamctl.roles.worker.core_slots import Base, Slot, SlotCore, StepActions
-from adamctl.roles.worker.memory import ALIGNMENT_BYTES, SharedMemory
 
 SLOTS_PER_THREAD = 4
 
@@ -29,7 +30,7 @@ class Replica:
         weights: flat vector of all parameters, shared by all threads.
         fetched: where a pull is received before it is installed.
         snapshot: parameters of the evaluation at hand.
-        factor_tensors: indices of the tensors pushed as factors.
+        factor_tensors: indices of the tensors whose factors are kept, to be pushed as such.
     """
 
     def __init__(
@@ -54,8 +55,8 @@ class Replica:
         rows = n_push * batch
         factored = [layout.tensors[index] for index in self.factor_tensors]
         shapes = [(rows, size) for tensor in factored for size in (tensor.shape[0], tensor.row_size)]
-        flat_bytes = 4 * layout.flat_size + ALIGNMENT_BYTES
-        factor_bytes = sum(4 * rows * columns + ALIGNMENT_BYTES for _, columns in shapes)
+        flat_bytes = array_bytes(layout.flat_size)
+        factor_bytes = sum(array_bytes(*shape) for shape in shapes)
         self.memory = SharedMemory((3 + slots) * flat_bytes + slots * factor_bytes)
         self.weights = self.memory.array(layout.flat_size)
         self.fetched = self.memory.array(layout.flat_size)
@@ -123,6 +124,12 @@ class Replica:
             index: Factors(arrays[2 * position][:rows], arrays[2 * position + 1][:rows])
             for position, index in enumerate(self.factor_tensors)
         }
+
+    def multiply_factors(self, slot: Slot, index: int) -> None:
+        """Makes a tensor's gradient of the factors that the slot has kept, in the place of the accrued one."""
+        factors = self.factors(slot)[index]
+        out = self._gradient_views[slot.index][index]
+        gradient_rows(factors.errors, factors.activations, 0, len(out), out)
 
     def acknowledged(self, slot: Slot) -> None:
         with self._room:

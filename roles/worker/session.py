@@ -24,6 +24,7 @@ from adamctl.roles.worker.compute import Batch, BatchDone, ComputeThreads
 from adamctl.roles.worker.core_batches import Task, TaskLedger, cut
 from adamctl.roles.worker.downpour import Downpour
 from adamctl.roles.worker.mailbox import Mailbox, Siblings
+from adamctl.roles.worker.protocol import PushProtocol
 from adamctl.roles.worker.replica import Replica
 from adamctl.wire.messages import EvaluateTask, NextTaskReply, NextTaskRequest, TaskReport, TrainTask
 
@@ -53,7 +54,6 @@ class Session:
     coordinator: CoordinatorClient
     parameters: ParameterClient
     data: DataClient
-    factor_tensors: tuple[int, ...]
     log: logging.Logger
 
 
@@ -67,6 +67,13 @@ class SessionRunner:
         self._local_factor = factor
         applies_locally = factor != 0.0 if factor is not None else experiment.train.local_lr != 0.0
         train = experiment.train
+        self._protocol = PushProtocol(
+            train,
+            session.layout,
+            session.parameters.servers_of_tensors(),
+            applies_locally=applies_locally,
+            log=session.log,
+        )
         self._replica = Replica(
             session.network,
             session.layout,
@@ -74,9 +81,10 @@ class SessionRunner:
             train.batch,
             train.n_push,
             train.n_fetch,
-            session.factor_tensors,
+            self._protocol.kept,
             applies_locally,
         )
+        session.parameters.shared.add(self._replica.memory)
         self._loop = asyncio.get_running_loop()
         self._threads = ComputeThreads(
             session.network,
@@ -84,10 +92,10 @@ class SessionRunner:
             session.threads,
             seed=hash((experiment.seed, session.incarnation)) & (2**31 - 1),
             done=Mailbox(self._loop, self._done).put,
-            skip_dense_gradients=bool(session.factor_tensors) and not applies_locally,
+            skip_dense_gradients=self._protocol.skips_gradients,
             clip_norm=experiment.optimizer.clip_norm,
         )
-        self._downpour = Downpour(self._replica, session.parameters, self._fail)
+        self._downpour = Downpour(self._replica, session.parameters, self._fail, self._protocol)
         batches = BATCHES_AHEAD_PER_THREAD * session.threads
         self._ranges_held = max(RANGES_MIN, 1 - (-batches // experiment.train.range_batches))
         self._ledger = TaskLedger()
@@ -284,5 +292,6 @@ class SessionRunner:
             "pushes": self._downpour.pushes,
             "fetches": self._downpour.fetches,
             "refused": self._downpour.refused,
+            "transport": ", ".join(sorted(set(filter(None, self._session.parameters.transports().values())))),
             "waiting_share": self.wait_s / busy_s if busy_s else 0.0,
         }

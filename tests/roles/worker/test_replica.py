@@ -9,7 +9,6 @@ from adamctl.kernels.network import Network
 from adamctl.model.description import Dense, Model, Softmax
 from adamctl.model.layout import build_layout
 from adamctl.roles.worker.core_slots import Base
-from adamctl.roles.worker.memory import SharedMemory
 from adamctl.roles.worker.replica import Replica
 
 MODEL = Model((6,), (Dense(5, "relu"), Softmax(3)))
@@ -95,13 +94,3 @@ def test_stop_wakes_a_thread_that_waits_for_a_slot(network: Network) -> None:
         one_step(network, replica, context)
     replica.stop()
     assert replica.begin_step(0) is None
-
-
-def test_shared_memory_gives_zeroed_aligned_arrays_and_refuses_more_than_it_has() -> None:
-    memory = SharedMemory(4096)
-    first, second = memory.array(3), memory.array(2, 5)
-    assert first.tolist() == [0, 0, 0] and second.shape == (2, 5)
-    assert (second.ctypes.data - first.ctypes.data) % 64 == 0
-    with pytest.raises(MemoryError, match="shared memory"):
-        memory.array(1 << 20)
-    memory.close()

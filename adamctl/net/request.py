@@ -1,0 +1,108 @@
+"""A request as a server sees it that came over a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from adamctl.errors import RemoteError
+from adamctl.net.pool import PooledBuffer
+from adamctl.net.protocol import body_views
+from adamctl.net.transport import Lease
+from adamctl.wire.codec import FrameHead, encode_error, encode_reply
+from adamctl.wire.constants import ErrorCode, Flag
+from adamctl.wire.messages import Hello, Message
+
+if TYPE_CHECKING:
+    from adamctl.net.server import ServerProtocol
+
+_EMPTY = memoryview(b"")
+_ONE_WAY = int(Flag.ONE_WAY)
+
+
+class NoLease:
+    """The lease of an empty body: nothing to hold."""
+
+    def retain(self) -> None:
+        """Does nothing."""
+
+    def release(self) -> None:
+        """Does nothing."""
+
+
+_NO_LEASE = NoLease()
+
+
+class StreamRequest:
+    """A request that came over a stream; see `adamctl.net.transport.Request`."""
+
+    __slots__ = ("_answered", "_head", "_protocol", "body", "deadline_s", "lease", "message")
+
+    def __init__(
+        self,
+        protocol: ServerProtocol,
+        head: FrameHead,
+        message: Message,
+        buffer: PooledBuffer | None,
+        deadline_s: float,
+    ) -> None:
+        self._protocol = protocol
+        self._head = head
+        self._answered = False
+        self.message = message
+        self.body = _EMPTY if buffer is None else buffer.view
+        self.lease: Lease = _NO_LEASE if buffer is None else buffer
+        self.deadline_s = deadline_s
+
+    @property
+    def peer(self) -> Hello:
+        return self._protocol.peer
+
+    @property
+    def peer_name(self) -> str:
+        return self._protocol.peer_name
+
+    @property
+    def local_address(self) -> str:
+        return self._protocol.local_address
+
+    @property
+    def connection_id(self) -> int:
+        return self._protocol.connection_id
+
+    @property
+    def one_way(self) -> bool:
+        """Whether nobody waits for the answer; `reply` or `fail` must be called all the same."""
+        return bool(self._head.flags & _ONE_WAY)
+
+    @property
+    def answered(self) -> bool:
+        return self._answered
+
+    def region(self, number: int) -> memoryview:
+        """See `adamctl.net.transport.Request.region`."""
+        found = self._protocol.regions.find(number)
+        if found is None:
+            raise RemoteError(ErrorCode.UNKNOWN_REGION, f"{self.peer_name} has not registered region {number}")
+        return found
+
+    def reply(self, message: Message, body: Sequence[Any] = (), on_sent: Callable[[], None] | None = None) -> None:
+        """Answers, and gives the body back. Raises RuntimeError if it was answered before."""
+        views, size_bytes = body_views(body)
+        head = b"" if self.one_way else encode_reply(self._head.opcode, self._head.request_id, message, size_bytes)
+        self._finish(head, views, size_bytes, on_sent)
+
+    def fail(self, code: int, message: str, details: Mapping[str, object] | None = None) -> None:
+        """Answers with an error, and gives the body back. Raises RuntimeError if it was answered before."""
+        head = b"" if self.one_way else encode_error(self._head.opcode, self._head.request_id, code, message, details)
+        self._finish(head, [], 0, None)
+
+    def _finish(
+        self, head: bytes, views: list[memoryview], size_bytes: int, on_sent: Callable[[], None] | None
+    ) -> None:
+        if self._answered:
+            raise RuntimeError(f"a {type(self.message).__name__} was answered twice")
+        self._answered = True
+        self.body = _EMPTY
+        self.lease.release()
+        self._protocol.finish(self._head, head, views, size_bytes, on_sent)

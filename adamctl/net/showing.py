@@ -1,0 +1,65 @@
+"""Which regions of its memory a client has shown to the server at the other end of a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Protocol
+
+from adamctl.errors import RemoteError
+from adamctl.net.shared_memory import Region
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import MemoryRegisterRequest, Message
+
+_LOG = logging.getLogger(__name__)
+
+
+class _Connection(Protocol):
+    async def request(self, message: Message, *, deadline_s: float) -> Any: ...
+
+
+class ShownRegions:
+    """Those of one connection."""
+
+    def __init__(self, connection: _Connection, scheme: str, shares: bool) -> None:
+        self._connection, self._scheme, self._shares = connection, scheme, shares
+        self._shown: dict[int, asyncio.Future[bool]] = {}
+        self._accepted = False
+
+    @property
+    def kind(self) -> str:
+        """`shared` once a region was accepted, else the scheme of the address."""
+        return "shared" if self._accepted else self._scheme
+
+    async def show(self, region: Region, deadline_s: float) -> bool:
+        """Registers a region unless that was done before; returns whether the server has mapped it.
+
+        A server that cannot map our memory is not asked again. Does not wait where the answer is known.
+        """
+        if not self._shares:
+            return False
+        answer = self._shown.get(region.number)
+        if answer is not None:
+            return answer.result() if answer.done() else await asyncio.shield(answer)
+        answer = self._shown[region.number] = asyncio.get_running_loop().create_future()
+        accepted = False
+        try:
+            accepted = await self._register(region, deadline_s)
+        except BaseException:
+            del self._shown[region.number]
+            raise
+        finally:
+            answer.set_result(accepted)  # whoever waits as well goes through the socket for this once
+        return accepted
+
+    async def _register(self, region: Region, deadline_s: float) -> bool:
+        request = MemoryRegisterRequest(region.number, region.device, region.descriptor, region.size_bytes)
+        try:
+            await self._connection.request(request, deadline_s=deadline_s)
+        except RemoteError as error:
+            _LOG.info("bodies go through the socket: %s", error)
+            if error.code == ErrorCode.NOT_SHAREABLE:
+                self._shares = False
+            return False
+        self._accepted = True
+        return True

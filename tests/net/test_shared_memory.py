@@ -1,0 +1,126 @@
+"""Memory that can be shown to others: arrays in it, where they lie, and pages that are taken away from others."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+
+import numpy as np
+import pytest
+
+from adamctl.net import shared_memory
+from adamctl.net.shared_memory import SharedMemory, array_bytes, whole_pages
+
+linux_only = pytest.mark.skipif(not shared_memory.SUPPORTED, reason="memory is shared on Linux only")
+PAGE = mmap.PAGESIZE
+
+
+def seen_by_others(memory: SharedMemory, array: np.ndarray) -> np.ndarray:
+    """The bytes under an array as another process that mapped its region would see them, writable."""
+    place = memory.find(array)
+    assert place is not None
+    mapped = mmap.mmap(place.region.descriptor, place.region.size_bytes)
+    return np.frombuffer(mapped, np.float32, array.size, place.offset)
+
+
+def test_arrays_are_zeroed_and_lie_on_pages_of_their_own() -> None:
+    memory = SharedMemory(array_bytes(3) + array_bytes(2, 5))
+    first, second = memory.array(3), memory.array(2, 5)
+    assert first.tolist() == [0, 0, 0] and second.shape == (2, 5)
+    assert first.ctypes.data % PAGE == second.ctypes.data % PAGE == 0
+    with pytest.raises(MemoryError, match="shared memory"):
+        memory.array(1)
+    memory.close()
+
+
+def test_sizes_are_whole_pages() -> None:
+    assert [whole_pages(size) for size in (0, 1, PAGE, PAGE + 1)] == [PAGE, PAGE, PAGE, 2 * PAGE]
+    assert array_bytes(PAGE // 4) == PAGE and array_bytes(PAGE // 4, 2) == 2 * PAGE
+
+
+@linux_only
+def test_arrays_are_found_where_they_lie() -> None:
+    memory = SharedMemory(3 * PAGE)
+    first, second = memory.array(8), memory.array(PAGE // 2)
+    place = memory.find(second[4:7])
+    assert place is not None and place.offset == PAGE + 16
+    assert place.region.size_bytes == 3 * PAGE
+    found = memory.find(first)
+    assert found is not None and found.region is place.region
+    assert memory.find(np.zeros(4, np.float32)) is None
+    assert memory.find(second.reshape(-1, 2)[:, 0]) is None
+    memory.close()
+    assert memory.find(first) is None
+
+
+@linux_only
+def test_what_others_write_is_seen_until_the_pages_are_taken_away() -> None:
+    memory = SharedMemory(3 * PAGE)
+    before, array, after = memory.array(8), memory.array(8), memory.array(8)
+    theirs = seen_by_others(memory, array)
+    theirs[0] = 5.0
+    assert array[0] == 5.0
+    old = memory.find(array)
+    memory.renew(array)
+    assert array[0] == 5.0  # the content stays
+    theirs[0] = 6.0
+    assert array[0] == 5.0
+    array[1] = 7.0
+    assert theirs[1] == 0.0
+    new = memory.find(array)
+    assert old is not None and new is not None and new.region.number != old.region.number
+    assert seen_by_others(memory, array)[1] == 7.0
+    for neighbour in (before, after):
+        seen_by_others(memory, neighbour)[2] = 1.0
+        assert neighbour[2] == 1.0
+    memory.close()
+
+
+@linux_only
+def test_an_array_of_which_a_part_was_renewed_is_not_in_one_region() -> None:
+    memory = SharedMemory(4 * PAGE)
+    array = memory.array(4 * PAGE // 4)
+    array[:] = np.arange(array.size)
+    memory.renew(array[:16])
+    assert memory.find(array) is None and memory.find(array[:16]) is not None
+    memory.renew(array)
+    assert memory.find(array) is not None
+    assert np.array_equal(array, np.arange(array.size, dtype=np.float32))
+    memory.close()
+
+
+@linux_only
+def test_descriptors_are_closed_and_arrays_outlive_them() -> None:
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    memory = SharedMemory(PAGE)
+    array = memory.array(4)
+    memory.renew(array)
+    array[:] = 3
+    del memory
+    gc.collect()
+    assert array.tolist() == [3, 3, 3, 3]
+    del array
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@linux_only
+def test_it_can_never_shrink() -> None:
+    memory = SharedMemory(PAGE)
+    place = memory.find(memory.array(1))
+    assert place is not None
+    with pytest.raises(PermissionError):
+        os.ftruncate(place.region.descriptor, 0)
+    memory.close()
+
+
+def test_elsewhere_it_is_memory_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_memory, "SUPPORTED", False)
+    memory = SharedMemory(PAGE)
+    array = memory.array(4)
+    array[:] = 1
+    memory.renew(array)
+    assert memory.find(array) is None and array.sum() == 4
+    memory.close()
