@@ -14,19 +14,24 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import groupby
 from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from adamctl.kernels.convert import NARROW, Narrow, all_finite_narrow, widened
 from adamctl.kernels.finite import all_finite
 from adamctl.kernels.operation import Array
 from adamctl.kernels.rules.add import Add
 from adamctl.kernels.rules.factors import FactorUpdate, is_fused
+from adamctl.kernels.rules.narrow import NarrowUpdate
 from adamctl.kernels.rules.rule import Rule
 from adamctl.kernels.threads import Binder
 from adamctl.model.rule import RuleConfig
+from adamctl.roles.ps.apply_steps import StepSums
 from adamctl.roles.ps.core_instructions import Apply
 from adamctl.roles.ps.core_shard import Batch, Source, Update
+from adamctl.roles.ps.load import Work
 from adamctl.wire.constants import ErrorCode, UpdateKind
 
 PRODUCT_BYTES_MAX = 4 << 20  # of one product of factors, unless one shard alone is larger
@@ -37,20 +42,29 @@ log = logging.getLogger(__name__)
 class Applier:
     """What one apply thread does with batches; also usable without a thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, done: Work | None = None) -> None:
+        """`done` is told what was applied and how long it took."""
+        self._done = done or Work()
         self._factors = FactorUpdate()
+        self._narrow = NarrowUpdate()
+        self._steps = StepSums()
+        self._wide = (np.empty(0, np.float32), np.empty(0, np.float32))
 
     def apply(self, rule: Rule, batches: list[Batch]) -> None:
         """Carries out batches of one job: sets each update's code, each batch's `applied`, `target`, `new_state`."""
-        position = 0
+        position, done = 0, self._done
         while position < len(batches):
-            batch = batches[position]
+            batch, began_s = batches[position], time.perf_counter()
             if any(_is_factors(update) for update in batch.updates):
                 stop = _group_stop(batches, position, None if is_fused(rule) else PRODUCT_BYTES_MAX)
                 self._apply_group(rule, batches[position:stop])
+                done.multiplied += sum(_multiplied(one) for one in batches[position:stop])
+                done.multiplying_s += time.perf_counter() - began_s
                 position = stop
             else:
-                _apply_alone(rule, batch)
+                self._apply_alone(rule, batch)
+                done.added += batch.applied * batch.shard.size
+                done.adding_s += time.perf_counter() - began_s
                 position += 1
 
     def _apply_group(self, rule: Rule, group: list[Batch]) -> None:
@@ -59,7 +73,7 @@ class Applier:
         A rule that sums tiles of the product needs no memory for it, and takes any number of them together.
         """
         first, last = group[0].shard, group[-1].shard
-        prepared = [_Prepared(rule, batch) for batch in group]
+        prepared = [_Prepared(rule, batch, self._narrow) for batch in group]
         for number, shared in enumerate(group[0].updates):
             finite = False
             if _is_factors(shared) and any(not batch.updates[number].code for batch in group):
@@ -82,26 +96,57 @@ class Applier:
     def _begin(self, rule: Rule, source: Source | None, row_start: int, row_stop: int) -> bool:
         """Makes the factors of some rows ready to be applied to their shards; returns False if they are not finite."""
         assert source is not None
-        errors, activations = _factors(source)
+        errors, activations = self._wide_factors(*_factors(source))
         finite = source.push.finite
-        offset = source.header.activations_offset
-        if offset not in finite:
-            finite[offset] = all_finite(activations)
+        where = (source.header.activations_offset, activations.size, source.header.dtype)
+        if where not in finite:
+            finite[where] = all_finite(activations)
         if source.finite is None:
-            source.finite = finite[offset] and all_finite(errors)
+            source.finite = finite[where] and all_finite(errors)
         if source.finite:
             first = row_start - source.header.row_start
             self._factors.begin(rule, errors, activations, first, first + row_stop - row_start)
         return source.finite
 
+    def _apply_alone(self, rule: Rule, batch: Batch) -> None:
+        """Gradients or deltas of one shard, neighbours of one kind in one pass over its values."""
+        work = _Prepared(rule, batch, self._narrow)
+        if batch.shard.steps is None:
+            found = [
+                (_rule_for(update, rule), gradient, update.push.learning_rate)
+                for update in batch.updates
+                if not update.code and (gradient := _gradient(update, batch)) is not None
+            ]
+        else:
+            whole = self._steps.of(batch.updates, lambda update: _gradient(update, batch))
+            found = [(_rule_for(update, rule), gradient, update.push.learning_rate) for update, gradient in whole]
+        for used, run in groupby(found, key=lambda one: one[0]):
+            _, gradients, learning_rates = zip(*run, strict=True)
+            work.apply(used, gradients, learning_rates)
+        work.finish()
+
+    def _wide_factors(self, *factors: Array | Narrow) -> tuple[Array, ...]:
+        """Returns factors as float32; those of 16 bits are widened into memory that the next ones take over."""
+        return tuple(
+            array if array.dtype == np.float32 else self._widened(place, array) for place, array in enumerate(factors)
+        )
+
+    def _widened(self, place: int, array: Narrow) -> Array:
+        if self._wide[place].size < array.size:
+            wide = np.empty(array.size, np.float32)
+            self._wide = (wide, self._wide[1]) if place == 0 else (self._wide[0], wide)
+        wide = self._wide[place][: array.size]
+        widened(array.reshape(-1), wide)
+        return wide.reshape(array.shape)
+
 
 class _Prepared:
     """Where one batch reads and writes."""
 
-    __slots__ = ("batch", "current", "state", "target")
+    __slots__ = ("batch", "current", "narrow", "state", "target")
 
-    def __init__(self, rule: Rule, batch: Batch) -> None:
-        self.batch = batch
+    def __init__(self, rule: Rule, batch: Batch, narrow: NarrowUpdate) -> None:
+        self.batch, self.narrow = batch, narrow
         shard = batch.shard
         self.current = self.target = shard.values.array
         if not batch.in_place:
@@ -111,9 +156,12 @@ class _Prepared:
         if batch.copy_state:
             self.state = batch.new_state = rule.copied_state(shard.state.arrays)
 
-    def apply(self, rule: Rule, gradients: Sequence[Array], learning_rates: Sequence[float]) -> None:
+    def apply(self, rule: Rule, gradients: Sequence[Array | Narrow], learning_rates: Sequence[float]) -> None:
         state = self.state if rule.state_names else []  # deltas leave the state of the job's rule as it is
-        rule.apply_many(self.current, self.target, state, gradients, learning_rates)
+        if any(gradient.dtype != np.float32 for gradient in gradients):
+            self.narrow.apply_many(rule, self.current, self.target, state, gradients, learning_rates)
+        else:
+            rule.apply_many(self.current, self.target, state, gradients, learning_rates)
         self.current = self.target
         self.batch.applied += len(gradients)
 
@@ -127,20 +175,6 @@ class _Prepared:
             self.batch.new_state = None
 
 
-def _apply_alone(rule: Rule, batch: Batch) -> None:
-    """Gradients or deltas of one shard, neighbours of one kind in one pass over its values."""
-    work = _Prepared(rule, batch)
-    found = [
-        (_rule_for(update, rule), gradient, update.push.learning_rate)
-        for update in batch.updates
-        if not update.code and (gradient := _gradient(update, batch)) is not None
-    ]
-    for used, run in groupby(found, key=lambda one: one[0]):
-        _, gradients, learning_rates = zip(*run, strict=True)
-        work.apply(used, gradients, learning_rates)
-    work.finish()
-
-
 def _rule_for(update: Update, rule: Rule) -> Rule:
     """A delta is added as it is, whatever the job's rule."""
     assert update.source is not None
@@ -152,37 +186,48 @@ def _adding() -> Rule:
     return Add(RuleConfig(Add.name))
 
 
-def _gradient(update: Update, batch: Batch) -> Array | None:
+def _gradient(update: Update, batch: Batch) -> Array | Narrow | None:
     """Returns the shard's part of a gradient or delta, or None, with the update refused, if it is not finite."""
     source = update.source
     assert source is not None
     header, shard = source.header, batch.shard
     if source.arrays is None:
         size = (header.row_stop - header.row_start) * shard.row_size
-        source.arrays = (np.frombuffer(source.push.body, np.float32, size, header.offset),)
+        source.arrays = (np.frombuffer(source.push.body, _numpy_type(header.dtype), size, header.offset),)
     start = (shard.row_start - header.row_start) * shard.row_size
     gradient = source.arrays[0][start : start + shard.size]
-    if not all_finite(gradient):
+    if not (all_finite(gradient) if gradient.dtype == np.float32 else all_finite_narrow(gradient)):
         update.code, update.message = ErrorCode.NOT_FINITE, "the gradient holds NaN or infinite values"
         return None
     return gradient
 
 
-def _factors(source: Source) -> tuple[Array, ...]:
+def _factors(source: Source) -> tuple[Array | Narrow, ...]:
     if source.arrays is None:
         header, body = source.header, source.push.body
         rows = header.row_stop - header.row_start
         row_size = source.row_size
-        errors = np.frombuffer(body, np.float32, header.examples * rows, header.offset)
-        activations = np.frombuffer(body, np.float32, header.examples * row_size, header.activations_offset)
+        kind = _numpy_type(header.dtype)
+        errors = np.frombuffer(body, kind, header.examples * rows, header.offset)
+        activations = np.frombuffer(body, kind, header.examples * row_size, header.activations_offset)
         source.arrays = (errors.reshape(-1, rows), activations.reshape(-1, row_size))
     return source.arrays
+
+
+def _numpy_type(dtype: str) -> type[Any]:
+    return NARROW.get(dtype, np.float32)
 
 
 def _row(update: Update, batch: Batch) -> int:
     """Returns the number that the shard's first row has in the update's source."""
     assert update.source is not None
     return batch.shard.row_start - update.source.header.row_start
+
+
+def _multiplied(batch: Batch) -> int:
+    """Returns the multiply-adds that a batch's factors took."""
+    examples = (update.source.header.examples for update in batch.updates if update.source and not update.code)
+    return batch.shard.size * sum(examples)
 
 
 def _is_factors(update: Update) -> bool:
@@ -224,9 +269,10 @@ class ApplyInline:
 
     def __init__(self, completed: Callable[[Apply], None]) -> None:
         self.busy_s = [0.0]
+        self.works = (Work(),)
         self._loop = asyncio.get_running_loop()
         self._completed = completed
-        self._applier = Applier()
+        self._applier = Applier(*self.works)
 
     def submit(self, instruction: Apply) -> None:
         self._applier.apply(instruction.job.rule, instruction.batches)
@@ -241,11 +287,13 @@ class ApplyThreads:
 
     Attributes:
         busy_s: seconds each thread has worked.
+        works: what each has done.
     """
 
     def __init__(self, count: int, completed: Callable[[Apply], None]) -> None:
         """`completed` is called on the running loop for every instruction that was carried out."""
         self.busy_s = [0.0] * count
+        self.works = tuple(Work() for _ in range(count))
         self._loop = asyncio.get_running_loop()
         self._completed = completed
         self._queues: list[SimpleQueue[Apply | None]] = [SimpleQueue() for _ in range(count)]
@@ -271,7 +319,7 @@ class ApplyThreads:
 
     def _work(self, number: int) -> None:
         self._binder.bind(number)
-        queue, applier = self._queues[number], Applier()
+        queue, applier = self._queues[number], Applier(self.works[number])
         while (instruction := queue.get()) is not None:
             began = time.perf_counter()
             try:

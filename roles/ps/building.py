@@ -84,4 +84,6 @@ def _restored(layout: ParameterLayout, index: int, rule: Rule, checkpoint: Check
         state = rule.restored_state(state)
     if record is None or checkpoint.descriptor.layout_hash != layout.hash:
         return ShardContent(index, values, state)
-    return ShardContent(index, values, state, record.counter, record.pushes, ClientMemory.restored(record.memory))
+    memory = ClientMemory.restored(record.memory)
+    memory.step = 0  # the job begins here, and counts its steps from 1
+    return ShardContent(index, values, state, record.counter, record.pushes, memory)

@@ -52,6 +52,7 @@ class Job:
         durable: pushes are acknowledged when they are on disk.
         rolled_back: shard -> pushes that its clients know as acknowledged and that a restart has taken back.
         left: entries of shards that are no longer held, for whoever keeps the log.
+        parted: shards that are no longer held, with parts of a step that nobody has answered for.
     """
 
     def __init__(self, name: str, layout: ParameterLayout, rule: Rule, identity: Any = None) -> None:
@@ -69,6 +70,7 @@ class Job:
         self.durable = False
         self.rolled_back: dict[int, int] = {}
         self.left: list[Entry] = []
+        self.parted: list[Shard] = []
 
     @property
     def ready(self) -> bool:
@@ -110,6 +112,7 @@ class Job:
             shard.values = Values(content.values, shard)
             shard.state = State(content.state)
             shard.counter, shard.pushes = content.counter, content.pushes
+            shard.given = self.layout.tensors[described.tensor].distribution == "given" and not content.pushes
             shard.memory = content.memory or ClientMemory()
             self.shards[content.index] = shard
         self._stripe(threads)
@@ -125,6 +128,8 @@ class Job:
                 shard = self.shards.pop(index, None)
                 if shard is not None and shard.entry is not None:
                     self.left.append(shard.entry)
+                if shard is not None and shard.steps is not None:
+                    self.parted.append(shard)
 
     def go_on_from(self, index: int, client: ClientKey, number: int) -> None:
         """After a restart that took acknowledged pushes back, goes on with a client's next number on a shard.

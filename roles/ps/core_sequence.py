@@ -31,11 +31,15 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MemoryRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A shard's memory in a snapshot, clients in the order in which they began."""
+    """A shard's memory in a snapshot, clients in the order in which they began.
+
+    `step` is the last step that all replicas took together which the values contain, 0 if there was none.
+    """
 
     clients: tuple[ClientRecord, ...] = ()
     evicted: tuple[ClientKey, ...] = ()
     evicted_incarnation: int = -1
+    step: int = 0
 
 
 class Verdict(Enum):
@@ -89,9 +93,10 @@ class ClientMemory:
     At most CLIENTS_MAX are remembered; the least recently used beyond that is evicted and leaves a mark. A mark
     forgotten in its turn raises `evicted_incarnation`: strangers with an incarnation up to it count as evicted. Only
     clients without queued updates are evicted.
+    `step` is as in a record of it.
     """
 
-    __slots__ = ("_accepted", "_clients_max", "_evicted", "_marks_max", "clients", "evicted_incarnation")
+    __slots__ = ("_accepted", "_clients_max", "_evicted", "_marks_max", "clients", "evicted_incarnation", "step")
 
     def __init__(self, clients_max: int = CLIENTS_MAX, marks_max: int = MARKS_MAX) -> None:
         self.clients: dict[ClientKey, Client] = {}
@@ -99,6 +104,7 @@ class ClientMemory:
         self._evicted: OrderedDict[ClientKey, None] | None = None
         self._clients_max, self._marks_max = clients_max, marks_max
         self._accepted = 0
+        self.step = 0
 
     def find(self, key: ClientKey) -> Client | None:
         """Returns the client, a new one if it is a stranger, or None if it was evicted."""
@@ -144,7 +150,7 @@ class ClientMemory:
             )
             for client in self.clients.values()
         )
-        return MemoryRecord(clients, tuple(self._evicted or ()), self.evicted_incarnation)
+        return MemoryRecord(clients, tuple(self._evicted or ()), self.evicted_incarnation, self.step)
 
     @classmethod
     def restored(cls, record: MemoryRecord) -> ClientMemory:
@@ -154,4 +160,5 @@ class ClientMemory:
             memory.clients[key] = Client(key, found.sequence, dict(found.refused) or None)
         memory._evicted = OrderedDict((key, None) for key in record.evicted) or None
         memory.evicted_incarnation = record.evicted_incarnation
+        memory.step = record.step
         return memory

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from adamctl.kernels.convert import Narrow
 from adamctl.kernels.operation import Array
 from adamctl.model.layout import ParameterLayout, Tensor
+from adamctl.roles.ps.core_steps import Place
 from adamctl.wire.constants import UpdateKind
 
 Numbers = NDArray[np.int64]
@@ -30,11 +32,14 @@ class Base:
 
 @dataclass(frozen=True)
 class TensorUpdate:
-    """One tensor's part of a push. `values` is flat [size]; factors have errors [k, out], activations [k, in]."""
+    """One tensor's part of a push. `values` is flat [size]; factors have errors [k, out], activations [k, in].
+
+    As users give it, float32; as it is sent, perhaps rounded to 16 bits (`adamctl.roles.ps.rounding`).
+    """
 
     kind: UpdateKind
-    values: Array
-    activations: Array | None = None
+    values: Array | Narrow
+    activations: Array | Narrow | None = None
 
 
 @dataclass
@@ -46,6 +51,7 @@ class PushSet:
     Attributes:
         steps, examples: how many steps and examples were accrued, for statistics.
         base: None counts staleness from the job's first version.
+        place: which part of which step these gradients are; None: they are applied by themselves.
     """
 
     layout: ParameterLayout
@@ -53,6 +59,7 @@ class PushSet:
     steps: int = 1
     examples: int = 0
     base: Base | None = None
+    place: Place | None = None
     updates: dict[int, TensorUpdate] = field(default_factory=dict)
 
     def gradient(self, tensor: int, values: Array) -> None:

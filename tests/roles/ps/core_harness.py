@@ -93,9 +93,12 @@ class Harness:
         kind: int = UpdateKind.DELTA,
         epoch: int = 1,
         connection: int = 1,
+        place: tuple[int, int, int] | tuple[()] = (),
         **changes: Any,
     ) -> None:
-        """Pushes (shard, sequence, value) parts, each a constant; `changes` go into every source's header."""
+        """Pushes (shard, sequence, value) parts, each a constant; `changes` go into every source's header.
+
+        `place`: step, part and parts, of which step it is a part."""
         sources, wire_parts, body = [], [], b""
         self.sent[token] = parts
         for shard, sequence, value in parts:
@@ -104,7 +107,7 @@ class Harness:
             wire_parts.append(PushPart(shard, sequence, len(sources), *base))
             sources.append(PushSource(**{"kind": kind, **fields, **changes}))
             body += np.full(s.size, value, np.float32).tobytes()
-        request = PushRequest(JOB, self.epochs(epoch), 1.0, 1, 1, tuple(sources), tuple(wire_parts))
+        request = PushRequest(JOB, self.epochs(epoch), 1.0, 1, 1, tuple(sources), tuple(wire_parts), *place)
         self.take(self.core.push(token, connection, client, request, memoryview(body), 0.0))
 
     def pull(self, token: Any, shards: list[int], client: tuple[str, int] = ("w", 1), epoch: int = 1) -> None:

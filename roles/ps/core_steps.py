@@ -1,0 +1,153 @@
+"""Steps that all replicas take together: the parts of one, for one shard, are held until they are complete (pure).
+
+A part is a push like any other: it has its number in its client's memory, it is answered once, and it is acknowledged
+only when the step that it belongs to is applied. So what is held here is in no snapshot, and is sent again to a server
+that was restarted. All parts of a step become one update: their sum, in the order of their places.
+
+The part of a replica that died is made again by another one. Should the dead one's have come after all, the second is
+moot: it waits with the others and changes nothing. So is a part of a step that the shard has had already. Nobody sends
+a part of a step before all parts of the one before are applied; a held step that is overtaken all the same had been
+complete, and lost by a restart that took acknowledged pushes back, so what is held of it is let go.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from adamctl.roles.ps.core_shard import Batch, Push, Shard, Source, Update
+from adamctl.wire.constants import ErrorCode, UpdateKind
+
+if TYPE_CHECKING:
+    from adamctl.roles.ps.core_sequence import Client
+
+APPLIED_TOGETHER = 1 << 62
+"""As the base of a part: no push of others came between the parameters it was computed from and its application."""
+
+
+class Place(NamedTuple):
+    """Where a push stands: in `step`, from 1, as part number `part` of `parts`."""
+
+    step: int
+    part: int
+    parts: int
+
+
+class StepPart(Update):
+    """An accepted part of a step.
+
+    Attributes:
+        step: its number; 0 if the part does not fit the step it names and is refused.
+        moot: nothing is to be applied for it.
+    """
+
+    __slots__ = ("moot", "step")
+
+    def __init__(self, push: Push, position: int, source: Source | None, client: Client, sequence: int) -> None:
+        super().__init__(push, position, source, client, sequence, (APPLIED_TOGETHER, 0))
+        self.step = 0
+        self.moot = False
+
+    def refuse(self, code: int, message: str) -> None:
+        """Makes it one that is not part of any step."""
+        self.code, self.message, self.moot, self.source = code, message, True, None
+
+
+class ShardSteps:
+    """The steps of one shard.
+
+    Attributes:
+        begun: the last step whose parts are complete, and so applied or about to be.
+        step: the one whose parts are held, greater than `begun`; 0 if none are.
+        parts: by place; `twins` are further ones for the same places.
+    """
+
+    __slots__ = ("begun", "count", "parts", "step", "twins")
+
+    def __init__(self, begun: int) -> None:
+        self.begun = begun
+        self.step = self.count = 0
+        self.parts: dict[int, StepPart] = {}
+        self.twins: list[StepPart] = []
+
+    @property
+    def held(self) -> list[StepPart]:
+        return [*self.parts.values(), *self.twins]
+
+    def take(self, update: StepPart, place: Place) -> list[Update]:
+        """Takes in a part; returns what is to be applied or settled now, in this order."""
+        problem = _problem(update, place)
+        if problem is None and place.step == self.step and place.parts != self.count:
+            problem = ErrorCode.BAD_MESSAGE, f"step {self.step} has {self.count} parts; found one of {place.parts}"
+        if problem is not None:
+            update.refuse(*problem)
+            return [update]
+        update.step = place.step
+        if place.step <= self.begun or place.step < self.step:
+            update.moot = True
+            return [update]
+        overtaken = self.let_go() if place.step != self.step else []
+        self.step, self.count = place.step, place.parts
+        if place.part in self.parts:
+            update.moot = True
+            self.twins.append(update)
+        else:
+            self.parts[place.part] = update
+        return [*overtaken, *self._complete()]
+
+    def let_go(self) -> list[Update]:
+        """Returns what is held, as moot: its step counts as done."""
+        released: list[Update] = []
+        for update in self.held:
+            update.moot = True
+            released.append(update)
+        self.begun = max(self.begun, self.step)
+        self._clear()
+        return released
+
+    def _complete(self) -> list[Update]:
+        if len(self.parts) < self.count:
+            return []
+        whole: list[Update] = [self.parts[place] for place in range(self.count)]
+        whole.extend(self.twins)
+        refused = next((update for update in whole if update.code), None)
+        if refused is not None:  # half a step is none
+            for update in whole:
+                update.code, update.message = refused.code, refused.message
+        self.begun = self.step
+        self._clear()
+        return whole
+
+    def _clear(self) -> None:
+        self.step = self.count = 0
+        self.parts, self.twins = {}, []
+
+
+def take_part(shard: Shard, update: StepPart, place: Place, problem: tuple[int, str] | None) -> list[Update]:
+    """Takes in a part, `problem` being what is wrong with it; returns what is to be applied or settled now."""
+    if problem is not None:
+        update.code, update.message = problem
+    if shard.steps is None:
+        shard.steps = ShardSteps(shard.memory.step)
+    return shard.steps.take(update, place)
+
+
+def steps_done(shard: Shard, batch: Batch) -> None:
+    """Notes which steps a batch has taken a shard through, as part of what the shard remembers of its clients."""
+    if shard.steps is not None:
+        done = [update.step for update in batch.updates if isinstance(update, StepPart)]
+        shard.memory.step = max(shard.memory.step, *(step for step in done if step <= shard.steps.begun), 0)
+
+
+def find_held(shard: Shard, client: Client, sequence: int) -> StepPart | None:
+    """Returns the held part with a client's number, if it is one."""
+    held = shard.steps.held if shard.steps is not None else []
+    return next((update for update in held if update.client is client and update.sequence == sequence), None)
+
+
+def _problem(update: StepPart, place: Place) -> tuple[int, str] | None:
+    if not 0 <= place.part < place.parts or place.step < 1:
+        return ErrorCode.BAD_MESSAGE, f"there is no part {place.part} of {place.parts} of step {place.step}"
+    if not update.code and update.source is not None and update.source.header.kind != UpdateKind.GRADIENT:
+        found = UpdateKind(update.source.header.kind).name
+        return ErrorCode.WRONG_KIND, f"the parts of a step are gradients; found {found}"
+    return None
