@@ -15,6 +15,7 @@ from adamctl.api.parameter_client_job import Acks
 from adamctl.config.experiment import OptimizerConfig
 from adamctl.errors import ConfigurationError
 from adamctl.model.rule import RuleConfig
+from adamctl.model.wire_types import WireType
 from adamctl.net.loop import new_event_loop
 from adamctl.wire.constants import UpdateKind
 
@@ -34,11 +35,20 @@ class ParameterClient:
     `AsyncParameterClient`. One thread at a time may call; a process that was forked needs a client of its own.
     """
 
-    def __init__(self, url: str, *, token: str | None = None, deadline_s: float = 60.0, pushes_max: int = 4) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        deadline_s: float = 60.0,
+        pushes_max: int = 4,
+        wire_push: WireType = "float32",
+        wire_pull: WireType = "float32",
+    ) -> None:
         """Connects to the controller at `url`, `adam://HOST:PORT/JOB`; arguments as in `AsyncParameterClient`.
 
         Raises:
-            ConfigurationError: the address is malformed.
+            ConfigurationError: the address is malformed, or a type of the wire unknown.
             UnreachableError: no controller answers there.
             HandshakeError: it refuses us: token or version.
         """
@@ -48,14 +58,15 @@ class ParameterClient:
         self._thread.start()
         atexit.register(self._stop)
         try:
-            self._client = self._call(self._make(url, token, deadline_s, pushes_max))
+            options = {"token": token, "deadline_s": deadline_s, "pushes_max": pushes_max}
+            self._client = self._call(self._make(url, wire_push=wire_push, wire_pull=wire_pull, **options))
         except BaseException:
             self._stop()
             raise
 
     @staticmethod
-    async def _make(url: str, token: str | None, deadline_s: float, pushes_max: int) -> AsyncParameterClient:
-        client = AsyncParameterClient(url, token=token, deadline_s=deadline_s, pushes_max=pushes_max)
+    async def _make(url: str, **options: Any) -> AsyncParameterClient:
+        client = AsyncParameterClient(url, **options)
         await client.connect()
         return client
 

@@ -37,7 +37,7 @@ async def give_values(
         view = arrays.view(name)
         view[...] = array
         push.delta(arrays.numbers[name], view)
-    outcome = await servers.push(push, deadline_s=deadline_s)
+    outcome = await servers.push(push, deadline_s=deadline_s, exact=True)
     if outcome.refused:
         raise RemoteError(outcome.refused[0].code, f"initial values were refused: {outcome.refused[0].message}")
 
@@ -58,7 +58,9 @@ async def wait_for_values(
     loop = asyncio.get_running_loop()
     until_s, pause_s, maker_gone = loop.time() + deadline_s, LOOK_EVERY_S, False
     while lacking:
-        pulled = await servers.pull(arrays.flat, shards=lacking, deadline_s=max(until_s - loop.time(), 0.001))
+        pulled = await servers.pull(
+            arrays.flat, shards=lacking, deadline_s=max(until_s - loop.time(), 0.001), exact=True
+        )
         lacking = [shard for shard in lacking if not pulled.pushes[shard]]
         if not lacking:
             return

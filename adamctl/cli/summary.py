@@ -57,6 +57,6 @@ def _totals(figures: dict[str, Any]) -> list[str]:
         f"{figures['connections']:,} connections",
         f"{figures['shards']} shards in {figures['buckets']} buckets on {figures['servers']} server(s)",
         f"a training context takes {size(figures['context_bytes'])} for batches of {figures['batch']}",
-        f"a push of {push} examples: {size(figures['push_bytes'])}, "
+        f"a push of {push} examples as {figures['wire_push']}: {size(figures['push_bytes'])}, "
         f"all as gradients it would be {size(figures['push_gradient_bytes'])}",
     ]

@@ -22,7 +22,7 @@ def figures_of(experiment: Experiment) -> dict[str, Any]:
     model, train, servers = experiment.model, experiment.train, experiment.cluster.ps
     layout = build_layout(model, servers)
     examples = train.batch * train.n_push
-    pushes = bytes_per_push(layout, servers, examples, experiment.name)
+    pushes = bytes_per_push(layout, servers, examples, experiment.name, train.wire_push)
     context = _context_bytes(experiment)
     layers = []
     for shape in infer(model):
@@ -57,6 +57,7 @@ def figures_of(experiment: Experiment) -> dict[str, Any]:
         "shards": len(layout.shards),
         "buckets": len(layout.buckets),
         "layout_hash": layout.hash,
+        "wire_push": train.wire_push,
         "push_bytes": sum(layer["push_bytes"] for layer in layers),
         "push_gradient_bytes": sum(layer["gradient_bytes"] for layer in layers),
         "layers": layers,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import isfinite
 
-from adamctl.model.layout import ELEMENT_BYTES
+from adamctl.model.wire_types import WIRE_ELEMENT_BYTES, not_known
 from adamctl.roles.ps.core_job import Job
 from adamctl.roles.ps.core_shard import Push, Shard, Source
 from adamctl.wire.constants import ErrorCode, UpdateKind
@@ -22,8 +22,9 @@ def source_problem(job: Job, push: Push, header: PushSource) -> tuple[int, str] 
     if header.kind not in job.kinds:
         allowed = ", ".join(sorted(UpdateKind(kind).name for kind in job.kinds))
         return ErrorCode.WRONG_KIND, f"the job's rule takes {allowed}; found kind {header.kind}"
-    if header.dtype != "float32":
-        return ErrorCode.WRONG_DTYPE, f"expected dtype float32; found {header.dtype!r}"
+    element_bytes = WIRE_ELEMENT_BYTES.get(header.dtype)
+    if element_bytes is None:
+        return ErrorCode.WRONG_DTYPE, not_known(header.dtype)
     if not isfinite(push.learning_rate):
         return ErrorCode.NOT_FINITE, f"expected a finite learning rate; found {push.learning_rate}"
     if not 0 <= header.tensor < len(job.layout.tensors):
@@ -41,8 +42,8 @@ def source_problem(job: Job, push: Push, header: PushSource) -> tuple[int, str] 
     else:
         ranges = [(header.offset, rows * tensor.row_size)]
     for offset, size in ranges:
-        if size < 0 or offset < 0 or offset % ELEMENT_BYTES or offset + size * ELEMENT_BYTES > push.body_bytes:
-            what = f"{size} elements at byte {offset} of a body of {push.body_bytes}"
+        if size < 0 or offset < 0 or offset % element_bytes or offset + size * element_bytes > push.body_bytes:
+            what = f"{size} elements of {header.dtype} at byte {offset} of a body of {push.body_bytes}"
             return ErrorCode.WRONG_LENGTH, f"{tensor.name}, rows {header.row_start} to {header.row_stop}: {what}"
     return None
 

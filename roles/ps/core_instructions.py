@@ -54,11 +54,15 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class AnswerPull:
-    """Send the arrays after the header; `Values.release` of each when they are sent or the connection is gone."""
+    """Send the arrays after the header; `Values.release` of each when they are sent or the connection is gone.
+
+    They go as `dtype`; what was rounded for that is a copy, so they may be released before it is sent.
+    """
 
     token: Token
     message: PullReply
     values: list[Values]
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from adamctl.model.layout import ELEMENT_BYTES
+from adamctl.model.wire_types import WIRE_ELEMENT_BYTES
 from adamctl.roles.ps.core_instructions import AnswerPull, Image
 from adamctl.roles.ps.core_shard import Pull, Shard, Token
 from adamctl.wire.messages import PulledPart, PullReply
 
 
 def hold(pull: Pull, position: int, shard: Shard) -> None:
-    """Gives a pull the shard at its present version."""
+    """Gives a pull the shard at its present version.
+
+    Nobody is told of the push that brings initial values before a restart would find them.
+    """
     values = shard.values
     values.readers += 1
     pull.values[position] = values
     entry = shard.memory.clients.get(pull.client)
     done = entry.done if entry is not None else 0
     epoch, size = shard.bucket.epoch, shard.size
-    pull.parts[position] = PulledPart(shard.index, 0, epoch, shard.counter, shard.pushes, done, position, size)
+    pushes = 0 if shard.unfounded else shard.pushes
+    pull.parts[position] = PulledPart(shard.index, 0, epoch, shard.counter, pushes, done, position, size)
 
 
 def finish_pull(pull: Pull) -> AnswerPull:
@@ -27,10 +31,10 @@ def finish_pull(pull: Pull) -> AnswerPull:
         assert part is not None
         if not part.code:
             part = PulledPart(part.shard, 0, part.epoch, part.version, part.pushes, part.sequence, offset, part.size)
-            offset += part.size * ELEMENT_BYTES
+            offset += part.size * WIRE_ELEMENT_BYTES[pull.dtype]
         parts.append(part)
     values = [values for values in pull.values if values is not None]
-    return AnswerPull(pull.token, PullReply(tuple(parts), pull.routing), values)
+    return AnswerPull(pull.token, PullReply(tuple(parts), pull.routing), values, pull.dtype)
 
 
 def image_of(shard: Shard, token: Token) -> Image:

@@ -15,9 +15,11 @@ from adamctl.kernels.operation import Array
 from adamctl.roles.ps.client import Base as PushBase
 from adamctl.roles.ps.client import ParameterClient, PushSet
 from adamctl.roles.worker.core_slots import Base, Slot
+from adamctl.roles.worker.protocol import PushProtocol
 from adamctl.roles.worker.replica import Replica
 
 INSTALL_HERE_BYTES_MAX = 1 << 20  # takes less time than to wake a thread for it and be woken by it
+MULTIPLY_HERE_MAX = 10_000_000  # multiply-adds: a fraction of a millisecond
 STALENESS_MAX = 64  # the last place of the histogram: that or more
 
 
@@ -31,13 +33,20 @@ class Downpour:
         fetches, pushes: how many were completed.
     """
 
-    def __init__(self, replica: Replica, client: ParameterClient, on_failure: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        client: ParameterClient,
+        on_failure: Callable[[BaseException], None],
+        protocol: PushProtocol | None = None,
+    ) -> None:
+        """Without a `protocol`, the tensors whose factors the replica keeps are pushed as factors."""
         self._replica, self._client, self._on_failure = replica, client, on_failure
+        self._protocol = protocol
         self._fetch_wanted = asyncio.Event()
         self._installer = ThreadPoolExecutor(1, thread_name_prefix="install")
         self._tasks: set[asyncio.Task[None]] = set()
         self._fetching: asyncio.Task[None] | None = None
-        self._factored = frozenset(replica.factor_tensors)
         self.updates = 0
         self.staleness = [0] * (STALENESS_MAX + 1)
         self.refused = 0
@@ -66,7 +75,7 @@ class Downpour:
 
     async def snapshot(self, into: Array) -> None:
         """Pulls the servers' parameters as they are now, for an evaluation."""
-        await self._client.pull(into)
+        await self._client.pull(into, exact=True)
 
     async def close(self) -> None:
         for task in (*self._tasks, *([self._fetching] if self._fetching else [])):
@@ -99,8 +108,8 @@ class Downpour:
         self.fetches += 1
 
     async def _push(self, slot: Slot) -> None:
-        push_set = self._push_set(slot)
         try:
+            push_set = await self._push_set(slot)
             pending = self._client.start_push(push_set)
             slot.sequences = pending.sequences
             outcome = await pending
@@ -114,16 +123,40 @@ class Downpour:
             self.refused += len(outcome.refused)
             self.last_refusal = str(outcome.refused[0])
 
-    def _push_set(self, slot: Slot) -> PushSet:
-        layout = self._replica.layout
+    async def _push_set(self, slot: Slot) -> PushSet:
+        chosen, layout = await self._chosen(slot), self._replica.layout
         base = None if slot.base is None else PushBase(slot.base.pushes, slot.base.sequences)
         push_set = PushSet(layout, slot.learning_rate, slot.steps, slot.examples, base)
         for index, gradient in enumerate(self._replica.gradient_views(slot)):
-            if index not in self._factored:
+            if index not in chosen:
                 push_set.gradient(index, gradient)
         for index, factors in self._replica.factors(slot).items():
-            push_set.factors(index, factors.errors, factors.activations)
+            if index in chosen:
+                push_set.factors(index, factors.errors, factors.activations)
         return push_set
+
+    async def _chosen(self, slot: Slot) -> frozenset[int]:
+        """Returns which tensors to push as factors; makes sure that of all others there are gradients."""
+        protocol = self._protocol
+        if protocol is None:
+            return frozenset(self._replica.factor_tensors)
+        prices = None if protocol.fixed else self._client.measured.prices(self._client.servers)
+        protocol.weigh(asyncio.get_running_loop().time(), prices)
+        chosen = protocol.factors
+        if protocol.skips_gradients:
+            for index in self._replica.factor_tensors:
+                if index not in chosen:
+                    await self._multiply(slot, index)
+        return chosen
+
+    async def _multiply(self, slot: Slot, index: int) -> None:
+        """Makes a gradient that the steps have left out, of the factors they have kept."""
+        work = slot.examples * self._replica.layout.tensors[index].size
+        if work <= MULTIPLY_HERE_MAX:
+            self._replica.multiply_factors(slot, index)
+        else:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._installer, self._replica.multiply_factors, slot, index)
 
     async def _guard(self, activity: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
