@@ -1,8 +1,18 @@
-"""Optimizers as a user of the Python interface writes them: `adam.SGD(0.05)`."""
+"""Optimizers as a user of the Python interface writes them: `adamctl.SGD(0.05, weight_decay=1e-4)`."""
 
 from __future__ import annotations
 
+from typing import Any, TypedDict, Unpack
+
 from adamctl.config.experiment import OptimizerConfig, ScheduleConfig
+
+
+class Settings(TypedDict, total=False):
+    """What every optimizer takes besides its own settings; see `OptimizerConfig`."""
+
+    weight_decay: float
+    clip_norm: float | None
+    schedule: ScheduleConfig | None
 
 
 def Schedule(type: str = "constant", **settings: float | int) -> ScheduleConfig:  # noqa: N802
@@ -10,67 +20,31 @@ def Schedule(type: str = "constant", **settings: float | int) -> ScheduleConfig:
     return ScheduleConfig(type=type, **settings)  # type: ignore[arg-type]
 
 
-def SGD(  # noqa: N802
-    lr: float, *, weight_decay: float = 0.0, clip_norm: float | None = None, schedule: ScheduleConfig | None = None
-) -> OptimizerConfig:
+def SGD(lr: float, **settings: Unpack[Settings]) -> OptimizerConfig:  # noqa: N802
     """Returns stochastic gradient descent, w -= lr * g, on the servers."""
-    return OptimizerConfig(
-        type="sgd", lr=lr, weight_decay=weight_decay, clip_norm=clip_norm, schedule=schedule or ScheduleConfig()
-    )
+    return _optimizer("sgd", lr, settings)
 
 
 def Momentum(  # noqa: N802
-    lr: float,
-    momentum: float = 0.9,
-    *,
-    nesterov: bool = False,
-    weight_decay: float = 0.0,
-    clip_norm: float | None = None,
-    schedule: ScheduleConfig | None = None,
+    lr: float, momentum: float = 0.9, *, nesterov: bool = False, **settings: Unpack[Settings]
 ) -> OptimizerConfig:
     """Returns SGD with momentum, v = momentum * v + g; w -= lr * v, on the servers.
 
     With `nesterov` the step looks ahead: w -= lr * (g + momentum * v).
     """
-    return OptimizerConfig(
-        type="momentum",
-        lr=lr,
-        momentum=momentum,
-        nesterov=nesterov,
-        weight_decay=weight_decay,
-        clip_norm=clip_norm,
-        schedule=schedule or ScheduleConfig(),
-    )
+    return _optimizer("momentum", lr, settings, momentum=momentum, nesterov=nesterov)
 
 
-def Adagrad(  # noqa: N802
-    lr: float, *, weight_decay: float = 0.0, clip_norm: float | None = None, schedule: ScheduleConfig | None = None
-) -> OptimizerConfig:
+def Adagrad(lr: float, **settings: Unpack[Settings]) -> OptimizerConfig:  # noqa: N802
     """Returns Adagrad on the servers; `lr` is DistBelief's gamma (4.1)."""
-    return OptimizerConfig(
-        type="adagrad", lr=lr, weight_decay=weight_decay, clip_norm=clip_norm, schedule=schedule or ScheduleConfig()
-    )
+    return _optimizer("adagrad", lr, settings)
 
 
 def RMSProp(  # noqa: N802
-    lr: float = 0.001,
-    decay: float = 0.9,
-    epsilon: float = 1e-8,
-    *,
-    weight_decay: float = 0.0,
-    clip_norm: float | None = None,
-    schedule: ScheduleConfig | None = None,
+    lr: float = 0.001, decay: float = 0.9, epsilon: float = 1e-8, **settings: Unpack[Settings]
 ) -> OptimizerConfig:
     """Returns RMSProp, a = decay * a + (1 - decay) * g^2; w -= lr * g / (sqrt(a) + epsilon), on the servers."""
-    return OptimizerConfig(
-        type="rmsprop",
-        lr=lr,
-        decay=decay,
-        epsilon=epsilon,
-        weight_decay=weight_decay,
-        clip_norm=clip_norm,
-        schedule=schedule or ScheduleConfig(),
-    )
+    return _optimizer("rmsprop", lr, settings, decay=decay, epsilon=epsilon)
 
 
 def Adam(  # noqa: N802
@@ -78,19 +52,12 @@ def Adam(  # noqa: N802
     beta1: float = 0.9,
     beta2: float = 0.999,
     epsilon: float = 1e-8,
-    *,
-    weight_decay: float = 0.0,
-    clip_norm: float | None = None,
-    schedule: ScheduleConfig | None = None,
+    **settings: Unpack[Settings],
 ) -> OptimizerConfig:
     """Returns Adam with both bias corrections (Kingma and Ba 2015) on the servers; its weight decay is decoupled."""
-    return OptimizerConfig(
-        type="adam",
-        lr=lr,
-        beta1=beta1,
-        beta2=beta2,
-        epsilon=epsilon,
-        weight_decay=weight_decay,
-        clip_norm=clip_norm,
-        schedule=schedule or ScheduleConfig(),
-    )
+    return _optimizer("adam", lr, settings, beta1=beta1, beta2=beta2, epsilon=epsilon)
+
+
+def _optimizer(rule: str, lr: float, settings: Settings, **own: Any) -> OptimizerConfig:
+    shared: dict[str, Any] = {**settings, "schedule": settings.get("schedule") or ScheduleConfig()}
+    return OptimizerConfig(type=rule, lr=lr, **shared, **own)  # type: ignore[arg-type]

@@ -74,7 +74,7 @@ class ClusterReader:
         if not node.addresses:  # a client of another framework serves nobody
             return {}
         try:
-            address = prefer(node.addresses, node.host)
+            address = prefer(node.addresses_for("administration"), node.host)
             return await self._ask((node.node, node.incarnation), address, self._hello)
         except AdamctlError as error:
             return {"error": str(error)}
@@ -95,6 +95,8 @@ def _described(node: NodeRecord, status: dict[str, Any]) -> dict[str, Any]:
         "role": node.role,
         "incarnation": node.incarnation,
         "addresses": list(node.addresses),
+        "administration_addresses": list(node.administration_addresses),
+        "replication_addresses": list(node.replication_addresses),
         "host": node.host.partition("/")[0],
         "pid": node.pid,
         "answers": "error" not in status,

@@ -4,18 +4,22 @@
     /jobs/{id}                  JobRecord
     /jobs/{id}/layout           LayoutRecord
     /jobs/{id}/buckets/{n}      BucketRecord
+    /jobs/{id}/served/{node}    ServedRecord
 
 Values are MessagePack arrays; fields are only ever appended.
 """
 
 from __future__ import annotations
 
-from typing import Literal, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from adamctl.model.layout import ParameterLayout, Tensor, cut_layout
 from adamctl.model.rule import RuleConfig
+
+AddressKind: TypeAlias = Literal["clients", "administration", "replication"]
+"""What an address takes: pushes and pulls, orders and questions of operators, traffic between copies of buckets."""
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True):
@@ -23,7 +27,10 @@ class _Record(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NodeRecord(_Record, frozen=True):
-    """A process that has registered. `host` is equal for processes of one machine; a lost node's key is deleted."""
+    """A process that has registered. `host` is equal for processes of one machine; a lost node's key is deleted.
+
+    `addresses` take clients, and what the two others are empty for (Adam 3.3.4).
+    """
 
     node: str
     role: str
@@ -32,6 +39,13 @@ class NodeRecord(_Record, frozen=True):
     host: str
     pid: int
     capacity_bytes: int = 0
+    administration_addresses: tuple[str, ...] = ()
+    replication_addresses: tuple[str, ...] = ()
+
+    def addresses_for(self, kind: AddressKind) -> tuple[str, ...]:
+        """Returns where requests of a kind are taken: at addresses of their own, else where those of clients are."""
+        own = {"administration": self.administration_addresses, "replication": self.replication_addresses}
+        return own.get(kind, ()) or self.addresses
 
 
 class JobRecord(_Record, frozen=True):
@@ -69,6 +83,15 @@ class BucketRecord(_Record, frozen=True):
     learners: tuple[str, ...] = ()
 
 
+class ServedRecord(_Record, frozen=True):
+    """Written before a server serves its buckets of a job: from then on a process of that name has had their state.
+
+    Where there is none, nobody has pushed anything to that server, and buckets can be made as the job began.
+    """
+
+    incarnation: int
+
+
 RecordT = TypeVar("RecordT", bound=_Record)
 
 
@@ -95,3 +118,7 @@ def layout_key(job: str) -> str:
 
 def bucket_key(job: str, bucket: int) -> str:
     return f"/jobs/{job}/buckets/{bucket:06d}"
+
+
+def served_key(job: str, node: str) -> str:
+    return f"/jobs/{job}/served/{node}"

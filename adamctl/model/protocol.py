@@ -1,14 +1,22 @@
-"""What a push costs in bytes as a gradient and as factors, and which of the two a layer is pushed as (Adam 3.2.6)."""
+"""What a push costs as a gradient and as factors, and which of the two a layer is pushed as (Adam 3.2.6).
+
+At first by bytes alone; with measured servers and network, by the time of both (docs/decisions/0012).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from adamctl.model.layout import ELEMENT_BYTES, ParameterLayout, Tensor, place_buckets
+from adamctl.model.layout import ParameterLayout, Tensor, place_buckets
+from adamctl.model.wire_types import WIRE_ELEMENT_BYTES, WireType, of_factors
 
 Protocol = Literal["gradient", "factors"]
+
+HYSTERESIS = 0.15
+"""Share of its cost that a change of protocol must save."""
+BUSY_MAX = 0.99
 
 
 @dataclass(frozen=True)
@@ -18,8 +26,9 @@ class PushBytes:
     Attributes:
         tensor: its index in the layout.
         servers: how many servers hold a part of it; each of them needs all of the activations.
-        gradient_bytes: out x in.
-        factors_bytes: k x (out + servers x in); None where the gradient is not such a product (a convolution, a bias).
+        gradient_bytes: out x in elements.
+        factors_bytes: k x (out + servers x in) elements; None where the gradient is no such product (a convolution, a
+            bias).
         protocol: what `auto` chooses.
     """
 
@@ -40,28 +49,39 @@ def has_factors(tensor: Tensor) -> bool:
     return len(tensor.shape) == 2
 
 
-def factors_bytes(tensor: Tensor, examples: int, servers: int) -> int:
-    """Returns the bytes of a push of k examples as factors: k * (out + S * in) elements for S servers."""
-    return examples * (tensor.shape[0] + servers * tensor.row_size) * ELEMENT_BYTES
+def gradient_bytes(tensor: Tensor, wire: WireType = "float32") -> int:
+    """Returns the bytes of a push of a tensor's gradient, whatever it was computed from, travelling as `wire`."""
+    return tensor.size * WIRE_ELEMENT_BYTES[wire]
 
 
-def choose_protocol(tensor: Tensor, examples: int, servers: int) -> Protocol:
+def factors_bytes(tensor: Tensor, examples: int, servers: int, wire: WireType = "float32") -> int:
+    """Returns the bytes of a push of k examples as factors: k * (out + S * in) elements for S servers.
+
+    `wire` is what gradients travel as; factors may have another type then.
+    """
+    return examples * (tensor.shape[0] + servers * tensor.row_size) * WIRE_ELEMENT_BYTES[of_factors(wire)]
+
+
+def choose_protocol(tensor: Tensor, examples: int, servers: int, wire: WireType = "float32") -> Protocol:
     """Returns what moves fewer bytes for `examples` examples when `servers` servers hold parts of the tensor."""
     if not has_factors(tensor):
         return "gradient"
-    return "factors" if factors_bytes(tensor, examples, servers) < tensor.size * ELEMENT_BYTES else "gradient"
+    smaller = factors_bytes(tensor, examples, servers, wire) < gradient_bytes(tensor, wire)
+    return "factors" if smaller else "gradient"
 
 
-def servers_of_tensors(layout: ParameterLayout, placement: Mapping[int, str]) -> tuple[int, ...]:
+def servers_of_tensors(layout: ParameterLayout, placement: Mapping[int, Hashable]) -> tuple[int, ...]:
     """Returns, per tensor, how many servers hold a part of it, for a placement of buckets (index -> server)."""
-    holders: list[set[str]] = [set() for _ in layout.tensors]
+    holders: list[set[Hashable]] = [set() for _ in layout.tensors]
     for bucket in layout.buckets:
         for shard in layout.shards_of(bucket):
             holders[shard.tensor].add(placement[bucket.index])
     return tuple(len(servers) for servers in holders)
 
 
-def bytes_per_push(layout: ParameterLayout, servers: int, examples: int, job: str = "") -> tuple[PushBytes, ...]:
+def bytes_per_push(
+    layout: ParameterLayout, servers: int, examples: int, job: str = "", wire: WireType = "float32"
+) -> tuple[PushBytes, ...]:
     """Returns the cost of a push of `examples` examples per tensor, buckets placed over `servers` servers.
 
     Raises:
@@ -73,11 +93,102 @@ def bytes_per_push(layout: ParameterLayout, servers: int, examples: int, job: st
             index,
             tensor.name,
             holders,
-            tensor.size * ELEMENT_BYTES,
-            factors_bytes(tensor, examples, holders) if has_factors(tensor) else None,
-            choose_protocol(tensor, examples, holders),
+            gradient_bytes(tensor, wire),
+            factors_bytes(tensor, examples, holders, wire) if has_factors(tensor) else None,
+            choose_protocol(tensor, examples, holders, wire),
         )
         for index, (tensor, holders) in enumerate(
             zip(layout.tensors, servers_of_tensors(layout, placement), strict=True)
         )
+    )
+
+
+@dataclass(frozen=True)
+class PushCost:
+    """What one dense tensor costs to push either way.
+
+    Attributes:
+        tensor: its index in the layout.
+        examples: rows of its factors, k.
+        size: its elements.
+        gradient_bytes, factors_bytes: what travels, to all servers together.
+    """
+
+    tensor: int
+    examples: int
+    size: int
+    gradient_bytes: int
+    factors_bytes: int
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What was measured of the network and of the servers.
+
+    Attributes:
+        link_bytes_per_s: what this client's network moves.
+        busy: share of the time that the apply threads of the busiest server work, 0 to 1.
+        products_per_s: multiply-adds of factors that all servers together can do.
+        adds_per_s: elements of gradients that they can apply.
+    """
+
+    link_bytes_per_s: float
+    busy: float
+    products_per_s: float
+    adds_per_s: float
+
+
+def push_costs(
+    layout: ParameterLayout,
+    tensors: Iterable[int],
+    examples: int,
+    copies: Sequence[int],
+    wire: WireType = "float32",
+) -> list[PushCost]:
+    """Returns the costs of dense tensors for `examples` examples; `copies` says per tensor how often activations go."""
+    return [
+        PushCost(
+            index,
+            examples,
+            layout.tensors[index].size,
+            gradient_bytes(layout.tensors[index], wire),
+            factors_bytes(layout.tensors[index], examples, copies[index], wire),
+        )
+        for index in tensors
+    ]
+
+
+def weigh_protocols(costs: Sequence[PushCost], factors: frozenset[int], prices: Prices) -> frozenset[int]:
+    """Returns which tensors to push as factors from now on, given those that are.
+
+    A push costs what it takes on the network, and what the servers' work makes others wait: a second of work on a
+    server that is busy the share b adds b / (1 - b) seconds of waiting (the mean of an M/M/1 queue). Factors move fewer
+    bytes and take k multiply-adds per weight, a gradient takes one addition: so idle servers are sent what is smaller,
+    and busy ones what is less work. Load is assumed to follow the choice, as it does when all replicas choose alike;
+    so the choice that relieved a server does not look wrong as soon as it is relieved. A change must save HYSTERESIS.
+    """
+    best, best_s = factors, _cost_s(costs, factors, factors, prices)
+    before_s = best_s
+    while True:
+        flipped = [best ^ {cost.tensor} for cost in costs]
+        priced = [(_cost_s(costs, choice, factors, prices), sorted(choice), choice) for choice in flipped]
+        found_s, _, found = min(priced, default=(best_s, [], best))
+        if found_s >= best_s:
+            break
+        best, best_s = found, found_s
+    return best if best_s < (1 - HYSTERESIS) * before_s else factors
+
+
+def _cost_s(costs: Sequence[PushCost], choice: frozenset[int], now: frozenset[int], prices: Prices) -> float:
+    """Returns the seconds that a push costs if `choice` goes as factors, with a load measured while `now` did."""
+    moved_bytes = sum(cost.factors_bytes if cost.tensor in choice else cost.gradient_bytes for cost in costs)
+    work_s = _work_s(costs, choice, prices)
+    busy = min(prices.busy * work_s / max(_work_s(costs, now, prices), 1e-12), BUSY_MAX)
+    return moved_bytes / prices.link_bytes_per_s + work_s * busy / (1 - busy)
+
+
+def _work_s(costs: Sequence[PushCost], choice: frozenset[int], prices: Prices) -> float:
+    return sum(
+        cost.examples * cost.size / prices.products_per_s if cost.tensor in choice else cost.size / prices.adds_per_s
+        for cost in costs
     )

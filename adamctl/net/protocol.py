@@ -32,7 +32,7 @@ class Outgoing:
     ) -> None:
         self.head = head
         self.body = body
-        self.size_bytes = size_bytes  # of the body
+        self.size_bytes = size_bytes  # of head and body
         self.on_sent = on_sent
         self.in_transport = False
 
@@ -51,6 +51,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self.reason: AdamctlError | None = None  # why the connection ended, first cause
         self.lost = loop.create_future()  # done when the transport is gone
         self.outgoing_bytes = 0
+        self._handed_over_bytes = 0  # since the connection was made
         self._transport: asyncio.Transport | None = None
         self._incoming: deque[tuple[Frame, float]] = deque()  # with when each began
         self._body_began_s = 0.0
@@ -81,7 +82,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         """Called once, when the connection is gone; `reason` says why."""
 
     def count_outgoing(self, change_bytes: int) -> None:
-        """Keeps `outgoing_bytes`: bodies that the kernel has not taken yet."""
+        """Keeps `outgoing_bytes`: of frames that the kernel has not taken yet."""
         self.outgoing_bytes += change_bytes
 
     def refuse(self, error: ProtocolError) -> None:
@@ -216,12 +217,12 @@ class FrameProtocol(asyncio.BufferedProtocol):
         on_sent: Callable[[], None] | None = None,
     ) -> Outgoing:
         """Queues a frame. `on_sent` is called when the kernel has taken its last byte or the connection is gone."""
-        frame = Outgoing(head, body, size_bytes, on_sent)
+        frame = Outgoing(head, body, size_bytes + len(head), on_sent)
         if self._closing:
             self._call(on_sent)
             return frame
         self._outgoing.append(frame)
-        self.count_outgoing(size_bytes)
+        self.count_outgoing(frame.size_bytes)
         if not self._corked and not self._write_paused:
             self.flush()
         return frame
@@ -249,7 +250,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
                 self._handed_over.append(frame)
                 buffers.append(frame.head)
                 buffers.extend(frame.body)
-                size += frame.size_bytes + len(frame.head)
+                size += frame.size_bytes
+            self._handed_over_bytes += size
             if len(buffers) == 1:
                 self._transport.write(buffers[0])
             else:
@@ -261,6 +263,12 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def write_stalled(self) -> bool:
         """Whether the peer has bytes to take."""
         return self._write_paused
+
+    @property
+    def taken_bytes(self) -> int:
+        """Bytes that the kernel has taken since the connection was made: grows as long as the peer reads."""
+        waiting_bytes = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        return self._handed_over_bytes - waiting_bytes
 
     def _sent(self) -> None:
         handed_over, self._handed_over = self._handed_over, []

@@ -137,6 +137,8 @@ def _join(state: KeyState, command: Join) -> Outcome:
         request.host,
         request.pid,
         request.capacity_bytes,
+        request.administration_addresses,
+        request.replication_addresses,
     )
     puts = {key: encode(record)}
     if state.size_after(puts, ()) > STATE_BYTES_MAX:

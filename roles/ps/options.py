@@ -12,38 +12,67 @@ from typing import Any
 import psutil
 
 from adamctl.errors import ConfigurationError
+from adamctl.net.address import parse_address
 from adamctl.roles.ps.core_flush import FlushConfig
 
 THREADS_MAX = 256
 WINDOW_S_MAX = 3600.0
+AUTO_WINDOW_S_MAX = 60.0
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """How a server runs. `store` is the folder of its log, None to keep nothing on disk."""
+    """How a server runs. `store` is the folder of its log, None to keep nothing on disk.
+
+    The addresses to listen on are empty where nothing was said: `--bind` and `--port` for clients, and theirs for all
+    else (Adam 3.3.4).
+    """
 
     apply_threads: int
     memory_bytes_max: int
     store: Path | None
     flush: FlushConfig
+    listen: str = ""
+    admin_listen: str = ""
+    replication_listen: str = ""
 
 
 def server_options(options: Mapping[str, Any]) -> ServerOptions:
     """Raises ConfigurationError naming the flag, what was found and what is allowed."""
     folder = str(options.get("store") or "")
-    window_s = float(options.get("loss_window_s", FlushConfig.window_s))
-    if not 0 < window_s <= WINDOW_S_MAX:
-        raise ConfigurationError(
-            f"--loss-window-s: expected above 0 and at most {WINDOW_S_MAX:g} seconds; found {window_s:g}"
-        )
+    window_s, window_s_max = _window(str(options.get("loss_window_s", "auto")))
     window_bytes = size_bytes("--loss-window-bytes", str(options.get("loss_window_bytes", "4GB")))
     return ServerOptions(
         thread_count(str(options.get("apply_threads", "auto"))),
         size_bytes("--memory", str(options.get("memory", "80%"))),
         Path(folder) if folder else None,
-        FlushConfig(window_s=window_s, window_bytes=window_bytes),
+        FlushConfig(window_s=window_s, window_bytes=window_bytes, window_s_max=window_s_max),
+        *(_address(flag, options) for flag in ("--listen", "--admin-listen", "--replication-listen")),
     )
+
+
+def _address(flag: str, options: Mapping[str, Any]) -> str:
+    text = str(options.get(flag.removeprefix("--").replace("-", "_")) or "")
+    try:
+        return str(parse_address(text)) if text else ""
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{flag}: {error}") from error
+
+
+def _window(text: str) -> tuple[float, float | None]:
+    """Returns the seconds of the loss window, and how long it may become (None: no longer)."""
+    if text == "auto":
+        return FlushConfig.window_s, AUTO_WINDOW_S_MAX
+    try:
+        window_s = float(text)
+    except ValueError:
+        window_s = 0.0
+    if not 0 < window_s <= WINDOW_S_MAX:
+        raise ConfigurationError(
+            f"--loss-window-s: expected auto, or above 0 and at most {WINDOW_S_MAX:g} seconds; found {text}"
+        )
+    return window_s, None
 
 
 def thread_count(text: str) -> int:

@@ -9,10 +9,18 @@ ROLE = Role(
     summary="Hold shards of jobs' parameters, apply updates to them and send them out",
     run="adamctl.roles.ps.server:run",
     options=(
+        Option("listen", "address for clients, as host:port; in place of --bind and --port", str, ""),
+        Option("admin-listen", "address for status, shutdown and checkpoints alone (Adam 3.3.4)", str, ""),
+        Option("replication-listen", "address for traffic between copies of buckets alone (Adam 3.3.4)", str, ""),
         Option("apply-threads", "threads that apply updates, or auto: half of the cores", str, "auto"),
         Option("memory", "most memory for parameters and rule state, as 8GB or 50%", str, "80%"),
         Option("store", "folder that keeps parameters on disk; taken up again after a restart", str, ""),
-        Option("loss-window-s", "most seconds of acknowledged pushes that a crash may take back", float, 5.0),
+        Option(
+            "loss-window-s",
+            "most seconds of pushes that a crash may take back; auto: 5 or as the disk needs",
+            str,
+            "auto",
+        ),
         Option("loss-window-bytes", "most bytes of shards that may differ from the disk, as 4GB or 10%", str, "4GB"),
     ),
 )

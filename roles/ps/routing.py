@@ -19,6 +19,7 @@ from adamctl.config.records import (
 )
 from adamctl.errors import RemoteError, UnreachableError
 from adamctl.model.layout import ELEMENT_BYTES, ParameterLayout, Shard
+from adamctl.roles.ps.ways import Way, WayTable
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigEntry
 
@@ -54,7 +55,8 @@ class JobRouting:
     Attributes:
         servers: node -> the shards whose primary it is, in order.
         epochs: bucket -> epoch.
-        runs: node -> tensor -> its runs.
+        ways: per bucket, its server and which of the connections to it.
+        runs: way -> tensor -> its runs.
     """
 
     job: str
@@ -63,7 +65,8 @@ class JobRouting:
     servers: Mapping[str, tuple[int, ...]]
     primary: tuple[str, ...]
     epochs: tuple[int, ...]
-    runs: Mapping[str, Mapping[int, tuple[Run, ...]]]
+    ways: tuple[Way, ...]
+    runs: Mapping[Way, Mapping[int, tuple[Run, ...]]]
 
     def epochs_of(self, shards: Iterable[int]) -> dict[int, int]:
         """Returns the epochs of the buckets that shards are in, as requests carry them."""
@@ -72,6 +75,9 @@ class JobRouting:
 
     def server_of(self, shard: int) -> str:
         return self.primary[self.layout.bucket_of_shard[shard]]
+
+    def way_of(self, shard: int) -> Way:
+        return self.ways[self.layout.bucket_of_shard[shard]]
 
 
 def runs_of(layout: ParameterLayout, shards: Iterable[int]) -> tuple[Run, ...]:
@@ -102,18 +108,26 @@ def runs_of(layout: ParameterLayout, shards: Iterable[int]) -> tuple[Run, ...]:
 
 
 def make_routing(
-    job: str, record: JobRecord, layout: ParameterLayout, buckets: Mapping[int, BucketRecord]
+    job: str,
+    record: JobRecord,
+    layout: ParameterLayout,
+    buckets: Mapping[int, BucketRecord],
+    table: WayTable | None = None,
 ) -> JobRouting:
-    """Builds the table from the records of all buckets."""
+    """Builds the table from the records of all buckets; by default one connection to each server."""
+    ways = (table or WayTable()).assign(layout.buckets, [buckets[bucket.index].primary for bucket in layout.buckets])
     servers: dict[str, list[int]] = {}
-    for bucket in layout.buckets:
-        servers.setdefault(buckets[bucket.index].primary, []).extend(range(bucket.shard_start, bucket.shard_stop))
-    runs: dict[str, dict[int, tuple[Run, ...]]] = {}
-    for node, shards in servers.items():
+    by_way: dict[Way, list[int]] = {}
+    for bucket, way in zip(layout.buckets, ways, strict=True):
+        shards_of_bucket = range(bucket.shard_start, bucket.shard_stop)
+        servers.setdefault(way.server, []).extend(shards_of_bucket)
+        by_way.setdefault(way, []).extend(shards_of_bucket)
+    runs: dict[Way, dict[int, tuple[Run, ...]]] = {}
+    for way, shards in by_way.items():
         by_tensor: dict[int, list[Run]] = {}
         for run in runs_of(layout, shards):
             by_tensor.setdefault(run.tensor, []).append(run)
-        runs[node] = {tensor: tuple(found) for tensor, found in by_tensor.items()}
+        runs[way] = {tensor: tuple(found) for tensor, found in by_tensor.items()}
     ordered = [buckets[bucket.index] for bucket in layout.buckets]
     return JobRouting(
         job,
@@ -122,11 +136,14 @@ def make_routing(
         {node: tuple(shards) for node, shards in servers.items()},
         tuple(bucket.primary for bucket in ordered),
         tuple(bucket.epoch for bucket in ordered),
+        ways,
         runs,
     )
 
 
-async def read_routing(store: ReadableStore, job: str, layout: ParameterLayout | None = None) -> JobRouting:
+async def read_routing(
+    store: ReadableStore, job: str, layout: ParameterLayout | None = None, table: WayTable | None = None
+) -> JobRouting:
     """Reads a job's keys, all at one revision. A `layout` whose hash still fits is used again.
 
     Raises:
@@ -147,7 +164,7 @@ async def read_routing(store: ReadableStore, job: str, layout: ParameterLayout |
     if missing:
         raise RemoteError(ErrorCode.NOT_READY, f"job {job!r}: {len(missing)} of its buckets are not placed yet")
     buckets = {bucket.index: decode(values[bucket_key(job, bucket.index)], BucketRecord) for bucket in layout.buckets}
-    return make_routing(job, record, layout, buckets)
+    return make_routing(job, record, layout, buckets, table)
 
 
 async def read_node(store: ReadableStore, node: str) -> NodeRecord:

@@ -13,13 +13,11 @@ from typing import Any
 
 import msgspec
 
-from adamctl.config.experiment import TrainConfig
 from adamctl.config.records import JobRecord, NodeRecord, job_key, node_key
 from adamctl.errors import ConfigurationError, RemoteError, RunFailedError, UnreachableError
 from adamctl.kernels.backend import STEP_MODULES, warm_up
 from adamctl.kernels.network import Network
-from adamctl.model.layout import ParameterLayout, build_layout
-from adamctl.model.protocol import choose_protocol, has_factors
+from adamctl.model.layout import build_layout
 from adamctl.net.transport import Connection, Request
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.client import Changes, ConfigurationStore, follow, read_record
@@ -185,7 +183,8 @@ async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClien
     context.log.info("loading kernels of the model: %s (compiled on first use)", kinds)
     # In a thread: it may compile for seconds, in which the coordinator must hear from this worker.
     network = await asyncio.to_thread(Network, experiment.model, experiment.train.batch)
-    parameters = ParameterClient.from_context(context, job)
+    train = experiment.train
+    parameters = ParameterClient.from_context(context, job, wire_push=train.wire_push, wire_pull=train.wire_pull)
     data = DataClient.from_context(context, joined.data_servers)
     try:
         _, dataset = await asyncio.gather(
@@ -205,7 +204,6 @@ async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClien
                 coordinator,
                 parameters,
                 data,
-                factor_tensors(experiment.train, layout, parameters.servers_of_tensors()),
                 context.log,
             )
         )
@@ -214,19 +212,6 @@ async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClien
     finally:
         await data.close()
         await parameters.close()
-
-
-def factor_tensors(train: TrainConfig, layout: ParameterLayout, servers: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the tensors that are pushed as factors: all dense weights, none, or where it moves fewer bytes."""
-    if train.protocol == "gradient":
-        return ()
-    examples = train.batch * train.n_push
-    return tuple(
-        index
-        for index, tensor in enumerate(layout.tensors)
-        if has_factors(tensor)
-        and (train.protocol == "factors" or choose_protocol(tensor, examples, servers[index]) == "factors")
-    )
 
 
 def available_cores() -> int:

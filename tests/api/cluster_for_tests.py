@@ -8,6 +8,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import adamctl as adam
 
 TOKEN = "a secret"
 
@@ -28,6 +31,10 @@ def address_of(process: subprocess.Popen[str]) -> str:
     found = re.search(r"ready on tcp://(\S+?)(,|$)", line.strip())
     assert found, line
     return found[1]
+
+
+def client(url: str, **options: Any) -> adam.ParameterClient:
+    return adam.ParameterClient(url, **{"token": TOKEN, "deadline_s": 20.0} | options)
 
 
 @contextmanager

@@ -69,6 +69,7 @@ from adamctl.wire.messages.ps import (
     PushRequest,
     PushResult,
     PushSource,
+    ServerLoad,
 )
 
 __all__ = [
@@ -126,6 +127,7 @@ __all__ = [
     "RunStepReply",
     "RunStepRequest",
     "RunStopRequest",
+    "ServerLoad",
     "ShutdownRequest",
     "StatusReply",
     "StatusRequest",

@@ -69,7 +69,10 @@ class ConfigWatchReply(Message, frozen=True):
 
 
 class NodeRegisterRequest(Message, frozen=True):
-    """A process announces itself and is given an incarnation. Addresses as in `adamctl.net.address`."""
+    """A process announces itself and is given an incarnation. Addresses as in `adamctl.net.address`.
+
+    Those for administration and replication are empty where `addresses` take that as well.
+    """
 
     node: str
     role: str
@@ -77,6 +80,8 @@ class NodeRegisterRequest(Message, frozen=True):
     host: str
     pid: int
     capacity_bytes: int = 0
+    administration_addresses: tuple[str, ...] = ()
+    replication_addresses: tuple[str, ...] = ()
 
 
 class NodeRegisterReply(Message, frozen=True):

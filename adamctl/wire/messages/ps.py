@@ -87,11 +87,25 @@ class PushResult(Message, frozen=True):
     message: str = ""
 
 
+class ServerLoad(Message, frozen=True):
+    """What a server's apply threads do: the share of the last moments that they worked, 0 to 1, and what all of them
+    together can do per second: multiply-adds of factors, elements of gradients. 0.0: not measured yet.
+    """
+
+    busy: float
+    products_per_s: float
+    adds_per_s: float
+
+
 class PushReply(Message, frozen=True):
-    """One result per part, in order. `routing` maps buckets to newer epochs where the request's were old."""
+    """One result per part, in order. `routing` maps buckets to newer epochs where the request's were old.
+
+    `load` is the server's, None before it was measured.
+    """
 
     results: tuple[PushResult, ...]
     routing: dict[int, int] = {}
+    load: ServerLoad | None = None
 
 
 class PullRequest(Message, frozen=True):

@@ -16,7 +16,6 @@ import pytest
 from adamctl.config.experiment import ClusterConfig, DataConfig, Experiment, OptimizerConfig, TrainConfig
 from adamctl.errors import ConfigurationError
 from adamctl.model.description import Conv2D, Dense, Model, Softmax
-from adamctl.model.layout import build_layout
 from adamctl.roles.context import RoleContext
 from adamctl.roles.coordinator import server as coordinator_server
 from adamctl.roles.coordinator.client import CoordinatorClient
@@ -230,14 +229,3 @@ async def test_a_worker_needs_a_thread(tmp_path: Path) -> None:
         context = await cluster.context("worker", "none", {"threads": 0})
         with pytest.raises(ConfigurationError, match="--threads: expected at least 1; found 0"):
             await server.run(context)
-
-
-@pytest.mark.parametrize(
-    ("protocol", "expected"),
-    [("gradient", ()), ("factors", ("dense1.weight", "softmax1.weight")), ("auto", ("dense1.weight",))],
-)
-def test_factors_are_pushed_where_asked_for_or_where_they_are_smaller(protocol: Any, expected: tuple[str, ...]) -> None:
-    layout = build_layout(Model((28, 28, 1), (Conv2D(20, 5), Dense(400), Softmax(10))), 1)
-    train = TrainConfig(batch=16, n_push=2, protocol=protocol)
-    chosen = server.factor_tensors(train, layout, (1,) * len(layout.tensors))
-    assert tuple(layout.tensors[index].name for index in chosen) == expected

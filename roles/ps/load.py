@@ -1,0 +1,53 @@
+"""How busy a server's apply threads are and how fast they work: what clients are told with the answers to pushes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from adamctl.wire.messages import ServerLoad
+
+SAMPLE_EVERY_S = 0.5
+
+
+class Work:
+    """What one apply thread has done so far; written by that thread alone."""
+
+    __slots__ = ("added", "adding_s", "multiplied", "multiplying_s")
+
+    def __init__(self) -> None:
+        self.added = 0  # elements of gradients and deltas
+        self.adding_s = 0.0
+        self.multiplied = 0  # multiply-adds of factors
+        self.multiplying_s = 0.0
+
+
+class LoadMeter:
+    """Turns what the threads have done into a `ServerLoad`, anew every SAMPLE_EVERY_S seconds.
+
+    Attributes:
+        load: the last reading; None before the first.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.load: ServerLoad | None = None
+        self._sampled_s = now
+        self._busy_before_s = 0.0
+
+    def sample(self, now: float, busy_s: Sequence[float], works: Sequence[Work]) -> None:
+        """Takes a reading if it is time; `busy_s` are the seconds each thread has worked since it began."""
+        elapsed_s = now - self._sampled_s
+        if elapsed_s < SAMPLE_EVERY_S:
+            return
+        busy_sum_s = sum(busy_s)
+        busy = (busy_sum_s - self._busy_before_s) / (elapsed_s * len(busy_s))
+        self._sampled_s, self._busy_before_s = now, busy_sum_s
+        self.load = ServerLoad(
+            min(max(busy, 0.0), 1.0),
+            _rate(sum(work.multiplied for work in works), sum(work.multiplying_s for work in works), len(works)),
+            _rate(sum(work.added for work in works), sum(work.adding_s for work in works), len(works)),
+        )
+
+
+def _rate(done: int, taken_s: float, threads: int) -> float:
+    """Returns what all threads together do per second of work; 0.0 as long as there was none."""
+    return done / taken_s * threads if taken_s > 0 else 0.0

@@ -1,0 +1,72 @@
+"""Which of several connections to a server a bucket uses.
+
+Sequence numbers of one client on one shard must arrive in order, so a shard has one connection at a time: its bucket
+keeps the one it was given as long as it keeps its server. A server's buckets are cut into stretches of about equal
+bytes, so that neighbours, which share the activations of factors, mostly travel together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from adamctl.errors import ConfigurationError
+from adamctl.model.layout import Bucket
+
+CONNECTIONS_MAX = 16
+
+
+class Way(NamedTuple):
+    """One connection to one server; they are numbered from 0."""
+
+    server: str
+    connection: int
+
+
+class WayTable:
+    """The connections of one client's buckets."""
+
+    def __init__(self, connections: int = 1) -> None:
+        """`connections` are used to each server.
+
+        Raises:
+            ConfigurationError: fewer than 1 or more than CONNECTIONS_MAX.
+        """
+        if not 1 <= connections <= CONNECTIONS_MAX:
+            raise ConfigurationError(
+                f"connections: expected 1 to {CONNECTIONS_MAX} to each server; found {connections}"
+            )
+        self._connections = connections
+        self._ways: dict[int, Way] = {}
+
+    def assign(self, buckets: Sequence[Bucket], servers: Sequence[str]) -> tuple[Way, ...]:
+        """Returns each bucket's way; `servers` names the server of each."""
+        by_server: dict[str, list[Bucket]] = {}
+        for bucket, server in zip(buckets, servers, strict=True):
+            by_server.setdefault(server, []).append(bucket)
+        for server, mine in by_server.items():
+            load_bytes = dict.fromkeys(range(self._connections), 0)
+            fresh: list[Bucket] = []
+            for bucket in mine:
+                way = self._ways.get(bucket.index)
+                if way is not None and way.server == server:
+                    load_bytes[way.connection] += bucket.size_bytes
+                else:
+                    fresh.append(bucket)
+            if len(fresh) == len(mine):
+                self._cut(server, fresh)
+            else:
+                for bucket in fresh:  # a few that have moved here
+                    connection = min(load_bytes, key=lambda number: (load_bytes[number], number))
+                    load_bytes[connection] += bucket.size_bytes
+                    self._ways[bucket.index] = Way(server, connection)
+        return tuple(self._ways[bucket.index] for bucket in buckets)
+
+    def _cut(self, server: str, buckets: Sequence[Bucket]) -> None:
+        total_bytes = max(sum(bucket.size_bytes for bucket in buckets), 1)
+        before_bytes = 0
+        for bucket in buckets:
+            middle_bytes = before_bytes + bucket.size_bytes // 2
+            connection = min(middle_bytes * self._connections // total_bytes, self._connections - 1)
+            self._ways[bucket.index] = Way(server, connection)
+            before_bytes += bucket.size_bytes

@@ -1,0 +1,93 @@
+"""Which dense layers of a replica are pushed as factors and which as gradients (Adam 3.2.6), while it trains.
+
+`train.protocol` decides, or, for `auto`, first the bytes and then what was measured of servers and network
+(docs/decisions/0012). A slot keeps what either way needs, so a change is one of what is sent, from one push to the
+next: servers take both and apply the same update.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from adamctl.config.experiment import TrainConfig
+from adamctl.model.layout import ELEMENT_BYTES, ParameterLayout
+from adamctl.model.protocol import Prices, choose_protocol, has_factors, push_costs, weigh_protocols
+
+WEIGH_EVERY_S = 5.0
+KEPT_BYTES_MAX = 1 << 20
+"""Of the factors of one tensor in one slot that are kept though its gradient is what is pushed."""
+
+
+def factor_tensors(train: TrainConfig, layout: ParameterLayout, copies: Sequence[int]) -> tuple[int, ...]:
+    """Returns the tensors that are pushed as factors: all dense weights, none, or where it moves fewer bytes.
+
+    `copies` says per tensor how often its activations travel.
+    """
+    protocol = train.push_protocol
+    if protocol == "gradient":
+        return ()
+    examples = train.batch * train.n_push
+    return tuple(
+        index
+        for index, tensor in enumerate(layout.tensors)
+        if has_factors(tensor)
+        and (protocol == "factors" or choose_protocol(tensor, examples, copies[index]) == "factors")
+    )
+
+
+class PushProtocol:
+    """What one replica pushes as factors. Belongs to its event loop.
+
+    Attributes:
+        factors: tensors that are pushed as factors now.
+        kept: tensors whose factors every slot keeps.
+        skips_gradients: dense gradients are not computed in a step; a push that wants one multiplies its factors.
+        fixed: never weighed anew.
+    """
+
+    def __init__(
+        self,
+        train: TrainConfig,
+        layout: ParameterLayout,
+        copies: Sequence[int],
+        *,
+        applies_locally: bool,
+        log: logging.Logger,
+    ) -> None:
+        """`copies` says per tensor how often its activations travel; `applies_locally`: gradients are used here too."""
+        chosen = factor_tensors(train, layout, copies)
+        examples = train.batch * train.n_push
+        others = [
+            index for index, tensor in enumerate(layout.tensors) if has_factors(tensor) and index not in set(chosen)
+        ]
+        small = all(
+            examples * (layout.tensors[index].shape[0] + layout.tensors[index].row_size) * ELEMENT_BYTES
+            <= KEPT_BYTES_MAX
+            for index in others
+        )
+        self.factors = frozenset(chosen)
+        self.skips_gradients = bool(chosen) and not applies_locally and small
+        self.kept = tuple(sorted((*chosen, *others))) if self.skips_gradients else chosen
+        self.fixed = train.protocol != "auto" or train.push_protocol != "auto" or not chosen
+        self._costs = push_costs(layout, chosen, examples, copies)
+        self._names = {index: layout.tensors[index].name for index in chosen}
+        self._log = log
+        self._weighed_s = float("-inf")
+
+    def weigh(self, now: float, prices: Prices | None) -> None:
+        """Chooses anew, if it is time and something is known; says so in the log if the choice changes."""
+        if self.fixed or prices is None or now - self._weighed_s < WEIGH_EVERY_S:
+            return
+        self._weighed_s = now
+        chosen = weigh_protocols(self._costs, self.factors, prices)
+        if chosen == self.factors:
+            return
+        for word, tensors in (("factors", chosen - self.factors), ("a gradient", self.factors - chosen)):
+            if tensors:
+                self._log.info(
+                    "%s: pushed as %s from now on; the busiest server works %.0f%% of the time, the network moves %.2g "
+                    "bytes/s", ", ".join(self._names[index] for index in sorted(tensors)), word, 100 * prices.busy,
+                    prices.link_bytes_per_s,
+                )  # fmt: skip
+        self.factors = chosen
