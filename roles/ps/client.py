@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from adamctl.config.records import AddressKind
 from adamctl.errors import AdamctlError, BackpressureError, DeadlineError, RemoteError, UnreachableError
@@ -27,6 +25,7 @@ from adamctl.roles.ps.checkpoint import load_parameters, read_checkpoint
 from adamctl.roles.ps.delivery import Delivery, RefusedPart
 from adamctl.roles.ps.lane import Lane, pause
 from adamctl.roles.ps.measured import Measurements
+from adamctl.roles.ps.pending import PendingPush, PushOutcome, mark_retrieved
 from adamctl.roles.ps.pulling import Pulled, Puller
 from adamctl.roles.ps.push_set import Base, Numbers, PushSet
 from adamctl.roles.ps.routing import JobRouting, ReadableStore, read_node, read_routing
@@ -54,55 +53,6 @@ __all__ = [
 SPEAK_AFTER_S = 2.0
 CONNECT_S = 5.0
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class PushOutcome:
-    """What became of a push.
-
-    Attributes:
-        staleness: per applied shard, pushes of others between the base and the application (repeated answers: 0).
-        refused: shards to which nothing was applied, and why; their numbers are spent.
-        updates: parameter updates applied, as Adam 4.3.2 counts them.
-    """
-
-    staleness: tuple[int, ...]
-    refused: tuple[RefusedPart, ...]
-    updates: int
-
-
-@dataclass
-class PendingPush:
-    """A push on its way. Await it, or call `wait`; its arrays are borrowed until then.
-
-    Attributes:
-        number: counts this client's pushes from 1.
-        sequences: per shard of the layout, the number this push has there; 0 for shards it does not touch.
-    """
-
-    number: int
-    push: PushSet
-    sequences: Numbers
-    _done: asyncio.Future[PushOutcome] = field(repr=False)
-
-    async def wait(self, deadline_s: float) -> PushOutcome:
-        """Raises DeadlineError after `deadline_s` seconds; delivery then goes on in the background."""
-        finished, _ = await asyncio.wait([self._done], timeout=deadline_s)
-        if not finished:
-            raise DeadlineError(f"push {self.number} was not acknowledged within {deadline_s:g} s; still being sent")
-        return self._done.result()
-
-    def __await__(self) -> Generator[Any, None, PushOutcome]:
-        return asyncio.shield(self._done).__await__()
-
-    @property
-    def done(self) -> bool:
-        return self._done.done()
-
-    def lacking(self, pulled: Pulled) -> NDArray[np.bool_]:
-        """Returns, per shard of the layout, whether this push is not contained in what was pulled there."""
-        missing: NDArray[np.bool_] = pulled.sequences < self.sequences
-        return missing
 
 
 class ParameterClient:
@@ -299,7 +249,7 @@ class ParameterClient:
                 self.issued[touched] += 1
                 sequences[touched] = self.issued[touched]
         done: asyncio.Future[PushOutcome] = asyncio.get_running_loop().create_future()
-        done.add_done_callback(_mark_retrieved)
+        done.add_done_callback(mark_retrieved)
         pending = PendingPush(self._pushes, push, sequences, done)
         delivery = Delivery(self, self._pushes, push, sequences, None if exact else self.wire.start(push))
         task = asyncio.create_task(self._deliver(delivery, pending, done))
@@ -395,9 +345,3 @@ async def gather_all(work: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
     finally:
         for task in tasks:
             task.cancel()
-
-
-def _mark_retrieved(done: asyncio.Future[PushOutcome]) -> None:
-    """A caller that no longer waits must not cause a message about an exception nobody saw."""
-    if not done.cancelled():
-        done.exception()
