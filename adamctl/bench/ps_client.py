@@ -12,15 +12,15 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import psutil
 
 from adamctl.bench.child import Child, Pipe
-from adamctl.bench.ps_cluster import OneWay, connect_store
+from adamctl.bench.ps_cluster import connect_store
 from adamctl.bench.ps_job import FactorsSize, check_factors, check_weights, check_whole, factors, pattern
 from adamctl.errors import AdamctlError, RunFailedError
 from adamctl.kernels.operation import Array
 from adamctl.net.handshake import make_hello
+from adamctl.net.kinds import kind_named
 from adamctl.net.loop import run
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.ps.client import ParameterClient, PendingPush, PushSet
@@ -140,7 +140,7 @@ class _Client:
     def __init__(self, store: Any, transport: str, job: str, number: int) -> None:
         hello = make_hello("worker", f"bench-{number}", number + 1)
         self._job = job
-        self._client = ParameterClient(StreamTransport(), lambda: hello, OneWay(store, transport), job)
+        self._client = ParameterClient(StreamTransport(kind=kind_named(transport)), lambda: hello, store, job)
         self._push: dict[str, PushSet] = {}
         self._into: Array | None = None
         self._factors = FactorsSize()
@@ -162,7 +162,8 @@ class _Client:
             if self._job == FACTORS:
                 push.factors(0, *factors(self._factors))
             else:
-                flat = pattern(layout.flat_size)
+                flat = self._client.shared.new_array(layout.flat_size)
+                flat[:] = pattern(layout.flat_size)
                 for index, tensor in enumerate(layout.tensors):
                     push.delta(index, flat[tensor.offset : tensor.offset + tensor.size])
             self._push[order.wire] = push
@@ -211,7 +212,7 @@ class _Client:
 
     async def _pull(self) -> Array:
         if self._into is None:
-            self._into = np.zeros(self._client.layout.flat_size, np.float32)
+            self._into = self._client.shared.new_array(self._client.layout.flat_size)
         await self._client.pull(self._into, deadline_s=CALL_S)
         return self._into
 

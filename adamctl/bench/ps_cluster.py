@@ -9,29 +9,25 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import msgspec
 import psutil
 
-from adamctl.config.records import JobRecord, LayoutRecord, NodeRecord, decode, encode, node_key
+from adamctl.config.records import JobRecord, LayoutRecord
 from adamctl.errors import RunFailedError
 from adamctl.launch.process import RoleCommand
 from adamctl.launch.roles import LocalRoles
 from adamctl.model.layout import ParameterLayout
 from adamctl.model.rule import RuleConfig
-from adamctl.net.address import parse_address
 from adamctl.net.handshake import make_hello
 from adamctl.net.loop import run
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.controller.client import ControllerClient, nodes_of
 from adamctl.roles.coordinator.job import job_changes
-from adamctl.wire.messages import ConfigEntry, StatusReply, StatusRequest
+from adamctl.wire.messages import StatusReply, StatusRequest
 
 READY_S = 60.0
 POLL_S = 0.02
 CALL_S = 10.0
 LOG_LINES = 10
-SCHEMES: dict[str, frozenset[str]] = {"tcp": frozenset({"tcp"}), "unix": frozenset({"unix"})}
-"""Transport -> the schemes of addresses that a client may use; all for those that are not named here."""
 
 
 class PsCluster:
@@ -138,25 +134,3 @@ class PsCluster:
 def connect_store(controller: str) -> ControllerClient:
     """Returns a client of the configuration service, for the running loop."""
     return ControllerClient(StreamTransport(), [controller], lambda: make_hello("bench", "bench"))
-
-
-class OneWay:
-    """The configuration service as if servers listened only on what a transport may use."""
-
-    def __init__(self, store: ControllerClient, transport: str) -> None:
-        self._store, self._schemes = store, SCHEMES.get(transport)
-
-    async def read(self, prefix: str) -> tuple[int, list[ConfigEntry]]:
-        revision, entries = await self._store.read(prefix)
-        return revision, [self._narrowed(entry) for entry in entries]
-
-    def _narrowed(self, entry: ConfigEntry) -> ConfigEntry:
-        if self._schemes is None or not entry.key.startswith(node_key("")):
-            return entry
-        record = decode(entry.value, NodeRecord)
-        kept = tuple(a for a in record.addresses if parse_address(a).scheme in self._schemes)
-        return ConfigEntry(entry.key, encode(_with_addresses(record, kept)), entry.revision)
-
-
-def _with_addresses(record: NodeRecord, addresses: tuple[str, ...]) -> NodeRecord:
-    return msgspec.structs.replace(record, addresses=addresses)

@@ -22,12 +22,16 @@ def chosen_kind(environment: Mapping[str, str] | None = None) -> TransportKind:
     Raises:
         ConfigurationError: it says something else than is known.
     """
-    value = (os.environ if environment is None else environment).get(VARIABLE) or "auto"
+    return kind_named((os.environ if environment is None else environment).get(VARIABLE) or "auto")
+
+
+def kind_named(name: str) -> TransportKind:
+    """Returns the kind of this name. Raises ConfigurationError: there is none."""
     for kind in get_args(TransportKind):
-        if value == kind:
+        if name == kind:
             found: TransportKind = kind
             return found
-    raise ConfigurationError(f"{VARIABLE}: expected {', '.join(get_args(TransportKind))}; found {value!r}")
+    raise ConfigurationError(f"{VARIABLE}: expected {', '.join(get_args(TransportKind))}; found {name!r}")
 
 
 def usable(scheme: str, kind: TransportKind) -> bool:

@@ -82,7 +82,9 @@ class SharingWorld:
 async def sharing_world(folder: Path, threads: int = 1) -> AsyncIterator[SharingWorld]:
     """A server that listens on TCP and a Unix socket in `folder`; everything is closed afterwards."""
     store = await filled_store(())
-    context = RoleContext("ps", "ps-0", {}, StreamTransport(kind="auto"), store, asyncio.Event(), logging.getLogger("p"))
+    context = RoleContext(
+        "ps", "ps-0", {}, StreamTransport(kind="auto"), store, asyncio.Event(), logging.getLogger("p")
+    )
     context.listen = ("tcp://127.0.0.1:0", f"unix://{folder}/ps.sock")
     server = ParameterServer(context, server_options({"apply_threads": str(threads)}), None)
     running = asyncio.create_task(server.run())

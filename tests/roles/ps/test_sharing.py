@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -25,6 +24,7 @@ from tests.roles.ps.sharing_world import JOB, ROW_SIZE, ROWS, SharingWorld, delt
 
 pytestmark = pytest.mark.skipif(not shared_memory.SUPPORTED, reason="memory is shared on Linux only")
 FLAT = ROWS * ROW_SIZE
+ROOT = Path(__file__).resolve().parents[3]
 
 
 class Gate:
@@ -68,7 +68,9 @@ async def test_values_are_the_same_as_over_the_socket(tmp_path: Path) -> None:
         into[:] = 0
         await sharing.pull(into, shards=[2])
         part = slice(some.offset, some.offset + some.size)
-        assert np.array_equal(into[part], theirs[part]) and not into[: some.offset].any() and not into[part.stop :].any()
+        assert (
+            np.array_equal(into[part], theirs[part]) and not into[: some.offset].any() and not into[part.stop :].any()
+        )
         status = world.server.status()
         assert status["connections"] == {"shared": 1, "unix": 1} and status["region_bytes"] == memory.size_bytes
         memory.close()
@@ -249,19 +251,16 @@ async def test_values_that_are_not_finite_are_refused_from_memory_too(tmp_path: 
 async def test_a_client_killed_in_mid_push_leaves_whole_pushes_and_no_mapping(tmp_path: Path) -> None:
     async with sharing_world(tmp_path) as world:
         address = next(text for text in world.context.addresses if text.startswith("unix"))
-        command = [sys.executable, "-m", "tests.roles.ps.sharing_world", address]
-        root = Path(__file__).resolve().parents[3]
-        child = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True)
+        command = (sys.executable, "-m", "tests.roles.ps.sharing_world", address)
+        child = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
         try:
             assert child.stdout is not None
-            assert await asyncio.to_thread(child.stdout.readline) == "pushing shared\n"
+            assert await asyncio.wait_for(child.stdout.readline(), 60) == b"pushing shared\n"
             assert world.region_bytes > 0
             await asyncio.sleep(0.05)
         finally:
             child.kill()
-            child.wait()
-            if child.stdout is not None:
-                child.stdout.close()
+            await child.wait()
         for _ in range(1000):
             if not world.region_bytes and not world.server.core.queued_updates:
                 break
@@ -290,4 +289,4 @@ async def test_nothing_is_left_behind(tmp_path: Path) -> None:
         await use()
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= before
-    assert not list(tmp_path.iterdir())
+    assert not os.listdir(tmp_path)
