@@ -36,7 +36,7 @@ def round_with_feedback(values: Array, residual: Array, out: convert.Narrow, bac
     compiled = compiled_if(choose(backend), "conversions")
     if compiled is not None and (name == "bfloat16" or compiled.HALF):
         run = compiled.feedback_bfloat16 if name == "bfloat16" else compiled.feedback_float16
-        run(values, residual, out.view(np.uint16), limit)
+        run(values, residual, out.view(np.uint16))
         return
     largest = np.finfo(np.float32).max
     for start in range(0, values.size, BLOCK):

@@ -14,7 +14,7 @@ import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
 from numba import types
 
-from adamctl.kernels.compiled.jit import IN1, OUT1, f32, inline, kernel, readable, writable
+from adamctl.kernels.compiled.jit import IN1, OUT1, kernel, readable, writable
 from adamctl.kernels.compiled.vectors import intrinsic
 
 cgutils: Any = numba.core.cgutils
@@ -31,6 +31,7 @@ HALF_LESS_ONE = np.uint32(0x7FFF)
 QUIET = np.uint32(0x40)
 ONE, SIXTEEN = np.uint32(1), np.uint32(16)
 LARGEST = np.finfo(np.float32).max
+RANGE = {"bfloat16": float.fromhex("0x1.fep127"), "float16": 65504.0}
 
 
 @kernel((BITS32_IN, BITS16_OUT))
@@ -109,54 +110,104 @@ if HALF:
         _convert(values, out)
 
 
-@inline
-def _add_residual(values: Any, residual: Any, total: Any, limited: Any, limit: Any) -> None:
-    """total = values + residual; `limited` is that within the format's range, or what is not finite as it is."""
-    for i in range(len(values)):
-        value = values[i]
-        added = value + residual[i]
-        added = -LARGEST if added < -LARGEST else LARGEST if added > LARGEST else added
-        total[i] = added
-        inside = -limit if added < -limit else limit if added > limit else added
-        limited[i] = inside if abs(value) <= LARGEST else value
+class _Narrower:
+    """What is done with `lanes` numbers at once when they are rounded with feedback; see `adamctl.kernels.feedback`."""
+
+    def __init__(self, builder: Any, lanes: int, name: str) -> None:
+        self.builder, self.name = builder, name
+        self.wide, self.bits = ir.VectorType(ir.FloatType(), lanes), ir.VectorType(ir.IntType(32), lanes)
+        self.narrow = ir.VectorType(ir.IntType(16), lanes)
+        self.half = ir.VectorType(ir.HalfType(), lanes)
+
+    def all(self, kind: Any, value: float) -> Any:
+        return ir.Constant(kind, [value] * kind.count)
+
+    def within(self, number: Any, limit: float) -> Any:
+        """The number, or +-limit if it is beyond; NaN stays."""
+        for sign, beyond in ((1, ">"), (-1, "<")):
+            bound = self.all(self.wide, sign * limit)
+            number = self.builder.select(self.builder.fcmp_ordered(beyond, number, bound), bound, number)
+        return number
+
+    def is_number(self, value: Any) -> Any:
+        """Whether some bit of the exponent is clear: neither NaN nor infinite."""
+        infinity = self.all(self.bits, int(INFINITY))
+        return self.builder.icmp_unsigned(
+            "!=", self.builder.and_(self.builder.bitcast(value, self.bits), infinity), infinity
+        )
+
+    def rounded(self, number: Any) -> tuple[Any, Any]:
+        """Returns the bits to send, and the number that they are."""
+        build = self.builder
+        if self.name == "float16":
+            half = build.fptrunc(number, self.half)
+            return build.bitcast(half, self.narrow), build.fpext(half, self.wide)
+        bits = build.bitcast(number, self.bits)
+        upper = build.lshr(bits, self.all(self.bits, 16))
+        odd = build.and_(upper, self.all(self.bits, 1))
+        nearest = build.add(build.add(bits, self.all(self.bits, int(HALF_LESS_ONE))), odd)
+        nearest = build.lshr(nearest, self.all(self.bits, 16))
+        quiet = build.or_(upper, self.all(self.bits, int(QUIET)))
+        sent = build.select(build.fcmp_unordered("uno", number, number), quiet, nearest)
+        again = build.bitcast(build.shl(sent, self.all(self.bits, 16)), self.wide)
+        return build.trunc(sent, self.narrow), again
+
+    def step(self, value: Any, residual: Any) -> tuple[Any, Any]:
+        """Returns the bits to send and the new residual."""
+        build = self.builder
+        is_number = self.is_number(value)
+        total = self.within(build.fadd(value, residual), float(LARGEST))
+        sent, again = self.rounded(build.select(is_number, self.within(total, RANGE[self.name]), value))
+        return sent, build.select(is_number, build.fsub(total, again), residual)
 
 
-@inline
-def _keep_residual(values: Any, residual: Any, total: Any, sent: Any) -> None:
-    """residual = total - sent, where there was a number to send."""
-    for i in range(len(values)):
-        residual[i] = total[i] - sent[i] if abs(values[i]) <= LARGEST else residual[i]
+@intrinsic
+def _feedback(typing: Any, name: Any, values: Any, residual: Any, out: Any) -> Any:
+    """The loop around `_Narrower.step`, LANES numbers at a time and the rest one by one."""
+    if not isinstance(name, types.StringLiteral):
+        return None
+    signature = types.void(name, values, residual, out)
+    wanted = name.literal_value
+
+    def expand(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source, kept, target = (
+            cgutils.create_struct_proxy(kind)(context, builder, array)
+            for kind, array in zip(signature.args[1:], arguments[1:], strict=True)
+        )
+        size = source.nitems
+
+        def sweep(lanes: int, start: Any, steps: Any) -> None:
+            work = _Narrower(builder, lanes, wanted)
+            with cgutils.for_range(builder, steps, intp=size.type) as loop:
+                at = builder.add(start, builder.mul(loop.index, ir.Constant(size.type, lanes)))
+
+                def place(array: Any, kind: Any) -> Any:
+                    return builder.bitcast(builder.gep(array.data, [at]), kind.as_pointer())
+
+                value = builder.load(place(source, work.wide), align=4)
+                residual = builder.load(place(kept, work.wide), align=4)
+                sent, residual = work.step(value, residual)
+                builder.store(sent, place(target, work.narrow), align=2)
+                builder.store(residual, place(kept, work.wide), align=4)
+
+        whole = builder.udiv(size, ir.Constant(size.type, LANES))
+        covered = builder.mul(whole, ir.Constant(size.type, LANES))
+        sweep(LANES, ir.Constant(size.type, 0), whole)
+        sweep(1, covered, builder.sub(size, covered))
+        return context.get_dummy_value()
+
+    return signature, expand
 
 
-@kernel((IN1, OUT1, BITS16_OUT, f32), relaxed=False)
-def feedback_bfloat16(values: Any, residual: Any, out: Any, limit: Any) -> None:
+@kernel((IN1, OUT1, BITS16_OUT), relaxed=False)
+def feedback_bfloat16(values: Any, residual: Any, out: Any) -> None:
     """See `adamctl.kernels.feedback`."""
-    total, sent = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
-    bits = sent.view(np.uint32)
-    for start in range(0, len(values), BLOCK):
-        stop = min(start + BLOCK, len(values))
-        part, kept = values[start:stop], residual[start:stop]
-        _add_residual(part, kept, total, sent, limit)
-        for i in range(stop - start):
-            number = bits[i]
-            upper = number >> SIXTEEN
-            rounded = (number + HALF_LESS_ONE + (upper & ONE)) >> SIXTEEN
-            rounded = upper | QUIET if number & MAGNITUDE > INFINITY else rounded
-            out[start + i] = np.uint16(rounded)
-            bits[i] = rounded << SIXTEEN
-        _keep_residual(part, kept, total, sent)
+    _feedback("bfloat16", values, residual, out)
 
 
 if HALF:
 
-    @kernel((IN1, OUT1, BITS16_OUT, f32), relaxed=False)
-    def feedback_float16(values: Any, residual: Any, out: Any, limit: Any) -> None:
+    @kernel((IN1, OUT1, BITS16_OUT), relaxed=False)
+    def feedback_float16(values: Any, residual: Any, out: Any) -> None:
         """See `adamctl.kernels.feedback`."""
-        total, sent = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
-        for start in range(0, len(values), BLOCK):
-            stop = min(start + BLOCK, len(values))
-            part, kept, narrow = values[start:stop], residual[start:stop], out[start:stop]
-            _add_residual(part, kept, total, sent, limit)
-            _convert(sent[: stop - start], narrow)
-            _convert(narrow, sent[: stop - start])
-            _keep_residual(part, kept, total, sent)
+        _feedback("float16", values, residual, out)

@@ -11,7 +11,7 @@ from adamctl.kernels.operation import Array
 from adamctl.kernels.rules.rule import Rule
 
 TOGETHER = 8  # gradients that are widened at a time
-SCRATCH = 1 << 16  # elements widened at a time, of all gradients together: with weights and state, a core's cache
+SCRATCH = 1 << 18  # elements widened at a time, of all gradients together: a shard, or as much of eight
 ALIGNMENT = 16  # elements: blocks start with a cache line
 
 

@@ -39,7 +39,9 @@ class Rounding:
         push: the same push in 16 bits; its arrays are valid as far as `until` has returned for them.
     """
 
-    def __init__(self, push: PushSet, buffer: NDArray[np.uint16], given_back: Callable[[NDArray[np.uint16]], None]) -> None:
+    def __init__(
+        self, push: PushSet, buffer: NDArray[np.uint16], given_back: Callable[[NDArray[np.uint16]], None]
+    ) -> None:
         self.push, self.buffer = push, buffer
         self._given_back = given_back
         self.pieces: list[Piece] = []

@@ -15,7 +15,9 @@ def test_every_type_has_its_size_and_its_array() -> None:
         assert np.dtype(narrow).itemsize == WIRE_ELEMENT_BYTES[name]
 
 
-@pytest.mark.parametrize(("wire", "factors"), [("float32", "float32"), ("bfloat16", "bfloat16"), ("float16", "bfloat16")])
+@pytest.mark.parametrize(
+    ("wire", "factors"), [("float32", "float32"), ("bfloat16", "bfloat16"), ("float16", "bfloat16")]
+)
 def test_factors_of_16_bits_keep_the_range_of_float32(wire: str, factors: str) -> None:
     assert of_factors(wire) == factors  # type: ignore[arg-type]
 

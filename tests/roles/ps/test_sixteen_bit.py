@@ -165,9 +165,7 @@ def test_one_place_in_the_body_may_be_used_as_two_types() -> None:
     activations.view(np.uint16)[::2] = 0x7FC0  # NaN as bfloat16; the lower half of a float32
     body = np.ones(240, np.float32).tobytes() + activations.tobytes()
     parts = [PushPart(s.index, sequence, source) for sequence, source in ((1, 0), (2, 1)) for s in WIDE.shards[:1]]
-    sources = tuple(
-        PushSource(UpdateKind.FACTORS, 0, 0, 40, 0, 6, 960, dtype) for dtype in ("float32", "bfloat16")
-    )
+    sources = tuple(PushSource(UpdateKind.FACTORS, 0, 0, 40, 0, 6, 960, dtype) for dtype in ("float32", "bfloat16"))
     request = PushRequest(JOB, h.epochs(), 0.1, 1, 1, sources, tuple(parts))
     h.take(h.core.push("p", 1, ("w", 1), request, memoryview(body), 0.0))
     h.apply()
@@ -375,7 +373,9 @@ async def test_pulled_shards_are_never_torn() -> None:
         ([(0, 0, -1)], b""),
     ],
 )
-async def test_values_that_are_not_those_of_the_shard_are_refused(parts: list[tuple[int, int, int]], body: bytes) -> None:
+async def test_values_that_are_not_those_of_the_shard_are_refused(
+    parts: list[tuple[int, int, int]], body: bytes
+) -> None:
     async with memory_cluster(8) as cluster:
         await start_servers(cluster, "ps-0")
         layout = await add_job(cluster, "a", ["ps-0"], RuleConfig("sgd"))
