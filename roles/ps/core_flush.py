@@ -5,8 +5,9 @@ for first and then the oldest; everything that changed a shard since its last re
 the log is a run of numbered records, live or superseded; a group also removes what is superseded at its old end, and
 rewrites live records there when the log has grown beyond a factor of what is live.
 
-The loss window is what a crash may take back: changes older than `window_s`, or in shards of more than `window_bytes`
-together, must not be left unsaved while more is acknowledged (`pressed`).
+The loss window is what a crash may take back: changes older than its seconds, or in shards of more than `window_bytes`
+together, must not be left unsaved while more is acknowledged (`pressed`). It may be given a range of seconds: then it
+is as long as it must be for writing to take no more than a share of what the disk was seen to do.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
+RATE_BYTES_MIN = 1 << 20
+"""Smaller groups say nothing about the disk: they are one sync."""
+RATE_WEIGHT = 0.2
+
 
 @dataclass(frozen=True)
 class FlushConfig:
@@ -24,6 +29,8 @@ class FlushConfig:
 
     Attributes:
         window_s, window_bytes: the loss window.
+        window_s_max: as long as it may become; None: it does not.
+        disk_share: of the disk's time that writing should take at most, as far as `window_s_max` allows.
         group_bytes: of one group, unless one record alone is larger.
         log_factor: the log is compacted when it is larger than this times its live records...
         log_slack_bytes: ... and larger than this.
@@ -32,6 +39,8 @@ class FlushConfig:
 
     window_s: float = 5.0
     window_bytes: int = 4 << 30
+    window_s_max: float | None = None
+    disk_share: float = 0.25
     group_bytes: int = 32 << 20
     log_factor: float = 2.0
     log_slack_bytes: int = 1 << 20
@@ -133,6 +142,7 @@ class FlushCore:
         self._urgent: dict[Entry, None] = {}
         self._retry_s = -inf
         self._release = False
+        self._bytes_per_s = 0.0  # that the disk was seen to take, lately
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
@@ -182,6 +192,19 @@ class FlushCore:
         """Returns how many seconds of changes a crash would take back now."""
         return max(now - self.oldest_s(), 0.0)
 
+    @property
+    def window_s_allowed(self) -> float:
+        """Returns the seconds of the loss window at present.
+
+        A shard is written about once in half a window, so that all of them take their share of the disk if half a
+        window is as long as writing them takes, divided by that share.
+        """
+        config = self.config
+        if config.window_s_max is None or not self._bytes_per_s:
+            return config.window_s
+        all_bytes = max(self.live_bytes, self.unsaved_bytes)
+        return min(max(config.window_s, 2 * all_bytes / self._bytes_per_s / config.disk_share), config.window_s_max)
+
     def pressed(self, now: float) -> bool:
         """Says whether acknowledgements are to be held back.
 
@@ -189,7 +212,7 @@ class FlushCore:
         """
         if self.full or not self.unsaved_bytes:
             return False
-        return self.window_s(now) > self.config.window_s or self.unsaved_bytes > self.config.window_bytes
+        return self.window_s(now) > self.window_s_allowed or self.unsaved_bytes > self.config.window_bytes
 
     # --- groups -----------------------------------------------------------------------------------------------------
 
@@ -222,7 +245,7 @@ class FlushCore:
                 return chosen
             chosen[entry] = None
             filled += entry.size_bytes
-        due_s = now - self.config.window_s / 2
+        due_s = now - self.window_s_allowed / 2
         for entry, since_s in self._dirty.items():
             crowded = self.unsaved_bytes - filled > self.config.window_bytes // 2
             full = chosen and filled + entry.size_bytes > self.config.group_bytes
@@ -268,8 +291,8 @@ class FlushCore:
         item.since_s = min(item.since_s, self._dirty.pop(entry, inf))
         self._urgent.pop(entry, None)
 
-    def finished(self, sizes: list[int]) -> list[Waiter]:
-        """The group is durable, with records of these sizes; returns whose wait is over."""
+    def finished(self, sizes: list[int], seconds: float = 0.0) -> list[Waiter]:
+        """The group is durable, with records of these sizes, written in `seconds`; returns whose wait is over."""
         group, self.group = self.group, None
         assert group is not None
         self.full = False
@@ -286,6 +309,9 @@ class FlushCore:
         self.records += len(group.items)
         self.record_bytes += written
         self.groups += 1
+        if seconds > 0 and written >= RATE_BYTES_MIN:
+            rate = written / seconds
+            self._bytes_per_s += (rate - self._bytes_per_s) * (RATE_WEIGHT if self._bytes_per_s else 1.0)
         return over
 
     def _settle(self, item: Item, size_bytes: int, over: list[Waiter]) -> None:
@@ -321,6 +347,10 @@ class FlushCore:
                 if item.entry.waiting:
                     self._urgent[item.entry] = None
         self._dirty = dict(sorted(again.items(), key=lambda pair: pair[1])) | self._dirty
+
+    def stalled(self) -> None:
+        """The group under way is written but cannot be made durable for want of space; it goes on being under way."""
+        self.full = True
 
     @property
     def busy(self) -> bool:

@@ -6,7 +6,16 @@ from dataclasses import dataclass
 
 import msgspec
 
-from adamctl.config.records import BucketRecord, JobRecord, LayoutRecord, bucket_key, decode, job_key, layout_key
+from adamctl.config.records import (
+    BucketRecord,
+    JobRecord,
+    LayoutRecord,
+    bucket_key,
+    decode,
+    job_key,
+    layout_key,
+    served_key,
+)
 from adamctl.model.layout import ParameterLayout
 from adamctl.roles.controller.client import Changes
 from adamctl.wire.messages import ConfigEntry
@@ -21,6 +30,7 @@ class JobView:
     Attributes:
         revision: of the layout's key, which is written once: it tells a job from a later one of the same name.
         bucket_revisions: of the buckets' keys, when each was last placed.
+        served: nodes whose processes of that name have served buckets of it, or were about to.
     """
 
     record: JobRecord
@@ -28,6 +38,7 @@ class JobView:
     buckets: dict[int, BucketRecord]
     revision: int
     bucket_revisions: dict[int, int]
+    served: frozenset[str] = frozenset()
 
     def lost_by(self, node: str, registered_revision: int) -> list[int]:
         """Returns the buckets that were placed on a former process of this name, whose memory is gone."""
@@ -116,7 +127,9 @@ class JobKeys:
                 return None
             buckets = {index: decode(entries[key].value, BucketRecord) for index, key in enumerate(keys)}
             revisions = {index: entries[key].revision for index, key in enumerate(keys)}
-            return JobView(record, layout, buckets, entries[layout_key(name)].revision, revisions)
+            prefix = served_key(name, "")
+            served = frozenset(key.removeprefix(prefix) for key in entries if key.startswith(prefix))
+            return JobView(record, layout, buckets, entries[layout_key(name)].revision, revisions, served)
         except (msgspec.MsgspecError, ValueError) as error:
             self.problems[name] = f"the records of job {name!r} cannot be read: {error}"
             return None

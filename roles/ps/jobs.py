@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from adamctl.config.records import NodeRecord, bucket_key, encode, node_key
+from adamctl.config.records import NodeRecord, ServedRecord, bucket_key, encode, node_key, served_key
 from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError, UnreachableError
 from adamctl.kernels.rules.make import make_rule
 from adamctl.roles.context import RoleContext
@@ -106,12 +106,14 @@ class JobKeeper:
         lost = [bucket for bucket in view.lost_by(node, self._registered_revision) if not job.holds(bucket)]
         if lost and job.failed is None:
             found = self._found(name, view)
-            if found is not None and all(bucket in found.holding.buckets for bucket in lost):
+            whole = found is not None and all(bucket in found.holding.buckets for bucket in lost)
+            if found is not None and whole:
                 self._resumed[found.holding.job] = found
+            if whole or node not in view.served:
                 job.resuming = True
                 if name not in self._raising:
                     self._raising.add(name)
-                    self._spawn(self._raise_epochs(name, view, lost, found))
+                    self._spawn(self._raise_epochs(name, view, lost, found if whole else None))
                 return
             text = f"{node} was restarted and no longer has {len(lost)} buckets of job {name!r}; resume the run"
             self._fail(job, ErrorCode.INTERNAL, f"{text} from its last checkpoint")
@@ -161,15 +163,22 @@ class JobKeeper:
         """Returns what the store was found to hold of this very job."""
         return self._storing.found.get(_stored_identity(name, view)) if self._storing is not None else None
 
-    async def _raise_epochs(self, name: str, view: JobView, lost: list[int], found: FoundJob) -> None:
-        """Makes the buckets that our store has ours again, under new epochs; what follows comes with the change."""
+    async def _raise_epochs(self, name: str, view: JobView, lost: list[int], found: FoundJob | None) -> None:
+        """Makes buckets ours again, under new epochs: those that our store has, or such as nobody has ever served.
+
+        What follows comes with the change.
+        """
         conditions = {bucket_key(name, index): view.bucket_revisions[index] for index in lost}
+        if found is None:
+            conditions[served_key(name, self._context.node)] = 0
         puts = {}
         for index in lost:
             record = view.buckets[index]
-            epoch = max(record.epoch, found.holding.buckets[index][0]) + 1
+            stored = found.holding.buckets[index][0] if found is not None else 0
+            epoch = max(record.epoch, stored) + 1
             puts[bucket_key(name, index)] = encode(msgspec.structs.replace(record, epoch=epoch))
-        self._log.info("job %s: taking %d buckets up again from the store", name, len(lost))
+        how = "taking %d buckets up again from the store" if found is not None else "making %d buckets anew"
+        self._log.info("job %s: " + how, name, len(lost))
         try:
             reply = await self._store.compare_and_set(ConfigChanges(conditions, puts))
             if reply.conflicts:
@@ -203,6 +212,7 @@ class JobKeeper:
             contents = await asyncio.to_thread(self._contents, job, view, buckets, found)
             if self._storing is not None:
                 await self._storing.hold(identity, {bucket: job.building.get(bucket, 0) for bucket in buckets})
+            await self._tell_served(job, view)
         except (AdamctlError, OSError) as error:
             code = ErrorCode.DAMAGED_DATA if isinstance(error, DamagedDataError) else ErrorCode.INTERNAL
             self._fail(job, code, str(error))
@@ -223,6 +233,18 @@ class JobKeeper:
             "job %s: serving %d buckets, %d shards, %.1f MiB%s", job.name, len(job.buckets), len(job.shards),
             job.size_bytes / (1 << 20), f", {len(entries)} shards of them from the store" if found is not None else "",
         )  # fmt: skip
+
+    async def _tell_served(self, job: Job, view: JobView) -> None:
+        """Returns when everybody can know that we have served buckets of a job; a conflict says that they do."""
+        key = served_key(job.name, self._context.node)
+        while self._context.node not in view.served and self._core.jobs.get(job.name) is job:
+            try:
+                served = encode(ServedRecord(self._context.incarnation))
+                await self._store.compare_and_set(ConfigChanges({key: 0}, {key: served}))
+                return
+            except UnreachableError as error:
+                self._log.warning("job %s: %s", job.name, error)
+                await asyncio.sleep(CONTROLLER_PAUSE_S)
 
     def _contents(self, job: Job, view: JobView, buckets: list[int], found: FoundJob | None) -> Any:
         """Blocking."""

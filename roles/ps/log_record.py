@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 from zlib import crc32
 
 import msgspec
@@ -28,6 +28,7 @@ ANCHOR_BYTES: Final = ANCHOR.size + CHECKSUM.size
 ANCHOR_MAGIC: Final = b"ADLA"
 DESCRIPTION_BYTES_MAX: Final = 64 << 20
 ARRAY_BYTES_MAX: Final = 4 << 30
+ARRAYS_MAX: Final = 64
 FIRST_SEQUENCE: Final = 1
 FIRST_CHECKSUM: Final = crc32(RECORD_MAGIC)
 
@@ -184,6 +185,48 @@ def encode(
     return bytes(target), checksum
 
 
+class Header(NamedTuple):
+    """A record's header, found sound."""
+
+    kind: int
+    checksum_before: int
+    description_bytes: int
+    array_bytes: int
+
+    @property
+    def arrays_start(self) -> int:
+        return HEADER_BYTES + self.description_bytes
+
+    @property
+    def end(self) -> int:
+        """Where the arrays end and the record's checksum stands."""
+        return self.arrays_start + self.array_bytes
+
+
+def decode_header(data: Buffer, sequence: int) -> Header:
+    """Reads the header at the start of a record.
+
+    Raises:
+        TornRecordError: `data` ends inside it.
+        DamagedRecordError: it is not what was written, or not that of the record of this number.
+    """
+    view = memoryview(data)
+    if len(view) < HEADER_BYTES:
+        raise TornRecordError(sequence, f"expected a header of {HEADER_BYTES} bytes; found {len(view)}")
+    magic, version, kind, found, before, description_bytes, array_bytes = HEADER.unpack_from(view)
+    (header_checksum,) = CHECKSUM.unpack_from(view, HEADER.size)
+    if magic != RECORD_MAGIC or header_checksum != crc32(view[: HEADER.size]):
+        raise DamagedRecordError(sequence, "the checksum of its header is wrong")
+    if version != RECORD_VERSION or kind not in _KINDS:
+        raise DamagedRecordError(sequence, f"version {version}, kind {kind} is not known to this version of adamctl")
+    if found != sequence:
+        raise DamagedRecordError(sequence, f"found record {found}, which does not follow the one before")
+    header = Header(kind, before, description_bytes, array_bytes)
+    if description_bytes > DESCRIPTION_BYTES_MAX or array_bytes > ARRAY_BYTES_MAX:
+        raise DamagedRecordError(sequence, f"a length of {header.end} bytes is more than a record may have")
+    return header
+
+
 def decode(data: Buffer, sequence: int, checksum_before: int, *, summed: bool = True) -> Record:
     """Reads the record at the start of `data`.
 
@@ -196,36 +239,32 @@ def decode(data: Buffer, sequence: int, checksum_before: int, *, summed: bool = 
         DamagedRecordError: it is not what was written, or not the record that belongs here.
     """
     view = memoryview(data)
-    if len(view) < HEADER_BYTES:
-        raise TornRecordError(sequence, f"expected a header of {HEADER_BYTES} bytes; found {len(view)}")
-    magic, version, kind, found, before, described_bytes, array_bytes = HEADER.unpack_from(view)
-    (header_checksum,) = CHECKSUM.unpack_from(view, HEADER.size)
-    if magic != RECORD_MAGIC or header_checksum != crc32(view[: HEADER.size]):
-        raise DamagedRecordError(sequence, "the checksum of its header is wrong")
-    if version != RECORD_VERSION or kind not in _KINDS:
-        raise DamagedRecordError(sequence, f"version {version}, kind {kind} is not known to this version of adamctl")
-    if (found, before) != (sequence, checksum_before):
-        raise DamagedRecordError(sequence, f"found record {found}, which does not follow the one before")
-    arrays_start = HEADER_BYTES + described_bytes
-    end = arrays_start + array_bytes
-    if described_bytes > DESCRIPTION_BYTES_MAX or array_bytes > ARRAY_BYTES_MAX:
-        raise DamagedRecordError(sequence, f"a length of {end} bytes is more than a record may have")
+    header = decode_header(view, sequence)
+    if header.checksum_before != checksum_before:
+        raise DamagedRecordError(sequence, f"found record {sequence}, which does not follow the one before")
+    end = header.end
     if len(view) < end + CHECKSUM.size:
         raise TornRecordError(sequence, f"expected {end + CHECKSUM.size} bytes; found {len(view)}")
     (checksum,) = CHECKSUM.unpack_from(view, end)
     if summed and checksum != crc32(view[:end]):
         raise DamagedRecordError(sequence, "its checksum is wrong")
-    description = _decode_description(sequence, kind, view[HEADER_BYTES:arrays_start])
-    if isinstance(description, ShardState) and array_bytes != 4 * description.size * description.arrays:
-        raise DamagedRecordError(sequence, f"{array_bytes} bytes are not {description.arrays} x {description.size}")
-    return Record(sequence, checksum, description, view[arrays_start:end], end + CHECKSUM.size)
+    description = decode_description(sequence, header, view[HEADER_BYTES : header.arrays_start])
+    return Record(sequence, checksum, description, view[header.arrays_start : end], end + CHECKSUM.size)
 
 
-def _decode_description(sequence: int, kind: int, data: memoryview) -> Description:
+def decode_description(sequence: int, header: Header, data: Buffer) -> Description:
+    """Raises DamagedRecordError if it is not a description, or not one of arrays as long as the header says."""
     try:
-        return _DECODERS[kind].decode(data)
+        description = _DECODERS[header.kind].decode(data)
     except (msgspec.MsgspecError, ValueError) as error:
         raise DamagedRecordError(sequence, f"its description is not what this version writes: {error}") from error
+    if isinstance(description, ShardState):
+        fits = header.array_bytes == 4 * description.size * description.arrays
+        if not fits or description.size < 0 or not 0 < description.arrays <= ARRAYS_MAX:
+            raise DamagedRecordError(
+                sequence, f"{header.array_bytes} bytes are not {description.arrays} x {description.size}"
+            )
+    return description
 
 
 def decode_stream(

@@ -12,20 +12,19 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import lmdb
 import numpy as np
 
-from adamctl.errors import ConfigurationError, DamagedDataError, RunFailedError
+from adamctl.errors import ConfigurationError, RunFailedError
 from adamctl.kernels.operation import Array
 from adamctl.roles.ps.log_record import (
     Anchor,
     DamagedRecordError,
     Description,
-    JobIdentity,
     Record,
     RecordKind,
     ShardState,
@@ -34,25 +33,29 @@ from adamctl.roles.ps.log_record import (
     encode_parts_into,
     encoded_bytes,
 )
-from adamctl.roles.ps.store_check import ANCHOR_KEY, MAP_BYTES, anchor_of, check_apart, key_of, opened, value_of
+from adamctl.roles.ps.store_reading import ANCHOR_KEY, ReadLog, StoredRecord, read_log
 
 LOG_NAME = "log.mdb"
 NEW_LOG_NAME = "new-log.mdb"
 LOCK_NAME = "lock"
 READERS = 2
+MAP_BYTES = 1 << 40
+"""Address space for the file to grow into; a limit of the log's size, not memory."""
 
 
 class NoSpaceError(Exception):
     """There is no room for a group on the disk; nothing of it was written, and it may be tried again."""
 
 
-@dataclass(frozen=True)
-class StoredRecord:
-    """A record that the log was found to hold."""
+class UnconfirmedError(Exception):
+    """For want of space, a group is in the log but not yet durable; `LogStore.confirm` may be tried until it is.
 
-    sequence: int
-    size_bytes: int
-    description: Description
+    `sizes` are the records'.
+    """
+
+    def __init__(self, message: str, sizes: list[int]) -> None:
+        super().__init__(message)
+        self.sizes = sizes
 
 
 @dataclass(frozen=True)
@@ -148,6 +151,7 @@ class LogStore:
 
         Raises:
             NoSpaceError: the disk is full; the log is as it was.
+            UnconfirmedError: the disk is full; the group is in the log, but not durable.
             RunFailedError: the disk's state is unknown; nothing can be written any more.
         """
         if self._failed:
@@ -163,10 +167,23 @@ class LogStore:
         except lmdb.Error as error:
             raise self._failure(error) from error
         try:
-            self._confirm()
-        except lmdb.Error as error:  # also for want of space: the group is in the file, but not safely
-            raise self._failure(error) from error
+            self._confirmed()
+        except NoSpaceError as error:
+            raise UnconfirmedError(str(error), sizes) from error
         return sizes
+
+    def confirm(self) -> None:
+        """Makes the last group durable, after UnconfirmedError. Raises NoSpaceError and RunFailedError as `write`."""
+        with self._using:
+            self._confirmed()
+
+    def _confirmed(self) -> None:
+        try:
+            self._confirm()
+        except (lmdb.DiskError, lmdb.MapFullError) as error:
+            raise NoSpaceError(f"{self.path}: {error}") from error
+        except lmdb.Error as error:
+            raise self._failure(error) from error
 
     def _append(self, writings: Sequence[Writing], first: int, taken: Callable[[], None]) -> list[int]:
         """One transaction; its pages are synced, its root is not yet."""
@@ -274,21 +291,13 @@ class LogStore:
 
     def _open(self) -> None:
         (self.folder / NEW_LOG_NAME).unlink(missing_ok=True)
-        loader = _Loader(self)
-        try:
-            if self.path.exists():
-                check_apart(self.path, loader.load)
-                loader.close()
-            else:
-                self._create()
-            self._environment = self._opened(self.path)
-            with self._environment.begin(buffers=True) as transaction:
-                self._anchor = anchor_of(transaction)
-        except (lmdb.Error, DamagedRecordError) as error:
-            raise DamagedDataError(f"{self.path} changed while it was opened: {error}") from error
-        finally:
-            loader.close()
-        self.found, self.loaded = tuple(loader.found), loader.arrays
+        if self.path.exists():
+            read = read_log(self.path)
+        else:
+            self._create()
+            read = ReadLog()
+        self._environment = self._opened(self.path)
+        self._anchor, self.found, self.loaded = read.anchor, read.found, read.arrays
         self._reach_last_page()
 
     def _create(self) -> None:
@@ -324,46 +333,23 @@ class LogStore:
             os.truncate(self.path, size_bytes)
 
 
-class _Loader:
-    """Copies records into memory as the check finds them sound, of each shard only the last."""
-
-    def __init__(self, store: LogStore) -> None:
-        self.found: list[StoredRecord] = []
-        self.arrays: dict[int, list[Array]] = {}
-        self._path = store.path
-        self._last: dict[tuple[JobIdentity, int], int] = {}
-        self._checksum = 0
-        self._stack = ExitStack()
-        self._transaction: lmdb.Transaction | None = None
-
-    def load(self, sound: int) -> None:
-        """Takes in all records up to a number."""
-        if self._transaction is None:
-            environment = self._stack.enter_context(opened(self._path))
-            self._transaction = self._stack.enter_context(environment.begin(buffers=True))
-            anchor = anchor_of(self._transaction)
-            self._checksum, self._next = anchor.checksum_before, anchor.first
-        for sequence in range(self._next, sound + 1):
-            record = decode(value_of(self._transaction, sequence), sequence, self._checksum, summed=False)
-            self._checksum = record.checksum
-            described = record.description
-            self.found.append(StoredRecord(sequence, record.size_bytes, described))
-            if isinstance(described, ShardState):
-                self.arrays.pop(self._last.get((described.job, described.shard), 0), None)
-                self._last[described.job, described.shard] = sequence
-                self.arrays[sequence] = _arrays(record)
-        self._next = max(self._next, sound + 1)
-
-    def close(self) -> None:
-        self._stack.close()
-        self._transaction = None
-
-
 def _arrays(record: Record) -> list[Array]:
     described = record.description
     assert isinstance(described, ShardState)
     parts = np.frombuffer(record.arrays, "<f4").reshape(described.arrays, described.size)
     return [part.copy() for part in parts]
+
+
+def key_of(sequence: int) -> bytes:
+    return sequence.to_bytes(8, "big")
+
+
+def value_of(transaction: lmdb.Transaction, sequence: int) -> memoryview:
+    """Raises DamagedRecordError if there is no such record."""
+    value = transaction.get(key_of(sequence))
+    if value is None:
+        raise DamagedRecordError(sequence, "it is missing")
+    return memoryview(value)
 
 
 def _checksum(transaction: lmdb.Transaction, sequence: int) -> int:

@@ -13,7 +13,8 @@ from adamctl.roles.ps.core_flush import Entry, Slot
 from adamctl.roles.ps.core_job import ShardContent
 from adamctl.roles.ps.core_sequence import ClientMemory
 from adamctl.roles.ps.log_record import Holding, JobIdentity, ShardState
-from adamctl.roles.ps.store import LogStore, StoredRecord
+from adamctl.roles.ps.store import LogStore
+from adamctl.roles.ps.store_reading import StoredRecord
 
 
 @dataclass

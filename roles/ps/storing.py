@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from queue import SimpleQueue
 from typing import Any
@@ -16,7 +17,7 @@ from adamctl.roles.ps.core_instructions import Image, Instruction
 from adamctl.roles.ps.core_job import Job
 from adamctl.roles.ps.core_shard import Shard
 from adamctl.roles.ps.log_record import Holding, JobIdentity, ShardState
-from adamctl.roles.ps.store import LogStore, NoSpaceError, Writing
+from adamctl.roles.ps.store import LogStore, NoSpaceError, UnconfirmedError, Writing
 from adamctl.roles.ps.store_contents import FoundJob, found_jobs
 
 TICK_S_MAX = 0.25
@@ -63,6 +64,7 @@ class Storing:
         self._groups: SimpleQueue[tuple[Group, list[Writing], list[Image]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="store", daemon=True)
         self._closed = False
+        self._ending = threading.Event()
 
     def start(self, core: Core, carry_out: Callable[[list[Instruction]], None]) -> None:
         """Begins to write what `core` changes; `carry_out` does what the core says."""
@@ -190,11 +192,11 @@ class Storing:
         )
         return Writing(item.sequence, state, arrays)
 
-    def _finished(self, sizes: list[int]) -> None:
+    def _finished(self, written: tuple[list[int], float]) -> None:
         if self.degraded:
             self._log.info("the store has room again: %s", self.store.path)
             self.degraded = ""
-        self._settle(self.flush.finished(sizes))
+        self._settle(self.flush.finished(*written))
         self._begin()
 
     def _settle(self, waiters: list[Waiter]) -> None:
@@ -206,6 +208,13 @@ class Storing:
             self._log.error("no space left; nothing is durable until there is some: %s", error)
         self.degraded = f"no space left: {error}"
         self.flush.no_space(self._loop.time())
+        self._settle([])
+
+    def _stalled(self, error: UnconfirmedError) -> None:
+        """The group stays under way until there is room to make it durable."""
+        self._log.error("no space left; nothing is durable until there is some: %s", error)
+        self.degraded = f"no space left: {error}"
+        self.flush.stalled()
         self._settle([])
 
     def _failed(self, error: AdamctlError) -> None:
@@ -223,7 +232,9 @@ class Storing:
             done: Callable[[Any], None] = self._finished
             result: Any
             try:
-                result = self.store.write(writings, group.first, lambda held=images: self._post(_release, held))  # type: ignore[misc]
+                began_s = time.perf_counter()
+                sizes = self._write(writings, group.first, images)
+                result = (sizes, time.perf_counter() - began_s)
                 self._shrink_if_large()
             except NoSpaceError as error:
                 done, result = self._no_space, error
@@ -236,6 +247,19 @@ class Storing:
                 self._post(_release, images)
             self._post(done, result)
             del order, writings, images
+
+    def _write(self, writings: list[Writing], first: int, images: list[Image]) -> list[int]:
+        try:
+            return self.store.write(writings, first, lambda: self._post(_release, images))
+        except UnconfirmedError as error:
+            self._post(self._stalled, error)
+            while not self._ending.wait(self.flush.config.retry_s):
+                try:
+                    self.store.confirm()
+                except NoSpaceError:
+                    continue
+                return error.sizes
+            raise NoSpaceError(str(error)) from error  # it is not told to anybody any more
 
     def _shrink_if_large(self) -> None:
         if self.store.file_bytes > SHRINK_FACTOR * max(self.flush.log_bytes, SHRINK_BYTES):
@@ -258,6 +282,7 @@ class Storing:
             self._begin()
             await asyncio.sleep(TICK_S_MIN)
         self._closed = True
+        self._ending.set()
         if self._timer is not None:
             self._timer.cancel()
         if self._thread.is_alive():
@@ -279,7 +304,7 @@ class Storing:
             "live_bytes": flush.live_bytes,
             "file_bytes": self.store.file_bytes,
             "loss_window_s": flush.window_s(self._loop.time()),
-            "loss_window_s_max": flush.config.window_s,
+            "loss_window_s_max": flush.window_s_allowed,
             "loss_window_bytes": flush.unsaved_bytes,
             "loss_window_bytes_max": flush.config.window_bytes,
             "records": flush.records,

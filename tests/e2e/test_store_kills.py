@@ -21,7 +21,7 @@ from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.controller.client import ControllerClient, nodes_of, wait_for
 from adamctl.roles.ps.client import ParameterClient, PendingPush, PushSet
-from adamctl.roles.ps.store_check import check
+from adamctl.roles.ps.store_reading import read_log
 from adamctl.wire.messages import ConfigChanges
 from tests.e2e.conftest import Command, Runner
 from tests.e2e.test_by_hand import Cluster
@@ -92,7 +92,7 @@ class Load:
         self.server.process.send_signal(signal.SIGKILL)
         code, _, stderr = await asyncio.to_thread(self.server.wait, 30)
         assert code == -signal.SIGKILL, stderr
-        check(self.folder / "log.mdb")
+        read_log(self.folder / "log.mdb", keep=False)
         self.server = self.start_server()
         values = await self.values(reader)
         assert min(values) >= before, f"{before} were acknowledged as durable"

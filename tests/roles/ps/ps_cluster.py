@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from adamctl.config.records import BucketRecord, JobRecord, LayoutRecord, bucket_key, encode, job_key, layout_key
-from adamctl.model.layout import ParameterLayout, Tensor, cut_layout, place_buckets
+from adamctl.model.layout import Distribution, ParameterLayout, Tensor, cut_layout, place_buckets
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.context import RoleContext
 from adamctl.roles.ps import server
@@ -24,11 +24,13 @@ def make_layout(shapes: Sequence[tuple[int, ...]] = SMALL, servers: int = 1) -> 
     return cut_layout(make_tensors(shapes), servers)
 
 
-def make_tensors(shapes: Sequence[tuple[int, ...]] = SMALL) -> tuple[Tensor, ...]:
+def make_tensors(
+    shapes: Sequence[tuple[int, ...]] = SMALL, distribution: Distribution = "normal"
+) -> tuple[Tensor, ...]:
     tensors, offset = [], 0
     for index, shape in enumerate(shapes):
         size = int(np.prod(shape))
-        tensors.append(Tensor(f"t{index}", index // 2, shape, offset, "normal", 0.5))
+        tensors.append(Tensor(f"t{index}", index // 2, shape, offset, distribution, 0.5))
         offset = -(-(offset + size) // 16) * 16
     return tuple(tensors)
 
@@ -43,9 +45,10 @@ async def add_job(
     seed: int = 3,
     restore: str = "",
     acks: Literal["applied", "durable"] = "applied",
+    distribution: Distribution = "normal",
 ) -> ParameterLayout:
     """Writes a job's keys, as a coordinator does, for buckets placed over these servers."""
-    record = LayoutRecord(make_tensors(shapes), len(servers))
+    record = LayoutRecord(make_tensors(shapes, distribution), len(servers))
     layout = record.layout()
     placement = place_buckets(layout, job, list(servers))
     puts = {job_key(job): encode(JobRecord("running", layout.hash, rule, seed, "", restore, acks))}

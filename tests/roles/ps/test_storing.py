@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import msgspec
 import numpy as np
 import pytest
@@ -320,3 +321,99 @@ async def test_a_damaged_store_is_refused_at_the_start(tmp_path: Path) -> None:
         context = await cluster.context("ps", "ps-0", {"apply_threads": "1", "store": str(tmp_path)})
         with pytest.raises(DamagedDataError, match="last checkpoint"):
             await server.run(context)
+
+
+async def test_a_server_killed_before_anything_of_a_job_is_on_disk_makes_its_buckets_anew(
+    tmp_path: Path, monkeypatch
+) -> None:
+    """Nobody has been served: initial values are what the job is at."""
+    async with memory_cluster(54) as cluster:
+        holding = asyncio.Event()
+
+        async def held_up(storing: Storing, *arguments: Any) -> None:
+            holding.set()
+            await asyncio.sleep(60)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Storing, "hold", held_up)
+            await start(cluster, tmp_path)
+            layout = await add_job(cluster, "a", ["ps-0"], RuleConfig("add"))
+            async with asyncio.timeout(20):
+                await holding.wait()
+            await crash(cluster, "ps-0", monkeypatch)
+        context = await start(cluster, tmp_path)
+        client = await zeroed(cluster, "a", layout)
+        await add(client, layout)
+        assert value_of(await pulled(client)) == 1
+        assert context.status()["jobs"]["a"]["rolled_back"]["pushes"] == 0
+        await client.close()
+
+
+@pytest.mark.parametrize("acks", ["applied", "durable"])
+async def test_initial_values_that_were_given_survive_a_crash_once_they_are_acknowledged(
+    tmp_path: Path, monkeypatch, acks
+) -> None:
+    """The window allows to lose what came later, not what a job cannot do without."""
+    async with memory_cluster(55) as cluster:
+        await start(cluster, tmp_path, loss_window_s=60.0)
+        layout = await add_job(cluster, "a", ["ps-0"], RuleConfig("add"), acks=acks, distribution="given")
+        client = await make_client(cluster, "a", "w", attempt_s=1.0)
+        await add(client, layout, 5.0)
+        if acks == "applied":
+            await add(client, layout, 1.0)
+        await crash(cluster, "ps-0", monkeypatch)
+        await start(cluster, tmp_path, loss_window_s=60.0)
+        assert value_of(await pulled(client)) == 5
+        await client.close()
+
+
+async def test_nobody_is_told_of_initial_values_before_they_are_on_disk(tmp_path: Path, monkeypatch) -> None:
+    async with memory_cluster(56) as cluster:
+        await start(cluster, tmp_path, loss_window_s=60.0)
+        layout = await add_job(cluster, "a", ["ps-0"], RuleConfig("add"), distribution="given")
+        maker, other = await make_client(cluster, "a", "w"), await make_client(cluster, "a", "v")
+        disk = threading.Event()
+        write = LogStore.write
+
+        def slow_write(store: LogStore, *arguments: Any) -> list[int]:
+            assert disk.wait(20)
+            return write(store, *arguments)
+
+        monkeypatch.setattr(LogStore, "write", slow_write)
+        giving = maker.start_push(push_of(layout, constant(layout, 5.0), kind="delta"))
+        flat = np.zeros(layout.flat_size, np.float32)
+        async with asyncio.timeout(20):
+            while not flat.any():
+                found = await other.pull(flat)
+        assert not giving.done and not found.pushes.any()
+        disk.set()
+        await giving.wait(20)
+        assert (await other.pull(flat)).pushes.all()
+        await maker.close()
+        await other.close()
+
+
+async def test_a_group_that_finds_no_room_to_be_made_durable_is_not_told_as_durable_until_it_is(
+    tmp_path: Path, monkeypatch
+) -> None:
+    async with memory_cluster(57) as cluster:
+        context = await start(cluster, tmp_path, loss_window_s=0.1)
+        layout = await add_job(cluster, "a", ["ps-0"], RuleConfig("add"), acks="durable")
+        client = await zeroed(cluster, "a", layout)
+        with monkeypatch.context() as patch:
+
+            def no_space(store: LogStore) -> None:
+                raise lmdb.DiskError("No space left on device")
+
+            patch.setattr(LogStore, "_confirm", no_space)
+            waiting = client.start_push(push_of(layout, constant(layout, 1.0), kind="delta"))
+            await until(lambda: context.status()["store"]["degraded"], "it says so")
+            await asyncio.sleep(0.2)
+            assert not waiting.done
+        await waiting.wait(20)
+        await until(lambda: not context.status()["store"]["degraded"], "there is room again")
+        await add(client, layout)
+        await crash(cluster, "ps-0", monkeypatch)
+        await start(cluster, tmp_path)
+        assert value_of(await pulled(client)) == 2
+        await client.close()
