@@ -108,6 +108,9 @@ class ParameterLayout:
     def shards_of(self, bucket: Bucket) -> tuple[Shard, ...]:
         return self.shards[bucket.shard_start : bucket.shard_stop]
 
+    def layer_of(self, bucket: Bucket) -> int:
+        return self.tensors[self.shards[bucket.shard_start].tensor].layer
+
 
 def build_layout(model: Model, servers_expected: int) -> ParameterLayout:
     """Returns the layout of a model for a job that expects this many parameter servers.
@@ -153,15 +156,20 @@ def _buckets(tensors: tuple[Tensor, ...], shards: list[Shard], bucket_bytes_max:
 
 
 def place_buckets(layout: ParameterLayout, job: str, servers: list[str]) -> dict[int, str]:
-    """Returns bucket index -> server: largest first onto the server with the fewest bytes.
+    """Returns bucket index -> server: each goes onto the server with the fewest bytes, the smallest layers first.
 
+    So servers differ by one bucket at most. Whoever holds a part of a small layer, which is often pushed whole, is
+    passed over by the next layers, each of which costs every server that holds a part all of its activations.
     Ties go by a stable hash of (job, bucket, server), so that every caller places alike and jobs spread differently.
     """
     if not servers:
         raise ConfigurationError("no parameter server to place buckets on")
+    layer_bytes: dict[int, int] = {}
+    for bucket in layout.buckets:
+        layer_bytes[layout.layer_of(bucket)] = layer_bytes.get(layout.layer_of(bucket), 0) + bucket.size_bytes
     load_bytes = dict.fromkeys(sorted(servers), 0)
     placement: dict[int, str] = {}
-    for bucket in sorted(layout.buckets, key=lambda b: (-b.size_bytes, b.index)):
+    for bucket in sorted(layout.buckets, key=lambda b: (layer_bytes[layout.layer_of(b)], -b.size_bytes, b.index)):
         chosen = min(load_bytes, key=lambda server: (load_bytes[server], _tie(job, bucket.index, server)))
         placement[bucket.index] = chosen
         load_bytes[chosen] += bucket.size_bytes

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import numpy as np
 import pytest
 
+from adamctl.config.load import load_experiment
 from adamctl.config.records import BucketRecord, JobRecord
 from adamctl.errors import ConfigurationError
-from adamctl.model.layout import ParameterLayout, cut_layout, place_buckets
+from adamctl.model.layout import ParameterLayout, build_layout, cut_layout, place_buckets
+from adamctl.model.protocol import choose_protocol, servers_of_tensors
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.ps.envelope import Envelope, cut_push
 from adamctl.roles.ps.push_set import Base, PushSet
 from adamctl.roles.ps.routing import JobRouting, make_routing, runs_of
+from adamctl.roles.ps.ways import Way, WayTable
 from adamctl.wire.constants import BODY_ALIGNMENT_BYTES, BODY_BYTES_MAX, TYPED_HEADER_BYTES_MAX, UpdateKind
 from tests.roles.ps.ps_cluster import make_layout, make_tensors, views
 
@@ -160,3 +165,63 @@ def test_gradients_of_the_wrong_type_shape_or_order_are_refused(values: np.ndarr
 def test_factors_of_the_wrong_shape_are_refused(k: int, out: int, other: int, inputs: int) -> None:
     with pytest.raises(ValueError, match="t0"):
         PushSet(make_layout(), 0.1).factors(0, np.zeros((k, out), np.float32), np.zeros((other, inputs), np.float32))
+
+
+# --- copies of activations --------------------------------------------------------------------------------------------
+
+
+def copies(envelopes: list[Envelope], tensor: int) -> int:
+    return sum(tensor in envelope.activations for envelope in envelopes)
+
+
+@pytest.mark.parametrize("servers", [2, 5, 20])
+@pytest.mark.parametrize("name", ["speech", "imagenet"])
+def test_activations_are_sent_once_to_each_server_that_holds_a_part(name: str, servers: int) -> None:
+    """Adam 3.2.6; the networks of the examples, pushed as their runs do."""
+    experiment = load_experiment(Path(__file__).resolve().parents[3] / f"examples/{name}.toml").experiment
+    layout = build_layout(experiment.model, servers)
+    routing = make_job_routing(layout, servers)
+    examples = experiment.train.batch * experiment.train.n_push
+    holders = servers_of_tensors(layout, dict(enumerate(routing.primary)))
+    push = PushSet(layout, 0.1)
+    factored = []
+    for index, tensor in enumerate(layout.tensors):
+        if choose_protocol(tensor, examples, holders[index]) == "factors":
+            errors = np.zeros((examples, tensor.shape[0]), np.float32)
+            push.factors(index, errors, np.zeros((examples, tensor.row_size), np.float32))
+            factored.append(index)
+        else:
+            push.gradient(index, np.zeros(tensor.size, np.float32))
+    envelopes = cut_push(push, [1] * len(layout.shards), routing)
+    assert len(factored) >= 3
+    for index in factored:
+        assert copies(envelopes, index) == holders[index]
+
+
+def test_a_tensor_that_does_not_fit_behind_others_gets_an_envelope_of_its_own() -> None:
+    """Cut in the middle, both halves would carry its activations."""
+    layout = make_layout(((7200, 1000), (2,), (20_000, 100), (3,)), 1)
+    push = PushSet(layout, 0.1)
+    push.gradient(0, np.zeros(layout.tensors[0].size, np.float32))  # fills all but 4 MiB of a frame
+    push.factors(2, np.zeros((60, 20_000), np.float32), np.zeros((60, 100), np.float32))  # in runs of up to 8 MiB
+    envelopes = cut_push(push, [1] * len(layout.shards), make_job_routing(layout, 1))
+    assert len(envelopes) == 2 and copies(envelopes, 2) == 1
+    received(envelopes[1:], layout)
+
+
+@pytest.mark.parametrize("connections", [1, 2, 4])
+def test_several_connections_carry_every_shard_once_and_keep_neighbours_together(connections: int) -> None:
+    layout = make_layout(((400, 300), (400,), (110, 400), (110,)), 2)
+    names = ["ps-0", "ps-1"]
+    buckets = {b: BucketRecord(1, node) for b, node in place_buckets(layout, "job", names).items()}
+    record = JobRecord("running", layout.hash, RuleConfig("sgd"), 1)
+    routing = make_routing("job", record, layout, buckets, WayTable(connections))
+    push = PushSet(layout, 0.1)
+    for index, tensor in enumerate(layout.tensors):
+        push.gradient(index, np.full(tensor.size, index + 1, np.float32))
+    envelopes = cut_push(push, [1] * len(layout.shards), routing)
+    assert {envelope.way for envelope in envelopes} == {Way(n, c) for n in names for c in range(connections)}
+    flat = received(envelopes, layout)
+    assert all((view == index + 1).all() for index, view in enumerate(views(layout, flat)))
+    for envelope in envelopes:
+        assert {routing.way_of(part.shard) for part in envelope.parts} == {envelope.way}
