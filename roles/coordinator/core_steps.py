@@ -36,11 +36,11 @@ class StepDesk:
         self.wait_s = 0.0
 
     def ask(self, replica: WorkerKey, token: int, request: RunStepRequest, now_s: float) -> list[Instruction]:
-        """Takes a request, which takes the place of one that waits."""
-        answered = self._answer(replica, now_s)
+        """Takes a request; one that is to wait takes the place of one that waits."""
         limit = self._limit(replica)
         if request.wanted <= limit or request.wait_s <= 0:
-            return [*answered, events.AnswerStep(token, RunStepReply(limit))]
+            return [events.AnswerStep(token, RunStepReply(limit))]
+        answered = self._answer(replica, now_s)
         self.waits += 1
         self._waiting[replica] = Waiting(token, request.wanted, now_s, now_s + request.wait_s)
         return answered

@@ -59,6 +59,9 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
         duplicates: examples processed twice because a worker was taken for dead.
         messages: whom the run waits for and other news, latest last.
         failure: the first cause, if the state is `failed`; the reason, if `stopped`.
+        step_waits, step_wait_seconds: how often, and how long, replicas waited for others before a step.
+        steps_ahead_max: the most steps that a replica was seen ahead of the slowest other one; without a bound it is
+            looked at whenever one reports a range.
         result: "Numbers programs read" of the interface, once the state is final.
     """
 
@@ -89,6 +92,9 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[str, ...] = ()
     failure: str = ""
     result: dict[str, Any] | None = None
+    step_waits: int = 0
+    step_wait_seconds: float = 0.0
+    steps_ahead_max: int = 0
 
     @property
     def final(self) -> bool:

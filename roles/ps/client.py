@@ -22,6 +22,7 @@ from adamctl.model.wire_types import WireType
 from adamctl.net.address import prefer
 from adamctl.net.transport import Body, Connection, Transport
 from adamctl.roles.ps.checkpoint import load_parameters, read_checkpoint
+from adamctl.roles.ps.core_steps import Place
 from adamctl.roles.ps.delivery import Delivery, RefusedPart
 from adamctl.roles.ps.lane import Lane, pause
 from adamctl.roles.ps.measured import Measurements
@@ -42,6 +43,7 @@ __all__ = [
     "Base",
     "ParameterClient",
     "PendingPush",
+    "Place",
     "Pulled",
     "PushOutcome",
     "PushSet",

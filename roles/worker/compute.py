@@ -18,6 +18,7 @@ from adamctl.kernels.operation import Array
 from adamctl.kernels.threads import Binder
 from adamctl.roles.worker.core_batches import Task
 from adamctl.roles.worker.core_slots import StepActions
+from adamctl.roles.worker.pace import StepGate
 from adamctl.roles.worker.replica import Replica
 from adamctl.wire.messages import TrainTask
 
@@ -30,7 +31,10 @@ class Countdown(Protocol):
 
 
 class Batch(NamedTuple):
-    """What a thread works on. The arrays are good until the batch is reported done."""
+    """What a thread works on. The arrays are good until the batch is reported done.
+
+    `chance` seeds what the step draws (dropout); by default it is drawn from the thread's own source.
+    """
 
     task: Task
     images: Array
@@ -38,6 +42,7 @@ class Batch(NamedTuple):
     learning_rate: float = 0.0
     local_learning_rate: float = 0.0
     siblings: Countdown | None = None
+    chance: tuple[int, ...] | None = None
 
 
 class BatchDone(NamedTuple):
@@ -71,11 +76,13 @@ class ComputeThreads:
         done: Callable[[BatchDone], None],
         skip_dense_gradients: bool,
         clip_norm: float | None = None,
+        gate: StepGate | None = None,
     ) -> None:
+        """`gate` is asked before every step."""
         self._network, self._replica, self._done = network, replica, done
         self._skip_dense_gradients, self._sends_factors = skip_dense_gradients, bool(replica.factor_tensors)
         self._queue: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
-        self._seed, self._clip_norm = seed, clip_norm
+        self._seed, self._clip_norm, self._gate = seed, clip_norm, gate
         self._binder = Binder(threads)
         self._limits = threadpool_limits(limits=1, user_api="blas")
         self._threads = [
@@ -93,6 +100,8 @@ class ComputeThreads:
     def stop(self) -> None:
         """Ends the threads after what they are at; batches still queued are dropped."""
         self._replica.stop()
+        if self._gate is not None:
+            self._gate.stop()
         while not self._queue.empty():
             try:
                 self._queue.get_nowait()
@@ -141,9 +150,13 @@ class ComputeThreads:
             views = self._replica.snapshot_views
             loss_sum, correct = self._network.evaluate(context, views, batch.images, batch.labels)
             return loss_sum, correct, None
+        if self._gate is not None and not self._gate.begin():
+            return 0.0, 0, None
         slot = self._replica.begin_step(thread)
         if slot is None:
             return 0.0, 0, None
+        if batch.chance is not None:
+            context.generator.bit_generator.state = np.random.default_rng(batch.chance).bit_generator.state
         count = len(batch.labels)
         result = self._network.step(
             context, self._replica.weight_views, batch.images, batch.labels, self._skip_dense_gradients
@@ -151,4 +164,6 @@ class ComputeThreads:
         if clip is not None:
             clip.apply(self._skip_dense_gradients, self._sends_factors)
         actions = self._replica.end_step(thread, slot, context, count, batch.learning_rate, batch.local_learning_rate)
+        if self._gate is not None:
+            self._gate.finish()
         return result.loss * count, result.correct, actions

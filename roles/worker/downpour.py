@@ -13,7 +13,7 @@ from typing import Any
 
 from adamctl.kernels.operation import Array
 from adamctl.roles.ps.client import Base as PushBase
-from adamctl.roles.ps.client import ParameterClient, PushSet
+from adamctl.roles.ps.client import ParameterClient, Place, PushSet
 from adamctl.roles.worker.core_slots import Base, Slot
 from adamctl.roles.worker.protocol import PushProtocol
 from adamctl.roles.worker.replica import Replica
@@ -62,11 +62,16 @@ class Downpour:
     def want_fetch(self) -> None:
         self._fetch_wanted.set()
 
-    def push(self, slot: Slot) -> None:
-        """Starts the push of an accrued gradient."""
-        task = asyncio.create_task(self._guard(lambda: self._push(slot)))
+    def push(self, slot: Slot, place: Place | None = None) -> asyncio.Task[None]:
+        """Starts the push of an accrued gradient, as part of a step if `place` names one; done when it is answered."""
+        task = asyncio.create_task(self._guard(lambda: self._push(slot, place)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def fetch(self) -> None:
+        """Fetches parameters and makes them the replica's. Not while another fetch may be under way."""
+        await self._fetch()
 
     async def settled(self) -> None:
         """Waits until every push that was started has been answered."""
@@ -107,9 +112,10 @@ class Downpour:
             await asyncio.get_running_loop().run_in_executor(self._installer, self._replica.install, base)
         self.fetches += 1
 
-    async def _push(self, slot: Slot) -> None:
+    async def _push(self, slot: Slot, place: Place | None) -> None:
         try:
             push_set = await self._push_set(slot)
+            push_set.place = place
             pending = self._client.start_push(push_set)
             slot.sequences = pending.sequences
             outcome = await pending

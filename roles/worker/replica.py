@@ -43,15 +43,16 @@ class Replica:
         n_fetch: int,
         factor_tensors: Sequence[int],
         applies_locally: bool,
+        slots_per_thread: int = SLOTS_PER_THREAD,
     ) -> None:
         self.layout, self.factor_tensors = layout, tuple(factor_tensors)
-        self.core = SlotCore(threads, SLOTS_PER_THREAD, n_push, n_fetch, keeps=applies_locally)
+        self.core = SlotCore(threads, slots_per_thread, n_push, n_fetch, keeps=applies_locally)
         self.applies_locally = applies_locally
         self._accrual = Accrual(network.backend)
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._stopping = False
-        slots = threads * SLOTS_PER_THREAD
+        slots = threads * slots_per_thread
         rows = n_push * batch
         factored = [layout.tensors[index] for index in self.factor_tensors]
         shapes = [(rows, size) for tensor in factored for size in (tensor.shape[0], tensor.row_size)]

@@ -200,7 +200,7 @@ async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClien
                 dataset,
                 network,
                 layout,
-                process.threads,
+                1 if train.in_step else process.threads,
                 coordinator,
                 parameters,
                 data,

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from math import isfinite
+from typing import Any
 
 from adamctl.config.experiment import Experiment
 from adamctl.config.schedule import learning_rate
@@ -23,9 +25,11 @@ from adamctl.roles.ps.client import ParameterClient
 from adamctl.roles.worker.compute import Batch, BatchDone, ComputeThreads
 from adamctl.roles.worker.core_batches import Task, TaskLedger, cut
 from adamctl.roles.worker.downpour import Downpour
+from adamctl.roles.worker.lockstep import Lockstep, place_of
 from adamctl.roles.worker.mailbox import Mailbox, Siblings
+from adamctl.roles.worker.pace import Pacer
 from adamctl.roles.worker.protocol import PushProtocol
-from adamctl.roles.worker.replica import Replica
+from adamctl.roles.worker.replica import SLOTS_PER_THREAD, Replica
 from adamctl.wire.messages import EvaluateTask, NextTaskReply, NextTaskRequest, TaskReport, TrainTask
 
 POLL_S = 5.0
@@ -74,6 +78,9 @@ class SessionRunner:
             applies_locally=applies_locally,
             log=session.log,
         )
+        self._pacer = None
+        if train.max_staleness is not None:
+            self._pacer = Pacer(session.node, session.incarnation, session.coordinator.step)
         self._replica = Replica(
             session.network,
             session.layout,
@@ -83,6 +90,8 @@ class SessionRunner:
             train.n_fetch,
             self._protocol.kept,
             applies_locally,
+            # In step, those of others that have died are kept beside the own one until their step is complete.
+            max(SLOTS_PER_THREAD, experiment.cluster.workers + 1) if train.in_step else SLOTS_PER_THREAD,
         )
         session.parameters.shared.add(self._replica.memory)
         self._loop = asyncio.get_running_loop()
@@ -94,15 +103,18 @@ class SessionRunner:
             done=Mailbox(self._loop, self._done).put,
             skip_dense_gradients=self._protocol.skips_gradients,
             clip_norm=experiment.optimizer.clip_norm,
+            gate=self._pacer.gate if self._pacer is not None else None,
         )
         self._downpour = Downpour(self._replica, session.parameters, self._fail, self._protocol)
+        self._lockstep = self._make_lockstep() if train.in_step else None
         batches = BATCHES_AHEAD_PER_THREAD * session.threads
         self._ranges_held = max(RANGES_MIN, 1 - (-batches // experiment.train.range_batches))
         self._ledger = TaskLedger()
         self._reports: list[TaskReport] = []
         self._news = asyncio.Event()
-        self._taking: set[asyncio.Task[None]] = set()
-        self._accepted = 0
+        self._taking: set[asyncio.Task[Any]] = set()
+        self._background: set[asyncio.Task[None]] = set()
+        self._accepted = self._accepted_training = 0
         self._examples: dict[int, Examples] = {}
         self._failure: BaseException | None = None
         self._evaluation: tuple[int, asyncio.Task[None]] | None = None
@@ -122,10 +134,36 @@ class SessionRunner:
         stop = asyncio.create_task(stopping.wait())
         try:
             await self._downpour.start()
+            if self._lockstep is not None:
+                self._in_background(self._lockstep.run())
+            if self._pacer is not None:
+                self._in_background(self._pacer.run())
             return await self._work(stop)
         finally:
             stop.cancel()
             await self._close()
+
+    def _make_lockstep(self) -> Lockstep:
+        session = self._session
+        return Lockstep(
+            session.node,
+            session.incarnation,
+            self._downpour,
+            self._threads.submit,
+            session.coordinator.step,
+            self._account,
+        )
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs something until the session ends; its failure ends the session."""
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background_ended)
+
+    def _background_ended(self, task: asyncio.Task[None]) -> None:
+        failure = None if task.cancelled() else task.exception()
+        if failure is not None:
+            self._fail(failure)
 
     # --- tasks -------------------------------------------------------------------------------------------------------
 
@@ -135,8 +173,12 @@ class SessionRunner:
             if self._failure is not None:
                 raise self._failure
             wanted = max(self._ranges_held - self._accepted, 0)
+            if self._lockstep is not None and self._accepted_training:
+                wanted = max(wanted, 1)  # the part of a replica that has died must find somebody who listens
             if asking is None and (wanted or self._reports):
                 asking = asyncio.create_task(self._ask(wanted, POLL_S if wanted else 0.0))
+                self._taking.add(asking)
+                asking.add_done_callback(self._taking.discard)
             elif self._reports:
                 await self._act(await self._ask(0, 0.0))
                 continue
@@ -178,6 +220,7 @@ class SessionRunner:
         tasks: list[Task] = [*reply.train, *reply.evaluate]
         for task in tasks:
             self._accepted += 1
+            self._accepted_training += isinstance(task, TrainTask)
             taking = asyncio.create_task(self._take(task))
             self._taking.add(taking)
             taking.add_done_callback(self._taking.discard)
@@ -203,14 +246,20 @@ class SessionRunner:
         if report is not None:
             self._finish(task, report)
             return
-        siblings = Siblings(len(cuts))
+        siblings = None if self._lockstep is not None else Siblings(len(cuts))
         optimizer, local_lr = self._session.experiment.optimizer, self._session.experiment.train.local_lr
-        for piece in cuts:
+        for number, piece in enumerate(cuts):
             rate = learning_rate(optimizer.lr, optimizer.schedule, piece.progress)
             local = local_lr if self._local_factor is None else self._local_factor * rate
             part = slice(piece.start, piece.stop)
             images, labels = examples.images[part], examples.labels[part]
-            self._threads.submit(Batch(task, images, labels, rate, local or 0.0, siblings))
+            batch = Batch(task, images, labels, rate, local or 0.0, siblings)
+            if self._lockstep is not None and isinstance(task, TrainTask):
+                place = place_of(task, number)
+                chance = (self._session.experiment.seed, place.step, place.part)
+                self._lockstep.add(place, batch._replace(chance=chance))
+            else:
+                self._threads.submit(batch)
 
     async def _snapshot(self, evaluation: int) -> None:
         """Pulls parameters once per evaluation, after everything this replica has accrued was pushed."""
@@ -225,6 +274,8 @@ class SessionRunner:
 
     async def _flush(self) -> None:
         """Pushes what is accrued while no thread trains, and waits until all pushes are answered."""
+        if self._lockstep is not None:
+            return  # every step is pushed, and waited for
         if not self._ledger.training:
             for slot in self._replica.flush():
                 self._downpour.push(slot)
@@ -236,7 +287,8 @@ class SessionRunner:
         if done.failure is not None:
             self._fail(done.failure)
             return
-        if done.actions is not None:
+        in_step = self._lockstep is not None and isinstance(done.batch.task, TrainTask)
+        if done.actions is not None and not in_step:
             if done.actions.push is not None:
                 self._downpour.push(done.actions.push)
             if done.actions.fetch:
@@ -245,6 +297,16 @@ class SessionRunner:
             text = f"the loss is not finite any more at learning rate {done.batch.learning_rate:g}: the run diverges"
             self._fail(DivergedError(f"{text}; try a lower optimizer.lr, or set optimizer.clip_norm"))
             return
+        if in_step:
+            assert self._lockstep is not None
+            self._lockstep.done(done)
+        else:
+            self._account(done)
+
+    def _account(self, done: BatchDone | Batch) -> None:
+        """Counts a batch that is done; one of a step that others have taken without it is not computed here."""
+        if isinstance(done, Batch):
+            done = BatchDone(done._replace(labels=done.labels[:0]), 0.0, 0, 0.0, 0.0)
         self.batches_done += 1
         self.compute_s += done.compute_s
         self.wait_s += done.wait_s
@@ -258,6 +320,9 @@ class SessionRunner:
     def _finish(self, task: Task, report: TaskReport) -> None:
         self._examples.pop(task.id).release()
         self._accepted -= 1
+        self._accepted_training -= isinstance(task, TrainTask)
+        if self._pacer is not None and not self._ledger.training:
+            self._pacer.gate.rest()
         self._reports.append(report)
         self._news.set()
 
@@ -274,8 +339,9 @@ class SessionRunner:
     async def _close(self) -> None:
         self._threads.stop()
         await asyncio.to_thread(self._threads.join, 30.0)
-        for task in self._taking:
+        for task in (*self._taking, *self._background):
             task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
         await asyncio.gather(*self._taking, return_exceptions=True)
         await self._downpour.close()
         for examples in self._examples.values():
@@ -294,4 +360,9 @@ class SessionRunner:
             "refused": self._downpour.refused,
             "transport": ", ".join(sorted(set(filter(None, self._session.parameters.transports().values())))),
             "waiting_share": self.wait_s / busy_s if busy_s else 0.0,
+            **self._step_waits(),
         }
+
+    def _step_waits(self) -> dict[str, object]:
+        waiting = self._pacer.gate if self._pacer is not None else self._lockstep
+        return {} if waiting is None else {"step_waits": waiting.waits, "step_wait_s": round(waiting.wait_s, 3)}

@@ -1,0 +1,170 @@
+"""One replica among others that go in step: the parts of a step, its answers, then the weights for the next.
+
+A step of this replica is: fetch the weights that contain all steps before, compute its part, or parts, of the step,
+push them, wait until servers have applied them. They do so when the parts of all replicas are there, so the answer says
+that the step is complete. The weights are left alone until then: should another replica die, its parts of the step may
+come here, and are computed from the same weights.
+
+Whoever has no part in a step, because it has just joined or a pass has come to its end, asks the coordinator when the
+step is complete. So does who waits too long: a server that lost what it had acknowledged may wait for parts that
+nobody will send again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from adamctl.roles.ps.client import Place
+from adamctl.roles.worker.compute import Batch, BatchDone
+from adamctl.roles.worker.downpour import Downpour
+from adamctl.wire.messages import RunStepRequest, TrainTask
+
+POLL_S = 5.0
+STUCK_S = 3.0
+"""How long a step's answers may take before the coordinator is asked whether the step is complete."""
+
+
+class Part(NamedTuple):
+    """A batch with its place; ordered by that. `number` tells parts of one place apart."""
+
+    place: Place
+    number: int
+    batch: Batch
+
+
+class Lockstep:
+    """Works through parts in the order of their steps. Everything happens on the event loop.
+
+    Attributes:
+        settled: the last step that is known to be applied by all servers.
+        waits, wait_s: how often this replica waited for the answers of others' steps, and for how long in all.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        incarnation: int,
+        downpour: Downpour,
+        submit: Callable[[Batch], None],
+        ask: Callable[[RunStepRequest], Awaitable[int]],
+        finished: Callable[[BatchDone | Batch], None],
+    ) -> None:
+        """`submit` hands a batch to the compute thread; `ask` is as in `Pacer`.
+
+        `finished` is called with every part when its step is complete; with its batch if it need not be computed.
+        """
+        self._node, self._incarnation = node, incarnation
+        self._downpour, self._submit, self._ask, self._finished = downpour, submit, ask, finished
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        self._parts: list[Part] = []
+        self._added = 0
+        self._pushes: list[asyncio.Task[None]] = []
+        self._computed: list[BatchDone] = []
+        self._computing: asyncio.Future[BatchDone] | None = None
+        self._asking: asyncio.Task[int] | None = None
+        self._weights_after = -1
+        self.settled = 0
+        self.waits = 0
+        self.wait_s = 0.0
+
+    def add(self, place: Place, batch: Batch) -> None:
+        """Takes up a part of a step."""
+        self._added += 1
+        heappush(self._parts, Part(place, self._added, batch))
+        self._changed.set()
+
+    def done(self, done: BatchDone) -> None:
+        """The compute thread is done with the part it was given."""
+        if self._computing is not None and not self._computing.done():
+            self._computing.set_result(done)
+
+    async def run(self) -> None:
+        """Goes on until it is cancelled; raises what fetching and asking raise."""
+        try:
+            while True:
+                self._changed.clear()
+                if not await self._advance():
+                    began_s = self._loop.time()
+                    await self._wait()
+                    if self._pushes:
+                        self.waits += 1
+                        self.wait_s += self._loop.time() - began_s
+        finally:
+            if self._asking is not None:
+                self._asking.cancel()
+
+    async def _wait(self) -> None:
+        """Waits for something to change; asks about answers that take too long."""
+        try:
+            async with asyncio.timeout(STUCK_S if self._pushes else None):
+                await self._changed.wait()
+        except TimeoutError:
+            self._begin_asking(self.settled + 2)
+
+    async def _advance(self) -> bool:
+        """Does the next thing that can be done now; False if there is none."""
+        self._take_answer()
+        while self._parts and self._parts[0].place.step <= self.settled:
+            self._finished(heappop(self._parts).batch)
+        first = self._parts[0].place.step if self._parts else 0
+        if first == self.settled + 1:
+            if self._weights_after == self.settled:
+                await self._compute(heappop(self._parts))
+            else:
+                settled = self.settled
+                await self._downpour.fetch()
+                self._weights_after = settled
+            return True
+        if self._pushes:
+            complete = all(push.done() for push in self._pushes)
+            if complete:
+                self._settle(self.settled + 1)
+            return complete
+        if first:
+            self._begin_asking(first)
+        return False
+
+    async def _compute(self, part: Part) -> None:
+        self._computing = self._loop.create_future()
+        self._submit(part.batch)
+        done = await self._computing
+        self._computing = None
+        if done.actions is None or done.actions.push is None:
+            return  # the replica is stopping
+        push = self._downpour.push(done.actions.push, part.place)
+        push.add_done_callback(lambda _: self._changed.set())
+        self._pushes.append(push)
+        self._computed.append(done)
+
+    def _settle(self, step: int) -> None:
+        """A step is complete, and all before it."""
+        if step <= self.settled:
+            return
+        self.settled = step
+        self._pushes.clear()
+        computed, self._computed = self._computed, []
+        for done in computed:
+            self._finished(done)
+
+    # --- the coordinator --------------------------------------------------------------------------------------------
+
+    def _begin_asking(self, step: int) -> None:
+        """Asks when a step may begin, unless the coordinator is being asked already."""
+        if self._asking is None:
+            request = RunStepRequest(self._node, self._incarnation, self.settled, step, POLL_S)
+            self._asking = asyncio.ensure_future(self._ask(request))
+            self._asking.add_done_callback(lambda _: self._changed.set())
+
+    def _take_answer(self) -> None:
+        if self._asking is not None and self._asking.done():
+            asked, self._asking = self._asking, None
+            self._settle(asked.result() - 1)
+
+
+def place_of(task: TrainTask, number: int) -> Place:
+    """Returns the place of a task's batch, counted from 0."""
+    return Place(task.step + number, task.part, sum(count > number for count in task.batches))
