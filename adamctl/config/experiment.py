@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from adamctl.model.description import Model
+from adamctl.model.wire_types import WireType
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -102,6 +103,9 @@ class TrainConfig(_Section, frozen=True):
         local_lr: what a replica applies to its own copy between fetches; unset: lr under sgd and momentum, 0 under
             adaptive rules and where replicas go in step.
         protocol: how dense layers are pushed: `auto` chooses what moves fewer bytes.
+        wire_push: what pushed numbers travel as. `bfloat16` and `float16` take half of the bytes; what rounding loses of a
+            gradient is added to the next one (error feedback). Factors of 16 bits are bfloat16 either way, and only rounded.
+        wire_pull: what fetched parameters travel as. The servers always keep float32, and evaluations see that.
         warmstart_steps: steps that one replica does alone before the others join (DistBelief 4.1).
         warmstart_from: a checkpoint, or a run folder, whose parameters the run starts from instead of fresh ones.
         pass_fraction: with nothing left to hand out, a pass ends when this share of its examples is done (Adam 3.2.5).
@@ -124,6 +128,8 @@ class TrainConfig(_Section, frozen=True):
     n_push: int = 1
     local_lr: float | None = None
     protocol: Literal["auto", "gradient", "factors"] = "auto"
+    wire_push: WireType = "float32"
+    wire_pull: WireType = "float32"
     warmstart_steps: int = 0
     warmstart_from: str = ""
     pass_fraction: float = 0.75
