@@ -8,6 +8,8 @@ change); zeros keep their sign. Back to float32 is exact. Arrays are 1-D, contig
 
 from __future__ import annotations
 
+from typing import Any, TypeAlias
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,8 +21,8 @@ Half = NDArray[np.float16]
 
 BLOCK = 1 << 14  # elements: a block and its temporaries stay in a core's cache
 
-Narrow = Bits16 | Half
-"""An array of either format; which of the two its dtype says."""
+Narrow: TypeAlias = NDArray[Any]
+"""float16, or bfloat16 in an array of uint16."""
 
 NARROW: dict[str, type[np.uint16] | type[np.float16]] = {"bfloat16": np.uint16, "float16": np.float16}
 LARGEST: dict[str, float] = {"bfloat16": float.fromhex("0x1.fep127"), "float16": 65504.0}
@@ -40,12 +42,12 @@ def format_of(array: NDArray[np.generic]) -> str:
 
 def narrowed(values: Array, out: Narrow, backend: str | None = None) -> None:
     """`to_bfloat16` or `to_float16`, as the type of `out` says. Raises ValueError as these."""
-    (to_float16 if out.dtype == np.float16 else to_bfloat16)(values, out, backend)  # type: ignore[arg-type]
+    (to_float16 if out.dtype == np.float16 else to_bfloat16)(values, out, backend)
 
 
 def widened(values: Narrow, out: Array, backend: str | None = None) -> None:
     """`from_bfloat16` or `from_float16`, as the type of `values` says. Raises ValueError as these."""
-    (from_float16 if values.dtype == np.float16 else from_bfloat16)(values, out, backend)  # type: ignore[arg-type]
+    (from_float16 if values.dtype == np.float16 else from_bfloat16)(values, out, backend)
 
 
 def narrowed_within_range(values: Array, out: Narrow, backend: str | None = None) -> None:

@@ -69,11 +69,11 @@ class StepSums:
 
     def _float32(self, gradient: Gradient) -> Array:
         if gradient.dtype == np.float32:
-            return gradient  # type: ignore[return-value]
+            return gradient
         if self._wide.size < gradient.size:
             self._wide = np.empty(gradient.size, np.float32)
         wide = self._wide[: gradient.size]
-        widened(gradient, wide)  # type: ignore[arg-type]
+        widened(gradient, wide)
         return wide
 
 

@@ -54,7 +54,14 @@ class Envelope:
         epochs = routing.epochs_of(part.shard for part in parts)
         place = push.place or ()
         return PushRequest(
-            routing.job, epochs, push.learning_rate, push.steps, push.examples, tuple(self.sources), tuple(parts), *place
+            routing.job,
+            epochs,
+            push.learning_rate,
+            push.steps,
+            push.examples,
+            tuple(self.sources),
+            tuple(parts),
+            *place,
         )
 
     def append(self, values: np.ndarray[Any, Any]) -> int:
@@ -168,8 +175,8 @@ def _fits_alone(update: TensorUpdate, run: Run) -> bool:
         return True
     if update.activations is None:
         raise ConfigurationError(
-            f"tensor {run.tensor}, rows {run.row_start} to {run.row_stop}: {run.size * update.values.itemsize} bytes do not fit into a "
-            f"frame of {BODY_BYTES_MAX}; a layer with fewer inputs, or split in two, does"
+            f"tensor {run.tensor}, rows {run.row_start} to {run.row_stop}: "
+            f"{run.size * update.values.itemsize} bytes do not fit into a frame of {BODY_BYTES_MAX}; a layer with fewer inputs, or split in two, does"
         )
     return False
 

@@ -32,7 +32,7 @@ def factor_tensors(train: TrainConfig, layout: ParameterLayout, copies: Sequence
         index
         for index, tensor in enumerate(layout.tensors)
         if has_factors(tensor)
-        and (protocol == "factors" or choose_protocol(tensor, examples, copies[index]) == "factors")
+        and (protocol == "factors" or choose_protocol(tensor, examples, copies[index], train.wire_push) == "factors")
     )
 
 
@@ -70,7 +70,7 @@ class PushProtocol:
         self.skips_gradients = bool(chosen) and not applies_locally and small
         self.kept = tuple(sorted((*chosen, *others))) if self.skips_gradients else chosen
         self.fixed = train.protocol != "auto" or train.push_protocol != "auto" or not chosen
-        self._costs = push_costs(layout, chosen, examples, copies)
+        self._costs = push_costs(layout, chosen, examples, copies, train.wire_push)
         self._names = {index: layout.tensors[index].name for index in chosen}
         self._log = log
         self._weighed_s = float("-inf")

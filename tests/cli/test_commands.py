@@ -59,6 +59,17 @@ def test_summary_of_adams_mnist_network() -> None:
     assert values["push_bytes"] == sum(layer["push_bytes"] for layer in values["layers"])
 
 
+def test_summary_shows_the_bytes_of_16_bits() -> None:
+    arguments = ("summary", str(EXPERIMENTS / "mnist.toml"), "--set", "train.wire_push=bfloat16")
+    values = json.loads(invoke(*arguments, "--json").stdout)
+    plain = json.loads(invoke(*arguments[:2], "--json").stdout)
+    assert (values["wire_push"], plain["wire_push"]) == ("bfloat16", "float32")
+    assert 2 * values["push_bytes"] == plain["push_bytes"]
+    assert 2 * values["push_gradient_bytes"] == plain["push_gradient_bytes"]
+    assert values["parameters_bytes"] == plain["parameters_bytes"]
+    assert "as bfloat16: " in invoke(*arguments).stdout
+
+
 LOCAL = """
 name = "local"
 

@@ -57,6 +57,16 @@ def test_factors_gradients_and_longer_intervals_train_too(adamctl: Runner) -> No
         assert json.loads(stdout)["best_test_top1"] >= 0.95, stderr
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("wire", ["bfloat16", "float16"])
+def test_16_bits_on_the_wire_train_as_well(adamctl: Runner, wire: str) -> None:
+    code, stdout, stderr = adamctl.run(
+        "train", DIGITS, "--json", "--set", f"train.wire_push={wire}", "--set", f"train.wire_pull={wire}"
+    )
+    assert code == 0, stderr
+    assert json.loads(stdout)["best_test_top1"] >= 0.97, stderr
+
+
 def test_an_interrupted_run_is_resumed_where_it_was(adamctl: Runner) -> None:
     command = adamctl.start("train", DIGITS, "--set", "train.passes=200", "--set", "train.checkpoint_every=0")
     command.wait_until(command.trained)

@@ -1,4 +1,4 @@
-"""Rounding with error feedback: what is sent over time adds up, whatever the numbers; what is not finite is passed on."""
+"""Rounding with error feedback: what is sent over time adds up; what is not finite is passed on."""
 
 from __future__ import annotations
 

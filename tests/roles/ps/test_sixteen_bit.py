@@ -1,4 +1,4 @@
-"""Clients that push and pull 16 bits, against real servers: what arrives, exactly once, never torn, and hostile peers."""
+"""Clients that push and pull 16 bits, against real servers: what arrives, exactly once, never torn; hostile peers."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_sizes_that_do_not_fit_the_type_are_refused(
 @pytest.mark.parametrize("dtype", ["float64", "", "bfloat16 ", "x" * 60_000])
 def test_an_unknown_type_is_refused_with_what_there_is(dtype: str) -> None:
     h = Harness("sgd", WIDE)
-    push_narrow(h, "p", 1, UpdateKind.GRADIENT, [np.ones((40, 30))], "bfloat16", **{"dtype": dtype})
+    push_narrow(h, "p", 1, UpdateKind.GRADIENT, [np.ones((40, 30))], "bfloat16", dtype=dtype)
     h.apply()
     answer = h.answers["p"][-1]
     assert {result.code for result in answer.message.results} == {ErrorCode.WRONG_DTYPE}  # type: ignore[union-attr]

@@ -132,6 +132,8 @@ def check(summary: dict[str, Any], passes: int = 2, workers: int = 1) -> None:
         {"protocol": "factors", "n_push": 2},
         {"protocol": "gradient", "local_lr": 0.0},
         {"protocol": "factors", "local_lr": 0.0},
+        {"wire_push": "bfloat16", "wire_pull": "bfloat16"},
+        {"protocol": "factors", "wire_push": "float16", "wire_pull": "float16"},
     ],
     ids=str,
 )
