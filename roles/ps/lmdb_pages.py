@@ -55,8 +55,12 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True)
 class _Tree:
+    """What a root says of a tree. `pages` are its branches, leaves, and those of large values."""
+
+    pad: int
     flags: int
     depth: int
+    pages: tuple[int, int, int]
     entries: int
     root: int
 
@@ -111,21 +115,20 @@ def _root(descriptor: int, index: int, offset: int) -> _Root:
         raise DamagedPagesError("it ends inside its roots")
     number, _, flags, _, _ = PAGE_HEADER.unpack_from(data)
     magic, version, _, _, free, values, last_page, transaction = META.unpack_from(data, HEADER_BYTES)
-    page_bytes, *free_fields = TREE.unpack(free)
-    _, *value_fields = TREE.unpack(values)
+    free_tree, values_tree = _tree(free), _tree(values)
+    page_bytes = free_tree.pad
     if number != index or flags != META_PAGE or magic != MAGIC or version != VERSION:
         raise DamagedPagesError(f"root {index} is not one of an LMDB file")
     if page_bytes not in PAGE_BYTES_ALLOWED:
         raise DamagedPagesError(f"root {index} names pages of {page_bytes} bytes")
-    root = _Root(page_bytes, last_page, transaction, _tree(free_fields), _tree(value_fields))
-    if root.free.flags & 0xFF != INTEGER_KEYS or root.values.flags != 0:
+    if free_tree.flags & 0xFF != INTEGER_KEYS or (values_tree.flags, values_tree.pad) != (0, 0):
         raise DamagedPagesError(f"root {index} names trees of another kind")
-    return root
+    return _Root(page_bytes, last_page, transaction, free_tree, values_tree)
 
 
-def _tree(fields: list[int]) -> _Tree:
-    flags, depth, _, _, _, entries, root = fields
-    return _Tree(flags, depth, entries, root)
+def _tree(data: bytes) -> _Tree:
+    pad, flags, depth, branches, leaves, large, entries, root = TREE.unpack(data)
+    return _Tree(pad, flags, depth, (branches, leaves, large), entries, root)
 
 
 class _Walk:
@@ -178,12 +181,13 @@ class _Walk:
 
     def _entries(self, tree: _Tree, *, branches_min: int, integers: bool) -> Iterator[Value]:
         if tree.root == NO_PAGE:
-            if tree.depth or tree.entries:
+            if tree.depth or tree.entries or any(tree.pages):
                 raise DamagedPagesError("an empty tree should have entries")
             return
         if not 0 < tree.depth < DEPTH_MAX:
             raise DamagedPagesError(f"a tree should be {tree.depth} pages deep")
         entries, before = 0, None
+        self._pages = [0, 0, 0]
         for value in self._below(tree.root, tree.depth, branches_min, integers, None, None):
             order = _order(value.key, integers)
             if before is not None and order <= before:
@@ -191,8 +195,8 @@ class _Walk:
             before = order
             entries += 1
             yield value
-        if entries != tree.entries:
-            raise DamagedPagesError(f"a tree should have {tree.entries} entries; found {entries}")
+        if (entries, *self._pages) != (tree.entries, *tree.pages):
+            raise DamagedPagesError(f"a tree should have {tree.entries} entries in {sum(tree.pages)} pages")
 
     def _below(
         self, number: int, depth: int, branches_min: int, integers: bool, low: bytes | None, high: bytes | None
@@ -202,6 +206,7 @@ class _Walk:
         page = os.pread(self._descriptor, self._page_bytes, number * self._page_bytes)
         if len(page) < self._page_bytes:
             raise DamagedPagesError(f"it ends before or inside page {number}")
+        self._pages[depth == 1] += 1
         nodes = self._nodes(number, page, LEAF if depth == 1 else BRANCH)
         keys = [page[start + NODE.size : start + NODE.size + key_bytes] for start, _, _, key_bytes in nodes]
         if depth > 1:
@@ -227,6 +232,7 @@ class _Walk:
         first = int.from_bytes(page[start : start + NUMBER_BYTES], "little")
         pages = (HEADER_BYTES - 1 + size) // self._page_bytes + 1
         self._take(first, pages)
+        self._pages[2] += pages
         offset = first * self._page_bytes + HEADER_BYTES
         if offset + size > self._file_bytes:
             raise DamagedPagesError(f"it ends inside the large value of page {first}")

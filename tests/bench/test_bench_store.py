@@ -13,7 +13,7 @@ def test_the_report_has_its_fields(tmp_path: Path) -> None:
     flush, recovery, *long_runs = report["results"]
     for result in (flush, recovery):
         assert result["seconds"] > 0 and result["bytes"] == 3 << 20
-        assert abs(result["fraction_of_limit"] - result["gb_per_s"] / result["limit_gb_per_s"]) < 1e-6
+        assert abs(result["fraction_of_limit"] - result["gb_per_s"] / result["limit_gb_per_s"]) < 1e-6, "of one round"
     assert [run["case"] for run in long_runs] == ["long run, even", "long run, uneven"]
     for run in long_runs:
         assert 1 <= run["log_over_live_bytes"] <= 4 and run["updates_per_record"] > 1
