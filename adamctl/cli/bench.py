@@ -27,7 +27,7 @@ command = TableGroup(
         "worker": ("adamctl.cli.bench:worker", "Training steps per second by threads and batch size, against PyTorch"),
     },
 )
-_HIDDEN_COLUMNS = frozenset({"rounds_seconds", "connections_per_example", "peer_error"})
+_HIDDEN_COLUMNS = frozenset({"fractions", "rounds_seconds", "connections_per_example", "peer_error"})
 
 
 class Counts(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic since click 8.3
@@ -71,10 +71,11 @@ def net(transport: tuple[str, ...], rounds: int, gigabytes: float, as_json: bool
 @click.option("--loss-window-s", default=5.0, show_default=True, help="Of the long runs.")
 @click.option("--hours", default=1.0, show_default=True, help="Of updates in the long runs; takes seconds.")
 @click.option("--long-run-megabytes", default=4, show_default=True, help="Of the model in the long runs.")
+@click.option("--training", default=0, help="Pairs of training runs with a store and without, of about half a minute.")
 @options.json_option
 def store(
     folder: Path | None, megabytes: int, rounds: int, loss_window_s: float, hours: float, long_run_megabytes: int,
-    as_json: bool,
+    training: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure the parameter server's store against this disk's sequential writing and reading."""
     from adamctl.bench.store import run_store_benchmark
@@ -86,6 +87,7 @@ def store(
         window_s=loss_window_s,
         hours=hours,
         long_run_megabytes=long_run_megabytes,
+        training_pairs=training,
         progress=lambda line: click.echo(line, err=True),
     )
     if as_json:

@@ -103,8 +103,9 @@ class TrainConfig(_Section, frozen=True):
         local_lr: what a replica applies to its own copy between fetches; unset: lr under sgd and momentum, 0 under
             adaptive rules and where replicas go in step.
         protocol: how dense layers are pushed: `auto` chooses what moves fewer bytes.
-        wire_push: what pushed numbers travel as. `bfloat16` and `float16` take half of the bytes; what rounding loses of a
-            gradient is added to the next one (error feedback). Factors of 16 bits are bfloat16 either way, and only rounded.
+        wire_push: what pushed numbers travel as. `bfloat16` and `float16` take half of the bytes; what rounding loses of
+            a gradient is added to the next one (error feedback). Factors of 16 bits are always bfloat16, and only
+            rounded.
         wire_pull: what fetched parameters travel as. The servers always keep float32, and evaluations see that.
         warmstart_steps: steps that one replica does alone before the others join (DistBelief 4.1).
         warmstart_from: a checkpoint, or a run folder, whose parameters the run starts from instead of fresh ones.
@@ -162,6 +163,8 @@ class ClusterConfig(_Section, frozen=True):
         acks: when a push is acknowledged: `applied` in a server's memory, or `durable` on its disk. The servers need a
             store for that.
         loss_window_s: with `applied`, most seconds of acknowledged pushes that the death of a server may take back.
+            `auto`: 5, and for models so large that the disk would be busy with them for more than a quarter of the
+            time, longer, up to 60.
     """
 
     workers: int = 1
@@ -172,7 +175,7 @@ class ClusterConfig(_Section, frozen=True):
     replication: int = 1
     store: Literal["disk", "none"] = "disk"
     acks: Literal["applied", "durable"] = "applied"
-    loss_window_s: float = 5.0
+    loss_window_s: float | Literal["auto"] = "auto"
 
 
 class Experiment(_Section, frozen=True):

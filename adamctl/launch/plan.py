@@ -54,7 +54,7 @@ def _store(experiment: Experiment, run_folder: Path, node: str) -> tuple[str, ..
     """Returns a parameter server's flags for keeping its part of the model on disk."""
     if experiment.cluster.store == "none":
         return ()
-    return ("--store", str(run_folder / STORES / node), "--loss-window-s", f"{experiment.cluster.loss_window_s:g}")
+    return ("--store", str(run_folder / STORES / node), "--loss-window-s", str(experiment.cluster.loss_window_s))
 
 
 def coordinator_role(
