@@ -271,3 +271,54 @@ def test_before_the_end_everything_dirty_is_written(seed: int) -> None:
     while (group := core.take(0.0)) is not None:
         write(core, group)
     assert not core.busy and core.unsaved_bytes == 0
+
+
+def written(core: FlushCore, seconds: float, now: float) -> None:
+    """Writes the next group, as a disk does that takes so long for it."""
+    group = core.take(now)
+    assert group is not None
+    for item in group.items:
+        core.taken(item)
+    core.finished([item.entry.size_bytes for item in group.items], seconds)
+
+
+def test_a_window_with_a_range_grows_until_writing_takes_its_share_of_the_disk() -> None:
+    config = FlushConfig(window_s=5.0, window_s_max=60.0, disk_share=0.25, group_bytes=64 << 20)
+    core = FlushCore(config)
+    entry = Entry("model", 64 << 20)
+    for number in range(3):
+        core.changed(entry, 100.0 * number)
+        assert core.window_s_allowed == 5.0
+        written(core, 0.2, 100.0 * number + 50)
+    for number in range(3, 60):
+        core.changed(entry, 100.0 * number)
+        written(core, 2.0, 100.0 * number + 99)
+    assert core.window_s_allowed == pytest.approx(16.0, rel=0.01), "2 s of writing are a quarter of half a window"
+    core.changed(entry, 10_000.0)
+    assert core.take(10_007.0) is None and not core.pressed(10_015.0), "not due, and no pressure"
+    assert core.pressed(10_017.0)
+    for number in range(60):
+        core.changed(entry, 10_017.0 + 100 * number)
+        written(core, 100.0, 10_099.0 + 100 * number)
+    assert core.window_s_allowed == 60.0
+
+
+def test_a_window_without_a_range_is_kept_by_pressure_alone() -> None:
+    core = FlushCore(FlushConfig(window_s=5.0, group_bytes=64 << 20))
+    entry = Entry("model", 64 << 20)
+    core.changed(entry, 0.0)
+    written(core, 100.0, 3.0)
+    assert core.window_s_allowed == 5.0
+
+
+def test_a_disk_that_has_no_room_to_confirm_presses_nobody_and_the_group_stays_under_way() -> None:
+    core = FlushCore(FlushConfig(window_s=5.0))
+    entry = Entry("shard", 1000)
+    core.changed(entry, 0.0)
+    group = core.take(3.0)
+    assert group is not None
+    core.taken(group.items[0])
+    core.stalled()
+    assert core.full and not core.pressed(100.0) and core.take(100.0) is None and core.busy
+    core.finished([1000])
+    assert not core.full and not core.busy

@@ -48,9 +48,17 @@ def test_a_store_and_its_loss_window() -> None:
     assert options.flush.window_bytes == 64 << 20
 
 
+def test_a_loss_window_that_may_grow_and_one_that_may_not() -> None:
+    assert server_options({}).flush.window_s_max == 60.0
+    assert server_options({"loss_window_s": "auto"}).flush.window_s_max == 60.0
+    assert server_options({"loss_window_s": "7.5"}).flush.window_s_max is None
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
+        ({"loss_window_s": "soon"}, "--loss-window-s"),
+        ({"loss_window_s": "nan"}, "--loss-window-s"),
         ({"loss_window_s": 0.0}, "--loss-window-s"),
         ({"loss_window_s": 1e9}, "--loss-window-s"),
         ({"loss_window_bytes": "some"}, "--loss-window-bytes"),

@@ -13,7 +13,7 @@ import pytest
 
 from adamctl.errors import ConfigurationError, DamagedDataError, RunFailedError
 from adamctl.roles.ps.log_record import Holding, ShardState
-from adamctl.roles.ps.store import LogStore, NoSpaceError, Writing
+from adamctl.roles.ps.store import LogStore, NoSpaceError, UnconfirmedError, Writing
 from tests.roles.ps.store_images import JOB, contents, fill, state, writing
 
 
@@ -122,6 +122,27 @@ def test_without_space_nothing_of_the_group_is_there_and_smaller_ones_go_on(tmp_
     store.write([writing(1, 0, 1)], 1)
     with pytest.raises(NoSpaceError):
         store.write([writing(2 + n, n, 9, 20_000) for n in range(10)], 1)
+    store.write([writing(2, 0, 2)], 2)
+    store.close()
+    store = LogStore(tmp_path)
+    assert contents(store) == {0: 2}
+    store.close()
+
+
+def test_without_space_to_confirm_it_may_be_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LogStore(tmp_path)
+
+    def fail() -> None:
+        raise lmdb.DiskError("mdb_txn_commit: No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_confirm", fail)
+        with pytest.raises(UnconfirmedError, match="No space") as caught:
+            store.write([writing(1, 0, 1)], 1)
+        with pytest.raises(NoSpaceError):
+            store.confirm()
+    store.confirm()
+    assert len(caught.value.sizes) == 1
     store.write([writing(2, 0, 2)], 2)
     store.close()
     store = LogStore(tmp_path)
