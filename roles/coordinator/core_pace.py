@@ -2,7 +2,7 @@
 
 A replica counts its steps. All counts are compared on one clock: a replica that begins, or goes on after it had
 nothing to do, sets out beside the slowest of those at work, whatever its own count is. A replica may begin a step if
-that takes it at most `bound` steps ahead of what every replica at work, itself among them, is known to have done; so what
+that takes it at most `bound` steps ahead of what every replica at work, itself among them, is known to have done: what
 comes late makes others wait longer, never less. Who has no range to work on, has left or has died holds nobody up.
 """
 

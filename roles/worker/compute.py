@@ -139,6 +139,7 @@ class ComputeThreads:
         try:
             self._binder.bind(thread)
             context = self._network.context(self._seed + thread)
+            self._network.prepare(context, self._replica.weight_views, self._skip_dense_gradients)
             norm_max = self._clip_norm
             return _Own(context, None if norm_max is None else LayerNormClip(self._network, context, norm_max))
         except BaseException as failure:

@@ -40,7 +40,7 @@ class Lockstep:
 
     Attributes:
         settled: the last step that is known to be applied by all servers.
-        waits, wait_s: how often this replica waited for the answers of others' steps, and for how long in all.
+        waits, wait_s: how often this replica waited for servers and for other replicas, and for how long in all.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class Lockstep:
         self._asking: asyncio.Task[int] | None = None
         self._weights_after = -1
         self.settled = 0
+        self._idle_s = 0.0
         self.waits = 0
         self.wait_s = 0.0
 
@@ -90,9 +91,12 @@ class Lockstep:
                 if not await self._advance():
                     began_s = self._loop.time()
                     await self._wait()
-                    if self._pushes:
+                    waited_s = self._loop.time() - began_s
+                    if self._pushes or self._parts:
                         self.waits += 1
-                        self.wait_s += self._loop.time() - began_s
+                        self.wait_s += waited_s
+                    else:
+                        self._idle_s += waited_s
         finally:
             if self._asking is not None:
                 self._asking.cancel()
@@ -138,7 +142,8 @@ class Lockstep:
         push = self._downpour.push(done.actions.push, part.place)
         push.add_done_callback(lambda _: self._changed.set())
         self._pushes.append(push)
-        self._computed.append(done)
+        self._computed.append(done._replace(wait_s=self._idle_s))
+        self._idle_s = 0.0
 
     def _settle(self, step: int) -> None:
         """A step is complete, and all before it."""
