@@ -39,6 +39,7 @@ LOG_NAME = "log.mdb"
 NEW_LOG_NAME = "new-log.mdb"
 LOCK_NAME = "lock"
 READERS = 2
+SPARE_BYTES = 1 << 20
 MAP_BYTES = 1 << 40
 """Address space for the file to grow into; a limit of the log's size, not memory."""
 
@@ -162,10 +163,9 @@ class LogStore:
     def _write(self, writings: Sequence[Writing], first: int, taken: Callable[[], None]) -> list[int]:
         try:
             sizes = self._append(writings, first, taken)
-        except (lmdb.DiskError, lmdb.MapFullError) as error:
-            raise NoSpaceError(f"{self.path}: {error}") from error
         except lmdb.Error as error:
-            raise self._failure(error) from error
+            needed_bytes = sum(array.nbytes for writing in writings for array in writing.arrays)
+            raise self._trouble(error, needed_bytes) from error
         try:
             self._confirmed()
         except NoSpaceError as error:
@@ -180,10 +180,8 @@ class LogStore:
     def _confirmed(self) -> None:
         try:
             self._confirm()
-        except (lmdb.DiskError, lmdb.MapFullError) as error:
-            raise NoSpaceError(f"{self.path}: {error}") from error
         except lmdb.Error as error:
-            raise self._failure(error) from error
+            raise self._trouble(error, 0) from error
 
     def _append(self, writings: Sequence[Writing], first: int, taken: Callable[[], None]) -> list[int]:
         """One transaction; its pages are synced, its root is not yet."""
@@ -230,6 +228,17 @@ class LogStore:
         if len(self._scratch) < needed:
             self._scratch = memoryview(bytearray(needed))
         return encode_parts_into(self._scratch, writing.sequence, checksum, kind, described, arrays)
+
+    def _trouble(self, error: lmdb.Error, needed_bytes: int) -> NoSpaceError | RunFailedError:
+        """Tells want of space from a failure.
+
+        A file system that has room for a part of a page writes that part, and LMDB calls this an input/output error.
+        """
+        full = isinstance(error, (lmdb.DiskError, lmdb.MapFullError)) or os.strerror(errno.EDQUOT) in str(error)
+        if not full and os.strerror(errno.EIO) in str(error):
+            found = os.statvfs(self.folder)
+            full = found.f_bavail * found.f_frsize < needed_bytes + SPARE_BYTES
+        return NoSpaceError(f"{self.path}: {error}") if full else self._failure(error)
 
     def _failure(self, error: Exception) -> RunFailedError:
         self._failed = True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -204,4 +206,84 @@ def test_a_killed_writer_leaves_every_group_that_was_durable(tmp_path: Path) -> 
     found = contents(store)
     assert len(set(found.values())) == 1 and found[0] >= told >= 20
     assert all(isinstance(record.description, ShardState) for record in store.found)
+    store.close()
+
+
+_FILL_THE_DISK = """
+import sys
+from pathlib import Path
+from adamctl.roles.ps.store import LogStore, NoSpaceError, UnconfirmedError
+from tests.roles.ps.store_images import contents, writing
+
+folder, ballast = Path(sys.argv[1]) / "store", Path(sys.argv[1]) / "ballast"
+store = LogStore(folder)
+ballast.write_bytes(bytes(1 << 20))
+confirmed, full, value = {}, 0, 0
+while value < 400:
+    value += 1
+    first = store.next_sequence
+    try:
+        store.write([writing(first + n, value % 50 * 4 + n, value, 4000) for n in range(4)], 1)
+    except UnconfirmedError:
+        full += 1
+        while ballast.exists():
+            try:
+                store.confirm()
+                break
+            except NoSpaceError:
+                ballast.unlink()
+        else:
+            store.confirm()
+    except NoSpaceError:
+        full += 1
+        if not ballast.exists():
+            break
+        ballast.unlink()
+        continue
+    confirmed |= {value % 50 * 4 + n: value for n in range(4)}
+store.close()
+store = LogStore(folder)
+assert contents(store) == confirmed, "all that was acknowledged, and nothing else"
+print(full, len(confirmed))
+"""
+
+
+def test_on_a_disk_that_is_really_full_nothing_acknowledged_is_lost_and_room_is_used_when_there_is_some(
+    tmp_path: Path,
+) -> None:
+    """On a file system of 4 MiB, mounted in a namespace of its own."""
+    (tmp_path / "script.py").write_text(_FILL_THE_DISK)
+    inside = f"mount -t tmpfs -o size=4m none {tmp_path / 'disk'} && exec {sys.executable} {tmp_path}/script.py $0"
+    (tmp_path / "disk").mkdir()
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "-Urm", "true"], check=False).returncode:
+        pytest.skip("no namespaces here")
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    done = subprocess.run(
+        ["unshare", "-Urm", "sh", "-c", inside, str(tmp_path / "disk")],
+        capture_output=True, text=True, timeout=120, check=False, env=environment,
+    )  # fmt: skip
+    if "mount:" in done.stderr:
+        pytest.skip("nothing can be mounted here")
+    assert done.returncode == 0, done.stderr
+    full, confirmed = map(int, done.stdout.split())
+    assert full >= 2 and confirmed > 20
+
+
+def test_a_write_that_really_fails_ends_it(tmp_path: Path) -> None:
+    """The file may not grow beyond a limit: the system refuses, and it is not for want of space."""
+    script = (
+        "import resource, sys; from pathlib import Path\n"
+        "from adamctl.errors import RunFailedError; from adamctl.roles.ps.store import LogStore\n"
+        "from tests.roles.ps.store_images import writing\n"
+        "store = LogStore(Path(sys.argv[1])); store.write([writing(1, 0, 1)], 1)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\n"
+        "try: store.write([writing(2 + n, n, 2, 100_000) for n in range(3)], 1)\n"
+        "except RunFailedError as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "repair the disk" in done.stdout, done
+    store = LogStore(tmp_path)
+    assert contents(store) == {0: 1}
     store.close()
