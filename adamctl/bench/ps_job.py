@@ -66,7 +66,7 @@ def layout_of(record: LayoutRecord) -> ParameterLayout:
 
 def pattern(size: int) -> Array:
     """Returns what a push adds to a flat vector of `size` elements."""
-    return np.resize(np.arange(1, PATTERN + 1, dtype=np.float32), size)
+    return (np.arange(size) % PATTERN + 1).astype(np.float32)
 
 
 def factors(size: FactorsSize) -> tuple[Array, Array]:
