@@ -205,6 +205,19 @@ class FlushCore:
         all_bytes = max(self.live_bytes, self.unsaved_bytes)
         return min(max(config.window_s, 2 * all_bytes / self._bytes_per_s / config.disk_share), config.window_s_max)
 
+    @property
+    def due_after_s(self) -> float:
+        """Returns how long a shard may be dirty before it is written: late, so that updates fold, but not too late.
+
+        At least a quarter of the window is left for writing, twice the time that all shards together should take, and
+        half of the window where that is not known.
+        """
+        window_s = self.window_s_allowed
+        if not self._bytes_per_s:
+            return window_s / 2
+        all_bytes = max(self.live_bytes, self.unsaved_bytes)
+        return window_s - min(max(window_s / 4, 2 * all_bytes / self._bytes_per_s), window_s / 2)
+
     def pressed(self, now: float) -> bool:
         """Says whether acknowledgements are to be held back.
 
@@ -245,7 +258,7 @@ class FlushCore:
                 return chosen
             chosen[entry] = None
             filled += entry.size_bytes
-        due_s = now - self.window_s_allowed / 2
+        due_s = now - self.due_after_s
         for entry, since_s in self._dirty.items():
             crowded = self.unsaved_bytes - filled > self.config.window_bytes // 2
             full = chosen and filled + entry.size_bytes > self.config.group_bytes

@@ -311,6 +311,23 @@ def test_a_window_without_a_range_is_kept_by_pressure_alone() -> None:
     assert core.window_s_allowed == 5.0
 
 
+def test_a_disk_known_to_be_fast_leaves_shards_dirty_for_longer() -> None:
+    core = FlushCore(FlushConfig(window_s=8.0, group_bytes=64 << 20))
+    entry = Entry("model", 64 << 20)
+    assert core.due_after_s == 4.0, "half of the window, before anything is known"
+    core.changed(entry, 0.0)
+    written(core, 0.5, 4.0)
+    assert core.due_after_s == 6.0, "a quarter is left"
+    for number in range(60):
+        core.changed(entry, 100.0 * number)
+        written(core, 1.5, 100.0 * number + 50)
+    assert core.due_after_s == pytest.approx(5.0, rel=0.01), "3 s are left for 1.5 s of writing"
+    for number in range(60, 120):
+        core.changed(entry, 100.0 * number)
+        written(core, 6.0, 100.0 * number + 50)
+    assert core.due_after_s == 4.0, "never less than half"
+
+
 def test_a_disk_that_has_no_room_to_confirm_presses_nobody_and_the_group_stays_under_way() -> None:
     core = FlushCore(FlushConfig(window_s=5.0))
     entry = Entry("shard", 1000)
