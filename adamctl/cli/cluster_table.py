@@ -119,7 +119,13 @@ def _worker(status: Values) -> str:
     if "job" not in status:
         return f"{status['state']}, {threads}"
     done = f"{count(status['batches'])} batches, {count(status['pushes'])} pushes"
-    return f"{status['job']}: {status['state']}, {threads}, {done}"
+    waited = f", waited {duration(status['step_wait_s'])} for others" if status.get("step_waits") else ""
+    kinds = [_TRANSPORTS.get(kind, kind) for kind in status.get("transport", "").split(", ") if kind]
+    by = f" by {' and '.join(kinds)}" if kinds else ""
+    return f"{status['job']}: {status['state']}, {threads}, {done}{by}{waited}"
+
+
+_TRANSPORTS = {"shared": "shared memory", "unix": "Unix socket", "tcp": "TCP"}
 
 
 _DETAILS: dict[str, Callable[[Values], str]] = {

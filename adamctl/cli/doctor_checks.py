@@ -67,7 +67,7 @@ class Finding:
 
 def all_findings() -> list[Finding]:
     """Runs every check, cheap ones first."""
-    checks = (_versions, _machine, _limits, _network, _data, _blas, _threads, _kernels)
+    checks = (_versions, _machine, _limits, _network, _shared_memory, _data, _blas, _threads, _kernels)
     return [finding for check in checks for finding in check()]
 
 
@@ -139,6 +139,37 @@ def _network() -> Iterator[Finding]:
     except OSError as error:
         advice = "set TMPDIR to a short path on a local disk; until then TCP is used"
         yield Finding("Unix sockets", "slow", f"in {tempfile.gettempdir()}: {error}", advice)
+
+
+def _shared_memory() -> Iterator[Finding]:
+    from adamctl.errors import ConfigurationError, RemoteError
+    from adamctl.net import shared_memory
+    from adamctl.net.kinds import VARIABLE, chosen_kind
+    from adamctl.net.regions import RegionTable
+    from adamctl.wire.messages import MemoryRegisterRequest
+
+    name, way = "parameters by", "Unix socket"
+    try:
+        kind = chosen_kind()
+        forced = f"; {VARIABLE}={kind}" if kind != "auto" else ""
+        if not shared_memory.SUPPORTED or kind in ("tcp", "unix"):
+            advice = "" if forced else "memory is shared between processes on Linux only"
+            yield Finding(name, "-", f"{'TCP' if kind == 'tcp' else way} between roles on this machine{forced}", advice)
+            return
+        memory = shared_memory.SharedMemory(1)
+        place = memory.find(memory.array(1))
+        assert place is not None
+        region, (ours, theirs) = place.region, socket.socketpair()
+        with ours, theirs:
+            request = MemoryRegisterRequest(region.number, region.device, region.descriptor, region.size_bytes)
+            RegionTable(region.size_bytes, 1).register(ours, request)
+        memory.close()
+        yield Finding(name, "ok", f"shared memory between roles on this machine{forced}")
+    except ConfigurationError as error:
+        yield Finding(name, "bad", str(error), f"unset {VARIABLE}, or correct it")
+    except (RemoteError, MemoryError) as error:
+        advice = f"a {way} is used instead, at about half the rate; mount /proc, allow memfd_create"
+        yield Finding(name, "slow", str(error), advice)
 
 
 def _exchange(server: socket.socket, client: socket.socket) -> None:
