@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import mmap
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 
 from adamctl.errors import BackpressureError
+from adamctl.net.large_pages import map_memory
 
 SIZE_BYTES_MIN = 4 << 10
 SIZE_BYTES_MAX = 32 << 20
@@ -125,7 +125,7 @@ class BufferPool:
                 self._reused += 1
             else:
                 self._evict(self._outstanding_bytes + self._cached_bytes + capacity - self.quota_bytes)
-                memory = memoryview(mmap.mmap(-1, capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+                memory = memoryview(map_memory(capacity))
             self._allocations += 1
             self._outstanding_buffers += 1
             self._outstanding_bytes += capacity

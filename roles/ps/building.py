@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
 
 from adamctl.errors import DamagedDataError
+from adamctl.kernels.operation import Array
 from adamctl.kernels.rules.rule import Rule
 from adamctl.model.initial import initial_rows
 from adamctl.model.layout import ELEMENT_BYTES, ParameterLayout
 from adamctl.roles.ps.checkpoint import Checkpoint, read_checkpoint
 from adamctl.roles.ps.core_job import ShardContent
 from adamctl.roles.ps.core_sequence import ClientMemory
+from adamctl.roles.ps.memory import side_by_side
 
 
 def bytes_needed(layout: ParameterLayout, buckets: Sequence[int], rule: Rule) -> int:
@@ -39,16 +42,39 @@ def build_buckets(
     contents: dict[int, list[ShardContent]] = {}
     for bucket in buckets:
         shards = range(layout.buckets[bucket].shard_start, layout.buckets[bucket].shard_stop)
-        contents[bucket] = [
-            stored.get(shard)
-            or (
-                _initial(layout, shard, rule, seed)
-                if checkpoint is None
-                else _restored(layout, shard, rule, checkpoint)
-            )
-            for shard in shards
-        ]
+        contents[bucket] = _together(
+            [
+                stored.get(shard)
+                or (
+                    _initial(layout, shard, rule, seed)
+                    if checkpoint is None
+                    else _restored(layout, shard, rule, checkpoint)
+                )
+                for shard in shards
+            ],
+            rule,
+        )
     return contents
+
+
+def _together(contents: list[ShardContent], rule: Rule) -> list[ShardContent]:
+    """Moves the arrays of a bucket into one piece of memory; a number that a shard has one of stays where it is."""
+    moved = iter(side_by_side([array for content in contents for array in _per_element(content, rule)]))
+    return [
+        replace(
+            content,
+            values=next(moved),
+            state=[
+                array if name in rule.shard_state else next(moved)
+                for name, array in zip(rule.state_names, content.state, strict=True)
+            ],
+        )
+        for content in contents
+    ]
+
+
+def _per_element(content: ShardContent, rule: Rule) -> list[Array]:
+    return [content.values, *rule.per_element(content.state)]
 
 
 def _initial(layout: ParameterLayout, index: int, rule: Rule, seed: int) -> ShardContent:
