@@ -15,7 +15,10 @@ SHARED_MEMORY = "shared-memory"
 SIXTEEN_BIT = "sixteen-bit"
 """Pushes and pulls may travel as bfloat16 and float16."""
 
-FEATURES: tuple[str, ...] = (SHARED_MEMORY, SIXTEEN_BIT)
+STEPS = "steps"
+"""A parameter server knows parts of steps, and holds them back until they are complete."""
+
+FEATURES: tuple[str, ...] = (SHARED_MEMORY, SIXTEEN_BIT, STEPS)
 """What this build can do beyond version 1 of the protocol."""
 
 _RETRY_CAN_HELP = frozenset({ErrorCode.OVER_QUOTA, ErrorCode.SHUTTING_DOWN, ErrorCode.DEADLINE_PASSED})

@@ -15,8 +15,9 @@ from adamctl.config.experiment import Experiment
 from adamctl.config.records import NodeRecord, node_key
 from adamctl.config.resolved import read_resolved
 from adamctl.errors import AdamctlError, ConfigurationError, RunFailedError, UnreachableError
-from adamctl.model.layout import build_layout
+from adamctl.model.layout import ELEMENT_BYTES, ParameterLayout, build_layout
 from adamctl.model.shapes import infer
+from adamctl.net.limits import ServerLimits
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.client import ConfigurationStore, Waiting, read_record
 from adamctl.roles.coordinator import core_events as events
@@ -89,6 +90,20 @@ def plan_of(experiment: Experiment, job: str, wait_s: float) -> events.RunPlan:
     )
 
 
+def check_room(experiment: Experiment, layout: ParameterLayout) -> None:
+    """Raises ConfigurationError if a server may be unable to hold one part of each replica, and a step never complete.
+
+    Parts come in the same order from all, so of each the server must hold only what is in flight at once.
+    """
+    limits, workers = ServerLimits(), experiment.cluster.workers
+    each_bytes = min(layout.parameter_count * ELEMENT_BYTES, limits.credit_bytes)
+    if experiment.train.in_step and workers * each_bytes > limits.memory_bytes_max:
+        raise ConfigurationError(
+            f'cluster.workers: with consistency = "sync" expected at most {limits.memory_bytes_max // each_bytes} for '
+            f"this model; found {workers}: a parameter server has to hold a part of each of them at once"
+        )
+
+
 class Coordinator:
     """Sets a run up, follows it, and ends it."""
 
@@ -98,6 +113,7 @@ class Coordinator:
         self.store: ConfigurationStore = context.controller
         self.resume, self.wait_s = resume, wait_s
         self.layout = build_layout(experiment.model, experiment.cluster.ps)
+        check_room(experiment, self.layout)
         self.job = ""
         self._cause: AdamctlError | None = None
         self._tasks: set[asyncio.Task[None]] = set()

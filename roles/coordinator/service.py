@@ -198,7 +198,8 @@ class RunService:
         """What a STATUS request shows of the run, in short."""
         progress = self.progress()
         names = ("state", "job", "progress", "pass_number", "images_per_s", "loss", "top1", "eta_seconds")
-        return {name: getattr(progress, name) for name in names}
+        waits = ("step_waits", "step_wait_seconds", "steps_ahead_max")
+        return {name: getattr(progress, name) for name in (*names, *waits)}
 
     def _status(self, request: Request, message: RunStatusRequest) -> None:
         self.front_was_here = True

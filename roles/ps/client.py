@@ -11,15 +11,24 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from adamctl.config.records import AddressKind
-from adamctl.errors import AdamctlError, BackpressureError, DeadlineError, RemoteError, UnreachableError
+from adamctl.errors import (
+    AdamctlError,
+    BackpressureError,
+    ConfigurationError,
+    DeadlineError,
+    RemoteError,
+    UnreachableError,
+)
 from adamctl.kernels.operation import Array
 from adamctl.model.layout import ParameterLayout
 from adamctl.model.protocol import servers_of_tensors
 from adamctl.model.wire_types import WireType
 from adamctl.net.address import prefer
+from adamctl.net.handshake import STEPS
 from adamctl.net.transport import Body, Connection, Transport
 from adamctl.roles.ps.checkpoint import load_parameters, read_checkpoint
 from adamctl.roles.ps.core_steps import Place
@@ -81,6 +90,7 @@ class ParameterClient:
         wire_push: WireType = "float32",
         wire_pull: WireType = "float32",
         connections: int = 1,
+        in_step: bool = False,
     ) -> None:
         """Args:
         hello: identity to connect with; node and incarnation name this client in the servers' memory.
@@ -91,6 +101,7 @@ class ParameterClient:
         wire_push: what pushes travel as; 16-bit types take half of the bytes, and are rounded with error feedback.
         wire_pull: what pulls travel as; the servers go on in float32.
         connections: how many to each server; more than one where one cannot fill the network.
+        in_step: pushes are to be parts of steps.
         """
         self.job = job
         self.layout: ParameterLayout
@@ -100,6 +111,7 @@ class ParameterClient:
         self._transport, self._hello, self._store = transport, hello, store
         self._notice = notice or log.warning
         self._pushes_max = pushes_max
+        self._in_step = in_step
         self.wire = WireChoice(wire_push, wire_pull)
         self.shared = SharedArrays()
         self._pushes = 0
@@ -115,6 +127,29 @@ class ParameterClient:
         assert context.controller is not None
         notice = options.pop("notice", context.log.warning)
         return cls(context.transport, context.hello, context.controller, job, notice=notice, **options)
+
+    def sibling(self, number: int) -> ParameterClient:
+        """Returns another client of the same job, not attached, with numbers and connections of its own.
+
+        Where two parts of one step come from one process, each may have to wait for the other on the server.
+        """
+        own = self._hello
+
+        def hello() -> Hello:
+            described = own()
+            return msgspec.structs.replace(described, node=f"{described.node}+{number}")
+
+        return ParameterClient(
+            self._transport,
+            hello,
+            self._store,
+            self.job,
+            notice=self._notice,
+            attempt_s=self.attempt_s,
+            wire_push=self.wire.push,
+            wire_pull=self.wire.pull,
+            in_step=self._in_step,
+        )
 
     # --- attach ------------------------------------------------------------------------------------------------------
 
@@ -169,6 +204,9 @@ class ParameterClient:
         connection = await self._reach(node, "clients")
         try:
             self.wire.check(node, connection.peer.features)
+            if self._in_step and STEPS not in connection.peer.features:
+                what = f"expected parameter server {node} to know pushes that are parts of steps; found an older one"
+                raise ConfigurationError(f'{what}; update it, or set train.consistency = "async"')
             request = AttachRequest(self.job, self.routing.record.layout_hash)
             reply = await connection.request(request, self._settled(node), deadline_s=self.attempt_s)
         except BaseException:

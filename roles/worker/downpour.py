@@ -46,6 +46,7 @@ class Downpour:
         self._fetch_wanted = asyncio.Event()
         self._installer = ThreadPoolExecutor(1, thread_name_prefix="install")
         self._tasks: set[asyncio.Task[None]] = set()
+        self._siblings: dict[int, asyncio.Task[ParameterClient]] = {}
         self._fetching: asyncio.Task[None] | None = None
         self.updates = 0
         self.staleness = [0] * (STALENESS_MAX + 1)
@@ -62,9 +63,12 @@ class Downpour:
     def want_fetch(self) -> None:
         self._fetch_wanted.set()
 
-    def push(self, slot: Slot, place: Place | None = None) -> asyncio.Task[None]:
-        """Starts the push of an accrued gradient, as part of a step if `place` names one; done when it is answered."""
-        task = asyncio.create_task(self._guard(lambda: self._push(slot, place)))
+    def push(self, slot: Slot, place: Place | None = None, channel: int = 0) -> asyncio.Task[None]:
+        """Starts the push of an accrued gradient, as part of a step if `place` names one; done when it is answered.
+
+        Parts of one step go through different channels, so that none waits in another's way.
+        """
+        task = asyncio.create_task(self._guard(lambda: self._push(slot, place, channel)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -86,6 +90,11 @@ class Downpour:
         for task in (*self._tasks, *([self._fetching] if self._fetching else [])):
             task.cancel()
         await asyncio.gather(*self._tasks, *([self._fetching] if self._fetching else []), return_exceptions=True)
+        for making in self._siblings.values():
+            making.cancel()
+            for sibling in await asyncio.gather(making, return_exceptions=True):
+                if isinstance(sibling, ParameterClient):
+                    await sibling.close()
         self._installer.shutdown(wait=True)
 
     def take_staleness(self) -> tuple[int, ...]:
@@ -112,11 +121,12 @@ class Downpour:
             await asyncio.get_running_loop().run_in_executor(self._installer, self._replica.install, base)
         self.fetches += 1
 
-    async def _push(self, slot: Slot, place: Place | None) -> None:
+    async def _push(self, slot: Slot, place: Place | None, channel: int) -> None:
         try:
             push_set = await self._push_set(slot)
             push_set.place = place
-            pending = self._client.start_push(push_set)
+            client = self._client if channel == 0 else await self._sibling(channel)
+            pending = client.start_push(push_set)
             slot.sequences = pending.sequences
             outcome = await pending
         finally:
@@ -128,6 +138,20 @@ class Downpour:
         if outcome.refused:
             self.refused += len(outcome.refused)
             self.last_refusal = str(outcome.refused[0])
+
+    async def _sibling(self, channel: int) -> ParameterClient:
+        if channel not in self._siblings:
+            self._siblings[channel] = asyncio.create_task(self._make_sibling(channel))
+        return await asyncio.shield(self._siblings[channel])
+
+    async def _make_sibling(self, channel: int) -> ParameterClient:
+        sibling = self._client.sibling(channel)
+        try:
+            await sibling.attach()
+        except BaseException:
+            await sibling.close()
+            raise
+        return sibling
 
     async def _push_set(self, slot: Slot) -> PushSet:
         chosen, layout = await self._chosen(slot), self._replica.layout

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from heapq import heappop, heappush
+from itertools import count
 from typing import NamedTuple
 
 from adamctl.roles.ps.client import Place
@@ -63,6 +64,7 @@ class Lockstep:
         self._parts: list[Part] = []
         self._added = 0
         self._pushes: list[asyncio.Task[None]] = []
+        self._channels: dict[int, asyncio.Task[None]] = {}
         self._computed: list[BatchDone] = []
         self._computing: asyncio.Future[BatchDone] | None = None
         self._asking: asyncio.Task[int] | None = None
@@ -139,7 +141,8 @@ class Lockstep:
         self._computing = None
         if done.actions is None or done.actions.push is None:
             return  # the replica is stopping
-        push = self._downpour.push(done.actions.push, part.place)
+        channel = next(number for number in count() if number not in self._channels or self._channels[number].done())
+        push = self._channels[channel] = self._downpour.push(done.actions.push, part.place, channel)
         push.add_done_callback(lambda _: self._changed.set())
         self._pushes.append(push)
         self._computed.append(done._replace(wait_s=self._idle_s))
@@ -172,4 +175,4 @@ class Lockstep:
 
 def place_of(task: TrainTask, number: int) -> Place:
     """Returns the place of a task's batch, counted from 0."""
-    return Place(task.step + number, task.part, sum(count > number for count in task.batches))
+    return Place(task.step + number, task.part, sum(batches > number for batches in task.batches))

@@ -184,7 +184,9 @@ async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClien
     # In a thread: it may compile for seconds, in which the coordinator must hear from this worker.
     network = await asyncio.to_thread(Network, experiment.model, experiment.train.batch)
     train = experiment.train
-    parameters = ParameterClient.from_context(context, job, wire_push=train.wire_push, wire_pull=train.wire_pull)
+    parameters = ParameterClient.from_context(
+        context, job, wire_push=train.wire_push, wire_pull=train.wire_pull, in_step=train.in_step
+    )
     data = DataClient.from_context(context, joined.data_servers)
     try:
         _, dataset = await asyncio.gather(

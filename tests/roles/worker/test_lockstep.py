@@ -246,7 +246,8 @@ class Played:
         self.computed.append(batch)
         self.lockstep.done(BatchDone(batch, 0.0, 0, 0.0, 0.0, StepActions(object(), True)))  # type: ignore[arg-type]
 
-    def push(self, slot: object, place: Place) -> asyncio.Future[None]:
+    def push(self, slot: object, place: Place, channel: int) -> asyncio.Future[None]:
+        assert channel == sum(not answer.done() for answer in self.answers.values()), "one of its own"
         self.log.append(f"push {place.step}.{place.part}")
         self.answers[place] = asyncio.get_running_loop().create_future()
         return self.answers[place]
