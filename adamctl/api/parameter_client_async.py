@@ -77,8 +77,8 @@ class AsyncParameterClient:
         token: the cluster's secret; default ADAMCTL_TOKEN.
         deadline_s: for every call that waits.
         pushes_max: pushes that may be unacknowledged; a further one waits.
-        wire_push: what pushes travel as: `float32`, or `bfloat16` or `float16`, which take half of the bytes. What rounding
-            loses of one push is added to this client's next of the same array.
+        wire_push: what pushes travel as: `float32`, or `bfloat16` or `float16`, which take half of the bytes. What
+            rounding loses of one push is added to this client's next of the same array.
         wire_pull: what pulled values travel as; `register` always gives them as they are.
 
         Raises:

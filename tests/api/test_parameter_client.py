@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import adamctl as adam
-from adamctl.errors import ConfigurationError
+from adamctl.errors import ConfigurationError, NotFiniteError
 from adamctl.kernels.rules.make import make_rule
 from adamctl.roles.coordinator.job import rule_of
 from tests.api.cluster_for_tests import TOKEN, client
@@ -169,3 +169,32 @@ def test_many_pushes_arrive_once_each_however_few_may_be_on_their_way(url: str) 
         ps.wait()
         assert (ps.pull()[0] == sum(range(100))).all()
         ps.close(end=True)
+
+
+@pytest.mark.parametrize("wire", ["bfloat16", "float16"])
+def test_16_bits_on_the_wire_add_up_to_what_was_pushed(url: str, wire: Any) -> None:
+    """Initial values go as they are, and what rounding takes from one push comes with the next."""
+    third = np.full(1000, 1 / 3, np.float32)
+    step = {"bfloat16": 2.0**-8, "float16": 2.0**-11}[wire]
+    with client(url, wire_push=wire, wire_pull=wire) as ps:
+        given = ps.register({"a": third, "b": np.zeros(3)})
+        np.testing.assert_array_equal(given["a"], third)
+        with client(url) as other:
+            exact = other.register()
+            np.testing.assert_array_equal(exact["a"], third)
+            for _ in range(30):
+                ps.push({"a": 0.01 * third})
+            ps.wait()
+            total = other.pull()["a"] - third
+            np.testing.assert_allclose(total, 0.1, atol=0.01 * step)
+            rounded = ps.pull()["a"]
+            assert (rounded != exact["a"]).any()
+            np.testing.assert_allclose(rounded, exact["a"], rtol=step)
+        with pytest.raises(NotFiniteError):
+            ps.push({"a": third * np.inf})
+        ps.close(end=True)
+
+
+def test_an_unknown_type_on_the_wire_is_refused_at_once(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="wire_pull: expected dtype float32, bfloat16 or float16; found 'int8'"):
+        client(url, wire_pull="int8")
