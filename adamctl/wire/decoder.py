@@ -44,6 +44,7 @@ Allocator = Callable[[FrameHead], BodyTarget | None]
 ProtocolError to refuse the frame."""
 
 _NO_FRAMES: tuple[Frame, ...] = ()
+_NOTHING = memoryview(b"")
 
 
 class FrameDecoder:
@@ -82,7 +83,7 @@ class FrameDecoder:
         self._typed_header: bytes | None = None
         self._target: BodyTarget | None = None
         self._body_left = 0
-        self._segment: memoryview = memoryview(b"")
+        self._segment = _NOTHING
         self._segment_number = 0
         self._position = 0
         self._direct = False
@@ -206,6 +207,7 @@ class FrameDecoder:
             return False
         frames.append(Frame(head, self._typed_header, self._target))
         self._head = self._typed_header = self._target = None
+        self._segment = _NOTHING  # the memory belongs to whoever handles the frame, and may be given back
         self.frames_seen += 1
         return self._end > self._start
 
