@@ -34,8 +34,9 @@ COMPILED_MODULES = (
     "contrast",
     "rules",
     "accrual",
+    "conversions",
 )
-RULE_MODULES = ("rules", "factors")
+RULE_MODULES = ("rules", "factors", "conversions")
 """What a parameter server needs."""
 STEP_MODULES = ("elementwise", "losses", "accrual")
 """What a replica needs whatever its model; the rest its `Network` loads, layer by layer."""
