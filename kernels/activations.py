@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from adamctl.kernels.backend import Backend, choose, compiled_if
-from adamctl.kernels.operation import Array
+from adamctl.kernels.native import Array, Call, NativeCall
 from adamctl.model.description import Activation
 
 CODES = {None: 0, "relu": 1, "tanh": 2, "sigmoid": 3}
@@ -54,6 +54,18 @@ class BiasActivation:
             compiled, code = self._compiled.activation_error_and_sum, self._code
             return lambda error: compiled(outputs, error, code, bias_gradient)
         return lambda error: self.backward(outputs, error, bias_gradient)
+
+    def native_forward(self, outputs: Array, bias: Array) -> list[Call] | None:
+        """Returns `forward` of these arrays as a call, or None if it is more than one."""
+        if self._compiled is None or self._code > CODES["relu"]:
+            return None
+        return [NativeCall(self._compiled.add_bias, (outputs, bias, self._code))]
+
+    def native_backward(self, outputs: Array, error: Array, bias_gradient: Array | None) -> list[Call] | None:
+        """Returns `backward` of these arrays as a call."""
+        if self._compiled is None or bias_gradient is None:
+            return None
+        return [NativeCall(self._compiled.activation_error_and_sum, (outputs, error, self._code, bias_gradient))]
 
     def backward(self, outputs: Array, error: Array, bias_gradient: Array | None) -> None:
         """Turns the error at the outputs into the error before the activation, in place; sums it into the bias's."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from adamctl.kernels.activations import CODES, activate
 from adamctl.kernels.backend import compiled
 from adamctl.kernels.conv2d import Conv2D
 from adamctl.kernels.maxpool2d import MaxPool2D
+from adamctl.kernels.native import Call, NativeCall
 from adamctl.kernels.operation import Array, Backward, Buffers, Forward, Operation, empty_buffers
 from adamctl.kernels.slicing import OutputSlice, SlicedOperation, check_slice, halo
 from adamctl.kernels.tiling import WIDEST, panels, round_up
@@ -120,16 +122,11 @@ class ConvPool(Operation):
     def bind_forward(
         self, batch: int, weights: Sequence[Array], buffers: Buffers, generator: np.random.Generator
     ) -> Forward:
-        scratch, bias, outputs, code = buffers.scratch, weights[1], buffers.output[:batch], self._code
-        weight, winner = weights[0].reshape(len(bias), self.convolution.window), scratch["winner"][:batch]
-        arrays = tuple(scratch[name] for name in ("padded", "packed", "sums", "bias"))
-        geometry, map_panels, compiled_forward = self._geometry, self._map_panels, self._compiled.forward
-        activation = self.activation if code > CODES["relu"] else None
+        run, arguments = self._compiled.forward, self._forward_arguments(batch, weights, buffers)
+        outputs, activation = buffers.output[:batch], self.activation if self._code > CODES["relu"] else None
 
         def forward(inputs: Array) -> Array:
-            compiled_forward(
-                inputs, weight, bias, outputs, winner, *arrays, geometry, map_panels, code,
-            )  # fmt: skip
+            run(inputs, *arguments)
             activate(activation, outputs)
             return outputs
 
@@ -143,26 +140,65 @@ class ConvPool(Operation):
         buffers: Buffers,
         needs_input_error: bool,
     ) -> Backward:
+        before, after = self._backward_arguments(batch, weights, gradients, buffers, needs_input_error)
+        run, errors_shape = self._compiled.backward, (-1, self.convolution.filters)
+        image_errors = buffers.input_error[:batch] if needs_input_error else None
+
+        def backward(output_error: Array, inputs: Array) -> Array | None:
+            run(inputs, *before, output_error.reshape(errors_shape), *after)
+            return image_errors
+
+        return backward
+
+    def native_forward(
+        self, batch: int, weights: Sequence[Array], buffers: Buffers, inputs: Array
+    ) -> list[Call] | None:
+        if self._code > CODES["relu"]:
+            return None
+        return [NativeCall(self._compiled.forward, (inputs, *self._forward_arguments(batch, weights, buffers)))]
+
+    def native_backward(
+        self,
+        batch: int,
+        weights: Sequence[Array],
+        gradients: Sequence[Array | None],
+        buffers: Buffers,
+        output_error: Array,
+        inputs: Array,
+        needs_input_error: bool,
+    ) -> list[Call] | None:
+        before, after = self._backward_arguments(batch, weights, gradients, buffers, needs_input_error)
+        error = output_error.reshape(-1, self.convolution.filters)
+        return [NativeCall(self._compiled.backward, (inputs, *before, error, *after))]
+
+    def _forward_arguments(self, batch: int, weights: Sequence[Array], buffers: Buffers) -> tuple[Any, ...]:
+        """Returns what the compiled forward takes after the inputs."""
+        scratch, bias, outputs = buffers.scratch, weights[1], buffers.output[:batch]
+        weight, winner = weights[0].reshape(len(bias), self.convolution.window), scratch["winner"][:batch]
+        arrays = tuple(scratch[name] for name in ("padded", "packed", "sums", "bias"))
+        return weight, bias, outputs, winner, *arrays, self._geometry, self._map_panels, self._code
+
+    def _backward_arguments(
+        self,
+        batch: int,
+        weights: Sequence[Array],
+        gradients: Sequence[Array | None],
+        buffers: Buffers,
+        needs_input_error: bool,
+    ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Returns what the compiled backward takes between inputs and output error, and after that."""
         gradient, bias_gradient = gradients
         if gradient is None or bias_gradient is None:
             raise ValueError(f"{type(self).__name__}: expected arrays for both gradients; found None")
-        shape, scratch, code = (len(bias_gradient), self.convolution.window), buffers.scratch, self._code
-        errors_shape = (-1, len(bias_gradient))
-        weight, flat_gradient = weights[0].reshape(shape), gradient.reshape(shape)
+        scratch, errors_shape = buffers.scratch, (-1, len(bias_gradient))
+        shape = (len(bias_gradient), self.convolution.window)
         outputs, winner = buffers.output[:batch].reshape(errors_shape), scratch["winner"][:batch].reshape(errors_shape)
         names = ("padded", "padded_error", "runs", "gradient_runs", "place", "factor", "length", "end")
-        arrays = tuple(scratch[name] for name in names)
         image_errors = (
             buffers.input_error[:batch] if needs_input_error else np.zeros((0, *self.input_shape), np.float32)
         )
-        needed, geometry, compiled_backward = int(needs_input_error), self._geometry, self._compiled.backward
-        window, run_panels = self._window, self._run_panels
-
-        def backward(output_error: Array, inputs: Array) -> Array | None:
-            compiled_backward(
-                inputs, weight, outputs, output_error.reshape(errors_shape), flat_gradient, bias_gradient,
-                image_errors, winner, needed, *arrays, window, geometry, run_panels, code,
-            )  # fmt: skip
-            return image_errors if needed else None
-
-        return backward
+        after = (
+            gradient.reshape(shape), bias_gradient, image_errors, winner, int(needs_input_error),
+            *(scratch[name] for name in names), self._window, self._geometry, self._run_panels, self._code,
+        )  # fmt: skip
+        return (weights[0].reshape(shape), outputs), after

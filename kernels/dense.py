@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 
 from adamctl.kernels.activations import BiasActivation
+from adamctl.kernels.native import Call, joined, product
 from adamctl.kernels.operation import Array, Backward, Buffers, Factors, Forward, Operation, empty_buffers
 from adamctl.kernels.slicing import OutputSlice, SlicedOperation, check_slice
 from adamctl.model.description import Activation
@@ -124,6 +125,33 @@ class Dense(Operation):
             return input_error
 
         return backward
+
+    def native_forward(
+        self, batch: int, weights: Sequence[Array], buffers: Buffers, inputs: Array
+    ) -> list[Call] | None:
+        outputs = buffers.output[:batch]
+        return joined(
+            product(inputs.reshape(batch, self.features), weights[0].T, outputs),
+            self.activation.native_forward(outputs, weights[1]),
+        )
+
+    def native_backward(
+        self,
+        batch: int,
+        weights: Sequence[Array],
+        gradients: Sequence[Array | None],
+        buffers: Buffers,
+        output_error: Array,
+        inputs: Array,
+        needs_input_error: bool,
+    ) -> list[Call] | None:
+        shape = (batch, self.features)
+        calls = self.activation.native_backward(buffers.output[:batch], output_error, gradients[1])
+        if gradients[0] is not None:
+            calls = joined(calls, product(output_error.T, inputs.reshape(shape), gradients[0]))
+        if needs_input_error:
+            calls = joined(calls, product(output_error, weights[0], buffers.input_error[:batch].reshape(shape)))
+        return calls
 
     def slice(self, part: OutputSlice) -> SlicedOperation:
         """Cuts by units: a dense layer that reads all inputs and holds its units' rows of weight and bias."""

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.kernels.activations import activate
 from adamctl.kernels.backend import choose, compiled_if
-from adamctl.kernels.operation import Array
+from adamctl.kernels.native import Array, Call, NativeCall
 from adamctl.model.description import Loss as LossName
 
 Labels = NDArray[np.int32] | NDArray[np.int64]
@@ -35,6 +35,8 @@ class LossResult(NamedTuple):
 
 class Loss(ABC):
     """Compares outputs [n, units] with labels [n], int32 or int64 in [0, units)."""
+
+    compiled_name: ClassVar[str]
 
     def __init__(self, backend: str | None = None) -> None:
         self._compiled = compiled_if(choose(backend), "losses")
@@ -61,6 +63,17 @@ class Loss(ABC):
             return self.backward(outputs, labels, error)  # says what is wrong
 
         return backward
+
+    def native_backward(
+        self, outputs: Array, labels: NDArray[np.int64], error: Array, result: NDArray[np.int64]
+    ) -> list[Call] | None:
+        """Returns `backward` of these arrays as a call; `result` [2] takes the float64 loss and how many were correct.
+
+        A label out of range makes the second -1.
+        """
+        if self._compiled is None:
+            return None
+        return [NativeCall(getattr(self._compiled, self.compiled_name), (outputs, labels, error), result)]
 
     def finish(self, outputs: Array) -> Array:
         """Makes of what `evaluate` and `backward` take what a user gets to see, in place; returns it."""
@@ -91,6 +104,8 @@ class Loss(ABC):
 class CrossEntropy(Loss):
     """-ln p[label], p at least the smallest normal float32; the derivative is that at the logits of the softmax."""
 
+    compiled_name = "cross_entropy_error"
+
     def _run_compiled(self, outputs: Array, labels: Labels, error: Array | None) -> tuple[float, int]:
         if error is None:
             return self._compiled.cross_entropy(outputs, labels)  # type: ignore[no-any-return]
@@ -108,6 +123,8 @@ class CrossEntropy(Loss):
 
 class SquaredError(Loss):
     """0.5 * sum_i (t_i - a_i)^2; the derivative is that at the outputs."""
+
+    compiled_name = "squared_error_error"
 
     def _run_compiled(self, outputs: Array, labels: Labels, error: Array | None) -> tuple[float, int]:
         if error is None:
@@ -127,6 +144,8 @@ class Logistic(Loss):
 
     Exact however large a logit is: ln(1 + exp(z)) = max(z, 0) + ln(1 + exp(-|z|)).
     """
+
+    compiled_name = "logistic_error"
 
     def __init__(self, backend: str | None = None) -> None:
         self._compiled = compiled_if(choose(backend), "logistic")

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from adamctl.kernels.backend import STEP_MODULES, choose, warm_up
 from adamctl.kernels.build import NetworkLayer, build_layers
 from adamctl.kernels.losses import Labels, make_loss
-from adamctl.kernels.operation import Array, Backward, Buffers, Factors, Forward
-from adamctl.kernels.plan import StepPlan
+from adamctl.kernels.operation import Array, Buffers, Factors
+from adamctl.kernels.plan import BoundLayer, NativePlan, StepPlan, native_plan, step_plan
 from adamctl.model.description import Model
 from adamctl.model.layout import ParameterLayout, Tensor, build_layout
 from adamctl.model.shapes import infer
@@ -53,7 +53,7 @@ class Context:
     buffers: list[Buffers]
     loss_error: Array
     layers: tuple[NetworkLayer, ...]
-    plans: dict[int, StepPlan] = field(default_factory=dict)
+    plans: dict[int, StepPlan | NativePlan] = field(default_factory=dict)
     inputs: list[Array] = field(default_factory=list)
 
     def factors(self, layer: int) -> Factors | None:
@@ -162,25 +162,38 @@ class Network:
         loss_sum, correct = plan.run(images, labels, inputs)
         return StepResult(loss_sum / batch, correct)
 
-    def _plan(self, context: Context, weights: Array | Views, batch: int, skip_dense_gradients: bool) -> StepPlan:
-        """Lays out the steps of batches of this size and keeps the plan in the context."""
+    def prepare(self, context: Context, weights: Array | Views, skip_dense_gradients: bool = False) -> None:
+        """Lays out the steps of whole batches, which may compile a little, so that the first one need not."""
+        if self.batch_max:
+            self._plan(context, weights, self.batch_max, skip_dense_gradients)
+
+    def _plan(
+        self, context: Context, weights: Array | Views, batch: int, skip_dense_gradients: bool
+    ) -> StepPlan | NativePlan:
+        """Lays out the steps of batches of this size and keeps the plan in the context.
+
+        Of whole batches as native functions: others come once in a pass and are not worth compiling for.
+        """
         views = self._views_of(weights)
-        forwards: list[Forward] = []
-        backwards: list[tuple[int, Backward]] = []
+        parts: list[BoundLayer] = []
         for position, layer in enumerate(self.layers):
-            own = [views[index] for index in layer.tensors]
             gradients: list[Array | None] = [context.gradient_views[index] for index in layer.tensors]
             if skip_dense_gradients and layer.is_dense:
                 gradients[0] = None
-            operation, buffers = layer.operation, context.buffers[position]
-            forwards.append(operation.bind_forward(batch, own, buffers, context.generator))
             needs_input_error = position > self._backward_stop
-            if needs_input_error or gradients:
-                bound = operation.bind_backward(batch, own, gradients, buffers, needs_input_error)
-                backwards.append((position, bound))
+            own = [views[index] for index in layer.tensors]
+            parts.append(
+                BoundLayer(
+                    layer.operation, own, gradients, context.buffers[position], context.generator,
+                    bool(gradients) or needs_input_error, needs_input_error, layer.is_dense,
+                )
+            )  # fmt: skip
         error = context.loss_error[:batch]
-        loss = self.loss.bind_backward(batch, error)
-        plan = StepPlan(weights, skip_dense_gradients, tuple(forwards), loss, error, tuple(reversed(backwards)))
+        plan: StepPlan | NativePlan | None = None
+        if batch == self.batch_max:
+            plan = native_plan(weights, skip_dense_gradients, parts, self.loss, error, (batch, *self.model.input))
+        if plan is None:
+            plan = step_plan(weights, skip_dense_gradients, parts, self.loss, error)
         if len(context.plans) >= PLANS_MAX:
             context.plans.clear()
         context.plans[batch] = plan

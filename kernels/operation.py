@@ -18,9 +18,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from adamctl.kernels.native import Array, Call
 from adamctl.kernels.slicing import OutputSlice, SlicedOperation
 
-Array = NDArray[np.float32]
+__all__ = ["Array", "Backward", "Buffers", "Factors", "Forward", "Operation", "empty_buffers", "image_shape"]
 
 Forward: TypeAlias = Callable[[Array], Array]
 """A layer's `forward` while training with all but the inputs bound."""
@@ -140,6 +141,28 @@ class Operation(ABC):
     ) -> Backward:
         """Returns `backward` as a function of the output error and the inputs alone; as `bind_forward`."""
         return lambda error, inputs: self.backward(error, inputs, weights, gradients, buffers, needs_input_error)
+
+    def native_forward(
+        self, batch: int, weights: Sequence[Array], buffers: Buffers, inputs: Array
+    ) -> list[Call] | None:
+        """Returns `bind_forward`'s work on these inputs as calls of compiled kernels and products.
+
+        None, the default: it is more than such calls, and Python makes it.
+        """
+        return None
+
+    def native_backward(
+        self,
+        batch: int,
+        weights: Sequence[Array],
+        gradients: Sequence[Array | None],
+        buffers: Buffers,
+        output_error: Array,
+        inputs: Array,
+        needs_input_error: bool,
+    ) -> list[Call] | None:
+        """Returns `bind_backward`'s work on this output error and these inputs; as `native_forward`."""
+        return None
 
     def slice(self, part: OutputSlice) -> SlicedOperation:
         """Returns the operation that computes a part of the outputs, and what it takes from this one.

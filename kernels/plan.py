@@ -7,14 +7,46 @@ views, arguments and the order of the calls are ready before training (Adam 3.2.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
-from adamctl.kernels.losses import Labels
-from adamctl.kernels.operation import Array, Backward, Forward
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.kernels.losses import LABEL_TYPES, Labels, Loss
+from adamctl.kernels.native import Call, NativeStep, can_compile, compile_calls
+from adamctl.kernels.operation import Array, Backward, Buffers, Forward, Operation
 
 Position: TypeAlias = int
 """Of a layer among the network's operations."""
+
+Piece: TypeAlias = Callable[[Array], object]
+"""Part of a step, as a function of the images."""
+
+
+class BoundLayer(NamedTuple):
+    """A layer and what its steps work on.
+
+    Attributes:
+        weights, gradients: its own tensors; a gradient None where nobody needs it.
+        takes_part: whether backward comes through it at all.
+    """
+
+    operation: Operation
+    weights: Sequence[Array]
+    gradients: Sequence[Array | None]
+    buffers: Buffers
+    generator: np.random.Generator
+    takes_part: bool
+    needs_input_error: bool
+    is_dense: bool
+
+    def forward(self, batch: int) -> Forward:
+        return self.operation.bind_forward(batch, self.weights, self.buffers, self.generator)
+
+    def backward(self, batch: int) -> Backward:
+        return self.operation.bind_backward(batch, self.weights, self.gradients, self.buffers, self.needs_input_error)
 
 
 class StepPlan(NamedTuple):
@@ -55,3 +87,155 @@ class StepPlan(NamedTuple):
         for position, backward in self.backwards:
             error = backward(error, inputs[position])  # type: ignore[assignment]  # None only after the last
         return measured
+
+
+class NativePlan:
+    """As `StepPlan`, with whatever layers can say as calls of kernels and products made by native functions.
+
+    Between them Python holds the interpreter lock; a network of nothing else is one function (see
+    `adamctl.kernels.native`).
+    """
+
+    def __init__(
+        self,
+        weights: object,
+        skip_dense_gradients: bool,
+        pieces: Sequence[list[Call] | Piece],
+        values: Sequence[Array],
+        step: StepOutputs,
+    ) -> None:
+        """Args:
+        pieces: what to do, in order: calls, or a function of the images.
+        values: the images' stand-in, which the calls name, and what goes into each later layer, and the outputs.
+        step: where the loss, its error, and the errors of dense layers go.
+        """
+        self.weights, self.skip_dense_gradients = weights, skip_dense_gradients
+        self._values, self._step = tuple(values[1:]), step
+        self._losses = step.result.view(np.float64)
+        self._pieces: list[Piece] = []
+        for native, group in groupby(pieces, key=lambda piece: isinstance(piece, list)):
+            if native:
+                calls = [call for piece in group if isinstance(piece, list) for call in piece]
+                self._pieces.append(_native_piece(compile_calls(calls, values[0])))
+            else:
+                self._pieces += [piece for piece in group if not isinstance(piece, list)]
+
+    def fits(self, weights: object, skip_dense_gradients: bool) -> bool:
+        return self.weights is weights and self.skip_dense_gradients is skip_dense_gradients
+
+    def run(self, images: Array, labels: Labels, inputs: list[Array]) -> tuple[float, int]:
+        """As `StepPlan.run`."""
+        inputs.append(images)
+        inputs += self._values
+        step = self._step
+        if labels.shape != step.labels.shape or labels.dtype.char not in LABEL_TYPES:
+            step.loss.backward(self._values[-1], labels, step.error)  # says what is wrong
+        step.labels[...] = labels
+        for scratch, error in step.kept_errors:
+            scratch["errors"] = error
+        for piece in self._pieces:
+            piece(images)
+        correct = int(step.result[1])
+        if correct < 0:
+            step.loss.backward(self._values[-1], labels, step.error)
+        return float(self._losses[0]), correct
+
+
+class StepOutputs(NamedTuple):
+    """What a step writes beside the layers' buffers.
+
+    Attributes:
+        labels: [n], the step's.
+        result: two words: float64 sum of losses, how many were correct.
+        error: at the outputs, [n, units].
+        kept_errors: scratch of dense layers, and the errors that they keep there as factors.
+    """
+
+    loss: Loss
+    labels: NDArray[np.int64]
+    result: NDArray[np.int64]
+    error: Array
+    kept_errors: list[tuple[dict[str, NDArray[np.generic]], Array]]
+
+
+def step_plan(
+    weights: object, skip_dense_gradients: bool, layers: Sequence[BoundLayer], loss: Loss, error: Array
+) -> StepPlan:
+    """Returns the plan of batches of `len(error)` examples; `error` [n, units] takes the loss's derivative."""
+    batch = len(error)
+    backwards = [(position, layer.backward(batch)) for position, layer in enumerate(layers) if layer.takes_part]
+    return StepPlan(
+        weights,
+        skip_dense_gradients,
+        tuple(layer.forward(batch) for layer in layers),
+        loss.bind_backward(batch, error),
+        error,
+        tuple(reversed(backwards)),
+    )
+
+
+def native_plan(
+    weights: object,
+    skip_dense_gradients: bool,
+    layers: Sequence[BoundLayer],
+    loss: Loss,
+    error: Array,
+    images_shape: tuple[int, ...],
+) -> NativePlan | None:
+    """As `step_plan`; None if nothing could be native."""
+    if not can_compile() or not len(error):
+        return None
+    batch, pieces = len(error), list[list[Call] | Piece]()
+    values = [np.zeros(images_shape, np.float32)]
+    for layer in layers:
+        calls = layer.operation.native_forward(batch, layer.weights, layer.buffers, values[-1])
+        pieces.append(calls if calls is not None else _forward_piece(layer.forward(batch), values))
+        values.append(layer.buffers.output[:batch])
+    step = StepOutputs(loss, np.zeros(batch, np.int64), np.zeros(2, np.int64), error, [])
+    calls = loss.native_backward(values[-1], step.labels, error, step.result)
+    pieces.append(calls if calls is not None else _loss_piece(step, values[-1]))
+    for position in reversed(range(len(layers))):
+        layer = layers[position]
+        if not layer.takes_part:
+            continue
+        calls = layer.operation.native_backward(
+            batch, layer.weights, layer.gradients, layer.buffers, error, values[position], layer.needs_input_error
+        )
+        pieces.append(calls if calls is not None else _backward_piece(layer.backward(batch), error, values, position))
+        if layer.is_dense:
+            step.kept_errors.append((layer.buffers.scratch, error))
+        error = layer.buffers.input_error[:batch]
+    if not any(isinstance(piece, list) for piece in pieces):
+        return None
+    return NativePlan(weights, skip_dense_gradients, pieces, values, step)
+
+
+def _forward_piece(forward: Forward, values: Sequence[Array]) -> Piece:
+    if len(values) == 1:
+        return forward
+    inputs = values[-1]
+    return lambda images: forward(inputs)
+
+
+def _loss_piece(step: StepOutputs, outputs: Array) -> Piece:
+    def piece(images: Array) -> None:
+        loss_sum, step.result[1] = step.loss.backward(outputs, step.labels, step.error)
+        step.result.view(np.float64)[0] = loss_sum
+
+    return piece
+
+
+def _backward_piece(backward: Backward, error: Array, values: Sequence[Array], position: Position) -> Piece:
+    if not position:
+        return lambda images: backward(error, images)
+    inputs = values[position]
+    return lambda images: backward(error, inputs)
+
+
+def _native_piece(step: NativeStep) -> Piece:
+    def piece(images: Array) -> None:
+        status = step(images.__array_interface__["data"][0])
+        if status:
+            raise RuntimeError(f"a compiled kernel failed with status {status}")
+
+    return piece

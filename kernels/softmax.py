@@ -13,6 +13,7 @@ import numpy as np
 
 from adamctl.kernels.backend import compiled_if
 from adamctl.kernels.dense import Dense
+from adamctl.kernels.native import Call, NativeCall, joined, product
 from adamctl.kernels.operation import Array, Backward, Buffers, Forward, Operation
 from adamctl.kernels.slicing import OutputSlice, SlicedOperation
 
@@ -79,6 +80,31 @@ class Softmax(Dense):
     ) -> Backward:
         bind = Dense.bind_backward if self.error_at_logits else Operation.bind_backward
         return bind(self, batch, weights, gradients, buffers, needs_input_error)
+
+    def native_forward(
+        self, batch: int, weights: Sequence[Array], buffers: Buffers, inputs: Array
+    ) -> list[Call] | None:
+        if self._compiled is None:
+            return None
+        outputs = buffers.output[:batch]
+        return joined(
+            product(inputs.reshape(batch, self.features), weights[0].T, outputs),
+            [NativeCall(self._compiled.bias_softmax, (outputs, weights[1]))],
+        )
+
+    def native_backward(
+        self,
+        batch: int,
+        weights: Sequence[Array],
+        gradients: Sequence[Array | None],
+        buffers: Buffers,
+        output_error: Array,
+        inputs: Array,
+        needs_input_error: bool,
+    ) -> list[Call] | None:
+        if not self.error_at_logits:
+            return None
+        return super().native_backward(batch, weights, gradients, buffers, output_error, inputs, needs_input_error)
 
     def slice(self, part: OutputSlice) -> SlicedOperation:
         """Cuts by units: a plain dense layer that computes their logits.

@@ -3,8 +3,8 @@
 While threads train, an observer wakes at random moments, outside of the lock, and then asks for it. Moments that are
 drawn independently of what the threads do find the lock taken as often as it is taken, so the share of wakes that had
 to wait is the share of time that it is held. No step is changed or slowed by it, whatever its kernels are made of. On a
-machine that others use, a look may also be held up by them: how often that happens while as many threads work without
-the lock is taken off.
+machine that others use, a look may also be held up by them, and by the caches that training keeps sweeping: how often
+that happens while as many threads walk through as much memory without the lock is taken off.
 """
 
 from __future__ import annotations
@@ -30,9 +30,13 @@ WAIT_NS = 8_000  # a free lock takes a tenth of this; a taken one means sleeping
 NAP_US = (20, 300)  # between looks: never in step with the steps
 WARM_UP_S = 0.3
 BURN_NS = 5_000_000
+BURN_BYTES = 8 << 20  # that a thread walks through: about what a step touches, more than a core's own caches hold
 
 Wait: TypeAlias = Callable[[int, NDArray[np.int64]], int]
 """Takes a time and scratch [2], waits without the lock and returns the clock's nanoseconds before taking it again."""
+
+Burn: TypeAlias = Callable[[int, NDArray[np.int64], NDArray[np.float32]], float]
+"""Takes a time, scratch [2] and memory, and walks through the memory for that long without the lock."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ def interpreter_share(
     return min(found, key=lambda share: share.step_us)
 
 
-def _round(trainer: Trainer, nap: Wait, burn: Wait, seconds: float, seed: int) -> InterpreterShare:
+def _round(trainer: Trainer, nap: Wait, burn: Burn, seconds: float, seed: int) -> InterpreterShare:
     with _Burners(threads := trainer.threads, burn), _Observer(nap, seed) as idle:
         time.sleep(seconds)
     with _Observer(nap, seed) as observer:
@@ -134,9 +138,9 @@ class _Observer:
 
 
 class _Burners:
-    """Threads that keep as many cores busy as training would, without the lock."""
+    """Threads that keep as many cores and their caches busy as training would, without the lock."""
 
-    def __init__(self, threads: int, burn: Wait) -> None:
+    def __init__(self, threads: int, burn: Burn) -> None:
         self._burn, self._stopping = burn, False
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(threads)]
 
@@ -150,13 +154,13 @@ class _Burners:
             thread.join()
 
     def _run(self) -> None:
-        scratch = np.zeros(2, np.int64)
+        scratch, memory = np.zeros(2, np.int64), np.ones(BURN_BYTES // 4, np.float32)
         while not self._stopping:
-            self._burn(BURN_NS, scratch)
+            self._burn(BURN_NS, scratch, memory)
 
 
-def _make_waits() -> tuple[Wait, Wait]:
-    """Returns a function that sleeps for some microseconds and one that works for some nanoseconds.
+def _make_waits() -> tuple[Wait, Burn]:
+    """Returns a function that sleeps for some microseconds and one that walks through memory for some nanoseconds.
 
     Only compiled code can read the clock while it does not hold the lock.
     """
@@ -175,13 +179,19 @@ def _make_waits() -> tuple[Wait, Wait]:
         clock_gettime(monotonic, scratch.ctypes.data)
         return int(scratch[0] * 1_000_000_000 + scratch[1])
 
-    def burn(duration_ns: int, scratch: NDArray[np.int64]) -> int:
+    def burn(duration_ns: int, scratch: NDArray[np.int64], memory: NDArray[np.float32]) -> float:
         clock_gettime(monotonic, scratch.ctypes.data)
         start_ns = now_ns = scratch[0] * 1_000_000_000 + scratch[1]
+        total = np.float32(0)
         while now_ns - start_ns < duration_ns:
+            for i in range(len(memory)):
+                memory[i] += np.float32(1)
+            total += memory[0]
             clock_gettime(monotonic, scratch.ctypes.data)
             now_ns = scratch[0] * 1_000_000_000 + scratch[1]
-        return int(now_ns)
+        return total
 
-    compile_now = numba.njit("int64(int64, int64[::1])", nogil=True)
-    return cast("Wait", compile_now(nap)), cast("Wait", compile_now(burn))
+    return (
+        cast("Wait", numba.njit("int64(int64, int64[::1])", nogil=True)(nap)),
+        cast("Burn", numba.njit("float32(int64, int64[::1], float32[::1])", nogil=True)(burn)),
+    )

@@ -1,0 +1,141 @@
+"""Calls of kernels and products as one native function."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+from kernel_checks import BACKENDS
+
+from adamctl.kernels import native, plan
+from adamctl.kernels.backend import compiled
+from adamctl.kernels.network import Network
+from adamctl.model.description import Conv2D, Dense, Dropout, MaxPool2D, Model, Softmax
+
+pytestmark = pytest.mark.skipif("numba" not in BACKENDS or not native.can_compile(), reason="no compiler here")
+
+PLAIN = (Conv2D(5, 3, activation="relu"), MaxPool2D(2), Dense(7, "relu"), Dense(6, "relu"), Softmax(4))
+MIXED = (Conv2D(5, 3, activation="tanh"), MaxPool2D(2), Dropout(0.3), Dense(7, "sigmoid"), Dense(6), Softmax(4))
+
+
+def matrix(rows: int, columns: int, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((rows, columns)).astype(np.float32)
+
+
+def address(array: np.ndarray) -> int:
+    return int(array.ctypes.data)
+
+
+@pytest.mark.parametrize("sizes", [(2, 2, 2), (5, 7, 3), (32, 400, 320)])
+@pytest.mark.parametrize("transposed", [(False, False), (False, True), (True, False), (True, True)])
+def test_products_are_numpys_to_the_bit(sizes: tuple[int, int, int], transposed: tuple[bool, bool]) -> None:
+    if native.blas() is None:
+        pytest.skip("numpy's BLAS is not one that is known")
+    m, n, k = sizes
+    a = matrix(k, m).T if transposed[0] else matrix(m, k)
+    b = matrix(n, k, 2).T if transposed[1] else matrix(k, n, 2)
+    out = np.zeros((m, n), np.float32)
+    calls = native.product(a, b, out)
+    assert calls is not None
+    assert native.compile_calls(calls)(0) == 0
+    np.testing.assert_array_equal(out, a @ b)
+
+
+def test_vectors_and_products_of_a_matrix_with_itself_are_left_to_numpy() -> None:
+    a, out = matrix(4, 4), np.zeros((4, 4), np.float32)
+    assert native.product(a, a.T, out) is None
+    assert native.product(matrix(1, 4), matrix(4, 4), np.zeros((1, 4), np.float32)) is None
+    assert native.product(matrix(4, 8)[:, ::2], matrix(4, 4), out) is None
+    assert native.joined([], None) is None
+
+
+def test_results_come_back_and_images_may_lie_anywhere() -> None:
+    kernels = compiled("losses")
+    labels, error, result = np.array([1, 0, 2]), np.zeros((3, 4), np.float32), np.zeros(2, np.int64)
+    stand_in = np.zeros((3, 4), np.float32)
+    step = native.compile_calls(
+        [native.NativeCall(kernels.squared_error_error, (stand_in, labels, error), result)], stand_in
+    )
+    for seed in range(3):
+        outputs, expected = matrix(3, 4, seed), np.zeros((3, 4), np.float32)
+        loss, correct = kernels.squared_error_error(outputs, labels, expected)
+        assert step(address(outputs)) == 0
+        assert (result.view(np.float64)[0], result[1]) == (loss, correct)
+        np.testing.assert_array_equal(error, expected)
+
+
+def test_an_argument_that_does_not_fit_is_named_before_anything_is_compiled() -> None:
+    add_bias = compiled("elementwise").add_bias
+    with pytest.raises(TypeError, match=r"add_bias: expected .* found float64 \[2, 3\]"):
+        native.compile_calls([native.NativeCall(add_bias, (np.zeros((2, 3)), np.zeros(3, np.float32), 0))])
+    with pytest.raises(TypeError, match="add_bias"):
+        native.compile_calls([native.NativeCall(add_bias, (matrix(2, 6)[:, ::2], np.zeros(3, np.float32), 0))])
+    with pytest.raises(TypeError, match=r"product: expected .* found \[\[2, 3\], \[4, 2\], \[2, 2\]\]"):
+        native.compile_calls([native.NativeProduct(matrix(2, 3), matrix(4, 2), matrix(2, 2))])
+
+
+def test_a_kernel_that_fails_ends_the_calls_with_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    add_bias = compiled("elementwise").add_bias
+    outputs, bias = np.zeros((2, 3), np.float32), np.ones(3, np.float32)
+    failing = ctypes.CFUNCTYPE(ctypes.c_int32)(lambda: 7)
+    types, found = native._overload(native.NativeCall(add_bias, (outputs, bias, 0)))
+    broken = type("Compiled", (), {"library": type("Library", (), {})(), "fndesc": found.fndesc})()
+    broken.library.get_pointer_to_function = lambda name: ctypes.cast(failing, ctypes.c_void_p).value
+    real, order = native._overload, iter([found, broken, found])
+    monkeypatch.setattr(native, "_overload", lambda call: (types, next(order)))
+    step = native.compile_calls([native.NativeCall(add_bias, (outputs, bias, 0))] * 3)
+    monkeypatch.setattr(native, "_overload", real)
+    assert step(0) == 7
+    np.testing.assert_array_equal(outputs, 1)
+
+
+@pytest.mark.parametrize("layers", [PLAIN, MIXED])
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_native_step_is_the_python_step_to_the_bit(
+    layers: tuple[...], skip: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = Network(Model((9, 8, 2), layers), 8, "numba")
+    weights = np.random.default_rng(1).standard_normal(network.flat_size).astype(np.float32) * np.float32(0.3)
+    views, (ours, theirs) = network.views(weights), [network.context(3) for _ in range(2)]
+    network.prepare(ours, views, skip)
+    assert isinstance(ours.plans[8], plan.NativePlan)
+    monkeypatch.setattr("adamctl.kernels.network.native_plan", lambda *_: None)
+    for seed in range(3):
+        generator = np.random.default_rng(seed)
+        images = generator.standard_normal((8, 9, 8, 2)).astype(np.float32)
+        labels = generator.integers(0, 4, 8).astype(np.int32 if seed else np.int64)
+        found, expected = (network.step(context, views, images, labels, skip) for context in (ours, theirs))
+        assert found == expected
+        np.testing.assert_array_equal(ours.gradient, theirs.gradient)
+        for tensor in network.tensors:
+            factors = [context.factors(tensor.layer) for context in (ours, theirs)]
+            if factors[0] is not None and factors[1] is not None:
+                np.testing.assert_array_equal(factors[0].errors, factors[1].errors)
+                np.testing.assert_array_equal(factors[0].activations, factors[1].activations)
+
+
+def test_a_network_without_python_between_its_layers_is_one_function() -> None:
+    if native.blas() is None:
+        pytest.skip("numpy's BLAS is not one that is known")
+    network = Network(Model((9, 8, 2), PLAIN), 8, "numba")
+    context, weights = network.context(0), np.zeros(network.flat_size, np.float32)
+    network.prepare(context, weights)
+    planned = context.plans[8]
+    assert isinstance(planned, plan.NativePlan)
+    assert len(planned._pieces) == 1
+
+
+@pytest.mark.parametrize("labels", [np.full(8, 4), np.full(8, -1, np.int32), np.zeros(7, np.int64), np.zeros(8)])
+def test_bad_labels_are_refused_as_ever(labels: np.ndarray) -> None:
+    network = Network(Model((9, 8, 2), PLAIN), 8, "numba")
+    context, weights = network.context(0), np.zeros(network.flat_size, np.float32)
+    with pytest.raises(ValueError, match="labels: expected"):
+        network.step(context, weights, np.zeros((8, 9, 8, 2), np.float32), labels)
+
+
+def test_ragged_batches_go_the_other_way() -> None:
+    network = Network(Model((9, 8, 2), PLAIN), 8, "numba")
+    context, weights = network.context(0), np.zeros(network.flat_size, np.float32)
+    network.step(context, weights, np.zeros((5, 9, 8, 2), np.float32), np.zeros(5, np.int64))
+    assert isinstance(context.plans[5], plan.StepPlan)
