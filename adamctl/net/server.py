@@ -20,6 +20,7 @@ from adamctl.net.regions import RegionTable
 from adamctl.net.reply_quota import ReplyQuota
 from adamctl.net.request import StreamRequest
 from adamctl.net.transport import Handler
+from adamctl.net.turns import Turns
 from adamctl.wire.codec import FrameHead, decode_message, encode_error, encode_reply, encode_request
 from adamctl.wire.constants import ErrorCode, Flag, Opcode
 from adamctl.wire.decoder import BodyTarget, Frame
@@ -75,9 +76,8 @@ class ServerProtocol(FrameProtocol):
         self.body_begins()
         if not admits(self._body_bytes, head.body_bytes, self._server.limits.credit_bytes):
             return None  # beyond its credit: it waits until `finish` frees some
-        buffer = self._server.pool.try_allocate(head.body_bytes)
+        buffer = self._server.turns.allocate(self, head.body_bytes)
         if buffer is None:
-            self._server.pool.when_released(self.room_again)
             return None
         self._body_bytes += head.body_bytes
         return BodyTarget((buffer.view,), buffer)
@@ -191,6 +191,7 @@ class StreamServer:
     Attributes:
         addresses: what it listens on, ports filled in.
         pool: the buffers of its requests' bodies; `pool.statistics()` for status replies.
+        turns: in which order connections get them.
         replies: its answers that are not sent yet.
     """
 
@@ -208,6 +209,7 @@ class StreamServer:
         self.handler = handler
         self.limits = limits
         self.pool = BufferPool(limits.memory_bytes_max)
+        self.turns = Turns(self.pool)
         self.addresses: tuple[str, ...] = ()
         self.connection_ids = itertools.count(1)
         self._on_disconnect = on_disconnect
@@ -278,6 +280,7 @@ class StreamServer:
     def gone(self, protocol: ServerProtocol) -> None:
         self._newcomers.pop(protocol, None)
         self.replies.forget(protocol)
+        self.turns.leave(protocol)
         if protocol in self._connections:
             del self._connections[protocol]
             if self._on_disconnect is not None:
