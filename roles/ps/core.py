@@ -28,9 +28,10 @@ from adamctl.roles.ps.core_instructions import (
 )
 from adamctl.roles.ps.core_job import Job
 from adamctl.roles.ps.core_pull import finish_pull, hold, image_of
-from adamctl.roles.ps.core_sequence import Client, ClientKey, Verdict
+from adamctl.roles.ps.core_sequence import ClientKey, Verdict
 from adamctl.roles.ps.core_shard import Batch, Pull, Push, Shard, Source, State, Token, Update, Values
-from adamctl.roles.ps.core_steps import Place, StepPart, find_held, steps_done, take_part
+from adamctl.roles.ps.core_steps import Place, StepPart, find_queued, steps_done, take_part
+from adamctl.roles.ps.core_unknown import UnknownJobs
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import (
     AttachReply,
@@ -43,8 +44,6 @@ from adamctl.wire.messages import (
     PushResult,
 )
 
-UNKNOWN_JOB_GRACE_S = 10.0
-UNKNOWN_JOBS_MAX = 256
 STALENESS_ON_WIRE_MAX = 1 << 31
 
 
@@ -55,6 +54,7 @@ class Core:
         jobs: by name.
         queued_bytes: bodies of pushes with parts not yet applied, at most `queue_bytes_max` (and one body more).
         flush, acknowledgements: of the store's log; None without a store.
+        unknown: what is answered about jobs that are not in `jobs`.
     """
 
     def __init__(self, threads: int, queue_bytes_max: int = 1 << 30, flush: FlushCore | None = None) -> None:
@@ -66,7 +66,7 @@ class Core:
         self.queued_updates = 0
         self._queue_bytes_max = queue_bytes_max
         self._attached: dict[int, set[str]] = {}
-        self._unknown_since: dict[str, float] = {}
+        self.unknown = UnknownJobs()
 
     # --- attach ------------------------------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ class Core:
         """
         job = self.jobs.get(request.job)
         if job is None:
-            return [self._unknown(token, request.job, now)]
+            return [self.unknown.refuse(token, request.job, now)]
         if job.failed is not None:
             return [Refuse(token, *job.failed)]
         if request.layout_hash != job.layout_hash:
@@ -110,20 +110,12 @@ class Core:
         epochs = {bucket.index: bucket.epoch for bucket in job.buckets.values()}
         return [AnswerAttach(token, AttachReply(epochs), known)]
 
-    def _unknown(self, token: Token, name: str, now: float) -> Refuse:
-        if len(self._unknown_since) >= UNKNOWN_JOBS_MAX and name not in self._unknown_since:
-            self._unknown_since.pop(next(iter(self._unknown_since)))
-        since = self._unknown_since.setdefault(name, now)
-        if now - since < UNKNOWN_JOB_GRACE_S:
-            return Refuse(token, ErrorCode.NOT_READY, f"job {name!r} is not known here yet")
-        return Refuse(token, ErrorCode.UNKNOWN_JOB, f"there is no job {name!r} here")
-
     def disconnected(self, connection: int) -> None:
         self._attached.pop(connection, None)
 
     def add_job(self, job: Job) -> None:
         self.jobs[job.name] = job
-        self._unknown_since.pop(job.name, None)
+        self.unknown.known(job.name)
 
     def remove_job(self, name: str) -> list[Instruction]:
         """Frees a job; what is being applied is finished and answered as stale."""
@@ -153,7 +145,7 @@ class Core:
     def _find(self, token: Token, connection: int, name: str, now: float) -> Job | Refuse:
         job = self.jobs.get(name)
         if job is None:
-            return self._unknown(token, name, now)
+            return self.unknown.refuse(token, name, now)
         if name not in self._attached.get(connection, ()):
             return Refuse(token, ErrorCode.LAYOUT_MISMATCH, f"attach to job {name!r} on this connection first")
         return job
@@ -248,7 +240,7 @@ class Core:
             _settle(push, position, _result(shard, code, "refused before" if code else ""))
             _await(job, shard, push)
         else:
-            queued = _find_queued(shard, entry, part.sequence)
+            queued = find_queued(shard, entry, part.sequence)
             if queued.waiters is None:
                 queued.waiters = []
             queued.waiters.append((push, position))
@@ -392,14 +384,3 @@ def _await(job: Job, shard: Shard, push: Push) -> None:
 
 def _result(shard: Shard, code: int, message: str) -> PushResult:
     return PushResult(shard.index, code, shard.bucket.epoch, shard.counter, 0, message)
-
-
-def _find_queued(shard: Shard, client: Client, sequence: int) -> Update:
-    """Returns the accepted update of a number that is not done yet."""
-    held = find_held(shard, client, sequence)
-    if held is not None:
-        return held
-    under_way = shard.batch.updates if shard.batch is not None else []
-    return next(
-        update for update in (*under_way, *shard.queue) if update.client is client and update.sequence == sequence
-    )

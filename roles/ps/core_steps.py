@@ -138,10 +138,12 @@ def steps_done(shard: Shard, batch: Batch) -> None:
         shard.memory.step = max(shard.memory.step, *(step for step in done if step <= shard.steps.begun), 0)
 
 
-def find_held(shard: Shard, client: Client, sequence: int) -> StepPart | None:
-    """Returns the held part with a client's number, if it is one."""
+def find_queued(shard: Shard, client: Client, sequence: int) -> Update:
+    """Returns the accepted update of a number that is not done yet, whether it waits for its turn or for its step."""
+    under_way = shard.batch.updates if shard.batch is not None else []
     held = shard.steps.held if shard.steps is not None else []
-    return next((update for update in held if update.client is client and update.sequence == sequence), None)
+    waiting = (*under_way, *shard.queue, *held)
+    return next(update for update in waiting if update.client is client and update.sequence == sequence)
 
 
 def _problem(update: StepPart, place: Place) -> tuple[int, str] | None:

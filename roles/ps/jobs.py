@@ -43,6 +43,7 @@ class JobKeeper:
         assert context.controller is not None
         self._context, self._log, self._core, self._storing = context, context.log, core, storing
         self._store: ConfigurationStore = context.controller
+        core.unknown.begin(told=False)
         self._memory_bytes_max = memory_bytes_max
         self._carry_out, self._spawn = carry_out, spawn
         self._building_bytes: dict[str, int] = {}
@@ -63,6 +64,8 @@ class JobKeeper:
                 async for changes in follow(self._store, JOBS_PREFIX):
                     for name in sorted(self._keys.take(changes)):
                         self._reconcile(name)
+                    if not self._core.unknown.told:
+                        self._core.unknown.begin(told=True)
                     self._forget_ended()
             except UnreachableError as error:
                 self._log.warning("the controller cannot be reached, jobs are served on: %s", error)

@@ -8,8 +8,8 @@ import random
 import numpy as np
 import pytest
 
-from adamctl.roles.ps.core import UNKNOWN_JOB_GRACE_S
 from adamctl.roles.ps.core_instructions import AnswerAttach, AnswerPull, Image, Refresh, Refuse
+from adamctl.roles.ps.core_unknown import UNKNOWN_JOB_GRACE_S
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import AttachRequest, PushPart, PushRequest, PushSource
 from tests.roles.ps.core_harness import JOB, Harness
@@ -325,7 +325,7 @@ def test_an_unknown_job_may_still_be_on_its_way_for_some_seconds() -> None:
         assert isinstance(refused, Refuse) and refused.code == code
     for number in range(1000):
         h.core.attach("t", 1, ("w", 1), AttachRequest(f"job-{number}", "x"), 0.0)
-    assert len(h.core._unknown_since) <= 256
+    assert len(h.core.unknown._since) <= 256
 
 
 def test_a_job_that_ends_is_freed_and_its_queued_updates_are_not_acknowledged() -> None:
