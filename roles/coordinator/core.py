@@ -15,7 +15,7 @@ request is answered in the very step that brings work for it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf, isfinite
+from math import isfinite
 from typing import Any
 
 from adamctl.roles.coordinator import core_events as events
@@ -23,21 +23,21 @@ from adamctl.roles.coordinator.core_clock import TrainingClock
 from adamctl.roles.coordinator.core_evaluate import EvaluationDesk
 from adamctl.roles.coordinator.core_events import Event, Instruction, RunPlan
 from adamctl.roles.coordinator.core_ranges import RangeBook
-from adamctl.roles.coordinator.core_state import Ending, RunState, Worker
+from adamctl.roles.coordinator.core_run_steps import RunSteps
+from adamctl.roles.coordinator.core_state import Ending, Worker
 from adamctl.roles.coordinator.core_work import WorkerKey
 from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import EvaluateTask, NextTaskReply, NextTaskRequest, TaskReport, TrainTask
+from adamctl.wire.messages import EvaluateTask, NextTaskReply, NextTaskRequest, TrainTask
 
 JOIN_WAIT_S = 5.0
 """How long a worker that comes before the run is ready is kept waiting for an answer."""
 
 
-class RunCore(RunState):
+class RunCore(RunSteps):
     """One run. `step` is the only way in."""
 
     def __init__(self, plan: RunPlan, now_s: float) -> None:
         super().__init__(plan, now_s)
-        self._instructions: list[Instruction] = []
         self._diverged = False
 
     # --- events -----------------------------------------------------------------------------------------------------
@@ -97,13 +97,6 @@ class RunCore(RunState):
             if self.plan.in_step:
                 self._gather()
 
-    def _gather(self) -> None:
-        """Steps begin when all replicas are there; the first one waits for the others only so long."""
-        if len(self.workers) >= self.plan.workers:
-            self._gather_until_s = min(self._gather_until_s, self.now_s)
-        elif self._gather_until_s == inf:
-            self._gather_until_s = self.now_s + self.plan.gather_s
-
     def _admit_early_ones(self) -> None:
         """Those who came before the run was ready join when it is, or when it is over, or are sent away for now."""
         waiting, self._joining = self._joining, []
@@ -139,22 +132,6 @@ class RunCore(RunState):
             worker.heard_s, worker.status = self.now_s, request.status
             worker.parked = (event.token, request, self.now_s + request.wait_s)
 
-    def _on_step_wanted(self, event: events.StepWanted) -> None:
-        request = event.request
-        key = (request.node, request.incarnation)
-        worker = self.workers.get(key)
-        if worker is None and not self.final_state:
-            text = f"worker {request.node} is not one of run {self.plan.job}, or was taken for dead; join again"
-            self._refuse(event.token, ErrorCode.STALE_INCARNATION, text)
-            return
-        if worker is not None:
-            worker.heard_s = self.now_s
-            if self.plan.in_step:
-                self.rounds.settle(request.done)
-            elif self.plan.max_staleness is not None:
-                self.pace.tell(key, request.done)
-        self._instructions.extend(self.steps.ask(key, event.token, request, self.now_s))
-
     def _take_reports(self, key: WorkerKey, request: NextTaskRequest) -> None:
         self.tally.add_request(request)
         for report in request.reports:
@@ -175,15 +152,6 @@ class RunCore(RunState):
                 target = self.plan.target
                 if target is not None and result.top1 >= target and self.ending is None:
                     self._end("target", f"target {target:g} reached", self.plan.finish_wait_s)
-
-    def _note_progress(self, key: WorkerKey, worker: Worker, examples: int, report: TaskReport) -> None:
-        worker.examples += examples
-        worker.steps += report.steps
-        self.rounds.report(report.id)
-        if self.plan.max_staleness is None:  # else it tells of every step
-            self.pace.tell(key, worker.steps)
-        if not self.work.out(key):
-            self.pace.rest(key)
 
     def _on_worker_lost(self, event: events.WorkerLost) -> None:
         for early, _ in [entry for entry in self._joining if entry[0].node == event.node]:
@@ -396,19 +364,6 @@ class RunCore(RunState):
     @property
     def _end_text(self) -> str:
         return f"{self.final_state}: {self.cause}" if self.cause else self.final_state
-
-    def _task_id(self) -> int:
-        self._last_task_id += 1
-        return self._last_task_id
-
-    def _answer(self, token: int, reply: NextTaskReply) -> None:
-        self._instructions.append(events.Answer(token, reply))
-
-    def _refuse(self, token: int, code: int, message: str) -> None:
-        self._instructions.append(events.Refuse(token, code, message))
-
-    def _say(self, text: str) -> None:
-        self._instructions.append(events.Say(text))
 
 
 _HANDLERS: dict[type[Any], Callable[[RunCore, Any], None]] = {
