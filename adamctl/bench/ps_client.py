@@ -19,6 +19,7 @@ from adamctl.bench.ps_cluster import connect_store
 from adamctl.bench.ps_job import FactorsSize, check_factors, check_weights, check_whole, factors, pattern
 from adamctl.errors import AdamctlError, RunFailedError
 from adamctl.kernels.operation import Array
+from adamctl.model.wire_types import WireType
 from adamctl.net.handshake import make_hello
 from adamctl.net.kinds import kind_named
 from adamctl.net.loop import run
@@ -40,7 +41,6 @@ class Order:
     seconds: float = 0.0
     every_element: bool = False
     pushes: int = 0
-    wire: str = "float32"
 
 
 @dataclass
@@ -70,9 +70,17 @@ class Done:
 class ClientProcess(Child):
     """One client process, attached to its jobs."""
 
-    def __init__(self, controller: str, transport: str, number: int, jobs: tuple[str, ...], clients: int = 1) -> None:
+    def __init__(
+        self,
+        controller: str,
+        transport: str,
+        number: int,
+        jobs: tuple[str, ...],
+        clients: int = 1,
+        wire: WireType = "float32",
+    ) -> None:
         """`number` tells the processes of a benchmark apart; `jobs` are those of WEIGHTS and FACTORS it works on."""
-        super().__init__(_serve, controller, transport, number, jobs, clients)
+        super().__init__(_serve, controller, transport, number, jobs, clients, wire)
 
     def ready(self) -> None:
         """Waits until it is attached. Raises what attaching raised."""
@@ -98,13 +106,18 @@ def all_do(clients: list[ClientProcess], order: Order) -> list[Done]:
 # --- in the process ---------------------------------------------------------------------------------------------------
 
 
-def _serve(controller: str, transport: str, number: int, jobs: tuple[str, ...], clients: int, pipe: Pipe) -> None:
-    run(_work(controller, transport, number, jobs, clients, pipe))
+def _serve(
+    controller: str, transport: str, number: int, jobs: tuple[str, ...], clients: int, wire: WireType, pipe: Pipe
+) -> None:
+    run(_work(controller, transport, number, jobs, clients, wire, pipe))
 
 
-async def _work(controller: str, transport: str, number: int, jobs: tuple[str, ...], count: int, pipe: Pipe) -> None:
+async def _work(
+    controller: str, transport: str, number: int, jobs: tuple[str, ...], count: int, wire: WireType, pipe: Pipe
+) -> None:
     store = connect_store(controller)
-    clients = {job: [_Client(store, transport, job, number * count + index) for index in range(count)] for job in jobs}
+    numbers = range(number * count, (number + 1) * count)
+    clients = {job: [_Client(store, transport, job, one, wire) for one in numbers] for job in jobs}
     everyone = [client for of_job in clients.values() for client in of_job]
     try:
         await asyncio.gather(*(client.attach() for client in everyone))
@@ -137,11 +150,12 @@ async def _carry_out(order: Order, clients: dict[str, list[_Client]]) -> Done:
 class _Client:
     """One `ParameterClient` with what it pushes and where it pulls to."""
 
-    def __init__(self, store: Any, transport: str, job: str, number: int) -> None:
+    def __init__(self, store: Any, transport: str, job: str, number: int, wire: WireType) -> None:
         hello = make_hello("worker", f"bench-{number}", number + 1)
-        self._job = job
-        self._client = ParameterClient(StreamTransport(kind=kind_named(transport)), lambda: hello, store, job)
-        self._push: dict[str, PushSet] = {}
+        self._job, self._wire = job, wire
+        way = StreamTransport(kind=kind_named(transport))
+        self._client = ParameterClient(way, lambda: hello, store, job, wire_push=wire, wire_pull=wire)
+        self._push: PushSet | None = None
         self._into: Array | None = None
         self._factors = FactorsSize()
         self._bytes = 0
@@ -154,9 +168,9 @@ class _Client:
             outputs, inputs = layout.tensors[0].shape
             self._factors = FactorsSize(outputs, inputs, min(FactorsSize.examples, outputs))
 
-    def _pushed(self, order: Order) -> PushSet:
+    def _pushed(self) -> PushSet:
         """What is pushed, made once and kept, as a worker keeps its accrued gradient."""
-        if order.wire not in self._push:
+        if self._push is None:
             layout = self._client.layout
             push = PushSet(layout, 1.0)
             if self._job == FACTORS:
@@ -166,8 +180,8 @@ class _Client:
                 flat[:] = pattern(layout.flat_size)
                 for index, tensor in enumerate(layout.tensors):
                     push.delta(index, flat[tensor.offset : tensor.offset + tensor.size])
-            self._push[order.wire] = push
-        return self._push[order.wire]
+            self._push = push
+        return self._push
 
     async def carry_out(self, order: Order, began: float, done: Done) -> None:
         match order.do:
@@ -178,12 +192,12 @@ class _Client:
             case "both":
                 await asyncio.gather(self._pushes(order, began, done), self._pulls(order, began, done))
             case "check weights":
-                check_weights(self._client.layout, await self._pull(), order.pushes)
+                check_weights(self._client.layout, await self._pull(exact=True), order.pushes)
             case "check factors":
-                check_factors(self._client.layout, await self._pull(), self._factors, order.pushes)
+                check_factors(self._client.layout, await self._pull(exact=True), self._factors, order.pushes)
 
     async def _pushes(self, order: Order, began: float, done: Done) -> None:
-        push, under_way = self._pushed(order), deque[tuple[float, PendingPush]]()
+        push, under_way = self._pushed(), deque[tuple[float, PendingPush]]()
         count = 0
         while True:
             while len(under_way) < AHEAD and (not count or time.perf_counter() - began < order.seconds):
@@ -206,14 +220,14 @@ class _Client:
             flat = await self._pull()
             done.pulls += 1
             done.pull_bytes += self._bytes
-            check_whole(self._client.layout, flat, every_element=order.every_element)
+            check_whole(self._client.layout, flat, every_element=order.every_element, rounded=self._wire != "float32")
             if time.perf_counter() - began >= order.seconds:
                 return
 
-    async def _pull(self) -> Array:
+    async def _pull(self, *, exact: bool = False) -> Array:
         if self._into is None:
             self._into = self._client.shared.new_array(self._client.layout.flat_size)
-        await self._client.pull(self._into, deadline_s=CALL_S)
+        await self._client.pull(self._into, deadline_s=CALL_S, exact=exact)
         return self._into
 
     async def close(self) -> None:

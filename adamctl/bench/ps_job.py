@@ -19,6 +19,7 @@ PATTERN = 5
 """The pattern of weights is 1, 2, ... PATTERN, over and over."""
 EXACT_MAX = 1 << 24
 FACTOR_MAX = 2
+ROUNDED_OFF = 2.0**-6  # of two numbers that were rounded to bfloat16 apart from each other
 
 
 @dataclass(frozen=True)
@@ -107,18 +108,21 @@ def check_factors(layout: ParameterLayout, flat: Array, size: FactorsSize, pushe
         raise RunFailedError(f"after {pushes} pushes, weight {wrong} is {found[wrong]:g}; expected {product[wrong]:g}")
 
 
-def check_whole(layout: ParameterLayout, flat: Array, *, every_element: bool) -> None:
+def check_whole(layout: ParameterLayout, flat: Array, *, every_element: bool, rounded: bool = False) -> None:
     """Raises RunFailedError if a shard is torn: neither n times the pattern for one n.
 
-    With `every_element` false, only each shard's ends are looked at, which costs nothing.
+    With `every_element` false, only each shard's ends are looked at, which costs nothing. Values that came `rounded` to
+    16 bits are compared as closely as these allow.
     """
+    off = ROUNDED_OFF if rounded else 0.0
     base = pattern(layout.flat_size) if every_element else None
     for shard in layout.shards:
         first, last = shard.offset, shard.offset + shard.size - 1
         pushes = flat[first] / (1 + first % PATTERN)
-        torn = flat[last] != pushes * (1 + last % PATTERN)
+        whole = pushes * (1 + last % PATTERN)
+        torn = abs(flat[last] - whole) > off * whole
         if base is not None and not torn:
             part = slice(first, last + 1)
-            torn = not np.array_equal(flat[part], base[part] * pushes)
+            torn = not np.allclose(flat[part], base[part] * pushes, rtol=off, atol=0)
         if torn:
             raise RunFailedError(f"shard {shard.index} is torn: a pull mixed two of its versions")

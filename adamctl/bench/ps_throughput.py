@@ -22,11 +22,11 @@ from adamctl.bench.ps_torch import MODES as TORCH_MODES
 from adamctl.bench.ps_torch import TorchRpc
 from adamctl.bench.report import make_report
 from adamctl.errors import ConfigurationError
+from adamctl.model.wire_types import WIRE_TYPES, WireType
 
 PACKAGES = ("adamctl", "numpy", "numba", "uvloop", "msgspec")
 MODES = ("push", "pull", "both", "factors", "local")
 TRANSPORTS = ("auto", "tcp", "unix", "shared")
-WIRE_TYPES = ("float32", "bfloat16", "float16")
 ADAM_G_UPDATES_PER_S = 13.0
 """What Adam reports for a server of 16 cores, factors and all (4.3.2)."""
 PLAIN_BYTES = 2_000_000_000
@@ -55,7 +55,7 @@ class PsSettings:
     servers: tuple[int, ...] = (1,)
     model_bytes: int = 100_000_000
     block_bytes: int = 1 << 20
-    wire: str = "float32"
+    wire: WireType = "float32"
     transport: str = "auto"
     rounds: int = 5
     seconds: float = 1.0
@@ -154,7 +154,7 @@ class _Bench:
                 jobs.append(FACTORS)
                 self._cluster.create_job(FACTORS, factors_record(settings.factors, self._servers))
             self._clients = [
-                ClientProcess(self._cluster.controller, settings.transport, number, tuple(jobs))
+                ClientProcess(self._cluster.controller, settings.transport, number, tuple(jobs), wire=settings.wire)
                 for number in range(self._count)
             ]
             for client in self._clients:
@@ -205,7 +205,7 @@ class _Bench:
     def _ours(self, mode: str, seconds: float, *, every_element: bool = False) -> None:
         servers = self._cluster.processes()
         before = [process.cpu_times() for process in servers]
-        order = Order(mode, seconds, every_element, wire=self._settings.wire)
+        order = Order(mode, seconds, every_element)
         done = _sum(all_do(self._clients, order))
         after = [process.cpu_times() for process in servers]
         self._pushes[FACTORS if mode == "factors" else WEIGHTS] += done.pushes

@@ -17,6 +17,7 @@ from adamctl.bench.ps_job import (
     weights_record,
 )
 from adamctl.errors import RunFailedError
+from adamctl.kernels import convert
 
 LAYOUT = layout_of(weights_record(1_000_000, 1 << 16, 1))
 
@@ -65,3 +66,15 @@ def test_factors() -> None:
     with pytest.raises(RunFailedError, match="weight 9"):
         check_factors(layout, flat, size, 3)
     assert size.updates == 8 * 32 * 16
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+def test_values_that_came_rounded_are_whole_and_torn_ones_still_found(name: str) -> None:
+    narrow, flat = np.empty(LAYOUT.flat_size, convert.NARROW[name]), np.empty(LAYOUT.flat_size, np.float32)
+    convert.narrowed(pattern(LAYOUT.flat_size) * np.float32(1237), narrow)
+    convert.widened(narrow, flat)
+    check_whole(LAYOUT, flat, every_element=True, rounded=True)
+    shard = LAYOUT.shards[2]
+    flat[shard.offset + shard.size // 2 : shard.offset + shard.size] *= 1.1
+    with pytest.raises(RunFailedError, match="torn"):
+        check_whole(LAYOUT, flat, every_element=False, rounded=True)
