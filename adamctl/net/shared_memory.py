@@ -16,6 +16,7 @@ import mmap
 import os
 import sys
 import tempfile
+from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -61,7 +62,7 @@ class SharedMemory:
     def __init__(self, size_bytes: int) -> None:
         """Raises MemoryError: the system does not give that much."""
         self.size_bytes = whole_pages(size_bytes)
-        descriptor = _anonymous_file(self.size_bytes)
+        descriptor, shareable = _anonymous_file(self.size_bytes)
         try:
             self._map = mmap.mmap(descriptor, self.size_bytes)
         except OSError as error:
@@ -71,7 +72,7 @@ class SharedMemory:
         self._used_bytes = 0
         self._regions: list[Region] = []  # the newest last; an older one is covered where they overlap
         self._descriptors = [descriptor]
-        if SUPPORTED:
+        if shareable:
             self._regions.append(_region(descriptor, self._start, self.size_bytes))
 
     def array(self, *shape: int) -> Array:
@@ -110,15 +111,17 @@ class SharedMemory:
         size_bytes = whole_pages(begin + array.nbytes - start)
         if not self._regions or not self._start <= start < start + size_bytes <= self._start + self.size_bytes:
             return
-        descriptor = _anonymous_file(size_bytes)
+        descriptor = -1
         try:
+            descriptor = _sealed_file(size_bytes)
             with mmap.mmap(descriptor, size_bytes) as fresh:
                 inside = start - self._start
                 fresh[:] = memoryview(self._map)[inside : inside + size_bytes]
             _map_over(start, size_bytes, descriptor)
             region = _region(descriptor, start, size_bytes)
         except OSError as error:
-            os.close(descriptor)
+            if descriptor >= 0:
+                os.close(descriptor)
             raise MemoryError(f"shared memory: {size_bytes} bytes cannot be renewed: {error}") from error
         self._descriptors.append(descriptor)
         self._regions.append(region)
@@ -148,21 +151,27 @@ def _address(array: NDArray[Any]) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def _anonymous_file(size_bytes: int) -> int:
-    if not SUPPORTED:
-        descriptor, path = tempfile.mkstemp(prefix="adamctl-")
-        os.unlink(path)
-        os.ftruncate(descriptor, size_bytes)
-        return descriptor
+def _anonymous_file(size_bytes: int) -> tuple[int, bool]:
+    """Returns a descriptor, and whether others may be shown it: a sandbox may forbid such files."""
+    if SUPPORTED:
+        with suppress(OSError):
+            return _sealed_file(size_bytes), True
+    descriptor, path = tempfile.mkstemp(prefix="adamctl-")
+    os.unlink(path)
+    os.ftruncate(descriptor, size_bytes)
+    return descriptor, False
+
+
+def _sealed_file(size_bytes: int) -> int:
     import fcntl
 
     descriptor = os.memfd_create("adamctl", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, size_bytes)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-    except OSError as error:
+    except OSError:
         os.close(descriptor)
-        raise MemoryError(f"shared memory: no {size_bytes} bytes: {error}") from error
+        raise
     return descriptor
 
 

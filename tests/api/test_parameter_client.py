@@ -12,6 +12,7 @@ import pytest
 import adamctl as adam
 from adamctl.errors import ConfigurationError, NotFiniteError
 from adamctl.kernels.rules.make import make_rule
+from adamctl.net import shared_memory
 from adamctl.roles.coordinator.job import rule_of
 from tests.api.cluster_for_tests import TOKEN, client
 
@@ -47,6 +48,18 @@ def test_what_is_registered_comes_back_as_it_was_nested_for_the_first_and_for_ot
         assert found["list"][0] == 6.5
         np.testing.assert_array_equal(found["layer"]["bias"], [1, 2, 3])
         first.close(end=True)
+
+
+@pytest.mark.skipif(not shared_memory.SUPPORTED, reason="memory is shared on Linux only")
+async def test_servers_on_this_machine_take_and_give_values_in_the_clients_own_memory(url: str) -> None:
+    async with adam.AsyncParameterClient(url, token=TOKEN, deadline_s=20) as ps:
+        params = await ps.register({"a": np.zeros(1000), "b": np.zeros((50, 20))})
+        for _ in range(3):
+            await ps.push({"a": np.ones(1000), "b": np.full((50, 20), 2.0)})
+        await ps.wait()
+        await ps.pull()
+        assert params["a"].min() == params["a"].max() == 3 and params["b"].min() == params["b"].max() == 6
+        assert ps._servers is not None and set(ps._servers.transports().values()) == {"shared"}
 
 
 def adam_zeros(arrays: Any) -> Any:

@@ -116,6 +116,20 @@ def test_it_can_never_shrink() -> None:
     memory.close()
 
 
+@linux_only
+def test_where_such_files_are_forbidden_it_is_memory_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: object) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "memfd_create", forbidden)
+    memory = SharedMemory(PAGE)
+    array = memory.array(4)
+    array[:] = 1
+    memory.renew(array)
+    assert memory.find(array) is None and array.sum() == 4
+    memory.close()
+
+
 def test_elsewhere_it_is_memory_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_memory, "SUPPORTED", False)
     memory = SharedMemory(PAGE)

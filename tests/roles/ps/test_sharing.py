@@ -17,7 +17,7 @@ from adamctl.net import regions, shared_memory
 from adamctl.net.shared_memory import SharedMemory, array_bytes
 from adamctl.roles.ps import direct
 from adamctl.roles.ps.apply import Applier
-from adamctl.roles.ps.client import ParameterClient
+from adamctl.roles.ps.client import ParameterClient, PushSet
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import PullRequest, PushPart, PushRequest, PushSource
 from tests.roles.ps.sharing_world import JOB, ROW_SIZE, ROWS, SharingWorld, delta_of, sharing_world
@@ -73,6 +73,23 @@ async def test_values_are_the_same_as_over_the_socket(tmp_path: Path) -> None:
         )
         status = world.server.status()
         assert status["connections"] == {"shared": 1, "unix": 1} and status["region_bytes"] == memory.size_bytes
+        memory.close()
+
+
+async def test_factors_in_one_region_are_read_from_it(tmp_path: Path) -> None:
+    generator = np.random.default_rng(2)
+    async with sharing_world(tmp_path) as world:
+        client = await world.client()
+        memory = SharedMemory(array_bytes(3, ROWS) + array_bytes(3, ROW_SIZE))
+        client.shared.add(memory)
+        errors, activations = memory.array(3, ROWS), memory.array(3, ROW_SIZE)
+        for array in (errors, activations):
+            array[:] = generator.integers(-3, 4, array.shape)
+        push = PushSet(client.layout, 1.0)
+        push.factors(0, errors, activations)
+        outcome = await client.push(push)
+        assert not outcome.refused and client.transports() == {"ps-0": "shared"}
+        assert np.array_equal(await world.values(), (errors.T @ activations).reshape(-1))
         memory.close()
 
 
