@@ -44,6 +44,7 @@ class ParameterClient:
         pushes_max: int = 4,
         wire_push: WireType = "float32",
         wire_pull: WireType = "float32",
+        connections: int = 1,
     ) -> None:
         """Connects to the controller at `url`, `adam://HOST:PORT/JOB`; arguments as in `AsyncParameterClient`.
 
@@ -58,7 +59,7 @@ class ParameterClient:
         self._thread.start()
         atexit.register(self._stop)
         try:
-            options = {"token": token, "deadline_s": deadline_s, "pushes_max": pushes_max}
+            options = {"token": token, "deadline_s": deadline_s, "pushes_max": pushes_max, "connections": connections}
             self._client = self._call(self._make(url, wire_push=wire_push, wire_pull=wire_pull, **options))
         except BaseException:
             self._stop()

@@ -35,6 +35,7 @@ from adamctl.roles.controller.client import ControllerClient
 from adamctl.roles.coordinator.job import end_job
 from adamctl.roles.ps.client import ParameterClient as ServersClient
 from adamctl.roles.ps.client import PendingPush, Pulled
+from adamctl.roles.ps.ways import check_connections
 from adamctl.roles.ps.wire_choice import check_wire_types
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import Hello, NodeRegisterRequest
@@ -71,6 +72,7 @@ class AsyncParameterClient:
         pushes_max: int = 4,
         wire_push: WireType = "float32",
         wire_pull: WireType = "float32",
+        connections: int = 1,
     ) -> None:
         """Args:
         url: `adam://HOST:PORT/JOB`, the address of a controller (of several, separated by commas) and a job's name.
@@ -80,17 +82,20 @@ class AsyncParameterClient:
         wire_push: what pushes travel as: `float32`, or `bfloat16` or `float16`, which take half of the bytes. What
             rounding loses of one push is added to this client's next of the same array.
         wire_pull: what pulled values travel as; `register` always gives them as they are.
+        connections: how many to each server, 1 to 16; several where one alone cannot fill the network.
 
         Raises:
-            ConfigurationError: the address is malformed, `pushes_max` not positive, or a type of the wire unknown.
+            ConfigurationError: the address is malformed, `pushes_max` or `connections` out of range, or a type of the
+                wire unknown.
         """
         self._addresses, self._wanted = parse_url(url)
         if pushes_max < 1:
             raise ConfigurationError(f"pushes_max: expected at least 1; found {pushes_max}")
         check_wire_types(wire_push, wire_pull)
+        check_connections(connections)
         self.job, self.created = "", False
         self._deadline_s, self._pushes_max = deadline_s, pushes_max
-        self._wire: dict[str, Any] = {"wire_push": wire_push, "wire_pull": wire_pull}
+        self._wire: dict[str, Any] = {"wire_push": wire_push, "wire_pull": wire_pull, "connections": connections}
         self._token = os.environ.get("ADAMCTL_TOKEN", "") if token is None else token
         self._node = f"{ROLE}-{platform.node()[:60].replace('/', '_')}-{os.getpid()}-{secrets.token_hex(4)}"
         self._incarnation = 0

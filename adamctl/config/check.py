@@ -83,6 +83,7 @@ LIMITS: dict[str, Limit] = {
     "cluster.apply_threads": _AT_LEAST_1,
     "cluster.data": _AT_LEAST_1,
     "cluster.replication": _AT_LEAST_1,
+    "cluster.connections": Limit("from 1 to 16", lambda value: 1 <= value <= 16),
     "cluster.loss_window_s": Limit("above 0 and at most 3600", lambda value: 0 < value <= 3600),
 }
 """Ranges of numbers that hold by themselves; what depends on two keys is in `cross_problems`."""

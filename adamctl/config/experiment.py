@@ -102,9 +102,9 @@ class TrainConfig(_Section, frozen=True):
         n_fetch, n_push: steps of one thread between fetches and between pushes (DistBelief 4.1).
         local_lr: what a replica applies to its own copy between fetches; unset: lr under sgd and momentum, 0 under
             adaptive rules and where replicas go in step.
-        protocol: how dense layers are pushed: `auto` chooses what moves fewer bytes.
-        wire_push: what pushed numbers travel as. `bfloat16` and `float16` take half of the bytes; what rounding loses of
-            a gradient is added to the next one (error feedback). Factors of 16 bits are always bfloat16, and only
+        protocol: how dense layers are pushed: `auto` chooses by bytes, then by measured time.
+        wire_push: what pushed numbers travel as. `bfloat16` and `float16` take half of the bytes; what rounding loses
+            of a gradient is added to the next one (error feedback). Factors of 16 bits are always bfloat16, and only
             rounded.
         wire_pull: what fetched parameters travel as. The servers always keep float32, and evaluations see that.
         warmstart_steps: steps that one replica does alone before the others join (DistBelief 4.1).
@@ -165,6 +165,7 @@ class ClusterConfig(_Section, frozen=True):
         loss_window_s: with `applied`, most seconds of acknowledged pushes that the death of a server may take back.
             `auto`: 5, and for models so large that the disk would be busy with them for more than a quarter of the
             time, longer, up to 60.
+        connections: of a worker to each parameter server; several where one alone cannot fill the network.
     """
 
     workers: int = 1
@@ -176,6 +177,7 @@ class ClusterConfig(_Section, frozen=True):
     store: Literal["disk", "none"] = "disk"
     acks: Literal["applied", "durable"] = "applied"
     loss_window_s: float | Literal["auto"] = "auto"
+    connections: int = 1
 
 
 class Experiment(_Section, frozen=True):

@@ -23,6 +23,13 @@ class Way(NamedTuple):
     connection: int
 
 
+def check_connections(connections: int) -> int:
+    """Returns the number. Raises ConfigurationError: fewer than 1 or more than CONNECTIONS_MAX."""
+    if not 1 <= connections <= CONNECTIONS_MAX:
+        raise ConfigurationError(f"connections: expected 1 to {CONNECTIONS_MAX} to each server; found {connections}")
+    return connections
+
+
 class WayTable:
     """The connections of one client's buckets."""
 
@@ -32,11 +39,7 @@ class WayTable:
         Raises:
             ConfigurationError: fewer than 1 or more than CONNECTIONS_MAX.
         """
-        if not 1 <= connections <= CONNECTIONS_MAX:
-            raise ConfigurationError(
-                f"connections: expected 1 to {CONNECTIONS_MAX} to each server; found {connections}"
-            )
-        self._connections = connections
+        self._connections = check_connections(connections)
         self._ways: dict[int, Way] = {}
 
     def assign(self, buckets: Sequence[Bucket], servers: Sequence[str]) -> tuple[Way, ...]:

@@ -185,7 +185,12 @@ async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClien
     network = await asyncio.to_thread(Network, experiment.model, experiment.train.batch)
     train = experiment.train
     parameters = ParameterClient.from_context(
-        context, job, wire_push=train.wire_push, wire_pull=train.wire_pull, in_step=train.in_step
+        context,
+        job,
+        wire_push=train.wire_push,
+        wire_pull=train.wire_pull,
+        in_step=train.in_step,
+        connections=experiment.cluster.connections,
     )
     data = DataClient.from_context(context, joined.data_servers)
     try:

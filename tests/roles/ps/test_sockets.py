@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import numpy as np
+import pytest
 
 from adamctl.config.records import (
     BucketRecord,
@@ -23,6 +24,7 @@ from adamctl.config.records import (
 from adamctl.model.rule import RuleConfig
 from adamctl.net.address import host_id
 from adamctl.net.handshake import make_hello
+from adamctl.net.limits import ServerLimits
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.client import MemoryConfigurationStore
@@ -36,10 +38,12 @@ ROWS, ROW_SIZE = 16, 1 << 17  # 8 MiB in shards of half a MiB
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[MemoryConfigurationStore]:
+async def serving(transport: StreamTransport | None = None) -> AsyncIterator[MemoryConfigurationStore]:
     """A server with one job of rule `add`, reachable over TCP."""
     store = MemoryConfigurationStore()
-    context = RoleContext("ps", "ps-0", {}, StreamTransport(), store, asyncio.Event(), logging.getLogger("ps"))
+    context = RoleContext(
+        "ps", "ps-0", {}, transport or StreamTransport(), store, asyncio.Event(), logging.getLogger("ps")
+    )
     context.listen = ("tcp://127.0.0.1:0",)
     running = asyncio.create_task(ParameterServer(context, server_options({"apply_threads": "1"}), None).run())
     try:
@@ -92,4 +96,62 @@ async def test_what_is_being_sent_is_never_written_to() -> None:
 
         await asyncio.gather(write(), *(read(client) for client in readers))
         for client in (writer, *readers):
+            await client.close()
+
+
+@pytest.mark.parametrize("connections", [2, 4])
+async def test_several_connections_carry_pushes_and_pulls_once_each_and_in_order(connections: int) -> None:
+    async with serving() as store:
+        client = ParameterClient(
+            StreamTransport(), lambda: make_hello("worker", "w", 7, ""), store, "a", connections=connections
+        )
+        await client.attach(deadline_s=30)
+        assert {way.connection for way in client.routing.runs} == set(range(connections))
+        flat = np.zeros(client.layout.flat_size, np.float32)
+        await client.pull(flat)
+        ones = PushSet(client.layout, 1.0)
+        ones.delta(0, np.ones(client.layout.flat_size, np.float32))
+        pending = [client.start_push(ones) for _ in range(20)]
+        await client.lane("ps-0", 1).drop()  # in the middle of it; the others go on
+        outcomes = [await one for one in pending]
+        assert not any(outcome.refused for outcome in outcomes)
+        after = np.zeros_like(flat)
+        pulled = await client.pull(after)
+        np.testing.assert_allclose(after, flat + 20, rtol=1e-6)
+        assert (pulled.sequences == 20).all() and (pulled.pushes == 20).all()
+        await client.close()
+
+
+async def test_pushes_wait_in_turn_when_memory_for_their_bodies_is_used_up() -> None:
+    """Many clients with more under way than the server may hold: bounded, even, and every push applied once."""
+    limits = ServerLimits(memory_bytes_max=64 << 20)
+    async with serving(StreamTransport(limits)) as store:
+        clients = [await attached(store, incarnation) for incarnation in range(1, 13)]
+        body = np.ones(clients[0].layout.flat_size, np.float32)  # 8 MiB
+        served = [0] * len(clients)
+        stop = asyncio.Event()
+
+        async def work(number: int) -> None:
+            push = PushSet(clients[number].layout, 1.0)
+            push.delta(0, body)
+            under_way = [clients[number].start_push(push) for _ in range(2)]
+            while not stop.is_set():
+                await under_way.pop(0)
+                served[number] += 1
+                under_way.append(clients[number].start_push(push))
+                if sum(served) >= 10 * len(clients):
+                    stop.set()
+            for pending in under_way:
+                await pending
+                served[number] += 1
+
+        before = np.zeros_like(body)
+        await clients[0].pull(before)
+        async with asyncio.timeout(120):
+            await asyncio.gather(*(work(number) for number in range(len(clients))))
+        assert max(served) <= 2 * min(served), served
+        after = np.zeros_like(body)
+        await clients[0].pull(after)
+        np.testing.assert_allclose(after, before + sum(served), rtol=1e-5)
+        for client in clients:
             await client.close()
