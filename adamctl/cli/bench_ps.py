@@ -12,10 +12,10 @@ from adamctl.cli import options
 from adamctl.cli.bench import Counts
 from adamctl.cli.output import print_json, table
 from adamctl.errors import ConfigurationError
+from adamctl.model.wire_types import WIRE_TYPES, WireType
 
 _MODES = ("push", "pull", "both", "factors", "local")
 _TRANSPORTS = ("auto", "tcp", "unix", "shared")
-_WIRE_TYPES = ("float32", "bfloat16", "float16")
 _MEGABYTE = 1_000_000
 _STRESS_MEGABYTES, _STRESS_S = 16.0, 60.0
 
@@ -29,7 +29,7 @@ _STRESS_MEGABYTES, _STRESS_S = 16.0, 60.0
 @click.option("--servers", type=Counts(), default="1", show_default=True, help="Parameter servers.")
 @click.option("--model-megabytes", type=float, help="Of weights.  [default: 100; with --stress 16]")
 @click.option("--block-kib", default=1024.0, show_default=True, help="Of weights that travel and wait together.")
-@click.option("--dtype", type=click.Choice(_WIRE_TYPES), default="float32", show_default=True, help="On the wire.")
+@click.option("--dtype", type=click.Choice(WIRE_TYPES), default="float32", show_default=True, help="On the wire.")
 @click.option("--transport", type=click.Choice(_TRANSPORTS), default="auto", show_default=True, help="To servers.")
 @click.option("--rounds", default=5, show_default=True, help="Rounds of each side; the best counts.")
 @click.option("--seconds", type=float, help="Length of a round.  [default: 1; with --stress 60]")
@@ -41,7 +41,7 @@ _STRESS_MEGABYTES, _STRESS_S = 16.0, 60.0
 @options.json_option
 def ps_throughput(
     modes: tuple[str, ...], apply_threads: tuple[int, ...] | None, clients: tuple[int, ...], servers: tuple[int, ...],
-    model_megabytes: float | None, block_kib: float, dtype: str, transport: str, rounds: int, seconds: float | None,
+    model_megabytes: float | None, block_kib: float, dtype: WireType, transport: str, rounds: int, seconds: float | None,
     vs: str | None, peer_python: str, stress: bool, linear: bool, plot: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure pushes, pulls and factors through real parameter servers against this machine's limits."""
