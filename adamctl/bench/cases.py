@@ -23,6 +23,8 @@ class Case:
         bound: which of the two.
         make: returns the call for one thread, its arrays allocated.
         peer: what the peer is asked to do instead; None where it has nothing like it.
+        reads: the part of the bytes that is read, where that is so much that reading alone may bound it: a core writes
+            back beside its reads, so adding in place, a third of it writes, moves more bytes than it could read.
         share: what the limit is multiplied with, 0.5 for an update that is a product and an addition.
     """
 
@@ -32,6 +34,7 @@ class Case:
     bound: Bound
     make: Callable[[Backend], Call]
     peer: dict[str, Any] | None = None
+    reads: float | None = None
     share: float = 1.0
     backends: tuple[Backend, ...] = field(default=("numpy", "numexpr", "numba"))
 

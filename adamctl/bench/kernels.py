@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from adamctl.bench.cases import Case
 from adamctl.bench.layer_cases import layer_cases
-from adamctl.bench.measuring import Limit, calls_per_s, memory_limit, product_limit
+from adamctl.bench.measuring import Limit, calls_per_s, memory_limit, product_limit, reading_limit
 from adamctl.bench.peer import PeerProcess
 from adamctl.bench.report import make_report
 from adamctl.bench.rule_cases import rule_cases
@@ -65,6 +65,7 @@ def run_kernels_benchmark(
     """
     warm_up()
     limits = {"product": product_limit(threads), "memory": memory_limit(threads)}
+    reading = reading_limit(threads) if any(case.reads for case in cases) else None
     results = []
     version = None
     with ExitStack() as stack, threadpool_limits(limits=1, user_api="blas"):
@@ -73,7 +74,7 @@ def run_kernels_benchmark(
             peer = stack.enter_context(PeerProcess(peer_python, PROGRAM, threads))
         for case in cases:
             progress(case.name)
-            row, answered = _measure(case, limits[case.bound], threads, rounds, seconds, peer)
+            row, answered = _measure(case, limits[case.bound], reading, threads, rounds, seconds, peer)
             version = version or answered
             results.append(row)
     report = make_report("kernels", PACKAGES, results)
@@ -84,7 +85,13 @@ def run_kernels_benchmark(
 
 
 def _measure(
-    case: Case, limit: Limit, threads: int, rounds: int, seconds: float, peer: PeerProcess | None
+    case: Case,
+    limit: Limit,
+    reading: Limit | None,
+    threads: int,
+    rounds: int,
+    seconds: float,
+    peer: PeerProcess | None,
 ) -> tuple[dict[str, Any], str | None]:
     """Returns a row, and the peer's version if it took part. The limit is measured anew in every round."""
     backends = [backend for backend in installed() if backend in case.backends]
@@ -95,18 +102,21 @@ def _measure(
     version = why = None
     rates: dict[str, list[float]] = {backend: [] for backend in backends}
     bounds: list[float] = []
+    read_bounds: list[float] = []
     if peer is not None and case.peer is not None:
         version, why = _build(peer, case.peer, threads)
         if version is not None:
             rates["torch"] = []
     for _ in range(rounds):
         bounds.append(case.share * limit.measure(seconds))
+        if reading is not None and case.reads is not None:
+            read_bounds.append(reading.measure(seconds) / case.reads)
         for backend in backends:
             rates[backend].append(case.work * calls_per_s(calls[backend], seconds))
         if version is not None and peer is not None:
             answer = peer.ask({"do": "run", "seconds": seconds}, ANSWER_S)
             rates["torch"].append(case.work * answer["calls"] / answer["seconds"])
-    return _row(case, bounds, rates, why), version
+    return _row(case, bounds, read_bounds, rates, why), version
 
 
 def _build(peer: PeerProcess, request: dict[str, Any], threads: int) -> tuple[str | None, str | None]:
@@ -115,7 +125,9 @@ def _build(peer: PeerProcess, request: dict[str, Any], threads: int) -> tuple[st
     return (answer["torch_version"], None) if answer["ok"] else (None, answer["error"])
 
 
-def _row(case: Case, bounds: list[float], rates: dict[str, list[float]], why: str | None) -> dict[str, Any]:
+def _row(
+    case: Case, bounds: list[float], read_bounds: list[float], rates: dict[str, list[float]], why: str | None
+) -> dict[str, Any]:
     medians = {side: statistics.median(mine) for side, mine in rates.items()}
     best = max((side for side in medians if side != "torch"), key=lambda side: medians[side])
     row: dict[str, Any] = {"kernel": case.name, "best": best}
@@ -123,6 +135,8 @@ def _row(case: Case, bounds: list[float], rates: dict[str, list[float]], why: st
         row[f"{side}_{case.unit}"] = round(medians[side] / 1e9, 2) if side in medians else None
     row[f"limit_{case.unit}"] = round(statistics.median(bounds) / 1e9, 1)
     row["fraction_of_limit"] = _ratio(rates[best], bounds)
+    if read_bounds:
+        row["fraction_of_reading"] = _ratio(rates[best], read_bounds)
     row["ratio_vs_torch"] = _ratio(rates[best], rates["torch"]) if "torch" in rates else None
     row["peer_error"] = why
     return row

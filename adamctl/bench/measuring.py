@@ -74,6 +74,12 @@ def memory_limit(threads: int) -> Limit:
     return Limit([(2 * array, _copy), (3 * array, _add)], threads)
 
 
+def reading_limit(threads: int) -> Limit:
+    """Returns the rate at which memory is read and nothing written: products of vectors, through numpy."""
+    array = float(np.dtype(np.float32).itemsize * STREAM_ELEMENTS)
+    return Limit([(2 * array, _dot), (array, _largest)], threads)
+
+
 def _product(size: int) -> Call:
     generator = np.random.default_rng(1)
     a, b = (generator.standard_normal((size, size), np.float32) for _ in range(2))
@@ -84,6 +90,16 @@ def _product(size: int) -> Call:
 def _copy() -> Call:
     a, b = np.ones(STREAM_ELEMENTS, np.float32), np.zeros(STREAM_ELEMENTS, np.float32)
     return lambda: np.copyto(b, a)
+
+
+def _dot() -> Call:
+    a, b = np.ones(STREAM_ELEMENTS, np.float32), np.ones(STREAM_ELEMENTS, np.float32)  # zeros need not lie in memory
+    return lambda: np.dot(a, b)
+
+
+def _largest() -> Call:
+    a = np.ones(STREAM_ELEMENTS, np.float32)
+    return lambda: np.max(a)
 
 
 def _add() -> Call:

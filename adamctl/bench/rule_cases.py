@@ -38,6 +38,7 @@ def rule_cases(elements: int) -> Iterator[Case]:
             group="rule",
             work=float(ELEMENT_BYTES * SHARD_ELEMENTS * SHARDS * (2 + queued)),
             bound="memory",
+            reads=(1 + queued) / (2 + queued) if queued > 1 else None,
             make=partial(_queued, queued),
         )
 
