@@ -41,8 +41,8 @@ _STRESS_MEGABYTES, _STRESS_S = 16.0, 60.0
 @options.json_option
 def ps_throughput(
     modes: tuple[str, ...], apply_threads: tuple[int, ...] | None, clients: tuple[int, ...], servers: tuple[int, ...],
-    model_megabytes: float | None, block_kib: float, dtype: WireType, transport: str, rounds: int, seconds: float | None,
-    vs: str | None, peer_python: str, stress: bool, linear: bool, plot: Path | None, as_json: bool,
+    model_megabytes: float | None, block_kib: float, dtype: WireType, transport: str, rounds: int,
+    seconds: float | None, vs: str | None, peer_python: str, stress: bool, linear: bool, plot: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure pushes, pulls and factors through real parameter servers against this machine's limits."""
     from adamctl.bench.ps_throughput import PsSettings

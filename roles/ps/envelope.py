@@ -176,8 +176,8 @@ def _fits_alone(update: TensorUpdate, run: Run) -> bool:
     if update.activations is None:
         size_bytes = _bytes(update, run, _EMPTY)
         raise ConfigurationError(
-            f"tensor {run.tensor}, rows {run.row_start} to {run.row_stop}: {size_bytes} bytes do not fit into a frame of "
-            f"{BODY_BYTES_MAX}; a layer with fewer inputs, or split in two, does"
+            f"tensor {run.tensor}, rows {run.row_start} to {run.row_stop}: {size_bytes} bytes do not fit into a frame "
+            f"of {BODY_BYTES_MAX}; a layer with fewer inputs, or split in two, does"
         )
     return False
 
