@@ -86,6 +86,12 @@ class RoleContext:
         """Whether the role listens and is a member."""
         return self._ready
 
+    @property
+    def bound(self) -> BoundAddresses:
+        """Where it listens, and what others are told of it; only after `serve`."""
+        assert self._bound is not None
+        return self._bound
+
     async def serve(
         self,
         handler: Handler,
@@ -211,8 +217,7 @@ class RoleContext:
                 handler(request)
 
     async def _register(self, membership: Membership, server: Server) -> None:
-        assert self._bound is not None
-        told = self._bound.advertised
+        told = self.bound.advertised
         request = NodeRegisterRequest(
             self.node,
             self.role,
@@ -256,8 +261,7 @@ class RoleContext:
         return found[0]
 
     def _ready_lines(self, addresses: tuple[str, ...]) -> tuple[str, ...]:
-        assert self._bound is not None
-        return (f"{self.role} {self.node} ready on {self._bound.describe()}",)
+        return (f"{self.role} {self.node} ready on {self.bound.describe()}",)
 
 
 def _usable(record: NodeRecord, kind: TransportKind) -> list[str]:

@@ -67,3 +67,10 @@ def test_a_loss_window_that_may_grow_and_one_that_may_not() -> None:
 def test_wrong_loss_windows_are_refused(flags: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         server_options(flags)
+
+
+def test_addresses_of_each_kind_are_read_and_wrong_ones_named() -> None:
+    options = server_options({"listen": "h:1", "admin_listen": "tcp://[::1]:2", "replication_listen": ""})
+    assert (options.listen, options.admin_listen, options.replication_listen) == ("tcp://h:1", "tcp://[::1]:2", "")
+    with pytest.raises(ConfigurationError, match=r"--admin-listen: expected tcp://host:port"):
+        server_options({"admin_listen": "nonsense"})

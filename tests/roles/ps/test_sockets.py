@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,39 +22,48 @@ from adamctl.config.records import (
     layout_key,
     node_key,
 )
+from adamctl.errors import RemoteError
 from adamctl.model.rule import RuleConfig
 from adamctl.net.address import host_id
 from adamctl.net.handshake import make_hello
 from adamctl.net.limits import ServerLimits
 from adamctl.net.stream import StreamTransport
+from adamctl.roles.addresses import KINDS
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.client import MemoryConfigurationStore
 from adamctl.roles.ps.client import ParameterClient, PushSet
 from adamctl.roles.ps.options import server_options
+from adamctl.roles.ps.routing import read_node
 from adamctl.roles.ps.server import ParameterServer
-from adamctl.wire.messages import ConfigChanges
+from adamctl.wire.messages import AttachRequest, ConfigChanges, StatusReply, StatusRequest
 from tests.roles.ps.ps_cluster import make_tensors
 
 ROWS, ROW_SIZE = 16, 1 << 17  # 8 MiB in shards of half a MiB
 
 
 @asynccontextmanager
-async def serving(transport: StreamTransport | None = None) -> AsyncIterator[MemoryConfigurationStore]:
+async def serving(
+    transport: StreamTransport | None = None, flags: Mapping[str, str] | None = None
+) -> AsyncIterator[MemoryConfigurationStore]:
     """A server with one job of rule `add`, reachable over TCP."""
     store = MemoryConfigurationStore()
     context = RoleContext(
         "ps", "ps-0", {}, transport or StreamTransport(), store, asyncio.Event(), logging.getLogger("ps")
     )
     context.listen = ("tcp://127.0.0.1:0",)
-    running = asyncio.create_task(ParameterServer(context, server_options({"apply_threads": "1"}), None).run())
+    running = asyncio.create_task(
+        ParameterServer(context, server_options({"apply_threads": "1", **(flags or {})}), None).run()
+    )
     try:
         while not context.ready:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+        told = context.bound.advertised
+        others = told["administration"], told["replication"]
         record = LayoutRecord(make_tensors(((ROWS, ROW_SIZE),)), 1)
         layout = record.layout()
         puts = {job_key("a"): encode(JobRecord("running", layout.hash, RuleConfig("add"), 1))}
         puts[layout_key("a")] = encode(record)
-        puts[node_key("ps-0")] = encode(NodeRecord("ps-0", "ps", 1, context.addresses, host_id(), 1))
+        puts[node_key("ps-0")] = encode(NodeRecord("ps-0", "ps", 1, context.addresses, host_id(), 1, 0, *others))
         puts |= {bucket_key("a", bucket.index): encode(BucketRecord(1, "ps-0")) for bucket in layout.buckets}
         await store.compare_and_set(ConfigChanges({}, puts))
         yield store
@@ -95,6 +105,8 @@ async def test_what_is_being_sent_is_never_written_to() -> None:
                     assert values.min() == values.max() == pulled.pushes[shard.index] - 1
 
         await asyncio.gather(write(), *(read(client) for client in readers))
+        prices = writer.measured.prices(["ps-0"])
+        assert prices is None or (0 <= prices.busy <= 1 and prices.adds_per_s > 0)
         for client in (writer, *readers):
             await client.close()
 
@@ -155,3 +167,23 @@ async def test_pushes_wait_in_turn_when_memory_for_their_bodies_is_used_up() -> 
         np.testing.assert_allclose(after, before + sum(served), rtol=1e-5)
         for client in clients:
             await client.close()
+
+
+async def test_clients_find_the_address_that_is_for_what_they_want(tmp_path: Path) -> None:
+    """Pushes and pulls go to one address, checkpoints to another; neither is taken at the other's (Adam 3.3.4)."""
+    flags = {"listen": "127.0.0.1:0", "admin_listen": "127.0.0.1:0", "replication_listen": "127.0.0.1:0"}
+    async with serving(flags=flags) as store:
+        record = await read_node(store, "ps-0")
+        kinds = [record.addresses_for(kind) for kind in KINDS]
+        assert len(set(kinds)) == 3 and all(len(addresses) == 1 for addresses in kinds)
+        client = await attached(store, 1)
+        await client.pull(np.zeros(client.layout.flat_size, np.float32))
+        assert await client.checkpoint(str(tmp_path))
+        connection = await StreamTransport().connect(
+            record.addresses_for("administration")[0], make_hello("worker", "w", 2), deadline_s=10
+        )
+        assert isinstance((await connection.request(StatusRequest(), deadline_s=10)).message, StatusReply)
+        with pytest.raises(RemoteError, match="is clients, which is taken at tcp://127"):
+            await connection.request(AttachRequest("a", client.layout.hash), deadline_s=10)
+        await connection.close()
+        await client.close()
