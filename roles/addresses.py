@@ -47,8 +47,9 @@ def places(
         ConfigurationError: an address is malformed.
     """
     given: dict[AddressKind, Sequence[str]] = {"administration": administration, "replication": replication}
-    shared = frozenset[AddressKind]({"clients"} | {kind for kind, addresses in given.items() if not addresses})
-    found = [Place(address, shared) for address in clients]
+    shared: set[AddressKind] = {"clients"}
+    shared.update(kind for kind, addresses in given.items() if not addresses)
+    found = [Place(address, frozenset(shared)) for address in clients]
     for kind, addresses in given.items():
         for text in addresses:
             address = parse_address(text)
