@@ -16,6 +16,26 @@ from adamctl.errors import ConfigurationError, RunFailedError
 
 FOLDER = Path(__file__).resolve().parent / "peers"
 END_S = 5.0
+IMPORT_S = 60.0
+
+
+def require(python: str, package: str) -> None:
+    """Looks whether an interpreter has a package, before anything is measured.
+
+    Raises:
+        ConfigurationError: it has not, or it is none.
+    """
+    try:
+        found = subprocess.run(
+            [python, "-c", f"import {package}"], capture_output=True, text=True, timeout=IMPORT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigurationError(f"--peer-python: expected an interpreter; found {python!r}: {error}") from None
+    if found.returncode:
+        why = (found.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise ConfigurationError(
+            f"--peer-python: expected an interpreter that has {package}; found {python!r}: {why}; name another"
+        )
 
 
 class PeerProcess:

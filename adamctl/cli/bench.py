@@ -27,6 +27,8 @@ command = TableGroup(
         "worker": ("adamctl.cli.bench:worker", "Training steps per second by threads and batch size, against PyTorch"),
     },
 )
+COUNT = click.IntRange(min=1)
+ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
 _HIDDEN_COLUMNS = frozenset({"fractions", "rounds_seconds", "connections_per_example", "peer_error"})
 
 
@@ -48,8 +50,8 @@ class Counts(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generi
 
 @click.command("net")
 @click.option("--transport", multiple=True, type=click.Choice(["tcp", "unix"]), help="Only this one.")
-@click.option("--rounds", default=5, show_default=True, help="Rounds of each side; the best counts.")
-@click.option("--gigabytes", default=2.0, show_default=True, help="Sent in each round.")
+@click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds of each side; the best counts.")
+@click.option("--gigabytes", type=ABOVE_ZERO, default=2.0, show_default=True, help="Sent in each round.")
 @options.json_option
 def net(transport: tuple[str, ...], rounds: int, gigabytes: float, as_json: bool) -> None:
     """Measure 1 MiB frames over one loopback connection against plain blocking sockets."""
@@ -66,11 +68,11 @@ def net(transport: tuple[str, ...], rounds: int, gigabytes: float, as_json: bool
 
 @click.command("store")
 @click.option("--folder", type=click.Path(file_okay=False, exists=True, path_type=Path), help="On the disk to measure.")
-@click.option("--megabytes", default=512, show_default=True, help="Of the model that is flushed and recovered.")
-@click.option("--rounds", default=5, show_default=True, help="Rounds of each side; the best counts.")
-@click.option("--loss-window-s", default=5.0, show_default=True, help="Of the long runs.")
-@click.option("--hours", default=1.0, show_default=True, help="Of updates in the long runs; takes seconds.")
-@click.option("--long-run-megabytes", default=4, show_default=True, help="Of the model in the long runs.")
+@click.option("--megabytes", type=COUNT, default=512, show_default=True, help="Of the model that is written.")
+@click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds of each side; the best counts.")
+@click.option("--loss-window-s", type=ABOVE_ZERO, default=5.0, show_default=True, help="Of the long runs.")
+@click.option("--hours", type=ABOVE_ZERO, default=1.0, show_default=True, help="Of updates in the long runs.")
+@click.option("--long-run-megabytes", type=COUNT, default=4, show_default=True, help="Of the model in the long runs.")
 @click.option("--training", default=0, help="Pairs of training runs with a store and without, of about half a minute.")
 @options.json_option
 def store(
@@ -100,11 +102,11 @@ def store(
 @options.experiment_options
 @click.option("--thread-counts", type=Counts(), help="Thread counts.  [default: powers of two up to the cores]")
 @click.option("--batches", type=Counts(), default="32,64,128", show_default=True, help="Examples per step.")
-@click.option("--rounds", default=5, show_default=True, help="Rounds of each setting; the median counts.")
-@click.option("--seconds", default=1.0, show_default=True, help="Length of a round.")
+@click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds of each setting; the median counts.")
+@click.option("--seconds", type=ABOVE_ZERO, default=1.0, show_default=True, help="Length of a round.")
 @click.option("--vs", type=click.Choice(["torch"]), help="Compare with PyTorch's best setting.")
 @click.option("--peer-python", default=sys.executable, metavar="PYTHON", help="Interpreter that has PyTorch.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture: .svg, .png, .pdf.")
+@options.plot_option
 @options.json_option
 def worker(
     experiment: str, settings: tuple[str, ...], data: tuple[str, ...], thread_counts: tuple[int, ...] | None,
@@ -113,9 +115,12 @@ def worker(
 ) -> None:  # fmt: skip
     """Measure training steps of EXP.toml's model on this machine's cores: made-up examples, nothing sent."""
     loaded = options.load(experiment, settings, data, flags)
+    from adamctl.bench.peer import require
     from adamctl.bench.worker import run_worker_benchmark
     from adamctl.launch.train import available_cores
 
+    if vs:
+        require(peer_python, vs)
     cores = available_cores()
     counts = thread_counts or tuple(sorted({*(1 << power for power in range(cores.bit_length())), cores}))
     report = run_worker_benchmark(
@@ -147,13 +152,13 @@ def worker(
 @click.command("kernels")
 @click.argument("experiments", nargs=-1, type=click.Path(), metavar="EXP.toml...")
 @click.option("--only", multiple=True, metavar="WORD", help="Only kernels with this in their name, or of this group.")
-@click.option("--batch", default=32, show_default=True, help="Examples per step.")
-@click.option("--threads", default=1, show_default=True, help="Threads that do the same at once.")
-@click.option("--rounds", default=5, show_default=True, help="Rounds of each implementation; the median counts.")
-@click.option("--seconds", default=0.1, show_default=True, help="Length of a round.")
+@click.option("--batch", type=COUNT, default=32, show_default=True, help="Examples per step.")
+@click.option("--threads", type=COUNT, default=1, show_default=True, help="Threads that do the same at once.")
+@click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds of each; the median counts.")
+@click.option("--seconds", type=ABOVE_ZERO, default=0.1, show_default=True, help="Length of a round.")
 @click.option("--vs", type=click.Choice(["torch"]), help="Let PyTorch do the same.")
 @click.option("--peer-python", default=sys.executable, metavar="PYTHON", help="Interpreter that has PyTorch.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture: .svg, .png, .pdf.")
+@options.plot_option
 @options.json_option
 def kernels(
     experiments: tuple[str, ...], only: tuple[str, ...], batch: int, threads: int, rounds: int, seconds: float,
@@ -162,8 +167,11 @@ def kernels(
     """Measure each kernel against this machine's limits: the layers of the models given (or, with none, of a set that
     has every kind of layer), update rules, vector operations."""
     from adamctl.bench.kernels import all_cases, run_kernels_benchmark, select
+    from adamctl.bench.peer import require
     from adamctl.bench.sample_models import SAMPLES
 
+    if vs:
+        require(peer_python, vs)
     models = [options.load(path, (), (), {}).experiment.model for path in experiments]
     cases = list(all_cases([(model, batch) for model in models or SAMPLES]))
     report = run_kernels_benchmark(

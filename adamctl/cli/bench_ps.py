@@ -37,14 +37,16 @@ _STRESS_MEGABYTES, _STRESS_S = 16.0, 60.0
 @click.option("--peer-python", default=sys.executable, metavar="PYTHON", help="Interpreter that has PyTorch.")
 @click.option("--stress", is_flag=True, help="Instead: 64 connections push for a minute.")
 @click.option("--linear", is_flag=True, help="Instead: how cost grows with model, clients and servers.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture: .svg, .png, .pdf.")
+@options.plot_option
 @options.json_option
 def ps_throughput(
     modes: tuple[str, ...], apply_threads: tuple[int, ...] | None, clients: tuple[int, ...], servers: tuple[int, ...],
     model_megabytes: float | None, block_kib: float, dtype: WireType, transport: str, rounds: int,
-    seconds: float | None, vs: str | None, peer_python: str, stress: bool, linear: bool, plot: Path | None, as_json: bool,
+    seconds: float | None, vs: str | None, peer_python: str, stress: bool, linear: bool, plot: Path | None,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Measure pushes, pulls and factors through real parameter servers against this machine's limits."""
+    from adamctl.bench.peer import require
     from adamctl.bench.ps_throughput import PsSettings
 
     if stress and linear:
@@ -63,6 +65,8 @@ def ps_throughput(
         seconds=seconds if seconds is not None else _STRESS_S if stress else 1.0,
         peer_python=peer_python if vs else None,
     )
+    if vs:
+        require(peer_python, "torch")
     report, show = _run(settings, stress, linear)
     if plot is not None:
         from adamctl.bench.plot import plot_ps

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -65,6 +67,30 @@ def experiment_options(command: CommandT) -> CommandT:
     ):
         command = option(command)
     return command
+
+
+class Picture(click.Path):
+    """A file that a picture can be written to, looked at before anything is measured."""
+
+    ENDINGS = (".svg", ".png", ".pdf")
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, writable=True, path_type=Path)
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Path:
+        path = Path(value)
+        if path.suffix.lower() not in self.ENDINGS:
+            endings = ", ".join(self.ENDINGS)
+            self.fail(f"expected a name that ends in one of {endings}; found {value}", parameter, context)
+        if not path.absolute().parent.is_dir():
+            self.fail(f"expected a file in a folder that is there; found {value}", parameter, context)
+        if importlib.util.find_spec("matplotlib") is None:
+            self.fail("pictures need matplotlib; pip install 'adamctl[plot]'", parameter, context)
+        super().convert(value, parameter, context)
+        return path
+
+
+plot_option = click.option("--plot", type=Picture(), metavar="FILE", help="Write a picture: .svg, .png, .pdf.")
 
 
 def load(

@@ -1,0 +1,61 @@
+"""What cannot be measured is said before anything is."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from adamctl.bench import peer
+from adamctl.cli.main import application
+from adamctl.errors import ConfigurationError
+
+MNIST = str(Path(__file__).parents[2] / "examples" / "mnist.toml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("kernels", "--threads", "0"), "0 is not in the range x>=1"),
+        (("kernels", "--batch", "0"), "0 is not in the range x>=1"),
+        (("kernels", "--seconds", "0"), "0.0 is not in the range x>0"),
+        (
+            ("kernels", "--plot", "picture.txt"),
+            "expected a name that ends in one of .svg, .png, .pdf; found picture.txt",
+        ),
+        (("kernels", "--plot", "no-such-folder/p.svg"), "expected a file in a folder that is there"),
+        (("worker", MNIST, "--rounds", "0"), "0 is not in the range x>=1"),
+        (("worker", MNIST, "--batches", "32,0"), "expected whole numbers from 1 on, separated by commas; found '32,0'"),
+        (("worker", MNIST, "--vs", "tensorflow"), "'tensorflow' is not 'torch'"),
+        (("store", "--rounds", "0"), "0 is not in the range x>=1"),
+        (("store", "--hours", "-1"), "-1.0 is not in the range x>0"),
+        (("net", "--gigabytes", "0"), "0.0 is not in the range x>0"),
+        (("ps-throughput", "--mode", "sideways"), "'sideways' is not one of"),
+    ],
+)
+def test_bad_flags_end_with_usage(arguments: tuple[str, ...], expected: str) -> None:
+    result = CliRunner().invoke(application, ["bench", *arguments])
+    assert result.exit_code == 2
+    assert expected in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("kernels", "--only", "no-such-kernel"), "no kernel has that in its name"),
+        (("kernels", "no-such-file.toml"), "no such experiment file"),
+        (("worker", "no-such-file.toml"), "no such experiment file"),
+        (("worker", MNIST, "--vs", "torch", "--peer-python", "no-such-python"), "expected an interpreter"),
+    ],
+)
+def test_what_is_not_there_is_named(arguments: tuple[str, ...], expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=expected):
+        CliRunner().invoke(application, ["bench", *arguments], catch_exceptions=False)
+
+
+def test_a_peer_without_its_package_is_told_of_at_once() -> None:
+    with pytest.raises(ConfigurationError, match="expected an interpreter that has no_such_package"):
+        peer.require(sys.executable, "no_such_package")
+    peer.require(sys.executable, "json")
