@@ -189,7 +189,7 @@ def _make_waits() -> tuple[Wait, Burn]:
             total += memory[0]
             clock_gettime(monotonic, scratch.ctypes.data)
             now_ns = scratch[0] * 1_000_000_000 + scratch[1]
-        return total
+        return float(total)
 
     return (
         cast("Wait", numba.njit("int64(int64, int64[::1])", nogil=True)(nap)),
