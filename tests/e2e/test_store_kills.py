@@ -29,6 +29,9 @@ from tests.roles.ps.ps_cluster import make_tensors
 
 CLIENTS = 3
 AHEAD = 4
+STARVED_S = 600.0
+"""A client on a slow machine may find the server killed again before it has reached it, several times over."""
+LEFT_ALONE_S = 120.0
 JOB = "counted"
 
 
@@ -74,13 +77,13 @@ class Load:
             while self.pushing and len(under_way) < AHEAD:
                 under_way.append(client.start_push(self.push_of(client.layout, ones)))
                 self.pushed += 1
-            await under_way.popleft().wait(60)
+            await under_way.popleft().wait(STARVED_S)
             self.acknowledged += 1
 
     async def values(self, client: ParameterClient) -> list[float]:
         """Returns the one value of each shard."""
         flat = np.zeros(client.layout.flat_size, np.float32)
-        await client.pull(flat, deadline_s=60)
+        await client.pull(flat, deadline_s=LEFT_ALONE_S)
         found = [np.unique(flat[s.offset : s.offset + s.size]) for s in client.layout.shards]
         assert all(len(values) == 1 for values in found), "torn"
         return [float(values[0]) for values in found]
@@ -121,7 +124,7 @@ async def kills(runner: Runner, count: int, seed: int) -> None:
         for _ in range(count):
             await load.kill(reader)
         load.pushing = False
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LEFT_ALONE_S):
             await asyncio.gather(*pushing)
         assert set(await load.values(reader)) == {load.pushed}, "each push once"
         assert load.acknowledged == load.pushed > count
