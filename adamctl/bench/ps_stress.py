@@ -59,7 +59,7 @@ def run_ps_stress(
         for client in clients:
             client.ready()
         server = cluster.processes()[0]
-        before_bytes = server.memory_info().rss
+        before_bytes = _own_bytes(server)
         done, peak_bytes, errors = _watch(clients, server, Order("push", seconds))
         if not errors:
             all_do(clients[:1], Order("check weights", pushes=sum(done.pushes_by_client)))
@@ -89,7 +89,7 @@ def _watch(clients: list[ClientProcess], server: psutil.Process, order: Order) -
         client.start(order)
     peak_bytes, until_s = 0, time.monotonic() + order.seconds
     while time.monotonic() < until_s:
-        peak_bytes = max(peak_bytes, server.memory_info().rss)
+        peak_bytes = max(peak_bytes, _own_bytes(server))
         time.sleep(SAMPLE_S)
     total, errors = Done(), list[str]()
     for client in clients:
@@ -103,7 +103,13 @@ def _watch(clients: list[ClientProcess], server: psutil.Process, order: Order) -
         total.push_bytes += done.push_bytes
         total.push_latencies_s += done.push_latencies_s
         total.pushes_by_client += done.pushes_by_client
-    return total, max(peak_bytes, server.memory_info().rss), errors
+    return total, max(peak_bytes, _own_bytes(server)), errors
+
+
+def _own_bytes(process: psutil.Process) -> int:
+    """Returns the memory that is this process's own: without files, and without what it maps of its clients'."""
+    info = process.memory_info()
+    return int(info.rss - getattr(info, "shared", 0))
 
 
 def _spread(done: Done) -> dict[str, Any]:
