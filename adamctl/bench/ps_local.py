@@ -29,6 +29,7 @@ from adamctl.roles.ps.apply import ApplyThreads
 from adamctl.roles.ps.core import Core
 from adamctl.roles.ps.core_instructions import AnswerAttach, AnswerPush, Apply, Instruction, Keep
 from adamctl.roles.ps.core_job import Job, ShardContent
+from adamctl.roles.ps.memory import side_by_side
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import AttachRequest, PushPart, PushRequest, PushSource
 
@@ -122,8 +123,9 @@ class _Server:
         self._job.configure({bucket.index: (1, True) for bucket in layout.buckets})
         for bucket in layout.buckets:
             shards = layout.shards_of(bucket)
+            memory = side_by_side([np.zeros(shard.size, np.float32) for shard in shards])
             self._job.install(
-                bucket, [ShardContent(s.index, np.zeros(s.size, np.float32), []) for s in shards], threads
+                bucket, [ShardContent(s.index, values, []) for s, values in zip(shards, memory, strict=True)], threads
             )
         self.core.add_job(self._job)
         self._answers: deque[AnswerPush] = deque()

@@ -10,6 +10,7 @@ from adamctl.bench.plot import plot_ps
 from adamctl.bench.ps_job import FactorsSize
 from adamctl.bench.ps_throughput import MODES, PsSettings, run_ps_benchmark
 from adamctl.errors import ConfigurationError
+from adamctl.model.wire_types import WireType
 from tests.bench.peers_for_tests import interpreter
 
 TINY = {
@@ -81,3 +82,10 @@ def test_an_interpreter_without_pytorch_is_said_to_be_one(tmp_path: Path) -> Non
     settings = PsSettings(modes=("push",), peer_python=python, **TINY)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"No module named 'torch'.*--peer-python"):
         run_ps_benchmark(settings)
+
+
+@pytest.mark.parametrize("wire", ["bfloat16", "float16"])
+def test_sixteen_bits_on_the_wire_add_up_too(wire: WireType) -> None:
+    settings = PsSettings(modes=("both", "factors"), wire=wire, **TINY)  # type: ignore[arg-type]
+    both, factors = run_ps_benchmark(settings)["results"]
+    assert both["dtype"] == wire and both["gb_per_s"] > 0 and factors["g_updates_per_s"] > 0
