@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -15,17 +16,20 @@ from adamctl.kernels.rules.make import make_rule
 from adamctl.model.rule import RuleConfig
 from adamctl.model.wire_types import WireType
 from adamctl.net.faults import LinkFaults
+from adamctl.net.handshake import make_hello
+from adamctl.net.stream import StreamTransport
 from adamctl.net.virtual import run_virtual
 from adamctl.roles.ps import server
 from adamctl.roles.ps.client import ParameterClient, PushSet
 from adamctl.roles.ps.core_instructions import AnswerPull, Refuse
 from adamctl.roles.ps.pulling import Puller
 from adamctl.wire.constants import ErrorCode, UpdateKind
-from adamctl.wire.messages import PulledPart, PullReply, PullRequest, PushPart, PushRequest, PushSource
+from adamctl.wire.messages import Hello, PulledPart, PullReply, PullRequest, PushPart, PushRequest, PushSource
 from tests.cluster import memory_cluster
 from tests.roles.ps.core_harness import JOB, Harness
 from tests.roles.ps.ps_cluster import add_job, make_client, make_layout, pulled, start_servers, views
 from tests.roles.ps.test_client import TWO, constant, push_of, random_flat
+from tests.roles.ps.test_sockets import serving
 
 WIDE = make_layout(((40, 30), (40,)))
 SIXTEEN = ["bfloat16", "float16"]
@@ -402,3 +406,49 @@ async def test_an_unknown_type_in_a_pull_is_an_error_that_says_so() -> None:
         with pytest.raises(RemoteError, match="expected dtype float32, bfloat16 or float16; found 'float8'"):
             await client.pull(constant(layout, 0.0))
         await client.close()
+
+
+@pytest.mark.parametrize("wire", SIXTEEN)
+async def test_over_sockets_in_threads_every_shard_is_at_one_version(wire: WireType) -> None:
+    """Shards that are rounded in threads, sent and widened in threads, while others are pushed."""
+    async with serving() as store:
+        clients = []
+        for incarnation in range(1, 4):
+            hello = make_hello("worker", "w", incarnation, "")
+            client = ParameterClient(
+                StreamTransport(), partial(_same, hello), store, "a", wire_push=wire, wire_pull=wire
+            )
+            await client.attach(deadline_s=30)
+            clients.append(client)
+        writer, *readers = clients
+        flat = np.zeros(writer.layout.flat_size, np.float32)
+        await writer.pull(flat, exact=True)
+        clear, ones = PushSet(writer.layout, 1.0), PushSet(writer.layout, 1.0)
+        clear.delta(0, -flat)
+        ones.delta(0, np.ones(writer.layout.flat_size, np.float32))
+        await writer.push(clear, exact=True)
+        stop = asyncio.Event()
+
+        async def write() -> None:
+            for _ in range(10):
+                for push in [writer.start_push(ones) for _ in range(3)]:
+                    assert not (await push).refused
+            stop.set()
+
+        async def read(client: ParameterClient) -> None:
+            into = np.zeros(client.layout.flat_size, np.float32)
+            while not stop.is_set():
+                found = await client.pull(into)
+                for shard in client.layout.shards:
+                    values = into[shard.offset : shard.offset + shard.size]
+                    assert values.min() == values.max() == found.pushes[shard.index] - 1
+
+        await asyncio.gather(write(), *(read(client) for client in readers))
+        await writer.pull(flat)
+        assert flat.min() == flat.max() == 30
+        for client in clients:
+            await client.close()
+
+
+def _same(hello: Hello) -> Hello:
+    return hello
