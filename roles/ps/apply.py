@@ -46,6 +46,7 @@ class Applier:
         """`done` is told what was applied and how long it took."""
         self._done = done or Work()
         self._factors = FactorUpdate()
+        self._before = np.empty(0, np.float32)
         self._narrow = NarrowUpdate()
         self._steps = StepSums()
         self._wide = (np.empty(0, np.float32), np.empty(0, np.float32))
@@ -111,6 +112,9 @@ class Applier:
     def _apply_alone(self, rule: Rule, batch: Batch) -> None:
         """Gradients or deltas of one shard, neighbours of one kind in one pass over its values."""
         work = _Prepared(rule, batch, self._narrow)
+        if batch.shard.steps is None and self._apply_at_once(rule, batch, work):
+            work.finish()
+            return
         if batch.shard.steps is None:
             found = [
                 (_rule_for(update, rule), gradient, update.push.learning_rate)
@@ -124,6 +128,32 @@ class Applier:
             _, gradients, learning_rates = zip(*run, strict=True)
             work.apply(used, gradients, learning_rates)
         work.finish()
+
+    def _apply_at_once(self, rule: Rule, batch: Batch, work: _Prepared) -> bool:
+        """Several updates without a look at each of them: where the outcome is finite, all of them were.
+
+        So the outcome is looked at, which is still in cache. If it is not finite, the values are put back, and False
+        says that the updates must be looked at one by one. Only for rules that keep no state.
+        """
+        updates = batch.updates
+        if len(updates) < 2 or any(update.code for update in updates):
+            return False
+        used = {_rule_for(update, rule) for update in updates}
+        gradients = [_part(update, batch) for update in updates]
+        if len(used) > 1 or any(one.state_names for one in used) or any(g.dtype != np.float32 for g in gradients):
+            return False
+        if batch.in_place:
+            if self._before.size < batch.shard.size:
+                self._before = np.empty(batch.shard.size, np.float32)
+            before = self._before[: batch.shard.size]
+            np.copyto(before, work.current)
+        work.apply(used.pop(), gradients, [update.push.learning_rate for update in updates])
+        if all_finite(work.target):
+            return True
+        if batch.in_place:
+            np.copyto(work.target, before)
+        work.current, batch.applied = batch.shard.values.array, 0
+        return False
 
     def _wide_factors(self, *factors: Array | Narrow) -> tuple[Array, ...]:
         """Returns factors as float32; those of 16 bits are widened into memory that the next ones take over."""
@@ -186,8 +216,8 @@ def _adding() -> Rule:
     return Add(RuleConfig(Add.name))
 
 
-def _gradient(update: Update, batch: Batch) -> Array | Narrow | None:
-    """Returns the shard's part of a gradient or delta, or None, with the update refused, if it is not finite."""
+def _part(update: Update, batch: Batch) -> Array | Narrow:
+    """Returns the shard's part of a gradient or delta."""
     source = update.source
     assert source is not None
     header, shard = source.header, batch.shard
@@ -195,7 +225,12 @@ def _gradient(update: Update, batch: Batch) -> Array | Narrow | None:
         size = (header.row_stop - header.row_start) * shard.row_size
         source.arrays = (np.frombuffer(source.push.body, _numpy_type(header.dtype), size, header.offset),)
     start = (shard.row_start - header.row_start) * shard.row_size
-    gradient = source.arrays[0][start : start + shard.size]
+    return source.arrays[0][start : start + shard.size]
+
+
+def _gradient(update: Update, batch: Batch) -> Array | Narrow | None:
+    """Returns the shard's part of a gradient or delta, or None, with the update refused, if it is not finite."""
+    gradient = _part(update, batch)
     if not (all_finite(gradient) if gradient.dtype == np.float32 else all_finite_narrow(gradient)):
         update.code, update.message = ErrorCode.NOT_FINITE, "the gradient holds NaN or infinite values"
         return None

@@ -150,6 +150,27 @@ def test_only_the_shard_with_the_nan_is_refused() -> None:
     np.testing.assert_array_equal(value[last.row_start :], 0.0)
 
 
+@pytest.mark.parametrize("hold", [False, True])
+def test_of_several_that_wait_only_the_one_with_the_nan_is_refused(hold: bool) -> None:
+    """They are applied without a look at each, and put right when the outcome is not finite."""
+    h = Harness("sgd", WIDE)
+    for sequence in range(1, 6):
+        gradient = np.full((40, 30), float(sequence))
+        if sequence == 4:
+            gradient[0, 0] = np.inf
+        push_tensor(h, sequence, sequence, UpdateKind.GRADIENT, [gradient], 0.5)
+    if hold:
+        h.pull("held", [s.index for s in WIDE.shards if s.tensor == 0])
+    h.apply()
+    codes = {token: [code for code, _ in h.results(token)] for token in range(1, 6)}
+    assert codes[4][0] == ErrorCode.NOT_FINITE and not any(codes[4][1:])
+    assert not any(any(codes[token]) for token in (1, 2, 3, 5))
+    first = next(s for s in WIDE.shards if s.tensor == 0)
+    value = tensor_value(h)
+    np.testing.assert_array_equal(value[: first.row_stop], -0.5 * (1 + 2 + 3 + 5))
+    np.testing.assert_array_equal(value[first.row_stop :], -0.5 * (1 + 2 + 3 + 4 + 5))
+
+
 def test_adjacent_shards_of_one_push_share_one_product() -> None:
     h = Harness("sgd", WIDE)
     push_tensor(h, "p", 1, UpdateKind.FACTORS, [np.ones((2, 40)), np.ones((2, 30))], 0.1)
