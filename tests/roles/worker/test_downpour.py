@@ -62,7 +62,7 @@ class ServersInMemory:
         await self.answer_pushes.wait()
         return self.outcome
 
-    async def pull(self, into: np.ndarray) -> Pulled:
+    async def pull(self, into: np.ndarray, *, exact: bool = False) -> Pulled:
         if self.failure is not None:
             raise self.failure
         self.pulls += 1
