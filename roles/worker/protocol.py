@@ -15,6 +15,8 @@ from adamctl.model.layout import ELEMENT_BYTES, ParameterLayout
 from adamctl.model.protocol import Prices, choose_protocol, has_factors, push_costs, weigh_protocols
 
 WEIGH_EVERY_S = 5.0
+WEIGH_RARELY_S = 320.0
+"""Each change doubles the wait for the next, up to this: replicas that push faster after one would go to and fro."""
 KEPT_BYTES_MAX = 1 << 20
 """Of the factors of one tensor in one slot that are kept though its gradient is what is pushed."""
 
@@ -73,11 +75,11 @@ class PushProtocol:
         self._costs = push_costs(layout, chosen, examples, copies, train.wire_push)
         self._names = {index: layout.tensors[index].name for index in chosen}
         self._log = log
-        self._weighed_s = float("-inf")
+        self._weighed_s, self._pause_s = float("-inf"), WEIGH_EVERY_S
 
     def weigh(self, now: float, prices: Prices | None) -> None:
         """Chooses anew, if it is time and something is known; says so in the log if the choice changes."""
-        if self.fixed or prices is None or now - self._weighed_s < WEIGH_EVERY_S:
+        if self.fixed or prices is None or now - self._weighed_s < self._pause_s:
             return
         self._weighed_s = now
         chosen = weigh_protocols(self._costs, self.factors, prices)
@@ -91,3 +93,4 @@ class PushProtocol:
                     prices.link_bytes_per_s,
                 )  # fmt: skip
         self.factors = chosen
+        self._pause_s = min(2 * self._pause_s, WEIGH_RARELY_S)

@@ -16,7 +16,7 @@ from adamctl.model.layout import build_layout
 from adamctl.model.protocol import Prices
 from adamctl.roles.ps.measured import Measurements
 from adamctl.roles.worker.downpour import Downpour
-from adamctl.roles.worker.protocol import WEIGH_EVERY_S, PushProtocol, factor_tensors
+from adamctl.roles.worker.protocol import WEIGH_EVERY_S, WEIGH_RARELY_S, PushProtocol, factor_tensors
 from adamctl.roles.worker.replica import Replica
 from adamctl.wire.constants import UpdateKind
 
@@ -50,12 +50,22 @@ def test_busy_servers_are_sent_gradients_and_idle_ones_factors_again(caplog: pyt
         protocol.weigh(0.0, BUSY)
     assert not protocol.factors
     assert "dense1.weight: pushed as a gradient from now on; the busiest server works 98%" in caplog.text
-    protocol.weigh(WEIGH_EVERY_S - 1, IDLE)
+    protocol.weigh(2 * WEIGH_EVERY_S - 1, IDLE)
     assert not protocol.factors, "not yet weighed again"
-    protocol.weigh(WEIGH_EVERY_S + 1, None)
+    protocol.weigh(2 * WEIGH_EVERY_S + 1, None)
     assert not protocol.factors, "nothing is known"
-    protocol.weigh(WEIGH_EVERY_S + 1, IDLE)
+    protocol.weigh(2 * WEIGH_EVERY_S + 1, IDLE)
     assert protocol.factors == {DENSE}
+
+
+def test_who_would_go_to_and_fro_changes_ever_more_rarely() -> None:
+    protocol, changes, now = make(), 0, 0.0
+    while now < 3600.0:
+        before = protocol.factors
+        protocol.weigh(now, BUSY if before else IDLE)
+        changes += protocol.factors != before
+        now += 1.0
+    assert changes <= 6 + 3600 / WEIGH_RARELY_S + 1
 
 
 @pytest.mark.parametrize("train", [{"protocol": "factors"}, {"protocol": "gradient"}, {"consistency": "sync"}])
