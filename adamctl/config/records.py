@@ -1,4 +1,4 @@
-"""What the configuration service holds under each key (`docs/formats/wire.md` lists the keys).
+"""What the configuration service holds under each key.
 
     /nodes/{id}                 NodeRecord
     /jobs/{id}                  JobRecord
