@@ -101,6 +101,8 @@ class SharedMemory:
     def renew(self, array: NDArray[Any]) -> None:
         """Puts fresh pages with the same content under an array, which nobody else may be using in this process.
 
+        Does nothing for an array that does not lie in this memory.
+
         What a server still reads is the content of this moment; what it still writes is lost.
 
         Raises:
@@ -124,7 +126,18 @@ class SharedMemory:
                 os.close(descriptor)
             raise MemoryError(f"shared memory: {size_bytes} bytes cannot be renewed: {error}") from error
         self._descriptors.append(descriptor)
-        self._regions.append(region)
+        self._regions = [*self._uncovered(region), region]
+
+    def _uncovered(self, by: Region) -> list[Region]:
+        """Returns the regions of which something can still be seen here, and closes the others, which hold memory."""
+        left: list[Region] = []
+        for region in self._regions:
+            if by.start <= region.start and region.stop <= by.stop:
+                self._descriptors.remove(region.descriptor)
+                os.close(region.descriptor)
+            else:
+                left.append(region)
+        return left
 
     def close(self) -> None:
         """Closes descriptors, so that nobody can be shown it any more; it goes with the last array that lies in it."""

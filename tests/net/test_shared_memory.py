@@ -138,3 +138,15 @@ def test_elsewhere_it_is_memory_like_any_other(monkeypatch: pytest.MonkeyPatch) 
     memory.renew(array)
     assert memory.find(array) is None and array.sum() == 4
     memory.close()
+
+
+@linux_only
+def test_pages_that_were_taken_away_twice_are_not_kept() -> None:
+    memory = SharedMemory(4 * PAGE)
+    array = memory.array(PAGE)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        memory.renew(array)
+    assert len(os.listdir("/proc/self/fd")) == before
+    memory.close()
+    assert len(os.listdir("/proc/self/fd")) == before - 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import mmap
 import os
 import sys
 import threading
@@ -18,6 +19,7 @@ from adamctl.net.shared_memory import SharedMemory, array_bytes
 from adamctl.roles.ps import direct
 from adamctl.roles.ps.apply import Applier
 from adamctl.roles.ps.client import ParameterClient, PushSet
+from adamctl.roles.ps.sharing import SharedArrays
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import PullRequest, PushPart, PushRequest, PushSource
 from tests.roles.ps.sharing_world import JOB, ROW_SIZE, ROWS, SharingWorld, delta_of, sharing_world
@@ -307,3 +309,15 @@ async def test_nothing_is_left_behind(tmp_path: Path) -> None:
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= before
     assert not os.listdir(tmp_path)
+
+
+def test_neighbours_that_share_a_page_are_both_taken_away() -> None:
+    shared = SharedArrays()
+    array = shared.new_array(3000)
+    place = shared.find(array)
+    assert place is not None
+    theirs = np.frombuffer(mmap.mmap(place.region.descriptor, place.region.size_bytes), np.float32, 3000)
+    for part in (array[:1500], array[1500:]):
+        shared.renew(part)
+    array[:] = 1.0
+    assert not theirs.any()
