@@ -45,9 +45,9 @@ class Downpour:
         self._protocol = protocol
         self._fetch_wanted = asyncio.Event()
         self._installer = ThreadPoolExecutor(1, thread_name_prefix="install")
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[bool]] = set()
         self._siblings: dict[int, asyncio.Task[ParameterClient]] = {}
-        self._fetching: asyncio.Task[None] | None = None
+        self._fetching: asyncio.Task[bool] | None = None
         self.updates = 0
         self.staleness = [0] * (STALENESS_MAX + 1)
         self.refused = 0
@@ -63,10 +63,11 @@ class Downpour:
     def want_fetch(self) -> None:
         self._fetch_wanted.set()
 
-    def push(self, slot: Slot, place: Place | None = None, channel: int = 0) -> asyncio.Task[None]:
+    def push(self, slot: Slot, place: Place | None = None, channel: int = 0) -> asyncio.Task[bool]:
         """Starts the push of an accrued gradient, as part of a step if `place` names one; done when it is answered.
 
-        Parts of one step go through different channels, so that none waits in another's way.
+        Its result is False if there was no answer: the push has failed, as `on_failure` is told. Parts of one step go
+        through different channels, so that none waits in another's way.
         """
         task = asyncio.create_task(self._guard(lambda: self._push(slot, place, channel)))
         self._tasks.add(task)
@@ -188,10 +189,13 @@ class Downpour:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._installer, self._replica.multiply_factors, slot, index)
 
-    async def _guard(self, activity: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _guard(self, activity: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        """Returns whether it went well."""
         try:
             await activity()
         except asyncio.CancelledError:
             raise
         except BaseException as failure:
             self._on_failure(failure)
+            return False
+        return True

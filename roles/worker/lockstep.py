@@ -63,8 +63,8 @@ class Lockstep:
         self._changed = asyncio.Event()
         self._parts: list[Part] = []
         self._added = 0
-        self._pushes: list[asyncio.Task[None]] = []
-        self._channels: dict[int, asyncio.Task[None]] = {}
+        self._pushes: list[asyncio.Task[bool]] = []
+        self._channels: dict[int, asyncio.Task[bool]] = {}
         self._computed: list[BatchDone] = []
         self._computing: asyncio.Future[BatchDone] | None = None
         self._asking: asyncio.Task[int] | None = None
@@ -126,7 +126,8 @@ class Lockstep:
                 self._weights_after = settled
             return True
         if self._pushes:
-            complete = all(push.done() for push in self._pushes)
+            # A push that has failed was perhaps not applied; it ends the session, and others make its part.
+            complete = all(push.done() and not push.cancelled() and push.result() for push in self._pushes)
             if complete:
                 self._settle(self.settled + 1)
             return complete

@@ -184,6 +184,7 @@ async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClien
     # In a thread: it may compile for seconds, in which the coordinator must hear from this worker.
     network = await asyncio.to_thread(Network, experiment.model, experiment.train.batch)
     train = experiment.train
+    threads = 1 if train.in_step else process.threads
     parameters = ParameterClient.from_context(
         context,
         job,
@@ -207,14 +208,14 @@ async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClien
                 dataset,
                 network,
                 layout,
-                1 if train.in_step else process.threads,
+                threads,
                 coordinator,
                 parameters,
                 data,
                 context.log,
             )
         )
-        context.log.info("run %s: replica %d, %d threads", job, joined.reply.replica, process.threads)
+        context.log.info("run %s: replica %d, threads: %d", job, joined.reply.replica, threads)
         return await process.session.run(context.stopping)
     finally:
         await data.close()

@@ -272,6 +272,15 @@ async def test_a_push_that_fails_ends_in_on_failure_and_frees_its_slot(local: bo
         assert w.downpour.pushes == 0
 
 
+async def test_the_result_of_a_push_says_whether_it_was_answered() -> None:
+    async with world(n_push=2, n_fetch=100) as w:
+        for failure in (None, UnreachableError("parameter server ps-0 is gone")):
+            w.servers.failure = failure
+            w.step()
+            (slot,) = w.replica.flush()
+            assert await w.downpour.push(slot) is (failure is None)
+
+
 async def test_a_fetch_that_fails_ends_in_on_failure() -> None:
     async with world() as w:
         w.servers.failure = UnreachableError("parameter server ps-0 is gone")

@@ -234,7 +234,7 @@ class Played:
 
     def __init__(self) -> None:
         self.log: list[str] = []
-        self.answers: dict[Place, asyncio.Future[None]] = {}
+        self.answers: dict[Place, asyncio.Future[bool]] = {}
         self.asked: list[RunStepRequest] = []
         self.reply: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.lockstep = Lockstep("w", 1, self, self.submit, self.ask, self.finished)  # type: ignore[arg-type]
@@ -246,7 +246,7 @@ class Played:
         self.computed.append(batch)
         self.lockstep.done(BatchDone(batch, 0.0, 0, 0.0, 0.0, StepActions(object(), True)))  # type: ignore[arg-type]
 
-    def push(self, slot: object, place: Place, channel: int) -> asyncio.Future[None]:
+    def push(self, slot: object, place: Place, channel: int) -> asyncio.Future[bool]:
         assert channel == sum(not answer.done() for answer in self.answers.values()), "one of its own"
         self.log.append(f"push {place.step}.{place.part}")
         self.answers[place] = asyncio.get_running_loop().create_future()
@@ -269,8 +269,8 @@ class Played:
         batch = Batch(task, np.zeros(0), np.zeros(0, np.int32), step + part / 10)  # type: ignore[arg-type]
         self.lockstep.add(Place(step, part, parts), batch)
 
-    async def answer(self, step: int, part: int = 0, parts: int = 2) -> list[str]:
-        self.answers.pop(Place(step, part, parts)).set_result(None)
+    async def answer(self, step: int, part: int = 0, parts: int = 2, *, well: bool = True) -> list[str]:
+        self.answers.pop(Place(step, part, parts)).set_result(well)
         return await self.said()
 
     async def said(self) -> list[str]:
@@ -312,6 +312,20 @@ async def test_the_part_of_another_is_made_from_the_weights_of_its_step() -> Non
         p.add(1, part=1)
         assert await p.said() == ["skip 1.1"], "all have had that step"
         assert await p.answer(2) == ["done 2"]
+
+    await play(scene)
+
+
+async def test_a_step_whose_push_has_failed_is_not_complete() -> None:
+    async def scene(p: Played) -> None:
+        p.add(1)
+        p.add(1, part=1)
+        p.add(2)
+        p.add(9)
+        await p.said()
+        assert await p.answer(1) == []
+        assert await p.answer(1, part=1, well=False) == []
+        assert p.lockstep.settled == 0, "the coordinator is told nothing else"
 
     await play(scene)
 
