@@ -96,7 +96,11 @@ class PullConverter:
 
     def _send(self, instruction: AnswerPull, buffer: PooledBuffer) -> None:
         _release(instruction)
-        instruction.token.reply(instruction.message, [buffer.view], buffer.release)
+        try:
+            instruction.token.reply(instruction.message, [buffer.view], buffer.release)
+        except ValueError as error:  # too many parts for a frame's header
+            buffer.release()
+            instruction.token.fail(ErrorCode.WRONG_LENGTH, f"{error}; ask for fewer shards")
 
 
 def _size_bytes(instruction: AnswerPull) -> int:

@@ -52,10 +52,13 @@ class DirectPulls:
 
     def _answer(self, instruction: AnswerPull, error: BaseException | None) -> None:
         _release(instruction)
-        if error is None:
-            instruction.token.reply(instruction.message)
-        else:
+        if error is not None:
             instruction.token.fail(ErrorCode.INTERNAL, f"values could not be written into the client's memory: {error}")
+            return
+        try:
+            instruction.token.reply(instruction.message)
+        except ValueError as problem:  # too many parts for a frame's header
+            instruction.token.fail(ErrorCode.WRONG_LENGTH, f"{problem}; ask for fewer shards")
 
     def stop(self) -> None:
         """Waits for what is being copied, and gives up the rest."""

@@ -161,7 +161,12 @@ class ParameterServer:
 
     def _carry_out(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
-            _CARRY_OUT[type(instruction)](self, instruction)
+            try:
+                _CARRY_OUT[type(instruction)](self, instruction)
+            except ValueError as error:  # an answer that fits into no frame must not cost all others what follows it
+                if not isinstance(instruction, AnswerAttach | AnswerPull | AnswerPush) or instruction.token.answered:
+                    raise
+                instruction.token.fail(ErrorCode.WRONG_LENGTH, f"{error}; ask for less at once")
 
     def _completed(self, done: Apply) -> None:
         self._meter.sample(self._now(), self._threads.busy_s, self._threads.works)
@@ -180,9 +185,11 @@ class ParameterServer:
 
     def _answer_push(self, instruction: AnswerPush) -> None:
         request = instruction.token
-        request.reply(msgspec.structs.replace(instruction.message, load=self._meter.load))
-        if instruction.queued:
-            request.lease.release()
+        try:
+            request.reply(msgspec.structs.replace(instruction.message, load=self._meter.load))
+        finally:
+            if instruction.queued:
+                request.lease.release()
 
     def _answer_pull(self, instruction: AnswerPull) -> None:
         if instruction.token.message.region:
@@ -197,7 +204,11 @@ class ParameterServer:
             for values in held:
                 values.release()
 
-        instruction.token.reply(instruction.message, [values.array for values in held], sent)
+        try:
+            instruction.token.reply(instruction.message, [values.array for values in held], sent)
+        except ValueError:
+            sent()
+            raise
 
     def _answer_attach(self, instruction: AnswerAttach) -> None:
         body = [np.asarray(instruction.known, "<i8")] if instruction.known else []

@@ -13,10 +13,11 @@ from adamctl.errors import RemoteError
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.ps import server
 from adamctl.roles.ps.client import load_parameters, read_checkpoint
-from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import CheckpointFile, RunJoinRequest
+from adamctl.wire.constants import ErrorCode, UpdateKind
+from adamctl.wire.messages import CheckpointFile, PullRequest, PushPart, PushRequest, PushSource, RunJoinRequest
 from tests.cluster import memory_cluster
 from tests.roles.ps.ps_cluster import add_job, make_client, pulled, start_servers
+from tests.roles.ps.sharing_world import JOB, sharing_world
 from tests.roles.ps.test_client import constant, push_of, random_flat
 
 
@@ -234,3 +235,27 @@ async def test_a_server_that_was_restarted_does_not_serve_initial_values_as_if_n
         await (await make_client(cluster, "b", "v")).close()
         assert again.status()["jobs"]["a"]["state"].startswith("failed")
         await client.close()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+async def test_an_answer_that_fits_into_no_frame_is_refused_and_costs_nobody_else_theirs(
+    tmp_path: Path, dtype: str
+) -> None:
+    async with sharing_world(tmp_path) as world:
+        client = await world.client("tcp")
+        connection = await client.lane("ps-0").connected()
+        epochs, shard = client.routing.epochs_of((0,)), client.layout.shards[0]
+        source = PushSource(UpdateKind.DELTA, 0, 0, shard.row_stop, 0)
+        pushes = [PushRequest(JOB, epochs, 1.0, 1, 1, (source,), (PushPart(0, number, 0),)) for number in (1, 2)]
+        ones = np.ones(shard.size, np.float32)
+        first, too_much, second = await asyncio.gather(
+            connection.request(pushes[0], [ones], deadline_s=10),
+            connection.request(PullRequest(JOB, epochs, (0,) * 300, dtype), deadline_s=10),  # waits for the first
+            connection.request(pushes[1], [ones], deadline_s=10),
+            return_exceptions=True,
+        )
+        assert isinstance(too_much, RemoteError) and too_much.code == ErrorCode.WRONG_LENGTH
+        for reply in (first, second):
+            assert not isinstance(reply, BaseException), reply
+            assert reply.message.results[0].code == ErrorCode.OK
+        assert not world.server.core.jobs[JOB].shards[0].values.readers
