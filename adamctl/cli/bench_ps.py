@@ -49,8 +49,13 @@ def ps_throughput(
     from adamctl.bench.peer import require
     from adamctl.bench.ps_throughput import PsSettings
 
-    if stress and linear:
-        raise ConfigurationError("--stress and --linear: expected one of them at a time")
+    _check_flags(
+        ("--stress",) * stress + ("--linear",) * linear,
+        {"--mode": modes, "--clients": clients != (1,), "--servers": servers != (1,), "--dtype": dtype != "float32",
+         "--vs": vs, "--plot": plot},
+    )  # fmt: skip
+    if plot is not None and set(modes) == {"pull"}:
+        raise ConfigurationError("--plot: expected a mode that updates parameters; found only pull")
     megabytes = model_megabytes if model_megabytes is not None else _STRESS_MEGABYTES if stress else 100.0
     settings = PsSettings(
         modes=modes or _MODES,
@@ -78,6 +83,15 @@ def ps_throughput(
     show(report)
     for title in ("machine", "versions"):
         click.echo(f"{title}: " + ", ".join(f"{key} {value}" for key, value in report[title].items()))
+
+
+def _check_flags(instead: tuple[str, ...], given: dict[str, Any]) -> None:
+    """Raises ConfigurationError for flags that what is measured `instead` has no use for, before it takes a minute."""
+    if len(instead) > 1:
+        raise ConfigurationError(f"{' and '.join(instead)}: expected one of them at a time")
+    unused = [flag for flag, value in given.items() if value]
+    if instead and unused:
+        raise ConfigurationError(f"{instead[0]}: expected no {', '.join(unused)}: that is not measured then")
 
 
 def _run(settings: Any, stress: bool, linear: bool) -> tuple[dict[str, Any], Any]:

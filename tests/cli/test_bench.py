@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from adamctl.bench import peer
 from adamctl.cli.main import application
+from adamctl.cli.options import Picture
 from adamctl.errors import ConfigurationError
 
 MNIST = str(Path(__file__).parents[2] / "examples" / "mnist.toml")
@@ -48,11 +49,26 @@ def test_bad_flags_end_with_usage(arguments: tuple[str, ...], expected: str) -> 
         (("kernels", "no-such-file.toml"), "no such experiment file"),
         (("worker", "no-such-file.toml"), "no such experiment file"),
         (("worker", MNIST, "--vs", "torch", "--peer-python", "no-such-python"), "expected an interpreter"),
+        (("ps-throughput", "--stress", "--linear"), "expected one of them at a time"),
+        (("ps-throughput", "--stress", "--mode", "push", "--dtype", "float16"), "expected no --mode, --dtype"),
     ],
 )
 def test_what_is_not_there_is_named(arguments: tuple[str, ...], expected: str) -> None:
     with pytest.raises(ConfigurationError, match=expected):
         CliRunner().invoke(application, ["bench", *arguments], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [(("--linear",), "--linear: expected no --plot"), (("--mode", "pull"), "found only pull")],
+)
+def test_a_picture_of_nothing_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], expected: str
+) -> None:
+    monkeypatch.setattr(Picture, "convert", lambda self, value, *_: Path(value))  # matplotlib may be missing
+    with pytest.raises(ConfigurationError, match=expected):
+        flags = ["bench", "ps-throughput", *arguments, "--plot", str(tmp_path / "p.svg")]
+        CliRunner().invoke(application, flags, catch_exceptions=False)
 
 
 def test_a_peer_without_its_package_is_told_of_at_once() -> None:
