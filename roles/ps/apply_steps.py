@@ -37,7 +37,8 @@ class StepSums:
         self._used = False
         found: list[tuple[Update, Gradient]] = []
         for step, run in groupby(updates, key=lambda update: update.step if isinstance(update, StepPart) else None):
-            live = [update for update in run if not update.moot]
+            parts = list(run)
+            live = [update for update in parts if not update.moot]
             gradients = [None if update.code else read(update) for update in live]
             if step is None:
                 found.extend((u, g) for u, g in zip(live, gradients, strict=True) if g is not None)
@@ -45,7 +46,7 @@ class StepSums:
                 if live:
                     found.append((live[0], self._add([g for g in gradients if g is not None])))
             else:
-                _refuse_all(live)
+                _refuse_all(parts)  # twins are answered as the first was
         return found
 
     def _add(self, gradients: list[Gradient]) -> Gradient:

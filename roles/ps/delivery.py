@@ -102,6 +102,7 @@ class Delivery:
         finally:
             for task in tasks:
                 task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)  # what they send is the caller's again
 
     async def _send(self, envelope: Envelope) -> None:
         lane = self._client.lane(*envelope.way)

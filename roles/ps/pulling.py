@@ -105,6 +105,7 @@ class Puller:
             finally:
                 for task in tasks:
                     task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)  # what they receive into is the caller's again
                 if self._shown:  # servers may go on writing what nobody waits for any more
                     self._client.shared.renew(self._into)
                     self._shown.clear()

@@ -89,3 +89,18 @@ def test_parts_of_16_bits_are_widened_before_they_are_added(wire: type) -> None:
     narrow = np.empty(3, wire)
     narrowed(values(0.5, -2, 1024), narrow)
     assert sums([part(1), part(1), part(1)], [narrow, values(1, 1, 1), narrow]) == [(0, [2, -3, 2049])]
+
+
+def test_twins_of_a_step_that_is_refused_are_refused_as_well() -> None:
+    updates = [part(1), part(1), part(1, moot=True), part(2)]
+    refused = updates[1]
+
+    def read(update: Update) -> Any:
+        if update is refused:
+            update.code, update.message = ErrorCode.NOT_FINITE, "NaN"
+            return None
+        return values(1)
+
+    found = StepSums().of(updates, read)
+    assert [update for update, _ in found] == [updates[3]]
+    assert [update.code for update in updates] == [ErrorCode.NOT_FINITE] * 3 + [0]
