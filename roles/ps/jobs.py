@@ -128,7 +128,6 @@ class JobKeeper:
 
     def _free(self, name: str) -> None:
         self._carry_out(self._core.remove_job(name))
-        self._building_bytes.pop(name, None)
         if self._storing is not None:
             self._storing.release(name)
             for identity in [identity for identity in self._resumed if identity.name == name]:
@@ -221,7 +220,9 @@ class JobKeeper:
             self._fail(job, code, str(error))
             return
         finally:
-            self._building_bytes[job.name] = self._building_bytes.get(job.name, 0) - needed_bytes
+            left_bytes = self._building_bytes.pop(job.name) - needed_bytes
+            if left_bytes:  # another part of it is being made, or of a job that has its name
+                self._building_bytes[job.name] = left_bytes
         if self._core.jobs.get(job.name) is not job:
             return
         entries = entries_that_count(found, job.layout, _held(found, buckets)) if found is not None else {}

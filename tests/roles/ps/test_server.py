@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
+from adamctl.config.records import BucketRecord, JobRecord, LayoutRecord, bucket_key, encode, job_key, layout_key
 from adamctl.errors import RemoteError
 from adamctl.model.rule import RuleConfig
-from adamctl.roles.ps import server
+from adamctl.roles.ps import jobs, server
 from adamctl.roles.ps.client import load_parameters, read_checkpoint
 from adamctl.wire.constants import ErrorCode, UpdateKind
-from adamctl.wire.messages import CheckpointFile, PullRequest, PushPart, PushRequest, PushSource, RunJoinRequest
+from adamctl.wire.messages import (
+    CheckpointFile,
+    ConfigChanges,
+    PullRequest,
+    PushPart,
+    PushRequest,
+    PushSource,
+    RunJoinRequest,
+)
 from tests.cluster import memory_cluster
-from tests.roles.ps.ps_cluster import add_job, make_client, pulled, start_servers
+from tests.roles.ps.ps_cluster import add_job, make_client, make_tensors, pulled, start_servers
 from tests.roles.ps.sharing_world import JOB, sharing_world
 from tests.roles.ps.test_client import constant, push_of, random_flat
 
@@ -259,3 +271,33 @@ async def test_an_answer_that_fits_into_no_frame_is_refused_and_costs_nobody_els
             assert not isinstance(reply, BaseException), reply
             assert reply.message.results[0].code == ErrorCode.OK
         assert not world.server.core.jobs[JOB].shards[0].values.readers
+
+
+async def test_memory_of_a_job_that_ends_while_it_is_made_is_given_back_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, go_on, build = threading.Event(), threading.Event(), jobs.build_buckets
+
+    def held(*arguments: Any) -> Any:
+        reached.set()
+        assert go_on.wait(20)
+        return build(*arguments)
+
+    async with sharing_world(tmp_path) as world, asyncio.timeout(60):
+        await world.client("tcp")  # the first job is served
+        monkeypatch.setattr(jobs, "build_buckets", held)
+        record = LayoutRecord(make_tensors(), 1)
+        layout = record.layout()
+        made = JobRecord("running", layout.hash, RuleConfig("add"), 1)
+        puts = {job_key("b"): encode(made), layout_key("b"): encode(record)}
+        puts |= {bucket_key("b", bucket.index): encode(BucketRecord(1, "ps-0")) for bucket in layout.buckets}
+        await world.store.compare_and_set(ConfigChanges({}, puts))
+        await asyncio.to_thread(reached.wait, 20)
+        ended = encode(msgspec.structs.replace(made, state="ended"))
+        await world.store.compare_and_set(ConfigChanges({}, {job_key("b"): ended}))
+        while "b" in world.server.core.jobs:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        go_on.set()
+        while world.server._tasks:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert not sum(world.server._keeper._building_bytes.values())
