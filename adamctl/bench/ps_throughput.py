@@ -22,7 +22,8 @@ from adamctl.bench.ps_torch import MODES as TORCH_MODES
 from adamctl.bench.ps_torch import TorchRpc
 from adamctl.bench.report import make_report
 from adamctl.errors import ConfigurationError
-from adamctl.model.wire_types import WIRE_TYPES, WireType
+from adamctl.model.layout import ELEMENT_BYTES
+from adamctl.model.wire_types import WIRE_ELEMENT_BYTES, WIRE_TYPES, WireType
 
 PACKAGES = ("adamctl", "numpy", "numba", "uvloop", "msgspec")
 MODES = ("push", "pull", "both", "factors", "local")
@@ -244,7 +245,7 @@ class _Bench:
                 limit = self._memory / COPIES[mode]
                 row |= {"limit": f"memory bandwidth over {COPIES[mode]:g} bytes moved for each"}
             else:
-                limit = self._plain * 1e9
+                limit = self._plain * 1e9 * ELEMENT_BYTES / WIRE_ELEMENT_BYTES[settings.wire]  # rates are of float32
                 row |= {"limit": f"plain blocking sockets, {'tcp' if settings.transport == 'tcp' else 'unix'}"}
             row |= {"limit_gb_per_s": limit / 1e9}
         row |= {"fraction_of_limit": rate / limit}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from adamctl.bench.plain_sockets import PlainSockets
 from adamctl.bench.plot import plot_ps
 from adamctl.bench.ps_job import FactorsSize
 from adamctl.bench.ps_throughput import MODES, PsSettings, run_ps_benchmark
@@ -85,7 +86,9 @@ def test_an_interpreter_without_pytorch_is_said_to_be_one(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("wire", ["bfloat16", "float16"])
-def test_sixteen_bits_on_the_wire_add_up_too(wire: WireType) -> None:
+def test_sixteen_bits_on_the_wire_add_up_too(wire: WireType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PlainSockets, "gb_per_s", lambda self, blocks: 3.0)
     settings = PsSettings(modes=("both", "factors"), wire=wire, **TINY)  # type: ignore[arg-type]
     both, factors = run_ps_benchmark(settings)["results"]
     assert both["dtype"] == wire and both["gb_per_s"] > 0 and factors["g_updates_per_s"] > 0
+    assert both["limit_gb_per_s"] == 6.0, "of what would be float32: the socket carries half of the bytes"
