@@ -81,7 +81,7 @@ class Applier:
                 finite = self._begin(rule, shared.source, first.row_start, last.row_stop)
             for batch, work in zip(group, prepared, strict=True):
                 update = batch.updates[number]
-                if update.code:
+                if update.code or update.moot:
                     continue
                 if not _is_factors(shared):
                     gradient = _gradient(update, batch)

@@ -46,6 +46,7 @@ class Rounding:
         self._given_back = given_back
         self.pieces: list[Piece] = []
         self.done = 0
+        self._failure: BaseException | None = None
         self._first: dict[int, int] = {}
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
@@ -58,6 +59,8 @@ class Rounding:
         """Returns when all that an envelope sends is rounded."""
         needed = max((self._needed(s.tensor, s.row_stop, s.kind) for s in envelope.sources), default=0)
         if self.done < needed:
+            if self._failure is not None:
+                raise self._failure
             waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((needed, waiting))
             await waiting
@@ -78,7 +81,7 @@ class Rounding:
 
     def advance(self, done: int, failure: BaseException | None = None) -> None:
         """So many pieces are done; called on the event loop."""
-        self.done = done
+        self.done, self._failure = done, failure
         still: list[tuple[int, asyncio.Future[None]]] = []
         for needed, waiting in self._waiting:
             if waiting.done():

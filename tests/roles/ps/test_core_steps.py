@@ -13,6 +13,7 @@ from adamctl.roles.ps.core_sequence import ClientMemory
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from tests.roles.ps.core_harness import Harness
 from tests.roles.ps.ps_cluster import make_layout
+from tests.roles.ps.test_apply import push_tensor
 
 A, B, C = ("a", 1), ("b", 1), ("c", 1)
 
@@ -228,3 +229,15 @@ def test_whatever_comes_twice_or_late_or_from_somebody_else_each_step_is_applied
         assert np.float32(h.value(0)) == expected, f"seed {seed}, step {step}"
         assert h.job.shards[0].counter == h.job.shards[0].memory.step == step
     assert h.core.queued_bytes == h.core.queued_updates == 0
+
+
+def test_a_moot_part_beside_factors_is_not_applied() -> None:
+    h = harness()
+    h.push("first", [(0, 1, 0.0)], client=C, kind=UpdateKind.GRADIENT)  # what follows waits and is one batch
+    for token, client in (("part", A), ("again", B)):
+        h.push(token, [(0, 1, 1.0)], client=client, kind=UpdateKind.GRADIENT, place=(1, 0, 1))
+    rows, row_size = h.layout.tensors[0].shape
+    push_tensor(h, "factors", 1, UpdateKind.FACTORS, [np.ones((1, rows)), np.ones((1, row_size))], 1.0)
+    h.apply()
+    assert codes(h, "part") == codes(h, "again") == [ErrorCode.OK]
+    assert h.value(0) == -2

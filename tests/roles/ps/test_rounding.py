@@ -177,3 +177,15 @@ async def test_whoever_waits_is_told_if_rounding_fails(monkeypatch: pytest.Monke
     with pytest.raises(MemoryError, match="no room"):
         await finished(rounding)
     rounder.close()
+
+
+async def test_an_envelope_that_waits_after_rounding_has_failed_is_told_so() -> None:
+    rounder = Rounder(LARGE, "bfloat16")
+    rounding = rounder.start(push_of(LARGE, 1))
+    envelope = envelopes_of(rounding)[-1]
+    await finished(rounding)
+    rounding.advance(0, RuntimeError("out of order"))
+    async with asyncio.timeout(30):
+        with pytest.raises(RuntimeError, match="out of order"):
+            await rounding.until(envelope)
+    rounder.close()
