@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -90,9 +91,9 @@ def blas() -> tuple[int, int] | None:
     from threadpoolctl import threadpool_info
 
     np.ones((2, 2), np.float32) @ np.ones((2, 2), np.float32)
-    for library in threadpool_info():
-        if library["user_api"] != "blas" or library["internal_api"] != "openblas":
-            continue
+    own = Path(np.__file__).parent.parent  # another package may have brought a BLAS of its own
+    libraries = [one for one in threadpool_info() if one["user_api"] == "blas" and one["internal_api"] == "openblas"]
+    for library in sorted(libraries, key=lambda one: Path(one["filepath"]).parent != own / "numpy.libs"):
         loaded = ctypes.CDLL(library["filepath"])
         for symbol in SYMBOLS:
             if hasattr(loaded, symbol):

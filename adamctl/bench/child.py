@@ -46,6 +46,10 @@ class Child:
             raise message
         return message
 
+    def has_message(self) -> bool:
+        """Whether `receive` would return at once."""
+        return self._pipe.poll(0)
+
     def ask(self, message: Any, wait_s: float) -> Any:
         self.send(message)
         return self.receive(wait_s)

@@ -7,6 +7,7 @@ import json
 import os
 import select
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
@@ -49,13 +50,15 @@ class PeerProcess:
 
     def __init__(self, python: str, program: str, threads: int) -> None:
         self._received = b""
+        # Not a pipe: one that nobody reads would fill up and stop the peer.
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
         try:
             self._process = subprocess.Popen(
                 [python, str(FOLDER / program)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stderr=self._errors,
                 text=True,
                 bufsize=1,
                 env=environment,
@@ -79,9 +82,9 @@ class PeerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        for stream in (self._process.stdout, self._process.stderr):
-            assert stream is not None
-            stream.close()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._errors.close()
 
     def send(self, request: dict[str, Any]) -> None:
         """Sends a request whose answer `receive` waits for, so that several peers can work at once."""
@@ -116,7 +119,8 @@ class PeerProcess:
         return self.receive(timeout_s)
 
     def _why(self) -> str:
-        assert self._process.stderr is not None
-        lines = self._process.stderr.read().strip().splitlines()
+        self._process.wait(END_S)
+        self._errors.seek(0)
+        lines = self._errors.read().strip().splitlines()
         last = lines[-1] if lines else "it ended without a word"
         return f"the peer cannot run: {last}; name an interpreter that has its package with --peer-python"

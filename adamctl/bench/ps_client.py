@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,6 +55,7 @@ class Done:
         push_latencies_s: of each push, from its start until it is acknowledged.
         pushes_by_client: one number per client.
         cpu_s: processor time that the process took, user and system.
+        transports: kinds of the connections it used: `shared`, `unix`, `tcp`.
     """
 
     seconds: float = 0.0
@@ -65,6 +67,7 @@ class Done:
     push_latencies_s: list[float] = field(default_factory=list)
     pushes_by_client: list[int] = field(default_factory=list)
     cpu_s: tuple[float, float] = (0.0, 0.0)
+    transports: frozenset[str] = frozenset()
 
 
 class ClientProcess(Child):
@@ -88,6 +91,10 @@ class ClientProcess(Child):
 
     def start(self, order: Order) -> None:
         self.send(order)
+
+    def answered(self) -> bool:
+        """Whether `finish` would return at once."""
+        return self.has_message()
 
     def finish(self, order: Order) -> Done:
         """Returns what it did of an order that was started. Raises what went wrong there."""
@@ -144,6 +151,7 @@ async def _carry_out(order: Order, clients: dict[str, list[_Client]]) -> Done:
     done.seconds = time.perf_counter() - began
     after = process.cpu_times()
     done.cpu_s = (after.user - before.user, after.system - before.system)
+    done.transports = frozenset(kind for client in clients[job] for kind in client.transports())
     return done
 
 
@@ -159,6 +167,10 @@ class _Client:
         self._into: Array | None = None
         self._factors = FactorsSize()
         self._bytes = 0
+
+    def transports(self) -> Iterable[str]:
+        """Returns what its connections are by now."""
+        return self._client.transports().values()
 
     async def attach(self) -> None:
         await self._client.attach(deadline_s=ATTACH_S)

@@ -87,8 +87,8 @@ def _watch(clients: list[ClientProcess], server: psutil.Process, order: Order) -
     """Runs an order; returns what was done, the server's peak of resident memory and what went wrong."""
     for client in clients:
         client.start(order)
-    peak_bytes, until_s = 0, time.monotonic() + order.seconds
-    while time.monotonic() < until_s:
+    peak_bytes, until_s = 0, time.monotonic() + order.seconds + CALL_S
+    while time.monotonic() < until_s and not all(client.answered() for client in clients):
         peak_bytes = max(peak_bytes, _own_bytes(server))
         time.sleep(SAMPLE_S)
     total, errors = Done(), list[str]()

@@ -194,7 +194,7 @@ class _Bench:
                 self._plain = max(self._plain, self._sockets.gb_per_s(settings.plain_blocks))
             if "factors" in self._modes:
                 self._product = max(self._product, products.measure(min(settings.seconds, LIMIT_S)))
-            if settings.transport == "shared":
+            if settings.transport in ("auto", "shared"):
                 self._memory = max(self._memory, memory.measure(min(settings.seconds, LIMIT_S)))
             for mode in self._modes:
                 self._ours(mode, settings.seconds)
@@ -227,9 +227,10 @@ class _Bench:
 
     def _row(self, mode: str) -> dict[str, Any]:
         settings, (rate, done) = self._settings, self._best[mode]
+        used = ", ".join(sorted(done.transports))
         row: dict[str, Any] = {
             "mode": mode,
-            "transport": settings.transport,
+            "transport": used if settings.transport != "auto" else f"auto: {used}",
             "apply_threads": self._threads,
             "clients": self._count,
             "servers": self._servers,
@@ -241,7 +242,7 @@ class _Bench:
         else:
             row |= {"model_bytes": settings.model_bytes, "block_bytes": settings.block_bytes, "dtype": settings.wire}
             row |= {"gb_per_s": rate / 1e9, "g_updates_per_s": done.updates / done.seconds / 1e9 or None}
-            if settings.transport == "shared":
+            if used == "shared":
                 limit = self._memory / COPIES[mode]
                 row |= {"limit": f"memory bandwidth over {COPIES[mode]:g} bytes moved for each"}
             else:
@@ -280,6 +281,7 @@ def _sum(all_done: Sequence[Done]) -> Done:
         total.updates += done.updates
         total.push_latencies_s += done.push_latencies_s
         total.pushes_by_client += done.pushes_by_client
+        total.transports |= done.transports
         total.cpu_s = (total.cpu_s[0] + done.cpu_s[0], total.cpu_s[1] + done.cpu_s[1])
     return total
 
@@ -322,7 +324,7 @@ def _measure_local(settings: PsSettings, threads: int, progress: Callable[[str],
 def _add_speed_up(results: list[dict[str, Any]]) -> None:
     """Notes how much faster more apply threads are than the fewest, all else equal."""
     first: dict[tuple[Any, ...], float] = {}
-    for row in results:
+    for row in sorted(results, key=lambda row: row["apply_threads"]):
         key = (row["mode"], row.get("clients"), row.get("servers"))
         rate = row.get("gb_per_s") or row["g_updates_per_s"]
         row["speed_up_by_threads"] = rate / first.setdefault(key, rate)

@@ -73,7 +73,12 @@ def net(transport: tuple[str, ...], rounds: int, gigabytes: float, as_json: bool
 @click.option("--loss-window-s", type=ABOVE_ZERO, default=5.0, show_default=True, help="Of the long runs.")
 @click.option("--hours", type=ABOVE_ZERO, default=1.0, show_default=True, help="Of updates in the long runs.")
 @click.option("--long-run-megabytes", type=COUNT, default=4, show_default=True, help="Of the model in the long runs.")
-@click.option("--training", default=0, help="Pairs of training runs with a store and without, of about half a minute.")
+@click.option(
+    "--training",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Pairs of training runs with a store and without, of about half a minute.",
+)
 @options.json_option
 def store(
     folder: Path | None, megabytes: int, rounds: int, loss_window_s: float, hours: float, long_run_megabytes: int,
