@@ -15,6 +15,7 @@ from adamctl.roles.ps.envelope import Envelope, cut_push
 from adamctl.roles.ps.lane import Lane, Order, pause
 from adamctl.roles.ps.push_set import Numbers, PushSet
 from adamctl.roles.ps.rounding import Rounding
+from adamctl.roles.ps.sharing import forget_regions
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import PushReply, PushRequest
 
@@ -72,7 +73,8 @@ class Delivery:
         self._push = push if rounding is None else rounding.push
         self.unanswered: set[int] = set(np.flatnonzero(sequences).tolist())
         self._envelopes = 0
-        self._shown: dict[Order, Envelope] = {}  # named to servers by where they lie, and not yet answered
+        # Named to servers by where they lie, and not yet answered: on which connection last.
+        self._shown: dict[Order, tuple[Envelope, Connection]] = {}
         self._rounding = rounding
 
     async def run(self) -> None:
@@ -85,8 +87,10 @@ class Delivery:
             await self._send_all(cut_push(self._push, self.sequences.tolist(), self._client.routing))
         except BaseException:
             # Servers may go on reading what the caller is now free to change.
-            for array in (array for envelope in self._shown.values() for array in envelope.arrays().values()):
+            shown, self._shown = tuple(self._shown.values()), {}
+            for array in (array for envelope, _ in shown for array in envelope.arrays().values()):
                 self._client.shared.renew(array)
+            await forget_regions(connection for _, connection in shown)
             raise
         finally:
             if self._rounding is not None:
@@ -157,7 +161,7 @@ class Delivery:
         found = self._client.shared.direct_push(message, envelope)
         if found is None or not await connection.share(found.region, deadline_s=self._client.attempt_s):
             return None
-        self._shown[order] = envelope
+        self._shown[order] = (envelope, connection)
         return found.message
 
     def _settle(self, reply: PushReply, envelope: Envelope, unanswered: set[int], lane: Lane) -> set[int]:

@@ -20,7 +20,7 @@ from adamctl.net.transport import Connection
 from adamctl.roles.ps.delivery import LATER, MOVED, REQUEST_LATER
 from adamctl.roles.ps.lane import pause
 from adamctl.roles.ps.push_set import Base, Numbers
-from adamctl.roles.ps.sharing import direct_pull
+from adamctl.roles.ps.sharing import direct_pull, forget_regions
 from adamctl.roles.ps.ways import Way
 from adamctl.wire.constants import BODY_BYTES_MAX, ErrorCode
 from adamctl.wire.messages import PullReply, PullRequest
@@ -69,7 +69,8 @@ class Puller:
         count = len(self._layout.shards)
         self._wire = "float32" if exact else client.wire.pull
         self._into = into
-        self._shown: set[tuple[int, ...]] = set()  # shards of requests that named it by where it lies, not yet answered
+        # By the shards of requests that named `into` by where it lies, and are not answered: on which connection.
+        self._shown: dict[tuple[int, ...], Connection] = {}
         self._view = into.data.cast("B")
         self._wanted = range(count) if shards is None else tuple(shards)
         epochs, versions, pushes, sequences = (np.zeros(count, np.int64) for _ in range(4))
@@ -107,8 +108,9 @@ class Puller:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)  # what they receive into is the caller's again
                 if self._shown:  # servers may go on writing what nobody waits for any more
+                    shown, self._shown = self._shown, {}
                     self._client.shared.renew(self._into)
-                    self._shown.clear()
+                    await forget_regions(shown.values())
             wanted = [shard for left in unanswered for shard in left]
             if wanted:
                 await pause(attempt)
@@ -152,7 +154,7 @@ class Puller:
         except UnreachableError:
             return shards
         except RemoteError as error:
-            self._shown.discard(message.shards)
+            self._shown.pop(message.shards, None)
             lane.trouble = str(error)
             if error.code == ErrorCode.LAYOUT_MISMATCH:
                 await lane.drop()
@@ -160,7 +162,7 @@ class Puller:
                 raise
             return shards
         assert isinstance(reply.message, PullReply)
-        self._shown.discard(message.shards)
+        self._shown.pop(message.shards, None)
         try:
             if self._wire != "float32":
                 await self._widen(reply.message, reply.body)
@@ -181,7 +183,7 @@ class Puller:
         place = self._client.shared.find(self._into) if message.dtype == "float32" else None
         if place is None or not await connection.share(place.region, deadline_s=self._client.attempt_s):
             return None
-        self._shown.add(message.shards)
+        self._shown[message.shards] = connection
         return direct_pull(message, place, [self._layout.shards[shard].offset for shard in message.shards])
 
     async def _widen(self, reply: PullReply, body: memoryview) -> None:

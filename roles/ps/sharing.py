@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from adamctl.kernels.operation import Array
 from adamctl.model.layout import ELEMENT_BYTES
 from adamctl.net.shared_memory import Place, Region, SharedMemory, array_bytes
+from adamctl.net.transport import Connection
 from adamctl.roles.ps.envelope import Envelope
 from adamctl.wire.messages import PullRequest, PushRequest, PushSource
 
@@ -76,6 +78,15 @@ def direct_pull(message: PullRequest, place: Place, starts: Iterable[int]) -> Pu
     """Returns a pull into a flat vector that lies at `place`; `starts` are the shards' first elements in it."""
     offsets = tuple(place.offset + start * ELEMENT_BYTES for start in starts)
     return msgspec.structs.replace(message, region=place.region.number, offsets=offsets)
+
+
+async def forget_regions(connections: Iterable[Connection]) -> None:
+    """Has servers let go of memory that was renewed: they keep what they were shown until the connection ends.
+
+    Else a server that is slow for long would hold an old copy for each request that was given up. What else is on its
+    way there is sent again.
+    """
+    await asyncio.gather(*(connection.close() for connection in set(connections)))
 
 
 def _offsets(source: PushSource) -> tuple[int, ...]:

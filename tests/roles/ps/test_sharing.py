@@ -16,9 +16,10 @@ import pytest
 from adamctl.errors import DeadlineError, RemoteError
 from adamctl.net import regions, shared_memory
 from adamctl.net.shared_memory import SharedMemory, array_bytes
-from adamctl.roles.ps import direct
+from adamctl.roles.ps import direct, server
 from adamctl.roles.ps.apply import Applier
 from adamctl.roles.ps.client import ParameterClient, PushSet
+from adamctl.roles.ps.core_instructions import AnswerPull, AnswerPush
 from adamctl.roles.ps.sharing import SharedArrays
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import PullRequest, PushPart, PushRequest, PushSource
@@ -185,6 +186,44 @@ async def test_a_late_answer_writes_where_nobody_looks(tmp_path: Path, monkeypat
         assert not again.any() and into.min() == 7
         await client.pull(into)
         assert not into.any() and client.transports() == {"ps-0": "shared"}
+
+
+async def test_a_server_keeps_one_copy_of_what_it_did_not_answer_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with sharing_world(tmp_path) as world:
+        client = await world.client(attempt_s=0.05)
+        into = client.shared.new_array(FLAT)
+        with monkeypatch.context() as patch:
+            patch.setitem(server._CARRY_OUT, AnswerPull, lambda *_: None)  # alive, and never done
+            for _ in range(4):
+                with pytest.raises(DeadlineError):
+                    await client.pull(into, deadline_s=0.2)
+        client.attempt_s = 10.0
+        await client.pull(into, deadline_s=20)
+        for _ in range(1000):
+            if world.region_bytes == into.nbytes:
+                break
+            await asyncio.sleep(0.01)
+        assert client.transports() == {"ps-0": "shared"} and world.region_bytes == into.nbytes
+
+
+async def test_a_server_forgets_what_a_push_that_was_given_up_lay_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with sharing_world(tmp_path) as world:
+        client = await world.client()
+        mine = client.shared.new_array(FLAT)
+        connection = await client.lane("ps-0").connected()
+        with monkeypatch.context() as patch:
+            answered = asyncio.Event()
+            patch.setitem(server._CARRY_OUT, AnswerPush, lambda *_: answered.set())
+            client.start_push(delta_of(client, mine))
+            await asyncio.wait_for(answered.wait(), 20)
+            (task,) = client._deliveries
+            task.cancel()
+            await asyncio.wait({task}, timeout=20)
+        assert connection.closed
 
 
 async def test_a_lost_connection_during_a_pull_costs_nothing_but_time(
