@@ -133,6 +133,8 @@ class Core:
         parted, job.parted = job.parted, []
         for shard in parted:
             for update in shard.steps.let_go() if shard.steps is not None else ():
+                if not update.moot:
+                    update.code = ErrorCode.STALE_EPOCH
                 self._finish(job, shard, update, 0.0, out)
         if self.flush is None or self.acknowledgements is None:
             return out
@@ -225,7 +227,7 @@ class Core:
                 update = Update(push, position, source, entry, part.sequence, base)
                 if problem is not None:
                     update.code, update.message = problem
-                shard.queue.append(update)
+                shard.queue.extend([update] if shard.steps is None else shard.steps.in_turn(update))
             else:
                 of_step = StepPart(push, position, source, entry, part.sequence)
                 shard.queue.extend(take_part(shard, of_step, push.place, problem))
@@ -299,7 +301,7 @@ class Core:
         self.queued_updates -= 1
         staleness = 0
         entry = update.client
-        if update.sequence > entry.done:  # always, but for two parts of one step from one client
+        if update.sequence > entry.done:  # always, but for parts of one step from one client, settled together
             entry.done = update.sequence
         if update.code:
             job.refused += 1

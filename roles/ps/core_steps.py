@@ -8,6 +8,9 @@ The part of a replica that died is made again by another one. Should the dead on
 moot: it waits with the others and changes nothing. So is a part of a step that the shard has had already. Nobody sends
 a part of a step before all parts of the one before are applied; a held step that is overtaken all the same had been
 complete, and lost by a restart that took acknowledged pushes back, so what is held of it is let go.
+
+Numbers of one client are settled in their order, else one that is still held would count as done. So whatever a client
+sends while a number of its is held, and which is no part of that step, waits behind it and comes after the step.
 """
 
 from __future__ import annotations
@@ -59,19 +62,29 @@ class ShardSteps:
         begun: the last step whose parts are complete, and so applied or about to be.
         step: the one whose parts are held, greater than `begun`; 0 if none are.
         parts: by place; `twins` are further ones for the same places.
+        behind: what follows on them, of clients that have parts here.
     """
 
-    __slots__ = ("begun", "count", "parts", "step", "twins")
+    __slots__ = ("begun", "behind", "count", "parts", "step", "twins")
 
     def __init__(self, begun: int) -> None:
         self.begun = begun
         self.step = self.count = 0
         self.parts: dict[int, StepPart] = {}
         self.twins: list[StepPart] = []
+        self.behind: list[Update] = []
 
     @property
-    def held(self) -> list[StepPart]:
-        return [*self.parts.values(), *self.twins]
+    def held(self) -> list[Update]:
+        return [*self.parts.values(), *self.twins, *self.behind]
+
+    def in_turn(self, update: Update) -> list[Update]:
+        """Returns the update if it may be applied or settled now; else keeps it behind what is held of its client."""
+        client = update.client
+        if not self.step or not any(part.client is client for part in (*self.parts.values(), *self.twins)):
+            return [update]
+        self.behind.append(update)
+        return []
 
     def take(self, update: StepPart, place: Place) -> list[Update]:
         """Takes in a part; returns what is to be applied or settled now, in this order."""
@@ -80,11 +93,11 @@ class ShardSteps:
             problem = ErrorCode.BAD_MESSAGE, f"step {self.step} has {self.count} parts; found one of {place.parts}"
         if problem is not None:
             update.refuse(*problem)
-            return [update]
+            return self.in_turn(update)
         update.step = place.step
         if place.step <= self.begun or place.step < self.step:
             update.moot = True
-            return [update]
+            return self.in_turn(update)
         overtaken = self.let_go() if place.step != self.step else []
         self.step, self.count = place.step, place.parts
         if place.part in self.parts:
@@ -95,11 +108,10 @@ class ShardSteps:
         return [*overtaken, *self._complete()]
 
     def let_go(self) -> list[Update]:
-        """Returns what is held, as moot: its step counts as done."""
-        released: list[Update] = []
-        for update in self.held:
+        """Returns what is held, its parts as moot: their step counts as done."""
+        released = self.held
+        for update in (*self.parts.values(), *self.twins):
             update.moot = True
-            released.append(update)
         self.begun = max(self.begun, self.step)
         self._clear()
         return released
@@ -107,11 +119,11 @@ class ShardSteps:
     def _complete(self) -> list[Update]:
         if len(self.parts) < self.count:
             return []
-        whole: list[Update] = [self.parts[place] for place in range(self.count)]
-        whole.extend(self.twins)
-        refused = next((update for update in whole if update.code), None)
+        parts: list[Update] = [self.parts[place] for place in range(self.count)]
+        whole = [*parts, *self.twins, *self.behind]
+        refused = next((update for update in parts if update.code), None)
         if refused is not None:  # half a step is none
-            for update in whole:
+            for update in (*parts, *self.twins):
                 update.code, update.message = refused.code, refused.message
         self.begun = self.step
         self._clear()
@@ -119,7 +131,7 @@ class ShardSteps:
 
     def _clear(self) -> None:
         self.step = self.count = 0
-        self.parts, self.twins = {}, []
+        self.parts, self.twins, self.behind = {}, [], []
 
 
 def take_part(shard: Shard, update: StepPart, place: Place, problem: tuple[int, str] | None) -> list[Update]:

@@ -231,6 +231,58 @@ def test_whatever_comes_twice_or_late_or_from_somebody_else_each_step_is_applied
     assert h.core.queued_bytes == h.core.queued_updates == 0
 
 
+FOLLOWERS = {
+    "plain": {"kind": UpdateKind.DELTA},
+    "late": {"kind": UpdateKind.GRADIENT, "place": (1, 0, 2)},
+    "refused": {"kind": UpdateKind.GRADIENT, "place": (2, 5, 2)},
+}
+
+
+@pytest.mark.parametrize("follower", FOLLOWERS)
+def test_what_follows_a_held_number_is_not_settled_before_it(follower: str) -> None:
+    """Else the held one would count as done, for whoever asks again and in the record, and never be applied."""
+    h = harness()
+    h.job.shards[0].memory.step = 1
+    part(h, "held", A, 1, (2, 0, 2))
+    h.push("follows", [(0, 2, 8.0)], client=A, **FOLLOWERS[follower])  # type: ignore[arg-type]
+    h.push("again", [(0, 2, 8.0)], client=A, **FOLLOWERS[follower])  # type: ignore[arg-type]
+    h.apply()
+    assert not h.answered("follows") and not h.answered("again")
+    assert all(client.sequence == 0 for client in h.job.shards[0].memory.record().clients)
+    part(h, "held again", A, 1, (2, 0, 2))
+    assert not h.answered("held again")
+    part(h, "completes", B, 2, (2, 1, 2))
+    assert codes(h, "held") == codes(h, "held again") == [ErrorCode.OK]
+    assert codes(h, "follows") == codes(h, "again") == [ErrorCode.BAD_MESSAGE if follower == "refused" else 0]
+    assert h.value(0) == (5 if follower == "plain" else -3)
+    assert h.job.shards[0].memory.sequence(A) == 2
+    assert h.core.queued_bytes == h.core.queued_updates == 0
+
+
+def test_what_follows_a_held_number_goes_on_when_its_step_is_overtaken_or_its_bucket_moves() -> None:
+    h = harness()
+    for step in (1, 2):
+        part(h, f"held {step}", A, 1, (step, 0, 2), sequence=2 * step - 1)
+        h.push(f"follows {step}", [(0, 2 * step, 8.0)], client=A)
+    h.apply()
+    assert codes(h, "held 1") == codes(h, "follows 1") == [ErrorCode.OK]
+    assert h.value(0) == 8 and h.job.shards[0].memory.sequence(A) == 2
+    h.job.configure(dict.fromkeys(range(len(h.layout.buckets)), (2, False)))
+    h.take(h.core.forget_left(h.job))
+    assert codes(h, "held 2") == codes(h, "follows 2") == [ErrorCode.STALE_EPOCH]
+    assert h.core.queued_bytes == h.core.queued_updates == 0
+
+
+def test_a_twin_that_does_not_fit_is_refused_alone() -> None:
+    h = harness()
+    part(h, "first", A, 1, (1, 0, 2))
+    h.push("misfit", [(0, 1, 1.0)], client=C, kind=UpdateKind.GRADIENT, place=(1, 0, 2), offset=4)
+    part(h, "second", B, 2, (1, 1, 2))
+    assert codes(h, "first") == codes(h, "second") == [ErrorCode.OK]
+    assert codes(h, "misfit") == [ErrorCode.WRONG_LENGTH]
+    assert h.value(0) == -3
+
+
 def test_a_moot_part_beside_factors_is_not_applied() -> None:
     h = harness()
     h.push("first", [(0, 1, 0.0)], client=C, kind=UpdateKind.GRADIENT)  # what follows waits and is one batch
