@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from adamctl.config.records import NodeRecord, node_key
@@ -100,6 +100,7 @@ class RoleContext:
         administration: Sequence[str] = (),
         replication: Sequence[str] = (),
         on_disconnect: Callable[[int], None] | None = None,
+        region_bytes_max: int | None = None,
     ) -> Server:
         """Listens, registers, starts the beacons and reports ready. May be called once.
 
@@ -108,6 +109,7 @@ class RoleContext:
         peers on this host. The server is closed by the driver after `run` has returned.
 
         What `administration` and `replication` name takes only that, and only there; by default `addresses` take all.
+        `region_bytes_max`: memory of clients that it may map; default: what the transport's limits say.
 
         Raises:
             ConfigurationError: an address is taken, or the node's name is.
@@ -117,11 +119,15 @@ class RoleContext:
             raise RuntimeError("a role serves once; give all addresses in one call")
         self._started_s = asyncio.get_running_loop().time()
         chosen = places(tuple(addresses) or self._listen_by_default(), administration, replication)
+        limits = None
+        if region_bytes_max is not None:
+            limits = replace(self.transport.server_limits, region_bytes_max=region_bytes_max)
         server = await self.transport.serve(
             tuple(place.address for place in chosen),
             self.hello(),
             lambda request: self._handle(request, handler),
             on_disconnect=on_disconnect,
+            limits=limits,
         )
         self._server = server
         self._bound = BoundAddresses(chosen, server.addresses, self.common)

@@ -23,7 +23,8 @@ class ServerLimits:
             connection are read.
         reply_memory_bytes_max: the same of all connections; beyond it no requests are read, and whoever takes fewer
             than `reply_pace_bytes_per_s` for longer than `reply_patience_s` is cut, first who has most of them.
-        region_bytes_max, regions_max: memory of its own that each connection may show us, and in how many pieces.
+        region_bytes_max: memory of all clients that we map, in bytes; a region beyond it goes through the socket.
+        regions_max: pieces of it that each connection may show us.
         frame_timeout_s: how long one frame may take from its first byte to its last while we are reading.
         write_stall_timeout_s: how long a peer may take nothing of what it is sent.
         backlog: connections that the kernel may hold before they are accepted.
@@ -39,7 +40,7 @@ class ServerLimits:
     reply_memory_bytes_max: int = 1 << 30
     reply_pace_bytes_per_s: int = 1 << 20
     reply_patience_s: float = 2.0
-    region_bytes_max: int = 1 << 40
+    region_bytes_max: int = 4 << 30
     regions_max: int = 64
     frame_timeout_s: float = 60.0
     write_stall_timeout_s: float = 60.0

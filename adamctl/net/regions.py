@@ -15,6 +15,8 @@ import socket
 import stat
 import struct
 import sys
+import weakref
+from collections import deque
 from typing import Any
 
 from adamctl.errors import RemoteError
@@ -24,12 +26,50 @@ from adamctl.wire.messages import MemoryRegisterRequest
 SUPPORTED = sys.platform == "linux" and hasattr(fcntl, "F_GET_SEALS")
 
 
+class RegionQuota:
+    """How much memory of all its clients a server maps; what it touches of it first may count as its own.
+
+    A mapping counts until nobody reads or writes it any more, also after its connection has ended. Used on the loop's
+    thread, but for the ends of mappings, which are told by whoever used them last.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self._mapped_bytes = 0
+        # Appended without a lock: the garbage collector may run anywhere.
+        self._unmapped: deque[int] = deque()
+
+    @property
+    def mapped_bytes(self) -> int:
+        while self._unmapped:
+            self._mapped_bytes -= self._unmapped.popleft()
+        return self._mapped_bytes
+
+    def map(self, descriptor: int, size_bytes: int) -> memoryview:
+        """Returns so many bytes of a file, writable.
+
+        Raises:
+            RemoteError: OVER_QUOTA.
+            OSError, ValueError: it cannot be mapped.
+        """
+        if self.mapped_bytes + size_bytes > self.bytes_max:
+            raise RemoteError(
+                ErrorCode.OVER_QUOTA,
+                f"this server maps {self.bytes_max} bytes of its clients' memory at most; "
+                f"it has {self.mapped_bytes} and {size_bytes} more are asked for",
+            )
+        mapped = mmap.mmap(descriptor, size_bytes)
+        self._mapped_bytes += size_bytes
+        weakref.finalize(mapped, self._unmapped.append, size_bytes).atexit = False
+        return memoryview(mapped)
+
+
 class RegionTable:
     """The regions that one connection has registered; used on the loop's thread."""
 
-    def __init__(self, bytes_max: int, regions_max: int) -> None:
+    def __init__(self, quota: RegionQuota, regions_max: int) -> None:
         self.size_bytes = 0
-        self._bytes_max, self._regions_max = bytes_max, regions_max
+        self._quota, self._regions_max = quota, regions_max
         self._views: dict[int, memoryview] = {}
 
     def __len__(self) -> int:
@@ -50,16 +90,12 @@ class RegionTable:
         size_bytes = request.size_bytes
         if size_bytes < 1 or size_bytes % mmap.PAGESIZE:
             raise _refused(f"expected whole pages of {mmap.PAGESIZE} bytes; found {size_bytes} bytes")
-        if self.size_bytes + size_bytes > self._bytes_max or len(self._views) >= self._regions_max:
-            raise RemoteError(
-                ErrorCode.OVER_QUOTA,
-                f"a connection may register {self._regions_max} regions of {self._bytes_max} bytes together; "
-                f"it has {len(self._views)} of {self.size_bytes} and asks for {size_bytes} more",
-            )
+        if len(self._views) >= self._regions_max:
+            raise RemoteError(ErrorCode.OVER_QUOTA, f"a connection may register {self._regions_max} regions, no more")
         descriptor = _open(peer_process(sock), request.descriptor)
         try:
             check_region(descriptor, request)
-            self._views[request.number] = memoryview(mmap.mmap(descriptor, size_bytes))
+            self._views[request.number] = self._quota.map(descriptor, size_bytes)
         except (OSError, ValueError) as error:
             raise _refused(f"it cannot be mapped: {error}") from error
         finally:

@@ -16,7 +16,7 @@ from adamctl.net.handshake import answer_hello
 from adamctl.net.limits import ServerLimits, admits
 from adamctl.net.pool import BufferPool, PooledBuffer
 from adamctl.net.protocol import FrameProtocol
-from adamctl.net.regions import RegionTable
+from adamctl.net.regions import RegionQuota, RegionTable
 from adamctl.net.reply_quota import ReplyQuota
 from adamctl.net.request import StreamRequest
 from adamctl.net.transport import Handler
@@ -48,7 +48,7 @@ class ServerProtocol(FrameProtocol):
         self.kept_pace_s = self.born_s  # the same for as much as others may expect of it
         self._server = server
         self.local_address = address
-        self.regions = RegionTable(server.limits.region_bytes_max, server.limits.regions_max)
+        self.regions = RegionTable(server.region_quota, server.limits.regions_max)
         self._outstanding = 0  # requests read and not yet answered, or whose answer the kernel has not yet taken
         self._body_bytes = 0  # bodies of requests not yet answered
         self._released_bytes = 0  # of one-way requests, not yet told to the client
@@ -193,6 +193,7 @@ class StreamServer:
         pool: the buffers of its requests' bodies; `pool.statistics()` for status replies.
         turns: in which order connections get them.
         replies: its answers that are not sent yet.
+        region_quota: memory of its clients that it has mapped.
     """
 
     def __init__(
@@ -218,6 +219,7 @@ class StreamServer:
         self._closers: list[Callable[[], None]] = []
         self._closing = False
         self.replies = ReplyQuota(limits)
+        self.region_quota = RegionQuota(limits.region_bytes_max)
         self._sweeper: asyncio.TimerHandle | None = None
         if sweep:
             self._sweeper = self.loop.call_later(limits.sweep_interval_s, self._sweep)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from adamctl.net.kinds import TransportKind
+from adamctl.net.limits import ServerLimits
 from adamctl.net.shared_memory import Region
 from adamctl.wire.messages import Hello, HelloReply, Message
 
@@ -168,9 +169,11 @@ class Transport(Protocol):
 
     Attributes:
         kind: which of a peer's addresses to use.
+        server_limits: bounds of servers for which no others are given.
     """
 
     kind: TransportKind
+    server_limits: ServerLimits
 
     async def connect(self, address: str, hello: Hello, *, deadline_s: float) -> Connection:
         """Raises UnreachableError (with the address), DeadlineError, HandshakeError."""
@@ -183,6 +186,7 @@ class Transport(Protocol):
         handler: Handler,
         *,
         on_disconnect: Callable[[int], None] | None = None,
+        limits: ServerLimits | None = None,
     ) -> Server:
         """Listens on all addresses. `identity` gives this side's role, node, incarnation and the token it demands.
 

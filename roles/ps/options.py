@@ -18,6 +18,7 @@ from adamctl.roles.ps.core_flush import FlushConfig
 THREADS_MAX = 256
 WINDOW_S_MAX = 3600.0
 AUTO_WINDOW_S_MAX = 60.0
+REGION_BYTES_PER_MEMORY_BYTE = 4
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -36,6 +37,11 @@ class ServerOptions:
     listen: str = ""
     admin_listen: str = ""
     replication_listen: str = ""
+
+    @property
+    def region_bytes_max(self) -> int:
+        """Memory of clients on this machine that is mapped: a few of them, each with several buffers of a model."""
+        return REGION_BYTES_PER_MEMORY_BYTE * self.memory_bytes_max
 
 
 def server_options(options: Mapping[str, Any]) -> ServerOptions:

@@ -117,6 +117,7 @@ class ParameterServer:
             administration=(options.admin_listen,) if options.admin_listen else (),
             replication=(options.replication_listen,) if options.replication_listen else (),
             on_disconnect=self.core.disconnected,
+            region_bytes_max=options.region_bytes_max,
         )
 
     # --- requests and instructions -----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pytest
 
 from adamctl.errors import RemoteError
 from adamctl.net import regions
-from adamctl.net.regions import RegionTable, peer_process
+from adamctl.net.regions import RegionQuota, RegionTable, peer_process
 from adamctl.net.shared_memory import SharedMemory
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import MemoryRegisterRequest
@@ -54,7 +54,7 @@ def refusal(table: RegionTable, sock: socket.socket, request: MemoryRegisterRequ
 
 @linux_only
 def test_a_registered_region_is_the_clients_memory(sock: socket.socket) -> None:
-    memory, table = SharedMemory(2 * PAGE), RegionTable(1 << 30, 4)
+    memory, table = SharedMemory(2 * PAGE), RegionTable(RegionQuota(1 << 30), 4)
     array = memory.array(4)
     request = shown(memory, array)
     table.register(sock, request)
@@ -71,17 +71,54 @@ def test_a_registered_region_is_the_clients_memory(sock: socket.socket) -> None:
 
 
 @linux_only
-def test_quotas_bound_what_a_connection_registers(sock: socket.socket) -> None:
-    table, memories = RegionTable(3 * PAGE, 2), [SharedMemory(PAGE) for _ in range(3)]
+def test_one_quota_bounds_what_all_connections_map(sock: socket.socket) -> None:
+    quota = RegionQuota(3 * PAGE)
+    first, second = RegionTable(quota, 4), RegionTable(quota, 4)
+    two, one, big = SharedMemory(2 * PAGE), SharedMemory(PAGE), SharedMemory(4 * PAGE)
+    assert refusal(first, sock, shown(big, big.array(1))).code == ErrorCode.OVER_QUOTA
+    request = shown(two, two.array(1))
+    first.register(sock, request)
+    assert refusal(second, sock, request).code == ErrorCode.OVER_QUOTA
+    second.register(sock, shown(one, one.array(1)))
+    assert quota.mapped_bytes == 3 * PAGE
+    view = first.find(request.number)
+    first.clear()
+    assert quota.mapped_bytes == 3 * PAGE and view is not None  # still being read
+    with pytest.raises(RemoteError):
+        second.register(sock, request)
+    del view
+    gc.collect()
+    assert quota.mapped_bytes == PAGE
+    second.register(sock, request)
+    second.clear()
+    for memory in (two, one, big):
+        memory.close()
+
+
+@linux_only
+def test_what_cannot_be_mapped_takes_nothing_of_the_quota(sock: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("no")
+
+    quota, memory = RegionQuota(PAGE), SharedMemory(PAGE)
+    request = shown(memory, memory.array(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(regions.mmap, "mmap", fail)
+        assert refusal(RegionTable(quota, 4), sock, request).code == ErrorCode.NOT_SHAREABLE
+    assert quota.mapped_bytes == 0
+    memory.close()
+
+
+@linux_only
+def test_a_connection_registers_so_many_regions(sock: socket.socket) -> None:
+    table, memories = RegionTable(RegionQuota(1 << 30), 2), [SharedMemory(PAGE) for _ in range(3)]
     requests = [shown(memory, memory.array(1)) for memory in memories]
-    big = SharedMemory(4 * PAGE)
-    assert refusal(table, sock, shown(big, big.array(1))).code == ErrorCode.OVER_QUOTA
     for request in requests[:2]:
         table.register(sock, request)
     with pytest.raises(RemoteError, match="2 regions") as caught:
         table.register(sock, requests[2])
     assert caught.value.code == ErrorCode.OVER_QUOTA
-    for memory in (*memories, big):
+    for memory in memories:
         memory.close()
 
 
@@ -118,7 +155,7 @@ def test_what_could_shrink_or_is_no_memory_is_refused(
     sock: socket.socket, tmp_path: Path, make: Callable[[Path], int], why: str
 ) -> None:
     descriptor = make(tmp_path)
-    error = refusal(RegionTable(1 << 30, 4), sock, of_descriptor(descriptor))
+    error = refusal(RegionTable(RegionQuota(1 << 30), 4), sock, of_descriptor(descriptor))
     assert error.code == ErrorCode.NOT_SHAREABLE
     assert re.search(why, str(error))
     os.close(descriptor)
@@ -132,7 +169,10 @@ def test_a_request_that_does_not_fit_what_is_open_there_is_refused(sock: socket.
     values = {name: getattr(request, name) for name in request.__struct_fields__}
     changed = {"descriptor": 1 << 20, "size_bytes": 2 * PAGE, "part": PAGE - 1, "none": 0}
     values["size_bytes" if change in ("part", "none") else change] = changed.get(change, 12345)
-    assert refusal(RegionTable(1 << 30, 4), sock, MemoryRegisterRequest(**values)).code == ErrorCode.NOT_SHAREABLE
+    assert (
+        refusal(RegionTable(RegionQuota(1 << 30), 4), sock, MemoryRegisterRequest(**values)).code
+        == ErrorCode.NOT_SHAREABLE
+    )
     memory.close()
 
 
@@ -142,7 +182,7 @@ def test_nothing_stays_open_after_a_refusal(sock: socket.socket) -> None:
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(10):
-        refusal(RegionTable(1 << 30, 4), sock, of_descriptor(descriptor))
+        refusal(RegionTable(RegionQuota(1 << 30), 4), sock, of_descriptor(descriptor))
     assert len(os.listdir("/proc/self/fd")) == before
     os.close(descriptor)
 

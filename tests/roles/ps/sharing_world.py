@@ -79,14 +79,14 @@ class SharingWorld:
 
 
 @asynccontextmanager
-async def sharing_world(folder: Path, threads: int = 1) -> AsyncIterator[SharingWorld]:
+async def sharing_world(folder: Path, threads: int = 1, memory: str = "80%") -> AsyncIterator[SharingWorld]:
     """A server that listens on TCP and a Unix socket in `folder`; everything is closed afterwards."""
     store = await filled_store(())
     context = RoleContext(
         "ps", "ps-0", {}, StreamTransport(kind="auto"), store, asyncio.Event(), logging.getLogger("p")
     )
     context.listen = ("tcp://127.0.0.1:0", f"unix://{folder}/ps.sock")
-    server = ParameterServer(context, server_options({"apply_threads": str(threads)}), None)
+    server = ParameterServer(context, server_options({"apply_threads": str(threads), "memory": memory}), None)
     running = asyncio.create_task(server.run())
     try:
         while not context.ready:  # noqa: ASYNC110

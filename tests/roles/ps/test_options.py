@@ -37,6 +37,10 @@ def test_wrong_memory_is_refused(text: str) -> None:
         size_bytes("--memory", text)
 
 
+def test_memory_of_clients_that_is_mapped_has_a_bound_that_follows_from_its_own() -> None:
+    assert server_options({"memory": "1GB"}).region_bytes_max == 4 << 30
+
+
 def test_without_a_store_nothing_is_kept() -> None:
     options = server_options({})
     assert options.store is None and options.flush.window_s == 5.0 and options.flush.window_bytes == 4 << 30

@@ -188,6 +188,19 @@ async def test_a_late_answer_writes_where_nobody_looks(tmp_path: Path, monkeypat
         assert not into.any() and client.transports() == {"ps-0": "shared"}
 
 
+async def test_memory_beyond_the_servers_quota_goes_through_the_socket(tmp_path: Path) -> None:
+    async with sharing_world(tmp_path, memory="3MB") as world:
+        clients = [await world.client() for _ in range(8)]
+        arrays = [client.shared.new_array(FLAT) for client in clients]
+        for client, ones in zip(clients, arrays, strict=True):
+            ones[:] = 1
+            await client.push(delta_of(client, ones))
+            await client.pull(ones)
+        assert arrays[-1].min() == arrays[-1].max() == len(clients)
+        kinds = [client.transports()["ps-0"] for client in clients]
+        assert kinds == ["shared"] * 6 + ["unix"] * 2 and world.region_bytes == 12 << 20
+
+
 async def test_a_server_keeps_one_copy_of_what_it_did_not_answer_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
