@@ -146,6 +146,8 @@ class RunCore(RunSteps):
                 if self.ending is not None and self.ending.reason != "stop":
                     self.ending.wait_until_s = self.now_s + self.plan.finish_wait_s
                 continue
+            if key in self.workers:
+                self.hanging.moved(key, self.now_s, step=False)
             result = self.desk.report(key, report)
             if result is not None:
                 self._instructions.append(events.Evaluated(result))
@@ -204,6 +206,9 @@ class RunCore(RunSteps):
         for worker in list(self.workers.values()):
             if worker.parked is None and self.now_s >= self._deadline_s(worker):
                 self._lose(worker.key, f"no word from it for {self.plan.silent_after_s:g} s")
+        self._look_for_hanging()
+        for key, waited_s in self.hanging.hanging(self.now_s).items():
+            self._lose(key, f"it has finished neither a step nor a range for {waited_s:.0f} s, and others wait for it")
         if self._needs_worker and self.now_s >= self._alone_since_s + self.plan.no_worker_s:
             self._finish("failed", f"no worker for {self.plan.no_worker_s:g} s; start one with: adamctl worker start")
         settled = False
@@ -213,6 +218,7 @@ class RunCore(RunSteps):
             self._advance_ending()
             self._serve()
             settled = len(self._instructions) == before
+        self._look_for_hanging()
 
     def _order_what_is_due(self) -> None:
         if self.ending is not None:
@@ -327,6 +333,9 @@ class RunCore(RunSteps):
             examples = self.rounds.lose(key, list(self.workers), self._task_id, self.now_s)
         else:
             examples = self.work.lose(key, self.now_s)
+        for other in self.workers.values():
+            other.next_step = 0  # parts of earlier steps may be its own now
+        self.hanging.leave(key)
         self.pace.leave(key)
         self.desk.lose(key)
         if self._warm_worker == key:

@@ -25,6 +25,8 @@ class RunPlan:
     Attributes:
         connections: multiply-accumulates of one example's forward pass (Adam 4.3.1).
         silent_after_s: a worker without a request for this long is taken for dead; a parked request counts as alive.
+            Where replicas go in step or have a bound, also one that others wait for and that makes no step (longer for
+            slow models: `adamctl.roles.coordinator.core_hanging`).
         no_worker_s: a run without any worker for this long has failed.
         finish_wait_s: at the end of the run, how long to wait for the next report of what is still out.
         stop_wait_s: after a stop request, how long workers may take to report what they have.

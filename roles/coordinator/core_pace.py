@@ -76,6 +76,11 @@ class Pace:
             return clock.done
         return slowest + self.bound - clock.offset
 
+    def is_slowest(self, replica: WorkerKey) -> bool:
+        """Whether the replica is at work and no other one at work has done less: it never waits for others."""
+        clock = self.clock(replica)
+        return clock.active and clock.time == self._slowest()
+
     def _slowest(self) -> int | None:
         """Returns where the slowest replica at work stands, None if none works."""
         return min((clock.time for clock in self._clocks.values() if clock.active), default=None)

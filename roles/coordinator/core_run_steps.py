@@ -18,6 +18,7 @@ class RunSteps(RunState):
     def __init__(self, plan: RunPlan, now_s: float) -> None:
         super().__init__(plan, now_s)
         self._instructions: list[Instruction] = []
+        self._settled_seen = 0
 
     def _gather(self) -> None:
         """Steps begin when all replicas are there; the first one waits for the others only so long."""
@@ -38,18 +39,33 @@ class RunSteps(RunState):
             worker.heard_s = self.now_s
             if self.plan.in_step:
                 self.rounds.settle(request.done)
+                worker.next_step = max(worker.next_step, request.wanted)
             elif self.plan.max_staleness is not None:
+                if request.done > self.pace.clock(key).done:
+                    self.hanging.moved(key, self.now_s)
                 self.pace.tell(key, request.done)
         self._instructions.extend(self.steps.ask(key, event.token, request, self.now_s))
 
     def _note_progress(self, key: WorkerKey, worker: Worker, examples: int, report: TaskReport) -> None:
         worker.examples += examples
         worker.steps += report.steps
+        self.hanging.moved(key, self.now_s)
         self.rounds.report(report.id)
         if self.plan.max_staleness is None:  # else it tells of every step
             self.pace.tell(key, worker.steps)
         if not self.work.out(key):
             self.pace.rest(key)
+
+    def _look_for_hanging(self) -> None:
+        """Sees who makes progress, where the others cannot go on without those who do not."""
+        if not self.plan.in_step and self.plan.max_staleness is None:
+            return
+        if self.rounds.settled > self._settled_seen:
+            self._settled_seen = self.rounds.settled
+            for key in self.workers:
+                self.hanging.moved(key, self.now_s, own=False)
+        holding = self._holding()
+        self.hanging.look(holding, len(holding) < len(self.workers), self.now_s)
 
     def _task_id(self) -> int:
         self._last_task_id += 1

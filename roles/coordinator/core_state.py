@@ -8,8 +8,9 @@ from typing import Any
 
 from adamctl.roles.coordinator import core_events as events
 from adamctl.roles.coordinator.core_clock import Tally, TrainingClock
-from adamctl.roles.coordinator.core_evaluate import EvaluationDesk, Marks
+from adamctl.roles.coordinator.core_evaluate import EVALUATION_RANGE_EXAMPLES, EvaluationDesk, Marks
 from adamctl.roles.coordinator.core_events import RunPlan, RunSnapshot
+from adamctl.roles.coordinator.core_hanging import HangWatch
 from adamctl.roles.coordinator.core_pace import Pace
 from adamctl.roles.coordinator.core_ranges import RangeBook
 from adamctl.roles.coordinator.core_rounds import Rounds
@@ -24,7 +25,8 @@ NO_LIMIT = 1 << 62
 class Worker:
     """One that has joined. `parked`: token of its waiting request, the request, when it is answered at the latest.
 
-    `steps` are those of the ranges it has reported.
+    `steps` are those of the ranges it has reported. `next_step`: in step, the one for which it waits with all its parts
+    of those before done; 0 if it has not said.
     """
 
     key: WorkerKey
@@ -34,6 +36,7 @@ class Worker:
     told_drain: bool = False
     examples: int = 0
     steps: int = 0
+    next_step: int = 0
     status: dict[str, Any] = field(default_factory=dict)
 
 
@@ -62,6 +65,7 @@ class RunState:
         self.cause = ""
         self.checkpoint_number = 0
         self.pace, self.steps = Pace(plan.max_staleness), StepDesk(self.step_limit)
+        self.hanging = HangWatch(plan.silent_after_s)
         self._set_up(0.0)
         self._ready = False
         self._trained_since_evaluation = False
@@ -137,7 +141,7 @@ class RunState:
         if self.final_state or not self._ready:
             return min((until_s for _, until_s in self._joining), default=inf)
         times = [self._deadline_s(worker) for worker in self.workers.values()]
-        times.append(self.steps.wakeup_s())
+        times += self.steps.wakeup_s(), self.hanging.wakeup_s()
         if self.now_s < self._gather_until_s:
             times.append(self._gather_until_s)
         if self._needs_worker:
@@ -145,6 +149,20 @@ class RunState:
         if self.ending is not None and self.clock.ranges_out:
             times.append(self.ending.wait_until_s)
         return min(times, default=inf)
+
+    def _holding(self) -> dict[WorkerKey, float]:
+        """Returns who has something that others may be waiting for, and to how many steps it comes at most."""
+        current, found = self.desk.current, {}
+        range_steps = max(EVALUATION_RANGE_EXAMPLES / self.plan.batch, 1.0)
+        for key, worker in self.workers.items():
+            evaluates = current is not None and current.worker == key
+            if self.plan.in_step:
+                holds = bool(self.work.out(key)) and worker.next_step <= self.rounds.settled + 1
+            else:
+                holds = bool(self.work.out(key)) and self.pace.is_slowest(key)
+            if holds or (evaluates and self.desk.exclusive):
+                found[key] = range_steps if evaluates else 1.0
+        return found
 
     def _deadline_s(self, worker: Worker) -> float:
         return worker.parked[2] if worker.parked else worker.heard_s + self.plan.silent_after_s

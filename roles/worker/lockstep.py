@@ -26,6 +26,8 @@ from adamctl.wire.messages import RunStepRequest, TrainTask
 POLL_S = 5.0
 STUCK_S = 3.0
 """How long a step's answers may take before the coordinator is asked whether the step is complete."""
+TELL_S = 10.0
+"""How often the coordinator is told of steps: a replica that makes none is taken for dead, and ranges may be long."""
 
 
 class Part(NamedTuple):
@@ -71,6 +73,7 @@ class Lockstep:
         self._weights_after = -1
         self.settled = 0
         self._idle_s = 0.0
+        self._told_s = self._loop.time()
         self.waits = 0
         self.wait_s = 0.0
 
@@ -158,13 +161,16 @@ class Lockstep:
         computed, self._computed = self._computed, []
         for done in computed:
             self._finished(done)
+        if self._loop.time() >= self._told_s + TELL_S:
+            self._begin_asking(0)
 
     # --- the coordinator --------------------------------------------------------------------------------------------
 
     def _begin_asking(self, step: int) -> None:
-        """Asks when a step may begin, unless the coordinator is being asked already."""
+        """Asks when a step may begin, 0 for none, unless the coordinator is being asked already."""
         if self._asking is None:
-            request = RunStepRequest(self._node, self._incarnation, self.settled, step, POLL_S)
+            self._told_s = self._loop.time()
+            request = RunStepRequest(self._node, self._incarnation, self.settled, step, POLL_S if step else 0.0)
             self._asking = asyncio.ensure_future(self._ask(request))
             self._asking.add_done_callback(lambda _: self._changed.set())
 

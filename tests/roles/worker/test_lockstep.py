@@ -362,6 +362,22 @@ async def test_answers_that_do_not_come_are_asked_after(monkeypatch: pytest.Monk
     await play(scene)
 
 
+async def test_the_coordinator_is_told_of_steps_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that makes no steps would be taken to hang."""
+    monkeypatch.setattr(lockstep, "TELL_S", 0.0)
+
+    async def scene(p: Played) -> None:
+        p.add(1)
+        await p.said()
+        await p.answer(1)
+        assert [(request.done, request.wanted, request.wait_s) for request in p.asked] == [(1, 0, 0.0)]
+        p.add(2)
+        p.reply.set_result(2)
+        assert await p.said() == ["fetch", "compute 2", "push 2.0"]
+
+    await play(scene)
+
+
 def test_the_place_of_a_batch() -> None:
     task = TrainTask(1, 0, 0, 10, 0.0, 0.0, step=11, part=1, batches=(3, 2, 2))
     assert [place_of(task, number) for number in range(2)] == [(11, 1, 3), (12, 1, 3)]
