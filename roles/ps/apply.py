@@ -53,20 +53,25 @@ class Applier:
 
     def apply(self, rule: Rule, batches: list[Batch]) -> None:
         """Carries out batches of one job: sets each update's code, each batch's `applied`, `target`, `new_state`."""
-        position, done = 0, self._done
-        while position < len(batches):
-            batch, began_s = batches[position], time.perf_counter()
-            if any(_is_factors(update) for update in batch.updates):
-                stop = _group_stop(batches, position, None if is_fused(rule) else PRODUCT_BYTES_MAX)
-                self._apply_group(rule, batches[position:stop])
-                done.multiplied += sum(_multiplied(one) for one in batches[position:stop])
-                done.multiplying_s += time.perf_counter() - began_s
-                position = stop
-            else:
-                self._apply_alone(rule, batch)
-                done.added += batch.applied * batch.shard.size
-                done.adding_s += time.perf_counter() - began_s
-                position += 1
+        stop, done = 0, self._done
+        for position, batch in enumerate(batches):
+            if position < stop:
+                continue
+            stop, began_s = position + 1, time.perf_counter()
+            try:
+                if any(_is_factors(update) for update in batch.updates):
+                    stop = _group_stop(batches, position, None if is_fused(rule) else PRODUCT_BYTES_MAX)
+                    self._apply_group(rule, batches[position:stop])
+                    done.multiplied += sum(_multiplied(one) for one in batches[position:stop])
+                    done.multiplying_s += time.perf_counter() - began_s
+                else:
+                    self._apply_alone(rule, batch)
+                    done.added += batch.applied * batch.shard.size
+                    done.adding_s += time.perf_counter() - began_s
+            except Exception:
+                log.exception("updates of shard %d could not be applied", batch.shard.index)
+                for failed in batches[position:stop]:
+                    failed.failed(ErrorCode.INTERNAL, "the server failed while applying; see its log")
 
     def _apply_group(self, rule: Rule, group: list[Batch]) -> None:
         """Adjacent shards whose updates come from the same sources: one product per update for all of them.
@@ -147,13 +152,16 @@ class Applier:
                 self._before = np.empty(batch.shard.size, np.float32)
             before = self._before[: batch.shard.size]
             np.copyto(before, work.current)
-        work.apply(used.pop(), gradients, [update.push.learning_rate for update in updates])
-        if all_finite(work.target):
-            return True
-        if batch.in_place:
-            np.copyto(work.target, before)
-        work.current, batch.applied = batch.shard.values.array, 0
-        return False
+        finite = False
+        try:
+            work.apply(used.pop(), gradients, [update.push.learning_rate for update in updates])
+            finite = all_finite(work.target)
+        finally:
+            if not finite:
+                if batch.in_place:
+                    np.copyto(work.target, before)
+                work.current, batch.applied, batch.begun = batch.shard.values.array, 0, False
+        return finite
 
     def _wide_factors(self, *factors: Array | Narrow) -> tuple[Array, ...]:
         """Returns factors as float32; those of 16 bits are widened into memory that the next ones take over."""
@@ -188,6 +196,7 @@ class _Prepared:
 
     def apply(self, rule: Rule, gradients: Sequence[Array | Narrow], learning_rates: Sequence[float]) -> None:
         state = self.state if rule.state_names else []  # deltas leave the state of the job's rule as it is
+        self.batch.begun = True
         if any(gradient.dtype != np.float32 for gradient in gradients):
             self.narrow.apply_many(rule, self.current, self.target, state, gradients, learning_rates)
         else:
@@ -196,6 +205,7 @@ class _Prepared:
         self.batch.applied += len(gradients)
 
     def apply_factors(self, rule: Rule, factors: FactorUpdate, row: int, learning_rate: float) -> None:
+        self.batch.begun = True
         factors.apply(rule, self.current, self.target, self.state, row, learning_rate)
         self.current = self.target
         self.batch.applied += 1
@@ -361,10 +371,10 @@ class ApplyThreads:
                 if self._binder.separates:
                     bring_home(instruction.batches, number)
                 applier.apply(instruction.job.rule, instruction.batches)
-            except Exception:
-                log.exception("a batch of job %s could not be applied", instruction.job.name)
-                for update in (update for batch in instruction.batches for update in batch.updates):
-                    update.code, update.message = ErrorCode.INTERNAL, "the server failed while applying; see its log"
+            except Exception:  # before any update was looked at: `Applier` answers for each of them
+                log.exception("batches of job %s could not be applied", instruction.job.name)
+                for batch in instruction.batches:
+                    batch.failed(ErrorCode.INTERNAL, "the server failed before applying; see its log")
             self.busy_s[number] += time.perf_counter() - began
             try:
                 self._loop.call_soon_threadsafe(self._completed, instruction)

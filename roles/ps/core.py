@@ -45,6 +45,7 @@ from adamctl.wire.messages import (
 )
 
 STALENESS_ON_WIRE_MAX = 1 << 31
+LOST = "the server failed while it wrote parameters over, see its log; resume the run from its last checkpoint"
 
 
 class Core:
@@ -148,6 +149,8 @@ class Core:
         job = self.jobs.get(name)
         if job is None:
             return self.unknown.refuse(token, name, now)
+        if job.failed is not None and not job.buckets:
+            return Refuse(token, *job.failed)
         if name not in self._attached.get(connection, ()):
             return Refuse(token, ErrorCode.LAYOUT_MISMATCH, f"attach to job {name!r} on this connection first")
         return job
@@ -273,8 +276,13 @@ class Core:
                 self.flush.changed(shard.entry, now, len(batch.updates))
             for update in batch.updates:
                 self._finish(job, shard, update, now, out)
+            if batch.damaged:
+                batch.spoil()
             for pull, position in shard.waiting:
-                hold(pull, position, shard)
+                if batch.damaged:
+                    pull.parts[position] = PulledPart(shard.index, ErrorCode.INTERNAL, 0, 0, 0, 0, 0, 0, LOST)
+                else:
+                    hold(pull, position, shard)
                 pull.missing -= 1
                 if not pull.missing:
                     out.append(finish_pull(pull))
@@ -282,8 +290,17 @@ class Core:
             for token in shard.images:
                 out.append(image_of(shard, token))
             shard.images.clear()
+        if any(batch.damaged for batch in batches):
+            out.extend(self._give_up(job))
         self._start(job, [batch.shard for batch in batches], out)
         return out
+
+    def _give_up(self, job: Job) -> list[Instruction]:
+        """Serves no bucket of a job any more: values of it are lost, and a record must not be made of them."""
+        job.failed = (ErrorCode.INTERNAL, f"job {job.name!r}: {LOST}")
+        for bucket in tuple(job.buckets):
+            job.drop(bucket)
+        return self.forget_left(job)
 
     def _advance(self, shard: Shard, batch: Batch) -> None:
         """Makes a batch's outcome the shard's new version."""

@@ -7,6 +7,7 @@ batch belongs to its apply thread from the instruction that hands it over until 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import nan
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from adamctl.kernels.convert import Narrow
@@ -233,9 +234,22 @@ class Batch:
         copy_state: the state is being read, so the thread works on a copy and leaves it in `new_state`.
         moved: set by the thread: values and state went to its own memory, so the old ones are no good as a spare.
         applied: set by the thread: updates that changed the values.
+        begun: set by the thread: something may have been written.
+        damaged: set by the thread: it failed while it wrote over values or state, which are worth nothing now.
     """
 
-    __slots__ = ("applied", "copy_state", "in_place", "moved", "new_state", "shard", "target", "updates")
+    __slots__ = (
+        "applied",
+        "begun",
+        "copy_state",
+        "damaged",
+        "in_place",
+        "moved",
+        "new_state",
+        "shard",
+        "target",
+        "updates",
+    )
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
@@ -246,8 +260,25 @@ class Batch:
             self.target, shard.spare = shard.spare, None
         self.copy_state = shard.state.readers > 0
         self.new_state: list[Array] | None = None
-        self.moved = False
+        self.moved = self.begun = self.damaged = False
         self.applied = 0
+
+    def failed(self, code: int, message: str) -> None:
+        """Refuses all updates, after the thread failed; what was written into copies is as good as not written."""
+        for update in self.updates:
+            if not update.code:
+                update.code, update.message = code, message
+        writes_over = self.in_place or (not self.copy_state and bool(self.shard.state.arrays))
+        self.damaged = self.begun and writes_over
+        self.applied, self.new_state = 0, None
+
+    def spoil(self) -> None:
+        """Makes what was damaged NaN, for whoever gets an image of it all the same."""
+        for array in (
+            *((self.shard.values.array,) if self.in_place else ()),
+            *(() if self.copy_state else self.shard.state.arrays),
+        ):
+            array.fill(nan)
 
 
 @dataclass(slots=True)

@@ -126,6 +126,12 @@ class JobKeeper:
         if wanted and job.failed is None:
             self._spawn(self._build(job, view, wanted))
 
+    def lost(self, job: Job) -> None:
+        """A job has failed for good: a restart is not to find buckets of it."""
+        self._log.error("job %s: %s", job.name, job.failed[1] if job.failed is not None else "")
+        if self._storing is not None and self._core.jobs.get(job.name) is job:
+            self._storing.release(job.name)
+
     def _free(self, name: str) -> None:
         self._carry_out(self._core.remove_job(name))
         if self._storing is not None:

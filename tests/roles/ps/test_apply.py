@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import numpy as np
 import pytest
 
+from adamctl.kernels.rules.rule import Rule
 from adamctl.model.layout import ParameterLayout
 from adamctl.model.rule import RULE_NAMES
 from adamctl.roles.ps.apply import ApplyThreads, _group_stop, bring_home
-from adamctl.roles.ps.core_instructions import Apply
+from adamctl.roles.ps.core_instructions import AnswerPull, Apply, Refuse
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import PushPart, PushRequest, PushSource
 from tests.roles.ps.core_harness import JOB, Harness
@@ -205,6 +207,89 @@ async def test_threads_report_back_on_the_loop_and_survive_a_failing_rule() -> N
         np.testing.assert_allclose(tensor_value(h), -0.1, rtol=1e-6)
     finally:
         threads.stop()
+
+
+class Failing:
+    """A rule that fails on one shard, by its length, after it has written half of it; `left`: how often."""
+
+    def __init__(self, rule: Rule, size: int, left: int = 1) -> None:
+        self._rule, self._size, self._left = rule, size, left
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rule, name)
+
+    def apply_many(self, current: np.ndarray, target: np.ndarray, *others: Any) -> None:
+        if target.size == self._size and self._left:
+            self._left -= 1
+            target[: target.size // 2] = 77
+            raise MemoryError("as a test wants it")
+        self._rule.apply_many(current, target, *others)
+
+
+def two_sizes(rule: str) -> Harness:
+    """Shards of several lengths, so that one of them can fail alone."""
+    h = Harness(rule, make_layout(((7, 3), (5,)), servers=1))
+    assert len({shard.size for shard in h.job.shards.values()}) > 1
+    return h
+
+
+@pytest.mark.parametrize("case", ["beside a reader", "several at once"])
+def test_a_failure_on_one_shard_is_that_shards_alone(case: str) -> None:
+    """Where what was written half can be thrown away."""
+    h = two_sizes("sgd")
+    last = max(h.job.shards)
+    h.job.rule = Failing(h.job.rule, h.job.shards[last].size)  # type: ignore[assignment]
+    shards = sorted(h.job.shards)
+    if case == "beside a reader":
+        h.pull("held", shards)
+    h.push("first", [(shard, 1, 0.0) for shard in shards[:-1]], kind=UpdateKind.GRADIENT)
+    h.apply()
+    for number in (1, 2):
+        parts = [(shard, number + (shard != last), 1.0) for shard in shards]
+        h.push(number, parts, kind=UpdateKind.GRADIENT)
+        if number == 1:
+            h.waiting, waiting = [], h.waiting
+            for instruction in waiting:
+                (batch,) = (batch for batch in instruction.batches if batch.shard.index == last)
+                if case == "several at once":  # as if both had come while the shard was busy
+                    instruction.batches.remove(batch)
+                    batch.shard.batch, batch.shard.queue = None, batch.updates
+                h.waiting.append(instruction)
+    h.apply()
+    failed = {1, 2} if case == "several at once" else {1}
+    for number in (1, 2):
+        found = [code for code, _ in h.results(number)]
+        assert found[-1] == (ErrorCode.INTERNAL if number in failed else 0) and not any(found[:-1])
+    assert h.value(last) == (0 if case == "several at once" else -1)
+    assert all(h.value(shard) == -2 for shard in shards[:-1])
+    assert h.job.failed is None
+
+
+@pytest.mark.parametrize("rule", ["sgd", "momentum"])
+def test_a_job_whose_values_or_state_were_written_half_is_given_up(rule: str) -> None:
+    h = two_sizes(rule)
+    last = max(h.job.shards)
+    h.job.rule = Failing(h.job.rule, h.job.shards[last].size)  # type: ignore[assignment]
+    shards = sorted(h.job.shards)
+    if rule == "momentum":
+        h.pull("held", shards)  # values are written beside, but not the state
+    h.push("push", [(shard, 1, 1.0) for shard in shards], kind=UpdateKind.GRADIENT)
+    if rule == "sgd":
+        h.pull("pull", shards)
+    shard = h.job.shards[last]
+    h.apply()
+    codes = [code for code, _ in h.results("push")]
+    assert codes[-1] == ErrorCode.INTERNAL and not any(codes[:-1])
+    assert not h.job.shards and not h.job.buckets and all(np.isnan(array).all() for array in shard.state.arrays)
+    assert np.isnan(shard.values.array).all() == (rule == "sgd"), "what is being sent is not touched"
+    if rule == "sgd":
+        answer = h.answers["pull"][-1]
+        assert isinstance(answer, AnswerPull)
+        assert [part.code for part in answer.message.parts] == [0] * len(shards[:-1]) + [ErrorCode.INTERNAL]
+    h.push("later", [(0, 2, 1.0)], kind=UpdateKind.GRADIENT)
+    h.pull("later", [0])
+    for answer in (*h.answers["later"], h.attach(2)):
+        assert isinstance(answer, Refuse) and answer.code == ErrorCode.INTERNAL and "checkpoint" in answer.message
 
 
 @pytest.mark.parametrize("hold", [False, True])

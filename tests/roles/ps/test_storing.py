@@ -15,6 +15,7 @@ import pytest
 
 from adamctl.config.records import JobRecord, decode, encode, job_key
 from adamctl.errors import DamagedDataError, RemoteError, RunFailedError
+from adamctl.kernels.rules.add import Add
 from adamctl.model.layout import ParameterLayout
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.context import RoleContext
@@ -416,4 +417,28 @@ async def test_a_group_that_finds_no_room_to_be_made_durable_is_not_told_as_dura
         await crash(cluster, "ps-0", monkeypatch)
         await start(cluster, tmp_path)
         assert value_of(await pulled(client)) == 2
+        await client.close()
+
+
+async def test_values_that_a_failure_left_half_written_are_never_taken_up_again(tmp_path: Path, monkeypatch) -> None:
+    async with memory_cluster(58) as cluster:
+        await start(cluster, tmp_path, loss_window_s=0.1)
+        layout = await add_job(cluster, "a", ["ps-0"], RuleConfig("add"))
+        client = await zeroed(cluster, "a", layout)
+
+        def half(rule: Add, current: np.ndarray, target: np.ndarray, *others: Any) -> None:
+            target[: target.size // 2] = 77
+            raise MemoryError("as a test wants it")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Add, "apply_many", half)
+            with pytest.raises(RemoteError, match="resume the run from its last checkpoint"):
+                for _ in range(2):  # of the first one, parts may have been answered singly
+                    await add(client, layout)
+        with pytest.raises(RemoteError, match="resume the run from its last checkpoint"):
+            await pulled(client)
+        await cluster.stop("ps-0")
+        await start(cluster, tmp_path)
+        with pytest.raises(RemoteError, match="ps-0 was restarted"):
+            await client.pull(np.zeros(layout.flat_size, np.float32), deadline_s=20)
         await client.close()
