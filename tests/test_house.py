@@ -54,6 +54,7 @@ ELSEWHERE = (
     Elsewhere("bench/test_ps_throughput.py", ("bench/ps_*",), "parts of one benchmark"),
     Elsewhere("bench/test_peer.py", ("bench/peers/*",), "run by hand where the peer is installed"),
     Elsewhere("config/test_load.py", ("config/check", "config/experiment"), "reached through what a file says"),
+    Elsewhere("roles/ps/test_direct_pulls.py", ("roles/ps/direct",), "another test_direct is in kernels"),
     Elsewhere("roles/ps/test_following.py", ("config/records",), "keys and records are read by who follows them"),
     Elsewhere("kernels/test_network.py", ("kernels/build",), "networks of every kind of layer are built"),
     Elsewhere("kernels/kernel_checks.py", ("kernels/compiled/*",), "each operation's test runs all implementations"),
@@ -77,7 +78,6 @@ ELSEWHERE = (
     Elsewhere("roles/data/test_data_client.py", ("roles/data/*",), "client and server meet in one test"),
     Elsewhere("roles/data/readers/test_idx.py", ("roles/data/readers/source",), "the shape that all readers share"),
     Elsewhere("roles/ps/test_core.py", ("roles/ps/core_*",), "parts of one state machine"),
-    Elsewhere("roles/ps/test_sharing.py", ("roles/ps/direct",), "the server's end of shared memory"),
     Elsewhere("roles/ps/test_envelope.py", ("roles/ps/push_set",), "what an envelope is cut from"),
     Elsewhere(
         "roles/ps/test_client.py", ("roles/ps/delivery", "roles/ps/pending", "roles/ps/pulling"), "parts of the client"

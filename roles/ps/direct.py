@@ -41,8 +41,14 @@ class DirectPulls:
         if self._threads is None or sum(values.nbytes for _, values in copies) <= HERE_BYTES_MAX:
             copy_all(copies)
             self._answer(instruction, None)
-        else:
-            self._threads.submit(copy_all, copies).add_done_callback(lambda done: self._copied(instruction, done))
+            return
+        try:
+            copying = self._threads.submit(copy_all, copies)
+        except RuntimeError:  # requests still come while the server is being stopped
+            _release(instruction)
+            instruction.token.fail(ErrorCode.SHUTTING_DOWN, "the server is closing")
+            return
+        copying.add_done_callback(lambda done: self._copied(instruction, done))
 
     def _copied(self, instruction: AnswerPull, done: Future[None]) -> None:
         """In the copying thread."""
