@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from adamctl.model.wire_types import WIRE_ELEMENT_BYTES, not_known
 from adamctl.roles.ps.core_acknowledge import Acknowledgements
-from adamctl.roles.ps.core_checks import checked_source, part_problem, shard_refusal
+from adamctl.roles.ps.core_checks import checked_source, part_problem, plain_problem, shard_refusal
 from adamctl.roles.ps.core_flush import FlushCore
 from adamctl.roles.ps.core_instructions import (
     AnswerAttach,
@@ -223,17 +223,17 @@ class Core:
         verdict = entry.judge(part.sequence)
         if verdict is Verdict.NEXT:
             source = sources[part.source] if 0 <= part.source < len(sources) else None
-            problem = part_problem(shard, part, source)
             shard.memory.accept(entry, part.sequence)
             if push.place is None:
                 base = (part.base_pushes, part.base_sequence)
                 update = Update(push, position, source, entry, part.sequence, base)
+                problem = plain_problem(shard, part, source)
                 if problem is not None:
-                    update.code, update.message = problem
+                    update.refuse(*problem)
                 shard.queue.extend([update] if shard.steps is None else shard.steps.in_turn(update))
             else:
                 of_step = StepPart(push, position, source, entry, part.sequence)
-                shard.queue.extend(take_part(shard, of_step, push.place, problem))
+                shard.queue.extend(take_part(shard, of_step, push.place, part_problem(shard, part, source)))
             self.queued_updates += 1
             push.queued = True
             return shard

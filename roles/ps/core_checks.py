@@ -62,6 +62,14 @@ def part_problem(shard: Shard, part: PushPart, source: Source | None) -> tuple[i
     return None
 
 
+def plain_problem(shard: Shard, part: PushPart, source: Source | None) -> tuple[int, str] | None:
+    """Returns why a part of a push that is no part of a step cannot be applied to its shard, or None."""
+    if source is not None and source.header.kind == UpdateKind.FACTORS and shard.steps is not None:
+        what = f"shard {shard.index} is trained in step: expected gradients, found factors"
+        return ErrorCode.WRONG_KIND, f'{what}; set train.protocol = "gradient"'
+    return part_problem(shard, part, source)
+
+
 def shard_refusal(job: Job, index: int, epochs: dict[int, int]) -> tuple[int, str]:
     """Returns why a shard cannot be used by a request with these epochs (code 0: it can)."""
     shard = job.shards.get(index)

@@ -14,6 +14,7 @@ from adamctl.kernels.convert import Narrow
 from adamctl.kernels.operation import Array
 from adamctl.roles.ps.core_flush import Entry
 from adamctl.roles.ps.core_sequence import Client, ClientKey, ClientMemory
+from adamctl.wire.constants import UpdateKind
 from adamctl.wire.messages import PulledPart, PushResult, PushSource
 
 if TYPE_CHECKING:
@@ -225,9 +226,15 @@ class Update:
         self.message = ""
         self.waiters: list[tuple[Push, int]] | None = None
 
+    def refuse(self, code: int, message: str) -> None:
+        """Nothing of it is looked at any more."""
+        self.code, self.message, self.source = code, message, None
+
 
 class Batch:
     """Everything that waited for a shard, to be applied in order by its thread, which owns this until it is done.
+
+    Only factors that were accepted before a shard was in step go by themselves: parts of a step are added up first.
 
     Attributes:
         in_place: the values are written over; else into `target` (made by the thread if None).
@@ -253,7 +260,8 @@ class Batch:
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
-        self.updates, shard.queue = shard.queue, []
+        stop = len(shard.queue) if shard.steps is None else _one_by_one(shard.queue)
+        self.updates, shard.queue = shard.queue[:stop], shard.queue[stop:]
         self.in_place = shard.values.readers == 0
         self.target: Array | None = None
         if not self.in_place:
@@ -279,6 +287,13 @@ class Batch:
             *(() if self.copy_state else self.shard.state.arrays),
         ):
             array.fill(nan)
+
+
+def _one_by_one(queue: list[Update]) -> int:
+    """Returns where the parts of steps begin if there are factors before them, else how long a queue is."""
+    first = next((place for place, update in enumerate(queue) if update.push.place is not None), 0)
+    factors = any(u.source is not None and u.source.header.kind == UpdateKind.FACTORS for u in queue[:first])
+    return first if factors else len(queue)
 
 
 @dataclass(slots=True)

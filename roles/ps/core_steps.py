@@ -52,7 +52,8 @@ class StepPart(Update):
 
     def refuse(self, code: int, message: str) -> None:
         """Makes it one that is not part of any step."""
-        self.code, self.message, self.moot, self.source = code, message, True, None
+        super().refuse(code, message)
+        self.moot = True
 
 
 class ShardSteps:

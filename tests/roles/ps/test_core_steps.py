@@ -283,13 +283,37 @@ def test_a_twin_that_does_not_fit_is_refused_alone() -> None:
     assert h.value(0) == -3
 
 
-def test_a_moot_part_beside_factors_is_not_applied() -> None:
+@pytest.mark.parametrize("rule", ["sgd", "adagrad"])
+def test_factors_that_came_before_a_step_do_not_keep_its_parts_from_being_added_up(rule: str) -> None:
+    """Nor is a second part for one place applied beside them."""
+    wanted, h = Harness(rule), Harness(rule)
+    rows, row_size = h.layout.tensors[0].shape
+    for made, wait in ((wanted, True), (h, False)):
+        made.push("first", [(0, 1, 0.5)], client=C, kind=UpdateKind.GRADIENT)  # what follows waits
+        push_tensor(made, "factors", 1, UpdateKind.FACTORS, [np.ones((1, rows)), np.ones((1, row_size))], 1.0)
+        if wait:
+            made.apply()
+        for token, client, place in (("part", A, 0), ("again", B, 0), ("other", C, 1)):
+            made.push(
+                token, [(0, 1 + (client == C), 1.0)], client=client, kind=UpdateKind.GRADIENT, place=(1, place, 2)
+            )
+        made.apply()
+        assert codes(made, "part") == codes(made, "again") == codes(made, "other") == [ErrorCode.OK]
+        assert set(codes(made, "factors")) == {ErrorCode.OK}
+    assert h.value(0) == wanted.value(0)
+
+
+def test_factors_are_refused_where_a_shard_is_in_step() -> None:
     h = harness()
-    h.push("first", [(0, 1, 0.0)], client=C, kind=UpdateKind.GRADIENT)  # what follows waits and is one batch
-    for token, client in (("part", A), ("again", B)):
-        h.push(token, [(0, 1, 1.0)], client=client, kind=UpdateKind.GRADIENT, place=(1, 0, 1))
+    part(h, "held", A, 1, (1, 0, 2))
     rows, row_size = h.layout.tensors[0].shape
     push_tensor(h, "factors", 1, UpdateKind.FACTORS, [np.ones((1, rows)), np.ones((1, row_size))], 1.0)
-    h.apply()
-    assert codes(h, "part") == codes(h, "again") == [ErrorCode.OK]
-    assert h.value(0) == -2
+    part(h, "completes", B, 2, (1, 1, 2))
+    assert codes(h, "factors")[0] == ErrorCode.WRONG_KIND
+    answer = h.answers["factors"][-1]
+    assert isinstance(answer, AnswerPush)
+    assert answer.message.results[0].message.endswith(
+        'expected gradients, found factors; set train.protocol = "gradient"'
+    )
+    assert codes(h, "held") == codes(h, "completes") == [ErrorCode.OK]
+    assert h.value(0) == -3
