@@ -31,6 +31,8 @@ ATTACH_DEADLINE_S = 60.0
 RETRY_S = 0.5
 ENDS_WITHIN_S = 10.0
 REJOINS_MAX = 5
+REJOINS_FORGOTTEN_AFTER_S = 300.0
+"""Losses before so much training were others: a run of a week may see many servers restarted."""
 TRY_LATER = frozenset({ErrorCode.OVER_QUOTA, ErrorCode.NOT_READY, ErrorCode.SHUTTING_DOWN})
 
 
@@ -91,6 +93,9 @@ async def _serve_runs(process: WorkerProcess, stop: asyncio.Task[bool], compiled
             rejoins = 0
         except (UnreachableError, RemoteError, DivergedError) as failure:
             # A replica that has diverged starts over from the servers' parameters: they refused what was not finite.
+            # That is not forgotten: it would go on for ever.
+            if not isinstance(failure, DivergedError) and _has_trained(process):
+                rejoins = 0
             if not isinstance(failure, DivergedError) and await _ends_soon(context, job):
                 context.log.info("run %s is over: %s", job, failure)
                 process.jobs_done.add(job)
@@ -104,6 +109,11 @@ async def _serve_runs(process: WorkerProcess, stop: asyncio.Task[bool], compiled
             await coordinator.close()
         if context.options.get("once") and job in process.jobs_done:
             return
+
+
+def _has_trained(process: WorkerProcess) -> bool:
+    """Whether the session that has just ended made progress for long enough."""
+    return process.session is not None and process.session.trained_s >= REJOINS_FORGOTTEN_AFTER_S
 
 
 async def _find_run(process: WorkerProcess) -> tuple[str, CoordinatorClient, Joined]:

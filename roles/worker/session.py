@@ -121,6 +121,7 @@ class SessionRunner:
         self._updates_reported = 0
         self._flushing: asyncio.Task[None] | None = None
         self.batches_done = 0
+        self._began_s = self._trained_until_s = self._loop.time()
         self.compute_s = self.wait_s = 0.0
 
     async def run(self, stopping: asyncio.Event) -> str:
@@ -308,6 +309,7 @@ class SessionRunner:
         if isinstance(done, Batch):
             done = BatchDone(done._replace(labels=done.labels[:0]), 0.0, 0, 0.0, 0.0)
         self.batches_done += 1
+        self._trained_until_s = self._loop.time()
         self.compute_s += done.compute_s
         self.wait_s += done.wait_s
         task = done.batch.task
@@ -347,6 +349,11 @@ class SessionRunner:
         for examples in self._examples.values():
             examples.release()
         self._replica.memory.close()
+
+    @property
+    def trained_s(self) -> float:
+        """Seconds from the session's beginning to the last batch that was done."""
+        return self._trained_until_s - self._began_s
 
     def status(self) -> dict[str, object]:
         busy_s = self.compute_s + self.wait_s

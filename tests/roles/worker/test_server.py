@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import msgspec
 import numpy as np
 import pytest
 
 from adamctl.config.experiment import ClusterConfig, DataConfig, Experiment, OptimizerConfig, TrainConfig
-from adamctl.errors import ConfigurationError
+from adamctl.errors import AdamctlError, ConfigurationError, UnreachableError
 from adamctl.model.description import Conv2D, Dense, Model, Softmax
 from adamctl.roles.context import RoleContext
 from adamctl.roles.coordinator import server as coordinator_server
@@ -23,6 +25,7 @@ from adamctl.roles.coordinator.progress import RunProgress
 from adamctl.roles.data import server as data_server
 from adamctl.roles.ps import server as ps_server
 from adamctl.roles.worker import server
+from adamctl.roles.worker.session import DivergedError
 from tests.cluster import ClusterInMemory, memory_cluster
 
 EXAMPLES, TEST_EXAMPLES, CLASSES, FEATURES = 240, 80, 4, 12
@@ -222,8 +225,49 @@ async def test_a_worker_says_what_it_does(tmp_path: Path) -> None:
         await until(await w.watch(node), EXAMPLES)
         status = worker.status()
         assert status["state"] in ("training", "evaluating", "waiting") and status["job"] == "heaps"
+        assert worker.status.__self__.session.trained_s > 0  # type: ignore[attr-defined]
         assert status["pushes"] > 0 and status["fetches"] > 0 and 0 <= status["waiting_share"] <= 1
         await w.summary(node)
+
+
+@pytest.mark.parametrize(
+    ("trained_s", "failure", "joins"),
+    [
+        (0.0, UnreachableError("lost"), 1 + server.REJOINS_MAX),
+        (400.0, UnreachableError("lost"), None),
+        (400.0, DivergedError("not finite"), 1 + server.REJOINS_MAX),
+    ],
+)
+async def test_losses_are_forgotten_after_minutes_of_training(
+    monkeypatch: pytest.MonkeyPatch, trained_s: float, failure: AdamctlError, joins: int | None
+) -> None:
+    """A server lost now and then ends no worker; one that is lost again and again does, and so does divergence."""
+    joined = 0
+
+    async def find(process: server.WorkerProcess) -> tuple[str, AsyncMock, None]:
+        return "run", AsyncMock(), None
+
+    async def train(process: server.WorkerProcess, *arguments: object) -> str:
+        nonlocal joined
+        joined += 1
+        process.session = SimpleNamespace(trained_s=trained_s)  # type: ignore[assignment]
+        if joined == 20:
+            process.context.stop("enough")
+            return "stopped"
+        raise failure
+
+    monkeypatch.setattr(server, "_find_run", find)
+    monkeypatch.setattr(server, "_train", train)
+    monkeypatch.setattr(server, "_ends_soon", AsyncMock(return_value=False))
+    async with memory_cluster(seed=1) as cluster:
+        process = server.WorkerProcess(await cluster.context("worker", "w"), 1)
+        stop = asyncio.create_task(process.context.stopping.wait())
+        compiled = asyncio.get_running_loop().create_future()
+        compiled.set_result(None)
+        with nullcontext() if joins is None else pytest.raises(type(failure)):
+            await server._serve_runs(process, stop, compiled)
+        stop.cancel()
+    assert joined == (20 if joins is None else joins)
 
 
 async def test_a_worker_needs_a_thread(tmp_path: Path) -> None:
