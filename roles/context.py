@@ -233,6 +233,8 @@ class RoleContext:
             self.common.capacity_bytes,
             told["administration"],
             told["replication"],
+            server.limits.memory_bytes_max,
+            server.limits.credit_bytes,
         )
         reply = await membership.register(request, deadline_s=self.common.controller_deadline_s)
         self.incarnation = reply.incarnation

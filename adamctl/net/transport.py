@@ -146,9 +146,10 @@ class Connection(Protocol):
 
 
 class Server(Protocol):
-    """A listening server. `addresses` are what it really listens on (ports filled in)."""
+    """A listening server. `addresses` are what it really listens on (ports filled in), `limits` its bounds."""
 
     addresses: tuple[str, ...]
+    limits: ServerLimits
 
     def connections_by_kind(self) -> dict[str, int]:
         """Returns how many have said HELLO over `tcp`, `unix`, `memory`, and `shared`: those that registered memory."""

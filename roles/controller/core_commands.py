@@ -139,6 +139,8 @@ def _join(state: KeyState, command: Join) -> Outcome:
         request.capacity_bytes,
         request.administration_addresses,
         request.replication_addresses,
+        request.bodies_bytes_max,
+        request.credit_bytes,
     )
     puts = {key: encode(record)}
     if state.size_after(puts, ()) > STATE_BYTES_MAX:

@@ -90,17 +90,25 @@ def plan_of(experiment: Experiment, job: str, wait_s: float) -> events.RunPlan:
     )
 
 
-def check_room(experiment: Experiment, layout: ParameterLayout) -> None:
+def check_room(experiment: Experiment, layout: ParameterLayout, servers: Sequence[NodeRecord]) -> None:
     """Raises ConfigurationError if a server may be unable to hold one part of each replica, and a step never complete.
 
-    Parts come in the same order from all, so of each the server must hold only what is in flight at once.
+    Parts come in the same order from all, so of each the server must hold only what is in flight at once. A server
+    that does not say how much it can hold has the usual limits.
     """
-    limits, workers = ServerLimits(), experiment.cluster.workers
-    each_bytes = min(layout.parameter_count * ELEMENT_BYTES, limits.credit_bytes)
-    if experiment.train.in_step and workers * each_bytes > limits.memory_bytes_max:
+    if not experiment.train.in_step:
+        return
+    usual, workers, model_bytes = ServerLimits(), experiment.cluster.workers, layout.parameter_count * ELEMENT_BYTES
+    room = {
+        server.node: (server.bodies_bytes_max or usual.memory_bytes_max)
+        // min(model_bytes, server.credit_bytes or usual.credit_bytes)
+        for server in servers
+    }
+    least = min(room, key=lambda node: room[node])
+    if workers > room[least]:
         raise ConfigurationError(
-            f'cluster.workers: with consistency = "sync" expected at most {limits.memory_bytes_max // each_bytes} for '
-            f"this model; found {workers}: a parameter server has to hold a part of each of them at once"
+            f'cluster.workers: with consistency = "sync" expected at most {room[least]} for this model; found '
+            f"{workers}: parameter server {least} has to hold a part of each of them at once"
         )
 
 
@@ -113,7 +121,6 @@ class Coordinator:
         self.store: ConfigurationStore = context.controller
         self.resume, self.wait_s = resume, wait_s
         self.layout = build_layout(experiment.model, experiment.cluster.ps)
-        check_room(experiment, self.layout)
         self.job = ""
         self._cause: AdamctlError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -177,6 +184,7 @@ class Coordinator:
         experiment, service = self.experiment, self.service
         resumed = await asyncio.to_thread(self._find_resume)
         servers = await find_servers(self.store, experiment, self.job, self.wait_s, self._waiting_for)
+        check_room(experiment, self.layout, servers.parameter)
         service.data_servers = tuple(node.node for node in servers.data)
         data_client = DataClient.from_context(self.context, service.data_servers)
         opening = asyncio.ensure_future(data_client.open(experiment.data, experiment.model.input, experiment.seed))

@@ -71,7 +71,8 @@ class ConfigWatchReply(Message, frozen=True):
 class NodeRegisterRequest(Message, frozen=True):
     """A process announces itself and is given an incarnation. Addresses as in `adamctl.net.address`.
 
-    Those for administration and replication are empty where `addresses` take that as well.
+    Those for administration and replication are empty where `addresses` take that as well. `bodies_bytes_max`: memory
+    for bodies of requests; `credit_bytes`: what each client may have in flight of it; 0: not said.
     """
 
     node: str
@@ -82,6 +83,8 @@ class NodeRegisterRequest(Message, frozen=True):
     capacity_bytes: int = 0
     administration_addresses: tuple[str, ...] = ()
     replication_addresses: tuple[str, ...] = ()
+    bodies_bytes_max: int = 0
+    credit_bytes: int = 0
 
 
 class NodeRegisterReply(Message, frozen=True):

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from adamctl.config.experiment import DataConfig, Experiment
-from adamctl.config.records import JobRecord, job_key
+from adamctl.config.records import JobRecord, NodeRecord, job_key
 from adamctl.errors import AdamctlError, ConfigurationError, RemoteError, UnreachableError
-from adamctl.model.description import Model, Softmax
+from adamctl.model.description import Dense, Model, Softmax
+from adamctl.model.layout import build_layout
+from adamctl.net.limits import ServerLimits
 from adamctl.roles.controller.client import read_record
+from adamctl.roles.coordinator import server
+from adamctl.roles.ps import server as ps_server
 from adamctl.wire.constants import ErrorCode
 from tests.roles.coordinator.played_run import (
     CLASSES,
@@ -118,6 +123,34 @@ async def test_what_does_not_fit_is_a_configuration_error(
         with pytest.raises(AdamctlError, match=expected) as ended:
             await w.ended()
         assert ended.value.exit_code == 2
+
+
+async def test_replicas_in_step_must_have_room_on_the_smallest_server(tmp_path: Path) -> None:
+    """As it was started, which is not how servers usually are."""
+    async with world(tmp_path) as w:
+        await w.start_servers()
+        w.cluster.network.server_limits = ServerLimits(memory_bytes_max=64 << 20)
+        await w.cluster.start("ps", "ps-small", ps_server.run, {"apply_threads": "1"})
+        w.cluster.network.server_limits = ServerLimits()
+        experiment = make_experiment(tmp_path, train={"consistency": "sync"}, workers=2, ps=2)
+        model = Model((8,), (Dense(1_000_000), Softmax(4)))
+        await w.start_run(msgspec.structs.replace(experiment, model=model))
+        with pytest.raises(ConfigurationError, match=r"expected at most 1 .* found 2: parameter server ps-small"):
+            await w.ended()
+
+
+@pytest.mark.parametrize(
+    ("bodies_bytes_max", "credit_bytes", "fits"), [(0, 0, 16), (256 << 20, 0, 4), (0, 32 << 20, 32)]
+)
+def test_a_server_that_says_nothing_has_the_usual_room(
+    tmp_path: Path, bodies_bytes_max: int, credit_bytes: int, fits: int
+) -> None:
+    record = NodeRecord("ps-0", "ps", 1, (), "h", 1, bodies_bytes_max=bodies_bytes_max, credit_bytes=credit_bytes)
+    for workers in (fits, fits + 1):
+        experiment = make_experiment(tmp_path, train={"consistency": "sync"}, workers=workers)
+        model = Model((8,), (Dense(2_000_000), Softmax(4)))
+        with pytest.raises(ConfigurationError) if workers > fits else nullcontext():
+            server.check_room(experiment, build_layout(model, 1), [record])
 
 
 async def test_a_status_request_waits_for_the_state_to_change(tmp_path: Path) -> None:
