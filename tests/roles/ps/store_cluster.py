@@ -1,0 +1,63 @@
+"""A parameter server with a store on a cluster in memory, for tests that end and start it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adamctl.model.layout import ParameterLayout
+from adamctl.roles.context import RoleContext
+from adamctl.roles.ps.client import ParameterClient
+from adamctl.roles.ps.storing import Storing
+from tests.cluster import ClusterInMemory
+from tests.roles.ps.ps_cluster import make_client, start_servers
+from tests.roles.ps.test_client import constant, push_of
+
+
+async def until(condition: Callable[[], Any], what: str) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert what
+
+
+async def crash(cluster: ClusterInMemory, node: str, patch: pytest.MonkeyPatch) -> None:
+    """Ends a server without its last words: what is not on disk is lost."""
+
+    async def no_last_words(storing: Storing) -> None:
+        storing._closed = True
+        storing._groups.put(None)
+        await asyncio.to_thread(storing._thread.join)
+        storing.store.close()
+
+    with patch.context() as context:
+        context.setattr(Storing, "close", no_last_words)
+        await cluster.kill(node)
+
+
+async def start(cluster: ClusterInMemory, folder: Path, **options: Any) -> RoleContext:
+    (context,) = await start_servers(cluster, "ps-0", store=str(folder), **options)
+    return context
+
+
+async def add(client: ParameterClient, layout: ParameterLayout, value: float = 1.0) -> None:
+    await client.push(push_of(layout, constant(layout, value), kind="delta"))
+
+
+async def zeroed(cluster: ClusterInMemory, job: str, layout: ParameterLayout) -> ParameterClient:
+    """A client that has made all values 0, with its first push."""
+    client = await make_client(cluster, job, "w", attempt_s=1.0)
+    flat = constant(layout, 0.0)
+    await client.pull(flat)
+    await client.push(push_of(layout, -flat, kind="delta"))
+    return client
+
+
+def value_of(arrays: list[np.ndarray]) -> float:
+    (value,) = {float(value) for array in arrays for value in array.ravel()}
+    return value

@@ -1,0 +1,161 @@
+"""A server with a store: what it says, and does not, while the disk is slow, full, broken or not there."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+import pytest
+
+from adamctl.errors import DamagedDataError, RemoteError, RunFailedError
+from adamctl.model.rule import RuleConfig
+from adamctl.roles.ps import server
+from adamctl.roles.ps.store import LogStore, NoSpaceError
+from adamctl.wire.constants import ErrorCode
+from tests.cluster import memory_cluster
+from tests.roles.ps.ps_cluster import add_job, make_client, pulled, start_servers
+from tests.roles.ps.store_cluster import add, crash, start, until, value_of, zeroed
+from tests.roles.ps.test_client import constant, push_of
+
+
+async def test_without_space_it_goes_on_from_memory_acknowledges_nothing_as_durable_and_says_so(
+    tmp_path: Path, monkeypatch
+) -> None:
+    async with memory_cluster(49) as cluster:
+        context = await start(cluster, tmp_path, loss_window_s=0.1)
+        layout = await add_job(cluster, "fast", ["ps-0"], RuleConfig("add"))
+        await add_job(cluster, "safe", ["ps-0"], RuleConfig("add"), acks="durable")
+        fast, safe = await zeroed(cluster, "fast", layout), await make_client(cluster, "safe", "v")
+        with monkeypatch.context() as patch:
+
+            def no_space(*arguments: object) -> None:
+                raise NoSpaceError("No space left on device")
+
+            patch.setattr(LogStore, "write", no_space)
+            await add(fast, layout)
+            await until(lambda: context.status()["store"]["degraded"], "it says so")
+            await asyncio.sleep(0.3)
+            await add(fast, layout)  # far beyond the loss window
+            waiting = safe.start_push(push_of(layout, constant(layout, 1.0), kind="delta"))
+            await asyncio.sleep(0.3)
+            assert not waiting.done and context.status()["store"]["pushes_waiting"] == 1
+            assert value_of(await pulled(fast)) == 2
+        await waiting.wait(20)
+        await until(lambda: not context.status()["store"]["degraded"], "there is room again")
+        await fast.close()
+        await safe.close()
+
+
+async def test_a_failed_write_ends_the_server_and_nothing_more_is_acknowledged(tmp_path: Path, monkeypatch) -> None:
+    async with memory_cluster(50) as cluster:
+        context = await start(cluster, tmp_path, loss_window_s=60.0)
+        layout = await add_job(cluster, "a", ["ps-0"], RuleConfig("add"), acks="durable")
+        client = await make_client(cluster, "a", "w", attempt_s=1.0)
+
+        def fail(*arguments: object) -> None:
+            raise RunFailedError("log.mdb cannot be written: Input/output error")
+
+        monkeypatch.setattr(LogStore, "write", fail)
+        waiting = client.start_push(push_of(layout, constant(layout, 1.0), kind="delta"))
+        async with asyncio.timeout(20):
+            await context.stopping.wait()
+        assert isinstance(context.failure, RunFailedError) and "Input/output" in str(context.failure)
+        assert not waiting.done
+        await client.close()
+
+
+async def test_the_loss_window_holds_acknowledgements_back(tmp_path: Path, monkeypatch) -> None:
+    async with memory_cluster(51) as cluster:
+        context = await start(cluster, tmp_path, loss_window_s=0.2)
+        layout = await add_job(cluster, "a", ["ps-0"], RuleConfig("add"))
+        client = await zeroed(cluster, "a", layout)
+        disk = threading.Event()
+        write = LogStore.write
+
+        def slow_write(store: LogStore, *arguments: Any) -> list[int]:
+            assert disk.wait(20)
+            return write(store, *arguments)
+
+        monkeypatch.setattr(LogStore, "write", slow_write)
+        await add(client, layout)
+        await asyncio.sleep(0.4)
+        held = [client.start_push(push_of(layout, constant(layout, 1.0), kind="delta")) for _ in range(3)]
+        await until(lambda: context.status()["store"]["pushes_held_back"] == 3, "they are applied, and not answered")
+        assert context.status()["store"]["loss_window_s"] > 0.2
+        disk.set()
+        for push in held:
+            await push.wait(20)
+        await client.close()
+
+
+async def test_durable_without_a_store_is_refused() -> None:
+    async with memory_cluster(52) as cluster:
+        await start_servers(cluster, "ps-0")
+        await add_job(cluster, "a", ["ps-0"], RuleConfig("add"), acks="durable")
+        with pytest.raises(RemoteError, match="--store") as caught:
+            await make_client(cluster, "a", "w")
+        assert caught.value.code == ErrorCode.BAD_CONFIGURATION
+
+
+async def test_a_damaged_store_is_refused_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "log.mdb").write_bytes(b"\0" * 50_000)
+    async with memory_cluster(53) as cluster:
+        context = await cluster.context("ps", "ps-0", {"apply_threads": "1", "store": str(tmp_path)})
+        with pytest.raises(DamagedDataError, match="last checkpoint"):
+            await server.run(context)
+
+
+async def test_nobody_is_told_of_initial_values_before_they_are_on_disk(tmp_path: Path, monkeypatch) -> None:
+    async with memory_cluster(56) as cluster:
+        await start(cluster, tmp_path, loss_window_s=60.0)
+        layout = await add_job(cluster, "a", ["ps-0"], RuleConfig("add"), distribution="given")
+        maker, other = await make_client(cluster, "a", "w"), await make_client(cluster, "a", "v")
+        disk = threading.Event()
+        write = LogStore.write
+
+        def slow_write(store: LogStore, *arguments: Any) -> list[int]:
+            assert disk.wait(20)
+            return write(store, *arguments)
+
+        monkeypatch.setattr(LogStore, "write", slow_write)
+        giving = maker.start_push(push_of(layout, constant(layout, 5.0), kind="delta"))
+        flat = np.zeros(layout.flat_size, np.float32)
+        async with asyncio.timeout(20):
+            while not flat.any():
+                found = await other.pull(flat)
+        assert not giving.done and not found.pushes.any()
+        disk.set()
+        await giving.wait(20)
+        assert (await other.pull(flat)).pushes.all()
+        await maker.close()
+        await other.close()
+
+
+async def test_a_group_that_finds_no_room_to_be_made_durable_is_not_told_as_durable_until_it_is(
+    tmp_path: Path, monkeypatch
+) -> None:
+    async with memory_cluster(57) as cluster:
+        context = await start(cluster, tmp_path, loss_window_s=0.1)
+        layout = await add_job(cluster, "a", ["ps-0"], RuleConfig("add"), acks="durable")
+        client = await zeroed(cluster, "a", layout)
+        with monkeypatch.context() as patch:
+
+            def no_space(store: LogStore) -> None:
+                raise lmdb.DiskError("No space left on device")
+
+            patch.setattr(LogStore, "_confirm", no_space)
+            waiting = client.start_push(push_of(layout, constant(layout, 1.0), kind="delta"))
+            await until(lambda: context.status()["store"]["degraded"], "it says so")
+            await asyncio.sleep(0.2)
+            assert not waiting.done
+        await waiting.wait(20)
+        await until(lambda: not context.status()["store"]["degraded"], "there is room again")
+        await add(client, layout)
+        await crash(cluster, "ps-0", monkeypatch)
+        await start(cluster, tmp_path)
+        assert value_of(await pulled(client)) == 2
+        await client.close()
