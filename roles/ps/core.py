@@ -17,6 +17,7 @@ from adamctl.model.wire_types import WIRE_ELEMENT_BYTES, not_known
 from adamctl.roles.ps.core_acknowledge import Acknowledgements
 from adamctl.roles.ps.core_checks import checked_source, part_problem, plain_problem, shard_refusal
 from adamctl.roles.ps.core_flush import FlushCore
+from adamctl.roles.ps.core_held import HeldBytes
 from adamctl.roles.ps.core_instructions import (
     AnswerAttach,
     AnswerPush,
@@ -45,6 +46,7 @@ from adamctl.wire.messages import (
 )
 
 STALENESS_ON_WIRE_MAX = 1 << 31
+CLIENTS_HELD = 4  # so many of whose steps none is ever complete fill the queue
 LOST = "the server failed while it wrote parameters over, see its log; resume the run from its last checkpoint"
 
 
@@ -54,6 +56,7 @@ class Core:
     Attributes:
         jobs: by name.
         queued_bytes: bodies of pushes with parts not yet applied, at most `queue_bytes_max` (and one body more).
+        held: of them, what waits for steps to be complete.
         flush, acknowledgements: of the store's log; None without a store.
         unknown: what is answered about jobs that are not in `jobs`.
     """
@@ -66,6 +69,7 @@ class Core:
         self.queued_bytes = 0
         self.queued_updates = 0
         self._queue_bytes_max = queue_bytes_max
+        self.held = HeldBytes(queue_bytes_max // CLIENTS_HELD)
         self._attached: dict[int, set[str]] = {}
         self.unknown = UnknownJobs()
 
@@ -122,8 +126,7 @@ class Core:
         """Frees a job; what is being applied is finished and answered as stale."""
         job = self.jobs.pop(name, None)
         if job is not None:
-            for bucket in tuple(job.buckets):
-                job.drop(bucket)
+            job.drop_all()
         for jobs in self._attached.values():
             jobs.discard(name)
         return self.forget_left(job) if job is not None else []
@@ -178,6 +181,9 @@ class Core:
         crowded = crowded or self.queued_bytes > self._queue_bytes_max
         if crowded and not request.step:  # a part of a step may be what all the others wait for
             return [Refuse(token, ErrorCode.OVER_QUOTA, f"{self.queued_bytes} bytes of updates wait; retry later")]
+        if not self.held.admits(job, client, request):
+            text = f"{self.held.of(client)} bytes of this client wait for the parts of others"
+            return [Refuse(token, ErrorCode.OVER_QUOTA, f"{text}; retry later")]
         out: list[Instruction] = []
         push = Push(token, request.learning_rate, body, len(request.parts))
         if request.region:
@@ -193,6 +199,8 @@ class Core:
                 touched.append(shard)
         if push.queued:
             self.queued_bytes += push.held_bytes
+            if any(shard.steps is not None and shard.steps.step for shard in touched):
+                self.held.take(client, push)
             out.append(Keep(token))
         self._start(job, touched, out)
         if not push.remaining:
@@ -213,12 +221,12 @@ class Core:
         shard = job.shards.get(part.shard)
         if shard is None or epochs.get(shard.bucket.index) != shard.bucket.epoch:
             code, message = shard_refusal(job, part.shard, epochs)
-            _settle(push, position, PushResult(part.shard, code, 0, 0, 0, message))
+            push.settle(position, PushResult(part.shard, code, 0, 0, 0, message))
             return None
         entry = shard.memory.find(client)
         if entry is None:
             message = "this client was forgotten here, so its pushes can no longer be told apart; register anew"
-            _settle(push, position, _result(shard, ErrorCode.CLIENT_EVICTED, message))
+            push.settle(position, shard.result(ErrorCode.CLIENT_EVICTED, message))
             return None
         verdict = entry.judge(part.sequence)
         if verdict is Verdict.NEXT:
@@ -239,11 +247,11 @@ class Core:
             return shard
         if verdict is Verdict.GAP:
             message = f"expected number {entry.accepted + 1}; found {part.sequence}"
-            _settle(push, position, _result(shard, ErrorCode.SEQUENCE_GAP, message))
+            push.settle(position, shard.result(ErrorCode.SEQUENCE_GAP, message))
         elif verdict is Verdict.DONE:
             code = (entry.refused or {}).get(part.sequence, 0)
-            _settle(push, position, _result(shard, code, "refused before" if code else ""))
-            _await(job, shard, push)
+            push.settle(position, shard.result(code, "refused before" if code else ""))
+            push.wait_for(shard, job.durable)
         else:
             queued = find_queued(shard, entry, part.sequence)
             if queued.waiters is None:
@@ -297,9 +305,7 @@ class Core:
 
     def _give_up(self, job: Job) -> list[Instruction]:
         """Serves no bucket of a job any more: values of it are lost, and a record must not be made of them."""
-        job.failed = (ErrorCode.INTERNAL, f"job {job.name!r}: {LOST}")
-        for bucket in tuple(job.buckets):
-            job.drop(bucket)
+        job.give_up(ErrorCode.INTERNAL, LOST)
         return self.forget_left(job)
 
     def _advance(self, shard: Shard, batch: Batch) -> None:
@@ -338,8 +344,8 @@ class Core:
         else:
             result = PushResult(shard.index, update.code, bucket.epoch, shard.counter, staleness, update.message)
         for push, position in ((update.push, update.position), *(update.waiters or ())):
-            _settle(push, position, result)
-            _await(job, shard, push)
+            push.settle(position, result)
+            push.wait_for(shard, job.durable)
             if not push.remaining:
                 self._answer(push, now, out)
                 job.pushes += push.queued
@@ -347,6 +353,7 @@ class Core:
     def _answer(self, push: Push, now: float, out: list[Instruction]) -> None:
         if push.queued:
             self.queued_bytes -= push.held_bytes
+            self.held.give_back(push)
         results = tuple(result for result in push.results if result is not None)
         answer = AnswerPush(push.token, PushReply(results, push.routing), push.queued)
         if self.acknowledgements is None:
@@ -388,18 +395,3 @@ class Core:
             shard.images.append(token)
             return []
         return [image_of(shard, token)]
-
-
-def _settle(push: Push, position: int, result: PushResult) -> None:
-    push.results[position] = result
-    push.remaining -= 1
-
-
-def _await(job: Job, shard: Shard, push: Push) -> None:
-    """Makes the answer to a push wait for what the shard holds now: if the job asks for that, or has no values else."""
-    if shard.entry is not None and (job.durable or shard.unfounded):
-        push.stored.append((shard.entry, shard.entry.changes))
-
-
-def _result(shard: Shard, code: int, message: str) -> PushResult:
-    return PushResult(shard.index, code, shard.bucket.epoch, shard.counter, 0, message)

@@ -46,7 +46,7 @@ class Job:
         resuming: buckets are ours again only when their new epochs are agreed; until then nobody may attach, because
             what an attaching client tells is kept with shards that are not here yet.
         shards: of `buckets`, by index.
-        failed: (code, message) if the buckets could not be made.
+        failed: (code, message) if the buckets could not be made, or values in them were lost.
         staleness: applied pushes per shard by staleness.
         updates: parameter updates applied, as Adam 4.3.2 counts them.
         durable: pushes are acknowledged when they are on disk.
@@ -130,6 +130,15 @@ class Job:
                     self.left.append(shard.entry)
                 if shard is not None and shard.steps is not None:
                     self.parted.append(shard)
+
+    def drop_all(self) -> None:
+        for bucket in tuple(self.buckets):
+            self.drop(bucket)
+
+    def give_up(self, code: int, why: str) -> None:
+        """Serves no bucket any more, nor whoever asks for one."""
+        self.failed = (code, f"job {self.name!r}: {why}")
+        self.drop_all()
 
     def go_on_from(self, index: int, client: ClientKey, number: int) -> None:
         """After a restart that took acknowledged pushes back, goes on with a client's next number on a shard.

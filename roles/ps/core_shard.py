@@ -134,6 +134,10 @@ class Shard:
         """Says whether a restart would find no initial values: those that were given are not on disk yet."""
         return self.given and self.entry is not None and not self.entry.sequence
 
+    def result(self, code: int, message: str) -> PushResult:
+        """Returns what is answered about a part of a push that is not applied now."""
+        return PushResult(self.index, code, self.bucket.epoch, self.counter, 0, message)
+
 
 class Push:
     """A push under way. `results` are in the order of its parts; `remaining` of them are still to come.
@@ -141,7 +145,7 @@ class Push:
     `body` is read by apply threads and valid until `remaining` is 0. They note in `finite` which activations, by
     offset, size and type, were found finite. `stored` are the changes that must be durable before it is answered.
     `place` says of which step it is a part, None of none. `held_bytes` of the body are memory of ours: none of them if
-    it is the client's.
+    it is the client's. `holder`: whose they are if they are held for a step, or behind one.
     """
 
     __slots__ = (
@@ -149,6 +153,7 @@ class Push:
         "body_bytes",
         "finite",
         "held_bytes",
+        "holder",
         "learning_rate",
         "place",
         "queued",
@@ -172,6 +177,16 @@ class Push:
         self.stored: list[tuple[Entry, int]] = []
         self.queued = False
         self.place: Place | None = None
+        self.holder: ClientKey | None = None
+
+    def settle(self, position: int, result: PushResult) -> None:
+        self.results[position] = result
+        self.remaining -= 1
+
+    def wait_for(self, shard: Shard, durable: bool) -> None:
+        """Makes the answer wait for what a shard holds now: if that is to be durable, or there are no values else."""
+        if shard.entry is not None and (durable or shard.unfounded):
+            self.stored.append((shard.entry, shard.entry.changes))
 
 
 class Source:

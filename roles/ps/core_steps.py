@@ -21,7 +21,7 @@ from adamctl.roles.ps.core_shard import Batch, Push, Shard, Source, Update
 from adamctl.wire.constants import ErrorCode, UpdateKind
 
 if TYPE_CHECKING:
-    from adamctl.roles.ps.core_sequence import Client
+    from adamctl.roles.ps.core_sequence import Client, ClientKey
 
 APPLIED_TOGETHER = 1 << 62
 """As the base of a part: no push of others came between the parameters it was computed from and its application."""
@@ -78,6 +78,12 @@ class ShardSteps:
     @property
     def held(self) -> list[Update]:
         return [*self.parts.values(), *self.twins, *self.behind]
+
+    def lacks(self, step: int, place: int, client: ClientKey) -> bool:
+        """Says whether others than this client wait for a part."""
+        if step != self.step or place in self.parts:
+            return False
+        return any(part.client.key != client for part in self.parts.values())
 
     def in_turn(self, update: Update) -> list[Update]:
         """Returns the update if it may be applied or settled now; else keeps it behind what is held of its client."""
