@@ -18,6 +18,7 @@ from adamctl.config.check import experiment_problems
 from adamctl.config.experiment import ClusterConfig, DataConfig, Experiment, OptimizerConfig, TrainConfig
 from adamctl.errors import ConfigurationError, RunFailedError
 from adamctl.kernels.network import Network
+from adamctl.launch.front import Outcome
 from adamctl.launch.run_folder import checkpoints
 from adamctl.launch.train import TrainOptions, train
 from adamctl.live.reporter import choose_reporter
@@ -121,6 +122,11 @@ def fit(
             outcome, folder = train(experiment, options, reporter)
         finally:
             reporter.close()
+    return _finished(outcome, folder, model)
+
+
+def _finished(outcome: Outcome, folder: Path, model: Model) -> Run:
+    """Returns what has come of a run; raises if it was interrupted or has no result."""
     if outcome.signal:
         raise KeyboardInterrupt
     if outcome.exit_code or outcome.progress is None or outcome.progress.result is None:
