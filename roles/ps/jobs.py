@@ -201,7 +201,18 @@ class JobKeeper:
     # --- making buckets ---------------------------------------------------------------------------------------------
 
     async def _build(self, job: Job, view: JobView, buckets: list[int]) -> None:
-        """Makes buckets in a thread, or reads them back, and begins to serve them."""
+        """Makes buckets in a thread, or reads them back, and begins to serve them; or says why the job has failed."""
+        try:
+            await self._make(job, view, buckets)
+        except (AdamctlError, OSError) as error:
+            code = ErrorCode.DAMAGED_DATA if isinstance(error, DamagedDataError) else ErrorCode.INTERNAL
+            self._fail(job, code, str(error))
+        except Exception as error:
+            self._log.exception("job %s: its buckets could not be made", job.name)
+            why = "there is not enough memory" if isinstance(error, MemoryError) else "see its log"
+            self._fail(job, ErrorCode.INTERNAL, f"{self._context.node} could not make its buckets; {why}")
+
+    async def _make(self, job: Job, view: JobView, buckets: list[int]) -> None:
         needed_bytes = bytes_needed(job.layout, buckets, job.rule)
         held_bytes = sum(other.size_bytes for other in self._core.jobs.values()) + sum(self._building_bytes.values())
         if held_bytes + needed_bytes > self._memory_bytes_max:
@@ -218,18 +229,14 @@ class JobKeeper:
         self._building_bytes[job.name] = self._building_bytes.get(job.name, 0) + needed_bytes
         try:
             contents = await asyncio.to_thread(self._contents, job, view, buckets, found)
-            if self._storing is not None:
+            if self._storing is not None and self._wanted(job):
                 await self._storing.hold(identity, {bucket: job.building.get(bucket, 0) for bucket in buckets})
             await self._tell_served(job, view)
-        except (AdamctlError, OSError) as error:
-            code = ErrorCode.DAMAGED_DATA if isinstance(error, DamagedDataError) else ErrorCode.INTERNAL
-            self._fail(job, code, str(error))
-            return
         finally:
             left_bytes = self._building_bytes.pop(job.name) - needed_bytes
             if left_bytes:  # another part of it is being made, or of a job that has its name
                 self._building_bytes[job.name] = left_bytes
-        if self._core.jobs.get(job.name) is not job:
+        if not self._wanted(job):
             return
         entries = entries_that_count(found, job.layout, _held(found, buckets)) if found is not None else {}
         for bucket, shards in contents.items():
@@ -243,6 +250,10 @@ class JobKeeper:
             "job %s: serving %d buckets, %d shards, %.1f MiB%s", job.name, len(job.buckets), len(job.shards),
             job.size_bytes / (1 << 20), f", {len(entries)} shards of them from the store" if found is not None else "",
         )  # fmt: skip
+
+    def _wanted(self, job: Job) -> bool:
+        """Says whether a job has neither ended nor failed meanwhile."""
+        return self._core.jobs.get(job.name) is job and job.failed is None
 
     async def _tell_served(self, job: Job, view: JobView) -> None:
         """Returns when everybody can know that we have served buckets of a job; a conflict says that they do."""

@@ -248,6 +248,9 @@ class ParameterServer:
             return
         try:
             files = await save_shards(job, self._context.node, Path(message.folder), self._hold)
+            if job.failed is not None:
+                request.fail(*job.failed)
+                return
         except OSError as error:
             self._log.error("checkpoint of job %s: %s", message.job, error)
             request.fail(ErrorCode.INTERNAL, f"{self._context.node} cannot write to {message.folder}: {error}")

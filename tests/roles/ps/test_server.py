@@ -47,6 +47,23 @@ async def test_a_job_that_does_not_fit_is_refused_with_what_to_do() -> None:
         await client.close()
 
 
+@pytest.mark.parametrize(("error", "why"), [(MemoryError(), "not enough memory"), (IndexError("x"), "see its log")])
+async def test_a_job_whose_buckets_cannot_be_made_says_why(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, why: str
+) -> None:
+    def fail(*arguments: Any) -> Any:
+        raise error
+
+    async with memory_cluster(28) as cluster, asyncio.timeout(20):
+        context = await cluster.start("ps", "ps-0", server.run, {"apply_threads": "1"})
+        monkeypatch.setattr(jobs, "build_buckets", fail)
+        await add_job(cluster, "a", ["ps-0"], RuleConfig("sgd"))
+        with pytest.raises(RemoteError, match=why) as caught:
+            await make_client(cluster, "a", "w")
+        assert caught.value.code == ErrorCode.INTERNAL
+        assert why in context.status()["jobs"]["a"]["state"]
+
+
 async def test_a_request_that_is_no_parameter_servers_is_refused() -> None:
     async with memory_cluster(21) as cluster:
         await start_servers(cluster, "ps-0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from adamctl.config.records import JobRecord, decode, encode, job_key
 from adamctl.errors import RemoteError
 from adamctl.kernels.rules.add import Add
 from adamctl.model.rule import RuleConfig
+from adamctl.roles.ps import jobs
+from adamctl.roles.ps.jobs import JobKeeper
+from adamctl.roles.ps.log_record import JobIdentity
 from adamctl.roles.ps.storing import Storing
 from adamctl.wire.messages import ConfigChanges
 from tests.cluster import ClusterInMemory, memory_cluster
@@ -251,3 +255,36 @@ async def test_values_that_a_failure_left_half_written_are_never_taken_up_again(
         with pytest.raises(RemoteError, match="ps-0 was restarted"):
             await client.pull(np.zeros(layout.flat_size, np.float32), deadline_s=20)
         await client.close()
+
+
+async def test_a_job_that_ends_while_it_is_made_is_not_held(tmp_path: Path, monkeypatch) -> None:
+    async with memory_cluster(59) as cluster:
+        context = await start(cluster, tmp_path, loss_window_s=0.1)
+        reached, go_on, build = threading.Event(), threading.Event(), jobs.build_buckets
+        told, held = asyncio.Event(), []
+        tell, hold = JobKeeper._tell_served, Storing.hold
+
+        def held_up(*arguments: Any) -> Any:
+            reached.set()
+            assert go_on.wait(20)
+            return build(*arguments)
+
+        async def telling(keeper: JobKeeper, *arguments: Any) -> None:
+            told.set()
+            await tell(keeper, *arguments)
+
+        async def holding(storing: Storing, identity: JobIdentity, *arguments: Any) -> None:
+            held.append(identity.name)
+            await hold(storing, identity, *arguments)
+
+        monkeypatch.setattr(jobs, "build_buckets", held_up)
+        monkeypatch.setattr(JobKeeper, "_tell_served", telling)
+        monkeypatch.setattr(Storing, "hold", holding)
+        await add_job(cluster, "a", ["ps-0"], RuleConfig("add"))
+        assert await asyncio.to_thread(reached.wait, 20)
+        await end(cluster, "a")
+        await until(lambda: "a" not in context.status()["jobs"], "freed")
+        go_on.set()
+        async with asyncio.timeout(20):
+            await told.wait()
+        assert not held
