@@ -305,7 +305,7 @@ class FlushCore:
         self._urgent.pop(entry, None)
 
     def finished(self, sizes: list[int], seconds: float = 0.0) -> list[Waiter]:
-        """The group is durable, with records of these sizes, written in `seconds`; returns whose wait is over."""
+        """The group is durable, with records of these sizes, written in `seconds`, 0: unknown; returns who waited."""
         group, self.group = self.group, None
         assert group is not None
         self.full = False

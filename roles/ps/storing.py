@@ -232,9 +232,7 @@ class Storing:
             done: Callable[[Any], None] = self._finished
             result: Any
             try:
-                began_s = time.perf_counter()
-                sizes = self._write(writings, group.first, images)
-                result = (sizes, time.perf_counter() - began_s)
+                result = self._write(writings, group.first, images)
                 self._shrink_if_large()
             except NoSpaceError as error:
                 done, result = self._no_space, error
@@ -248,9 +246,12 @@ class Storing:
             self._post(done, result)
             del order, writings, images
 
-    def _write(self, writings: list[Writing], first: int, images: list[Image]) -> list[int]:
+    def _write(self, writings: list[Writing], first: int, images: list[Image]) -> tuple[list[int], float]:
+        """Returns the sizes of the records and how long they took; 0 if that says nothing about the disk's speed."""
+        began_s = time.perf_counter()
         try:
-            return self.store.write(writings, first, lambda: self._post(_release, images))
+            sizes = self.store.write(writings, first, lambda: self._post(_release, images))
+            return sizes, time.perf_counter() - began_s
         except UnconfirmedError as error:
             self._post(self._stalled, error)
             while not self._ending.wait(self.flush.config.retry_s):
@@ -258,7 +259,7 @@ class Storing:
                     self.store.confirm()
                 except NoSpaceError:
                     continue
-                return error.sizes
+                return error.sizes, 0.0  # the most of it was waiting for room
             raise NoSpaceError(str(error)) from error  # it is not told to anybody any more
 
     def _shrink_if_large(self) -> None:

@@ -14,6 +14,7 @@ import pytest
 from adamctl.errors import DamagedDataError, RemoteError, RunFailedError
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.ps import server
+from adamctl.roles.ps.core_flush import FlushCore, Waiter
 from adamctl.roles.ps.store import LogStore, NoSpaceError
 from adamctl.wire.constants import ErrorCode
 from tests.cluster import memory_cluster
@@ -158,4 +159,33 @@ async def test_a_group_that_finds_no_room_to_be_made_durable_is_not_told_as_dura
         await crash(cluster, "ps-0", monkeypatch)
         await start(cluster, tmp_path)
         assert value_of(await pulled(client)) == 2
+        await client.close()
+
+
+async def test_a_wait_for_room_is_not_taken_for_the_speed_of_the_disk(tmp_path: Path, monkeypatch) -> None:
+    """Else the loss window would be stretched long after there is room again."""
+    async with memory_cluster(60) as cluster:
+        context = await start(cluster, tmp_path, loss_window_s=0.1)
+        layout = await add_job(cluster, "a", ["ps-0"], RuleConfig("add"), acks="durable")
+        client = await zeroed(cluster, "a", layout)
+        told: list[tuple[bool, float]] = []
+        finished = FlushCore.finished
+
+        def record(flush: FlushCore, sizes: list[int], seconds: float = 0.0) -> list[Waiter]:
+            told.append((flush.full, seconds))
+            return finished(flush, sizes, seconds)
+
+        monkeypatch.setattr(FlushCore, "finished", record)
+        with monkeypatch.context() as patch:
+
+            def no_space(store: LogStore) -> None:
+                raise lmdb.DiskError("No space left on device")
+
+            patch.setattr(LogStore, "_confirm", no_space)
+            waiting = client.start_push(push_of(layout, constant(layout, 1.0), kind="delta"))
+            await until(lambda: context.status()["store"]["degraded"], "it says so")
+        await waiting.wait(20)
+        await add(client, layout)
+        assert {seconds for stalled, seconds in told if stalled} == {0.0}
+        assert all(seconds > 0 for stalled, seconds in told if not stalled)
         await client.close()
