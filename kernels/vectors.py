@@ -49,26 +49,18 @@ def axpy(alpha: float, x: Array, y: Array, backend: str | None = None) -> None:
 
 
 def scale(alpha: float, x: Array, backend: str | None = None) -> None:
-    """x *= alpha, alpha rounded to float32. Raises ValueError if the type does not fit."""
+    """x *= alpha, alpha rounded to float32; by numpy unless numexpr is forced. Raises ValueError as the others."""
     _check("scale", x)
-    chosen = choose(backend)
-    compiled = compiled_if(chosen, "flat")
-    if compiled is not None:
-        compiled.scale(np.float32(alpha), x)
-    elif chosen == "numexpr":
+    if choose(backend) == "numexpr":
         _evaluate("alpha * x", x, {"x": x}, alpha)
     else:
         np.multiply(x, np.float32(alpha), out=x)
 
 
 def multiply(x: Array, y: Array, out: Array, backend: str | None = None) -> None:
-    """out = x * y, element by element. Raises ValueError if lengths or types do not fit."""
+    """out = x * y, element by element, as `scale` is. Raises ValueError if lengths or types do not fit."""
     _check("multiply", x, y, out, out=out)
-    chosen = choose(backend)
-    compiled = compiled_if(chosen, "flat")
-    if compiled is not None:
-        compiled.multiply(x, y, out)
-    elif chosen == "numexpr":
+    if choose(backend) == "numexpr":
         _evaluate("x * y", out, {"x": x, "y": y}, 0.0)
     else:
         np.multiply(x, y, out=out)

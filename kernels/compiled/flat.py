@@ -23,17 +23,3 @@ def axpy(alpha: Any, x: Any, y: Any) -> None:
     """y += alpha * x."""
     for i in range(len(x)):
         y[i] += alpha * x[i]
-
-
-@kernel((f32, OUT1))
-def scale(alpha: Any, x: Any) -> None:
-    """x *= alpha."""
-    for i in range(len(x)):
-        x[i] *= alpha
-
-
-@kernel((IN1, IN1, OUT1))
-def multiply(x: Any, y: Any, out: Any) -> None:
-    """out = x * y."""
-    for i in range(len(x)):
-        out[i] = x[i] * y[i]

@@ -209,5 +209,6 @@ def test_16_bits_on_the_wire_add_up_to_what_was_pushed(url: str, wire: Any) -> N
 
 
 def test_an_unknown_type_on_the_wire_is_refused_at_once(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="wire_pull: expected dtype float32, bfloat16 or float16; found 'int8'"):
+    expected = "wire_pull: expected dtype float32, bfloat16 or float16; found 'int8'"
+    with pytest.raises(ConfigurationError, match=expected):
         client(url, wire_pull="int8")
