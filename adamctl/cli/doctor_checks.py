@@ -145,7 +145,7 @@ def _shared_memory() -> Iterator[Finding]:
     from adamctl.errors import ConfigurationError, RemoteError
     from adamctl.net import shared_memory
     from adamctl.net.kinds import VARIABLE, chosen_kind
-    from adamctl.net.regions import RegionTable
+    from adamctl.net.regions import RegionQuota, RegionTable
     from adamctl.wire.messages import MemoryRegisterRequest
 
     name, way = "parameters by", "Unix socket"
@@ -163,7 +163,7 @@ def _shared_memory() -> Iterator[Finding]:
         region, (ours, theirs) = place.region, socket.socketpair()
         with ours, theirs:
             request = MemoryRegisterRequest(region.number, region.device, region.descriptor, region.size_bytes)
-            RegionTable(region.size_bytes, 1).register(ours, request)
+            RegionTable(RegionQuota(region.size_bytes), 1).register(ours, request)
         memory.close()
         yield Finding(name, "ok", f"shared memory between roles on this machine{forced}")
     except ConfigurationError as error:
