@@ -6,7 +6,8 @@ it never shrinks, so nobody who maps it can be made to fault. It has no name: no
 
 A server may be slow, or be cut off and go on later. So a request that was given up unanswered takes its pages with it:
 `renew` maps fresh ones in their place, under the same arrays, and whatever is still read or written there concerns
-nobody any more.
+nobody any more. It takes whole arrays as they were made: one of which parts lay in different regions could not be named
+in a request any more.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import mmap
 import os
 import sys
 import tempfile
+from bisect import bisect_right
 from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
@@ -32,21 +34,12 @@ _MAP_FIXED = 0x10
 
 
 class Region(NamedTuple):
-    """One anonymous file. `number` is its inode: no other file that this process has open has the same.
-
-    Attributes:
-        start, stop: the addresses at which it is mapped here.
-    """
+    """One anonymous file. `number` is its inode: no other file that this process has open has the same."""
 
     number: int
     device: int
     descriptor: int
-    start: int
-    stop: int
-
-    @property
-    def size_bytes(self) -> int:
-        return self.stop - self.start
+    size_bytes: int
 
 
 class Place(NamedTuple):
@@ -54,6 +47,14 @@ class Place(NamedTuple):
 
     region: Region
     offset: int
+
+
+class _Extent(NamedTuple):
+    """The pages of one array that `array` has returned: their addresses, and where they lie in a region."""
+
+    start: int
+    stop: int
+    place: Place
 
 
 class SharedMemory:
@@ -70,10 +71,9 @@ class SharedMemory:
             raise MemoryError(f"shared memory: no {self.size_bytes} bytes: {error}") from error
         self._start = _address(np.frombuffer(self._map, np.uint8))
         self._used_bytes = 0
-        self._regions: list[Region] = []  # the newest last; an older one is covered where they overlap
+        self._extents: list[_Extent] = []  # one per array, ascending
         self._descriptors = [descriptor]
-        if shareable:
-            self._regions.append(_region(descriptor, self._start, self.size_bytes))
+        self._first = _region(descriptor, self.size_bytes) if shareable else None
 
     def array(self, *shape: int) -> Array:
         """Returns a zeroed float32 array of this shape from the memory not yet taken.
@@ -86,62 +86,79 @@ class SharedMemory:
         if start + 4 * count > self.size_bytes:
             raise MemoryError(f"shared memory: {4 * count} bytes wanted at {start}; {self.size_bytes} in all")
         self._used_bytes = start + array_bytes(count)
+        if self._first is not None:
+            place = Place(self._first, start)
+            self._extents.append(_Extent(self._start + start, self._start + self._used_bytes, place))
         return np.frombuffer(self._map, np.float32, count, start).reshape(shape)
 
     def find(self, array: NDArray[Any]) -> Place | None:
-        """Returns where a C-contiguous array lies, or None if it does not lie in one region of this memory."""
+        """Returns where a C-contiguous array lies, or None if it is no part of an array of this memory."""
         start = _address(array)
-        stop = start + array.nbytes
-        for region in reversed(self._regions):
-            if start < region.stop and stop > region.start:
-                inside = region.start <= start and stop <= region.stop
-                return Place(region, start - region.start) if inside and array.flags.c_contiguous else None
-        return None
+        index = bisect_right(self._extents, start, key=lambda extent: extent.start) - 1
+        if index < 0 or not array.flags.c_contiguous:
+            return None
+        extent = self._extents[index]
+        if start + array.nbytes > extent.stop or start >= extent.stop:
+            return None
+        return Place(extent.place.region, extent.place.offset + start - extent.start)
 
-    def renew(self, array: NDArray[Any]) -> None:
-        """Puts fresh pages with the same content under an array, which nobody else may be using in this process.
+    def renew(self, *arrays: NDArray[Any]) -> None:
+        """Puts fresh pages with the same content under arrays, which nobody else may be using in this process.
 
-        Does nothing for an array that does not lie in this memory.
+        What is given may be a part of what `array` has returned: all of that is renewed. Arrays that are renewed
+        together lie in one region afterwards. Those that do not lie in this memory stay as they are.
 
         What a server still reads is the content of this moment; what it still writes is lost.
 
         Raises:
             MemoryError: the system gives no more memory.
         """
-        begin = _address(array)
-        start = self._start + (begin - self._start) // mmap.PAGESIZE * mmap.PAGESIZE
-        size_bytes = whole_pages(begin + array.nbytes - start)
-        if not self._regions or not self._start <= start < start + size_bytes <= self._start + self.size_bytes:
+        starts = {_address(array) for array in arrays}
+        renewed = [e for e in self._extents if any(e.start <= start < e.stop for start in starts)]
+        if not renewed:
             return
+        size_bytes = sum(extent.stop - extent.start for extent in renewed)
         descriptor = -1
         try:
             descriptor = _sealed_file(size_bytes)
-            with mmap.mmap(descriptor, size_bytes) as fresh:
-                inside = start - self._start
-                fresh[:] = memoryview(self._map)[inside : inside + size_bytes]
-            _map_over(start, size_bytes, descriptor)
-            region = _region(descriptor, start, size_bytes)
+            region = _region(descriptor, size_bytes)
+            fresh = self._copied(renewed, region)
+            for extent in fresh:
+                _map_over(extent.start, extent.stop - extent.start, descriptor, extent.place.offset)
         except OSError as error:
             if descriptor >= 0:
                 os.close(descriptor)
+            self._extents = [extent for extent in self._extents if extent not in renewed]  # named to nobody any more
             raise MemoryError(f"shared memory: {size_bytes} bytes cannot be renewed: {error}") from error
         self._descriptors.append(descriptor)
-        self._regions = [*self._uncovered(region), region]
+        self._extents = sorted({extent.start: extent for extent in (*self._extents, *fresh)}.values())
+        self._close_unused()
 
-    def _uncovered(self, by: Region) -> list[Region]:
-        """Returns the regions of which something can still be seen here, and closes the others, which hold memory."""
-        left: list[Region] = []
-        for region in self._regions:
-            if by.start <= region.start and region.stop <= by.stop:
-                self._descriptors.remove(region.descriptor)
-                os.close(region.descriptor)
-            else:
-                left.append(region)
-        return left
+    def _copied(self, extents: list[_Extent], region: Region) -> list[_Extent]:
+        """Copies arrays one after another into a new region, and returns where they are there."""
+        found: list[_Extent] = []
+        offset = 0
+        with mmap.mmap(region.descriptor, region.size_bytes) as fresh:
+            for extent in extents:
+                inside, size_bytes = extent.start - self._start, extent.stop - extent.start
+                fresh[offset : offset + size_bytes] = memoryview(self._map)[inside : inside + size_bytes]
+                found.append(_Extent(extent.start, extent.stop, Place(region, offset)))
+                offset += size_bytes
+        return found
+
+    def _close_unused(self) -> None:
+        """Closes the regions in which no array lies any more: they hold memory."""
+        used = {extent.place.region.descriptor for extent in self._extents}
+        if self._first is not None and self._used_bytes < self.size_bytes:
+            used.add(self._first.descriptor)  # arrays will be made there
+        for descriptor in set(self._descriptors) - used:
+            self._descriptors.remove(descriptor)
+            os.close(descriptor)
 
     def close(self) -> None:
         """Closes descriptors, so that nobody can be shown it any more; it goes with the last array that lies in it."""
-        self._regions.clear()
+        self._extents.clear()
+        self._first = None
         while self._descriptors:
             os.close(self._descriptors.pop())
 
@@ -188,15 +205,15 @@ def _sealed_file(size_bytes: int) -> int:
     return descriptor
 
 
-def _region(descriptor: int, start: int, size_bytes: int) -> Region:
+def _region(descriptor: int, size_bytes: int) -> Region:
     status = os.fstat(descriptor)
-    return Region(status.st_ino, status.st_dev, descriptor, start, start + size_bytes)
+    return Region(status.st_ino, status.st_dev, descriptor, size_bytes)
 
 
-def _map_over(start: int, size_bytes: int, descriptor: int) -> None:
+def _map_over(start: int, size_bytes: int, descriptor: int, offset: int) -> None:
     """Maps a file in the place of pages that are mapped already; threads see either the old or the new ones."""
     protection = mmap.PROT_READ | mmap.PROT_WRITE
-    found = _system_mmap()(start, size_bytes, protection, mmap.MAP_SHARED | _MAP_FIXED, descriptor, 0)
+    found = _system_mmap()(start, size_bytes, protection, mmap.MAP_SHARED | _MAP_FIXED, descriptor, offset)
     if found != start:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 

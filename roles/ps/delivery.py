@@ -74,7 +74,7 @@ class Delivery:
         self.unanswered: set[int] = set(np.flatnonzero(sequences).tolist())
         self._envelopes = 0
         # Named to servers by where they lie, and not yet answered: on which connection last.
-        self._shown: dict[Order, tuple[Envelope, Connection]] = {}
+        self._shown: dict[Order, Connection] = {}
         self._rounding = rounding
 
     async def run(self) -> None:
@@ -87,10 +87,10 @@ class Delivery:
             await self._send_all(cut_push(self._push, self.sequences.tolist(), self._client.routing))
         except BaseException:
             # Servers may go on reading what the caller is now free to change.
-            shown, self._shown = tuple(self._shown.values()), {}
-            for array in (array for envelope, _ in shown for array in envelope.arrays().values()):
-                self._client.shared.renew(array)
-            await forget_regions(connection for _, connection in shown)
+            if self._shown:
+                shown, self._shown = self._shown, {}
+                self._client.shared.renew(*self._push.arrays())
+                await forget_regions(shown.values())
             raise
         finally:
             if self._rounding is not None:
@@ -161,7 +161,7 @@ class Delivery:
         found = self._client.shared.direct_push(message, envelope)
         if found is None or not await connection.share(found.region, deadline_s=self._client.attempt_s):
             return None
-        self._shown[order] = (envelope, connection)
+        self._shown[order] = connection
         return found.message
 
     def _settle(self, reply: PushReply, envelope: Envelope, unanswered: set[int], lane: Lane) -> set[int]:

@@ -94,6 +94,11 @@ class PushSet:
             raise ValueError(f"{described.name}: expected {list(described.shape)}; found {list(values.shape)}")
         return values.reshape(-1)
 
+    def arrays(self) -> list[Array | Narrow]:
+        """Returns all arrays it borrows."""
+        found = [array for update in self.updates.values() for array in (update.values, update.activations)]
+        return [array for array in found if array is not None]
+
     @property
     def parameter_updates(self) -> int:
         """Updates as Adam 4.3.2 counts them: k * out * in for factors, one per element otherwise."""

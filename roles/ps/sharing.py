@@ -49,10 +49,10 @@ class SharedArrays:
                     return place
         return None
 
-    def renew(self, array: NDArray[Any]) -> None:
-        """Takes an array's pages away from requests that were given up; see `SharedMemory.renew`."""
-        for memory in self._memories:  # those that it does not lie in stay as they are
-            memory.renew(array)
+    def renew(self, *arrays: NDArray[Any]) -> None:
+        """Takes arrays' pages away from requests that were given up; see `SharedMemory.renew`."""
+        for memory in self._memories:  # those that they do not lie in stay as they are
+            memory.renew(*arrays)
 
     def direct_push(self, message: PushRequest, envelope: Envelope) -> DirectPush | None:
         """Returns an envelope's request with its sources where they lie, None if not all of them are in one region."""

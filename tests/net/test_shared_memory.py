@@ -78,15 +78,55 @@ def test_what_others_write_is_seen_until_the_pages_are_taken_away() -> None:
 
 
 @linux_only
-def test_an_array_of_which_a_part_was_renewed_is_not_in_one_region() -> None:
-    memory = SharedMemory(4 * PAGE)
-    array = memory.array(4 * PAGE // 4)
+def test_an_array_of_which_parts_were_renewed_still_lies_in_one_region() -> None:
+    memory = SharedMemory(9 * PAGE)
+    array, other = memory.array(PAGE), memory.array(PAGE)
     array[:] = np.arange(array.size)
-    memory.renew(array[:16])
-    assert memory.find(array) is None and memory.find(array[:16]) is not None
-    memory.renew(array)
-    assert memory.find(array) is not None
-    assert np.array_equal(array, np.arange(array.size, dtype=np.float32))
+    theirs = seen_by_others(memory, array)
+    for part in (array[:16], array[PAGE // 2 :]):
+        memory.renew(part)
+        place = memory.find(array)
+        assert place is not None and memory.find(part[4:]).region is place.region
+    array[:16] = 0.0
+    assert np.array_equal(theirs, np.arange(array.size, dtype=np.float32))
+    array[:] = seen_by_others(memory, array)
+    assert not array[:16].any() and np.array_equal(array[16:], theirs[16:])
+    last = memory.array(8)  # what was not taken yet is still the first region's
+    assert memory.find(last).region is memory.find(other).region
+    memory.close()
+
+
+@linux_only
+def test_arrays_renewed_together_lie_in_one_region() -> None:
+    memory = SharedMemory(4 * PAGE)
+    first, between, last = memory.array(8), memory.array(PAGE // 2), memory.array(8)
+    for value, array in enumerate((first, between, last)):
+        array[:] = value
+    memory.renew(last, first[2:], np.zeros(8, np.float32))
+    places = [memory.find(array) for array in (first, between, last)]
+    assert places[0].region is places[2].region and places[1].region.size_bytes == 4 * PAGE
+    assert places[0].region.size_bytes == 2 * PAGE and {places[0].offset, places[2].offset} == {0, PAGE}
+    for value, array in enumerate((first, between, last)):
+        assert array.min() == array.max() == value
+        seen_by_others(memory, array)[1] = 7.0
+        assert array[1] == 7.0
+    memory.close()
+
+
+@linux_only
+def test_what_cannot_be_renewed_is_shown_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = SharedMemory(2 * PAGE)
+    first, second = memory.array(8), memory.array(8)
+    first[:] = 3
+
+    def full(*_: object) -> None:
+        raise OSError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shared_memory, "_map_over", full)
+        with pytest.raises(MemoryError, match="renewed"):
+            memory.renew(first)
+    assert memory.find(first) is None and memory.find(second) is not None and first.sum() == 24
     memory.close()
 
 
