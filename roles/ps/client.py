@@ -278,9 +278,11 @@ class ParameterClient:
 
         Raises:
             BackpressureError: `pushes_max` pushes are unacknowledged.
+            MemoryError: no room to round it; it has no number.
         """
         if len(self._deliveries) >= self._pushes_max:
             raise BackpressureError(f"{self._pushes_max} pushes are unacknowledged: {self._troubles()}; wait for some")
+        rounding = None if exact else self.wire.start(push)  # may raise; a number that is given out must be sent
         self._pushes += 1
         sequences = np.zeros_like(self.issued)
         for run in (run for by_tensor in self.routing.runs.values() for runs in by_tensor.values() for run in runs):
@@ -291,7 +293,7 @@ class ParameterClient:
         done: asyncio.Future[PushOutcome] = asyncio.get_running_loop().create_future()
         done.add_done_callback(mark_retrieved)
         pending = PendingPush(self._pushes, push, sequences, done)
-        delivery = Delivery(self, self._pushes, push, sequences, None if exact else self.wire.start(push))
+        delivery = Delivery(self, self._pushes, push, sequences, rounding)
         task = asyncio.create_task(self._deliver(delivery, pending, done))
         self._deliveries[task] = delivery
         task.add_done_callback(self._deliveries.pop)

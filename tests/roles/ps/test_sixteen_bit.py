@@ -63,6 +63,25 @@ async def test_pushes_are_applied_as_rounded_with_feedback(rule: str, wire: str)
         await client.close()
 
 
+async def test_a_push_that_cannot_be_rounded_leaves_no_gap_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    async with memory_cluster(2) as cluster:
+        await start_servers(cluster, *TWO)
+        layout = await add_job(cluster, "a", TWO, RuleConfig("sgd"))
+        client = await make_client(cluster, "a", "w", wire_push="bfloat16")
+        push = push_of(layout, constant(layout, 1.0), 0.1)
+        with monkeypatch.context() as patch:
+            patch.setattr(client.wire, "start", full)
+            with pytest.raises(MemoryError):
+                client.start_push(push)
+        assert not client.issued.any()
+        outcome = await client.push(push, deadline_s=5)
+        assert not outcome.refused and outcome.updates == layout.parameter_count
+        await client.close()
+
+
 @pytest.mark.parametrize("wire", SIXTEEN)
 async def test_a_pull_is_the_servers_values_rounded(wire: str) -> None:
     async with memory_cluster(3) as cluster:
