@@ -11,6 +11,11 @@ from adamctl.net.pool import BufferPool, PooledBuffer
 class Taker(Protocol):
     """A connection that wants a buffer for the body it is about to receive."""
 
+    @property
+    def closing(self) -> bool:
+        """Whether it asks for nothing any more."""
+        ...
+
     def resume_blocked(self) -> None:
         """Asks for it again."""
 
@@ -66,5 +71,9 @@ class Turns:
         self._next()
 
     def _next(self) -> None:
-        if self._waiting:
-            next(iter(self._waiting)).resume_blocked()
+        while self._waiting:
+            first = next(iter(self._waiting))
+            if not first.closing:
+                first.resume_blocked()
+                return
+            del self._waiting[first]  # it may be long in going, if its peer does not read

@@ -17,6 +17,7 @@ class Connection:
         self.turns, self.size_bytes = turns, size_bytes
         self.held: list[PooledBuffer] = []
         self.served = 0
+        self.closing = False
 
     def resume_blocked(self) -> None:
         buffer = self.turns.allocate(self, self.size_bytes)
@@ -73,5 +74,21 @@ async def test_the_next_one_is_asked_when_one_that_waits_has_gone() -> None:
     for _ in range(3):
         await asyncio.sleep(0)
     assert last.served == 1 and not gone.served
+    last.release()
+    assert pool.statistics().outstanding_bytes == 0
+
+
+async def test_one_that_is_closing_and_not_gone_yet_holds_up_nobody() -> None:
+    pool = BufferPool(BLOCK)
+    turns = Turns(pool)
+    first, closing, other, last = (Connection(turns) for _ in range(4))
+    for connection in (first, closing, other, last):
+        connection.resume_blocked()
+    closing.closing = other.closing = True
+    first.release()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert last.served == 1 and not closing.served and not other.served
+    turns.leave(closing)
     last.release()
     assert pool.statistics().outstanding_bytes == 0
