@@ -60,7 +60,7 @@ class PushRequest(Message, frozen=True):
     the parts for a shard until all are there, adds them up in the order of their numbers and applies the sum at once.
 
     `region` other than 0: there is no body; sources lie in this region of the client's memory, which it leaves
-    unchanged until it has the answer (MEMORY_REGISTER). Their dtype is then float32.
+    unchanged until it has the answer (MEMORY_REGISTER). Their dtype may be any; our clients show float32 alone.
     """
 
     job: str

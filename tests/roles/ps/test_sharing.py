@@ -310,6 +310,26 @@ async def test_offsets_outside_of_the_region_are_refused(tmp_path: Path) -> None
         assert all(not shard.values.readers for shard in world.server.core.jobs[JOB].shards.values())
 
 
+async def test_a_region_may_hold_16_bits_of_a_push_but_takes_float32_of_a_pull(tmp_path: Path) -> None:
+    async with sharing_world(tmp_path) as world:
+        client = await world.client()
+        memory = client.shared.new_array(FLAT)
+        memory.view(np.uint16)[:] = 0x3F80  # 1.0 in bfloat16
+        connection, place = await client.lane("ps-0").connected(), client.shared.find(memory)
+        assert place is not None and await connection.share(place.region, deadline_s=10)
+        number, shard = place.region.number, client.layout.shards[0]
+        epochs = client.routing.epochs_of([0])
+        source = PushSource(UpdateKind.DELTA, 0, 0, shard.row_stop, 2, dtype="bfloat16")
+        push = PushRequest(JOB, epochs, 1.0, 1, 1, (source,), (PushPart(0, 1, 0),), region=number)
+        reply = await connection.request(push, deadline_s=10)
+        assert reply.message.results[0].code == ErrorCode.OK
+        values = (await world.values())[: shard.size]
+        assert values.min() == values.max() == 1
+        with pytest.raises(RemoteError) as caught:
+            await connection.request(PullRequest(JOB, epochs, (0,), "bfloat16", number, (0,)), deadline_s=10)
+        assert caught.value.code == ErrorCode.WRONG_LENGTH
+
+
 async def test_values_that_are_not_finite_are_refused_from_memory_too(tmp_path: Path) -> None:
     async with sharing_world(tmp_path) as world:
         client = await world.client()
