@@ -11,8 +11,9 @@ from functools import partial
 
 import numpy as np
 
+from adamctl.kernels.array import Array
 from adamctl.kernels.backend import Backend, choose, compiled_if
-from adamctl.kernels.native import Array, Call, NativeCall
+from adamctl.kernels.native import Call, NativeCall
 from adamctl.model.description import Activation
 
 CODES = {None: 0, "relu": 1, "tanh": 2, "sigmoid": 3}

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.kernels.activations import activate
+from adamctl.kernels.array import Array
 from adamctl.kernels.backend import choose, compiled_if
-from adamctl.kernels.native import Array, Call, NativeCall
+from adamctl.kernels.native import Call, NativeCall
 from adamctl.model.description import Loss as LossName
 
 Labels = NDArray[np.int32] | NDArray[np.int64]

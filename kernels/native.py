@@ -20,7 +20,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float32]
+from adamctl.kernels.array import Array
+
 NativeStep: TypeAlias = Callable[[int], int]
 """Takes the address of the images; returns 0, or what the first kernel that failed returned."""
 

@@ -18,7 +18,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.kernels.native import Array, Call
+from adamctl.kernels.array import Array
+from adamctl.kernels.native import Call
 from adamctl.kernels.slicing import OutputSlice, SlicedOperation
 
 __all__ = ["Array", "Backward", "Buffers", "Factors", "Forward", "Operation", "empty_buffers", "image_shape"]
