@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from adamctl.kernels.backend import Backend, compiled_if
+from adamctl.kernels.native import RATE, NativeCall, NativeStep, can_compile, compile_calls
 from adamctl.kernels.operation import Array
 
 BLOCK = 32768  # elements: three blocks of float32 stay in a second-level cache
@@ -32,6 +33,13 @@ class Accrual:
             part = slice(start, start + BLOCK)
             self.accrue(accrued[part], gradient[part], first)
             weights[part] -= np.float32(lr) * gradient[part]
+
+    def native(self, accrued: Array, weights: Array, gradient: Array, first: bool) -> NativeStep | None:
+        """Returns `accrue_and_apply` of these arrays as a function of (0, lr), or None where it cannot be."""
+        if self._compiled is None or not can_compile():
+            return None
+        arguments = (accrued, weights, gradient, RATE, first)
+        return compile_calls([NativeCall(self._compiled.accrue_and_apply, arguments)])
 
     def subtract_scaled(self, weights: Array, gradient: Array, lr: float) -> None:
         """weights -= lr * gradient."""

@@ -14,6 +14,7 @@ from math import isfinite, sqrt
 import numpy as np
 
 from adamctl.kernels.backend import compiled_if
+from adamctl.kernels.native import Call, NativeCall
 from adamctl.kernels.network import Context, Network
 from adamctl.kernels.operation import Array, Factors
 
@@ -39,8 +40,27 @@ class LayerNormClip:
             ],
             np.int64,
         ).reshape(-1, 3)
+        self._count = np.zeros(1, np.int64)
         self._scales = np.ones(len(self._layers), np.float32)
         self._products = [np.zeros((network.batch_max, network.batch_max), np.float32) for _ in range(2)]
+
+    def native(self, skip_dense_gradients: bool = False) -> list[Call]:
+        """Returns the scaling of gradients as a call for native steps to make; `settle` does what is left then.
+
+        Empty where it is more than that.
+        """
+        if self._compiled is None or skip_dense_gradients:
+            return []
+        arguments = (self._context.gradient, self._parts, float(self.norm_max), self._scales)
+        return [NativeCall(self._compiled.clip_layers, arguments, self._count)]
+
+    def settle(self, has_use_for_factors: bool = True) -> None:
+        """After a step that made the call: counts, and scales the factors of what was scaled down."""
+        clipped = int(self._count[0])
+        if clipped:
+            self.clipped += clipped
+            if has_use_for_factors:
+                self._scale_factors()
 
     def apply(self, skip_dense_gradients: bool = False, has_use_for_factors: bool = True) -> None:
         """Scales the last step's gradients, and factors, in place; one that is not finite is left as it is.

@@ -12,6 +12,7 @@ and size of items, address, shape and strides.
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -22,8 +23,11 @@ from numpy.typing import NDArray
 
 from adamctl.kernels.array import Array
 
-NativeStep: TypeAlias = Callable[[int], int]
-"""Takes the address of the images; returns 0, or what the first kernel that failed returned."""
+NativeStep: TypeAlias = Callable[[int, float], int]
+"""Takes the address of the images and a rate; returns 0, or what the first kernel that failed returned."""
+
+RATE = "rate"
+"""Stands for the rate among a call's arguments, where the kernel takes a float32."""
 
 NO_TRANSPOSE, TRANSPOSE, ROW_MAJOR = 111, 112, 101  # as in every CBLAS
 SYMBOLS = ("scipy_cblas_sgemm64_", "cblas_sgemm64_", "scipy_cblas_sgemm", "cblas_sgemm")  # of numpy's BLAS
@@ -32,7 +36,7 @@ LLVM_MIN = (15, 0, 0)  # the first that writes pointers without what they point 
 
 
 class NativeCall(NamedTuple):
-    """A compiled kernel and its arguments: arrays, int or float as its signature says.
+    """A compiled kernel and its arguments: arrays, int, float, bool or RATE as its signature says.
 
     Attributes:
         result: int64 words that take what it returns.
@@ -128,7 +132,7 @@ def compile_calls(calls: Sequence[Call], images: Array | None = None) -> NativeS
     machine = llvm.Target.from_default_triple().create_target_machine(opt=1)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(source.text()), machine)
     engine.finalize_object()
-    function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64)(engine.get_function_address("step"))
+    function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.c_float)(engine.get_function_address("step"))
     function.holds = (engine, source.held)  # type: ignore[attr-defined]
     return function
 
@@ -149,7 +153,12 @@ class _Source:
 
     def text(self) -> str:
         failures = [f"[%status{n}, %{f'next{n - 1}' if n else 'entry'}]" for n in range(self._kernels)]
-        lines = ["define i32 @step(i64 %images) {", "entry:", "%at = inttoptr i64 %images to ptr", *self._lines]
+        lines = [
+            "define i32 @step(i64 %images, float %rate) {",
+            "entry:",
+            "%at = inttoptr i64 %images to ptr",
+            *self._lines,
+        ]
         lines.append("ret i32 0")
         if failures:
             lines += ["failed:", f"%code = phi i32 {', '.join(failures)}", "ret i32 %code"]
@@ -194,6 +203,10 @@ class _Source:
         self._lines.append(f"call void {_function(words, address)}")
 
     def _words(self, kind: Any, argument: Any) -> list[str]:
+        if argument is RATE:
+            return [f"float %{RATE}"]
+        if isinstance(argument, float):
+            return [f"double 0x{struct.unpack('<Q', struct.pack('<d', argument))[0]:016X}"]
         if not isinstance(argument, np.ndarray):
             return [f"i64 {int(argument)}"]
         size = [f"i64 {argument.size}", f"i64 {argument.itemsize}"]
@@ -220,7 +233,9 @@ def _fits(kind: Any, argument: Any) -> bool:
     if isinstance(argument, np.ndarray):
         alike = getattr(kind, "ndim", -1) == argument.ndim and str(kind.dtype) == str(argument.dtype)
         return alike and bool(argument.flags.c_contiguous)
-    return str(kind) == "int64" and isinstance(argument, int)
+    if argument is RATE:
+        return str(kind) == "float32"
+    return str(kind) == {bool: "bool", int: "int64", float: "float64"}.get(type(argument))
 
 
 def _function(words: Sequence[str], address: int) -> str:

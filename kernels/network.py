@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from adamctl.kernels.backend import STEP_MODULES, choose, warm_up
 from adamctl.kernels.build import NetworkLayer, build_layers
 from adamctl.kernels.losses import Labels, make_loss
+from adamctl.kernels.native import Call
 from adamctl.kernels.operation import Array, Buffers, Factors
 from adamctl.kernels.plan import BoundLayer, NativePlan, StepPlan, native_plan, step_plan
 from adamctl.model.description import Model
@@ -28,10 +29,14 @@ PLANS_MAX = 8  # batch sizes of one context; whole batches and the last of a ran
 
 
 class StepResult(NamedTuple):
-    """The mean loss of a step's batch and how many of its examples were classified correctly."""
+    """The mean loss of a step's batch and how many of its examples were classified correctly.
+
+    `after` tells whether the step made the calls that `Network.prepare` was given for after it.
+    """
 
     loss: float
     correct: int
+    after: bool = False
 
 
 @dataclass
@@ -45,6 +50,7 @@ class Context:
         buffers: one per layer of `network.layers`.
         plans: of the last few batch sizes.
         inputs: what went into each layer in the current step; one more at the end: the network's outputs.
+        after: calls for native steps to make at their end.
     """
 
     gradient: Array
@@ -55,6 +61,7 @@ class Context:
     layers: tuple[NetworkLayer, ...]
     plans: dict[int, StepPlan | NativePlan] = field(default_factory=dict)
     inputs: list[Array] = field(default_factory=list)
+    after: Sequence[Call] = ()
 
     def factors(self, layer: int) -> Factors | None:
         """Returns the last step's factors of a dense layer, by its index in the model; None for other layers.
@@ -160,10 +167,20 @@ class Network:
         inputs: list[Array] = []
         context.inputs = inputs
         loss_sum, correct = plan.run(images, labels, inputs)
-        return StepResult(loss_sum / batch, correct)
+        return StepResult(loss_sum / batch, correct, plan.makes_after)
 
-    def prepare(self, context: Context, weights: Array | Views, skip_dense_gradients: bool = False) -> None:
-        """Lays out the steps of whole batches, which may compile a little, so that the first one need not."""
+    def prepare(
+        self,
+        context: Context,
+        weights: Array | Views,
+        skip_dense_gradients: bool = False,
+        after: Sequence[Call] = (),
+    ) -> None:
+        """Lays out the steps of whole batches, which may compile a little, so that the first one need not.
+
+        Where they are native they make the calls `after` them, too, and say so in their result.
+        """
+        context.after = after
         if self.batch_max:
             self._plan(context, weights, self.batch_max, skip_dense_gradients)
 
@@ -191,7 +208,8 @@ class Network:
         error = context.loss_error[:batch]
         plan: StepPlan | NativePlan | None = None
         if batch == self.batch_max:
-            plan = native_plan(weights, skip_dense_gradients, parts, self.loss, error, (batch, *self.model.input))
+            images_shape = (batch, *self.model.input)
+            plan = native_plan(weights, skip_dense_gradients, parts, self.loss, error, images_shape, context.after)
         if plan is None:
             plan = step_plan(weights, skip_dense_gradients, parts, self.loss, error)
         if len(context.plans) >= PLANS_MAX:

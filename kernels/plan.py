@@ -69,6 +69,11 @@ class StepPlan(NamedTuple):
     loss_error: Array
     backwards: tuple[tuple[Position, Backward], ...]
 
+    @property
+    def makes_after(self) -> bool:
+        """Whether the calls that belong after a step are made in it."""
+        return False
+
     def fits(self, weights: object, skip_dense_gradients: bool) -> bool:
         return self.weights is weights and self.skip_dense_gradients is skip_dense_gradients
 
@@ -103,13 +108,14 @@ class NativePlan:
         pieces: Sequence[list[Call] | Piece],
         values: Sequence[Array],
         step: StepOutputs,
+        makes_after: bool = False,
     ) -> None:
         """Args:
         pieces: what to do, in order: calls, or a function of the images.
         values: the images' stand-in, which the calls name, and what goes into each later layer, and the outputs.
         step: where the loss, its error, and the errors of dense layers go.
         """
-        self.weights, self.skip_dense_gradients = weights, skip_dense_gradients
+        self.weights, self.skip_dense_gradients, self.makes_after = weights, skip_dense_gradients, makes_after
         self._values, self._step = tuple(values[1:]), step
         self._losses = step.result.view(np.float64)
         self._pieces: list[Piece] = []
@@ -181,8 +187,9 @@ def native_plan(
     loss: Loss,
     error: Array,
     images_shape: tuple[int, ...],
+    after: Sequence[Call] = (),
 ) -> NativePlan | None:
-    """As `step_plan`; None if nothing could be native."""
+    """As `step_plan`, with calls that are made `after` the step; None if nothing could be native."""
     if not can_compile() or not len(error):
         return None
     batch, pieces = len(error), list[list[Call] | Piece]()
@@ -207,7 +214,9 @@ def native_plan(
         error = layer.buffers.input_error[:batch]
     if not any(isinstance(piece, list) for piece in pieces):
         return None
-    return NativePlan(weights, skip_dense_gradients, pieces, values, step)
+    if after:
+        pieces.append(list(after))
+    return NativePlan(weights, skip_dense_gradients, pieces, values, step, bool(after))
 
 
 def _forward_piece(forward: Forward, values: Sequence[Array]) -> Piece:
@@ -234,7 +243,7 @@ def _backward_piece(backward: Backward, error: Array, values: Sequence[Array], p
 
 def _native_piece(step: NativeStep) -> Piece:
     def piece(images: Array) -> None:
-        status = step(images.__array_interface__["data"][0])
+        status = step(images.__array_interface__["data"][0], 0.0)
         if status:
             raise RuntimeError(f"a compiled kernel failed with status {status}")
 

@@ -139,9 +139,11 @@ class ComputeThreads:
         try:
             self._binder.bind(thread)
             context = self._network.context(self._seed + thread)
-            self._network.prepare(context, self._replica.weight_views, self._skip_dense_gradients)
-            norm_max = self._clip_norm
-            return _Own(context, None if norm_max is None else LayerNormClip(self._network, context, norm_max))
+            clip = None if self._clip_norm is None else LayerNormClip(self._network, context, self._clip_norm)
+            skip = self._skip_dense_gradients
+            self._network.prepare(context, self._replica.weight_views, skip, clip.native(skip) if clip else ())
+            self._replica.prepare(thread, context)
+            return _Own(context, clip)
         except BaseException as failure:
             return failure
 
@@ -163,7 +165,10 @@ class ComputeThreads:
             context, self._replica.weight_views, batch.images, batch.labels, self._skip_dense_gradients
         )
         if clip is not None:
-            clip.apply(self._skip_dense_gradients, self._sends_factors)
+            if result.after:
+                clip.settle(self._sends_factors)
+            else:
+                clip.apply(self._skip_dense_gradients, self._sends_factors)
         actions = self._replica.end_step(thread, slot, context, count, batch.learning_rate, batch.local_learning_rate)
         if self._gate is not None:
             self._gate.finish()

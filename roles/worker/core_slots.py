@@ -106,7 +106,7 @@ class SlotCore:
         slot = self.filling[thread]
         if slot is not None:
             return slot
-        slot = next((slot for slot in self._own(thread) if slot.state is SlotState.FREE), None)
+        slot = next((slot for slot in self.slots_of(thread) if slot.state is SlotState.FREE), None)
         if slot is None:
             return None
         slot.state, slot.base, slot.sequences = SlotState.FILLING, self.base, None
@@ -171,7 +171,7 @@ class SlotCore:
     def unacknowledged(self) -> int:
         return sum(slot.state is SlotState.PUSHING for slot in self.slots)
 
-    def _own(self, thread: int) -> list[Slot]:
+    def slots_of(self, thread: int) -> list[Slot]:
         start = thread * self.slots_per_thread
         return self.slots[start : start + self.slots_per_thread]
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from adamctl.kernels.accrue import Accrual
+from adamctl.kernels.native import NativeStep
 from adamctl.kernels.network import Context, Network
 from adamctl.kernels.operation import Array, Factors
 from adamctl.kernels.rules.factors import gradient_rows
@@ -49,6 +50,7 @@ class Replica:
         self.core = SlotCore(threads, slots_per_thread, n_push, n_fetch, keeps=applies_locally)
         self.applies_locally = applies_locally
         self._accrual = Accrual(network.backend)
+        self._natives: dict[tuple[int, bool], tuple[Context, NativeStep]] = {}
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._stopping = False
@@ -70,6 +72,15 @@ class Replica:
 
     # --- compute threads ---------------------------------------------------------------------------------------------
 
+    def prepare(self, thread: int, context: Context) -> None:
+        """Lays out how a thread's steps are accrued from its context, before the first of them."""
+        if self.applies_locally:
+            for slot in self.core.slots_of(thread):
+                for first in (True, False):
+                    native = self._accrual.native(self._gradients[slot.index], self.weights, context.gradient, first)
+                    if native is not None:
+                        self._natives[slot.index, first] = (context, native)
+
     def begin_step(self, thread: int) -> Slot | None:
         """Returns the slot to accrue into, waiting while all are on their way; None when the replica is stopping."""
         with self._lock:
@@ -85,7 +96,10 @@ class Replica:
         """Accrues a step's gradient, applies it to the shared weights, and says what to start in the background."""
         first = slot.steps == 0
         gradient = self._gradients[slot.index]
-        if self.applies_locally:
+        prepared = self._natives.get((slot.index, first))
+        if prepared is not None and prepared[0] is context:
+            prepared[1](0, local_lr)
+        elif self.applies_locally:
             self._accrual.accrue_and_apply(gradient, self.weights, context.gradient, local_lr, first)
         else:
             self._accrual.accrue(gradient, context.gradient, first)

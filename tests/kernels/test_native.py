@@ -9,7 +9,9 @@ import pytest
 from kernel_checks import BACKENDS
 
 from adamctl.kernels import native, plan
+from adamctl.kernels.accrue import Accrual
 from adamctl.kernels.backend import compiled
+from adamctl.kernels.clip import LayerNormClip
 from adamctl.kernels.network import Network
 from adamctl.model.description import Conv2D, Dense, Dropout, MaxPool2D, Model, Softmax
 
@@ -38,7 +40,7 @@ def test_products_are_numpys_to_the_bit(sizes: tuple[int, int, int], transposed:
     out = np.zeros((m, n), np.float32)
     calls = native.product(a, b, out)
     assert calls is not None
-    assert native.compile_calls(calls)(0) == 0
+    assert native.compile_calls(calls)(0, 0.0) == 0
     np.testing.assert_array_equal(out, a @ b)
 
 
@@ -60,7 +62,7 @@ def test_results_come_back_and_images_may_lie_anywhere() -> None:
     for seed in range(3):
         outputs, expected = matrix(3, 4, seed), np.zeros((3, 4), np.float32)
         loss, correct = kernels.squared_error_error(outputs, labels, expected)
-        assert step(address(outputs)) == 0
+        assert step(address(outputs), 0.0) == 0
         assert (result.view(np.float64)[0], result[1]) == (loss, correct)
         np.testing.assert_array_equal(error, expected)
 
@@ -86,7 +88,7 @@ def test_a_kernel_that_fails_ends_the_calls_with_its_status(monkeypatch: pytest.
     monkeypatch.setattr(native, "_overload", lambda call: (types, next(order)))
     step = native.compile_calls([native.NativeCall(add_bias, (outputs, bias, 0))] * 3)
     monkeypatch.setattr(native, "_overload", real)
-    assert step(0) == 7
+    assert step(0, 0.0) == 7
     np.testing.assert_array_equal(outputs, 1)
 
 
@@ -139,3 +141,38 @@ def test_ragged_batches_go_the_other_way() -> None:
     context, weights = network.context(0), np.zeros(network.flat_size, np.float32)
     network.step(context, weights, np.zeros((5, 9, 8, 2), np.float32), np.zeros(5, np.int64))
     assert isinstance(context.plans[5], plan.StepPlan)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_accruing_is_one_call_that_takes_the_rate(first: bool) -> None:
+    accrual = Accrual("numba")
+    gradient, start = matrix(1, 1003)[0], matrix(1, 1003, 2)[0]
+    arrays = [(start.copy(), start.copy()) for _ in range(2)]
+    step = accrual.native(*arrays[0], gradient, first)
+    assert step is not None
+    for rate in (0.1, 1e-3):
+        assert step(0, rate) == 0
+        accrual.accrue_and_apply(*arrays[1], gradient, rate, first)
+    for found, expected in zip(*arrays, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_clipping_at_the_end_of_a_native_step_is_clipping_after_it(skip: bool) -> None:
+    network = Network(Model((9, 8, 2), PLAIN), 8, "numba")
+    weights = np.random.default_rng(1).standard_normal(network.flat_size).astype(np.float32)
+    contexts = [network.context(3) for _ in range(2)]
+    clips = [LayerNormClip(network, context, 0.05) for context in contexts]
+    network.prepare(contexts[0], weights, skip, clips[0].native(skip))
+    for size in (8, 5, 8, *range(1, 8), *range(1, 8), 8):  # enough sizes that plans are made anew
+        images, labels = matrix(size, 9 * 8 * 2, size).reshape(size, 9, 8, 2), np.arange(size) % 4
+        for context, clip in zip(contexts, clips, strict=True):
+            result = network.step(context, weights, images, labels, skip)
+            assert result.after == (context is contexts[0] and size == 8 and not skip)
+            clip.settle() if result.after else clip.apply(skip)
+        assert clips[0].clipped == clips[1].clipped > 0
+        np.testing.assert_array_equal(contexts[0].gradient, contexts[1].gradient)
+        for tensor in network.tensors:
+            factors = [context.factors(tensor.layer) for context in contexts]
+            if factors[0] is not None and factors[1] is not None:
+                np.testing.assert_array_equal(factors[0].errors, factors[1].errors)

@@ -109,7 +109,7 @@ def test_an_empty_batch_has_no_loss_and_no_gradient(backend):
     network = Network(SMALL, 4, backend)
     context, flat = network.context(0), initial_weights(network)
     network.step(context, flat, *batch_of(network, 4))
-    assert network.step(context, flat, *batch_of(network, 0)) == (0, 0)
+    assert network.step(context, flat, *batch_of(network, 0)) == (0, 0, False)
     assert not context.gradient.any()
     assert context.factors(4).errors.shape == (0, 9)
     assert network.evaluate(context, flat, *batch_of(network, 0)) == (0, 0)
