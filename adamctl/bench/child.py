@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.connection
+import signal
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -22,7 +23,7 @@ class Child:
     def __init__(self, target: Callable[..., None], *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=target, args=(*arguments, theirs), daemon=True)
+        self._process = context.Process(target=_run, args=(target, *arguments, theirs), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -63,3 +64,9 @@ class Child:
             self._process.kill()
             self._process.join()
         self._pipe.close()
+
+
+def _run(target: Callable[..., None], *arguments: Any) -> None:
+    """In the child. Ctrl-C reaches it, too: it ends without a word, and the parent says what there is to say."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    target(*arguments)

@@ -48,6 +48,14 @@ class Counts(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generi
         return tuple(int(part) for part in parts)
 
 
+def usual_thread_counts() -> tuple[int, ...]:
+    """Returns the powers of two up to this process's cores, and the cores."""
+    from adamctl.launch.train import available_cores
+
+    cores = available_cores()
+    return tuple(sorted({*(1 << power for power in range(cores.bit_length())), cores}))
+
+
 @click.command("net")
 @click.option("--transport", multiple=True, type=click.Choice(["tcp", "unix"]), help="Only this one.")
 @click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds of each side; the best counts.")
@@ -122,15 +130,12 @@ def worker(
     loaded = options.load(experiment, settings, data, flags)
     from adamctl.bench.peer import require
     from adamctl.bench.worker import run_worker_benchmark
-    from adamctl.launch.train import available_cores
 
     if vs:
         require(peer_python, vs)
-    cores = available_cores()
-    counts = thread_counts or tuple(sorted({*(1 << power for power in range(cores.bit_length())), cores}))
     report = run_worker_benchmark(
         loaded.experiment,
-        [count for count in counts if thread_counts or count <= cores],
+        thread_counts or usual_thread_counts(),
         batches,
         rounds=rounds,
         seconds=seconds,

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from adamctl.cli import options
-from adamctl.cli.bench import Counts
+from adamctl.cli.bench import Counts, usual_thread_counts
 from adamctl.cli.output import print_json, table
 from adamctl.errors import ConfigurationError
 from adamctl.model.wire_types import WIRE_TYPES, WireType
@@ -59,7 +59,7 @@ def ps_throughput(
     megabytes = model_megabytes if model_megabytes is not None else _STRESS_MEGABYTES if stress else 100.0
     settings = PsSettings(
         modes=modes or _MODES,
-        apply_threads=apply_threads or _powers_of_two(),
+        apply_threads=apply_threads or usual_thread_counts(),
         clients=clients,
         servers=servers,
         model_bytes=int(megabytes * _MEGABYTE),
@@ -119,13 +119,6 @@ def _run(settings: Any, stress: bool, linear: bool) -> tuple[dict[str, Any], Any
     from adamctl.bench.ps_throughput import run_ps_benchmark
 
     return run_ps_benchmark(settings, progress), _show
-
-
-def _powers_of_two() -> tuple[int, ...]:
-    from adamctl.launch.train import available_cores
-
-    cores = available_cores()
-    return tuple(1 << power for power in range(cores.bit_length()) if 1 << power <= cores)
 
 
 def _show(report: dict[str, Any]) -> None:
