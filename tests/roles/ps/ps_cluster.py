@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -10,12 +11,14 @@ import numpy as np
 from adamctl.config.records import BucketRecord, JobRecord, LayoutRecord, bucket_key, encode, job_key, layout_key
 from adamctl.model.layout import Distribution, ParameterLayout, Tensor, cut_layout, place_buckets
 from adamctl.model.rule import RuleConfig
+from adamctl.net.faults import LinkFaults
 from adamctl.roles.context import RoleContext
 from adamctl.roles.ps import server
-from adamctl.roles.ps.client import ParameterClient
+from adamctl.roles.ps.client import ParameterClient, PushSet
 from adamctl.wire.messages import ConfigChanges
-from tests.cluster import ClusterInMemory
+from tests.cluster import ClusterInMemory, memory_cluster
 
+TWO = ("ps-0", "ps-1")
 SMALL = ((12, 8), (12,), (5, 12), (5,))
 
 
@@ -82,3 +85,54 @@ async def pulled(client: ParameterClient) -> list[np.ndarray]:
 
 def views(layout: ParameterLayout, flat: np.ndarray) -> list[np.ndarray]:
     return [flat[t.offset : t.offset + t.size].reshape(t.shape) for t in layout.tensors]
+
+
+def push_of(layout: ParameterLayout, flat: np.ndarray, lr: float = 1.0, kind: str = "gradient") -> PushSet:
+    push = PushSet(layout, lr)
+    for index, values in enumerate(views(layout, flat)):
+        getattr(push, kind)(index, values)
+    return push
+
+
+def random_flat(layout: ParameterLayout, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(layout.flat_size).astype(np.float32)
+
+
+def constant(layout: ParameterLayout, value: float) -> np.ndarray:
+    return np.full(layout.flat_size, value, np.float32)
+
+
+async def sums_on_a_bad_network(seed: int, **options: object) -> None:
+    """Three clients push whole numbers under 30% loss, 50% duplicates and reordering: the sum is the checksum (I5)."""
+    async with memory_cluster(seed) as cluster:
+        for name in TWO:
+            await cluster.start("ps", name, server.run, {"apply_threads": "0"})
+        layout = await add_job(cluster, "a", TWO, RuleConfig("add"))
+        clients = [await make_client(cluster, "a", f"w{n}", attempt_s=0.2, **options) for n in range(3)]
+
+        def set_faults(faults: LinkFaults) -> None:
+            for name in TWO:
+                for n in range(3):
+                    cluster.network.set_faults(faults, f"w{n}", name)
+                    cluster.network.set_faults(faults, name, f"w{n}")
+
+        async def work(n: int, client: ParameterClient) -> None:
+            pending = []
+            for number in range(1, 13):
+                flat = constant(layout, float(4**n))
+                pending.append(client.start_push(push_of(layout, flat, kind="delta")))
+                if number % 4 == 0:
+                    await client.pull(np.zeros(layout.flat_size, np.float32), deadline_s=600)
+            for push in pending:
+                assert not (await push.wait(600)).refused
+
+        before, after = constant(layout, 0.0), constant(layout, 0.0)
+        await clients[0].pull(before, exact=True)
+        set_faults(LinkFaults(loss=0.3, duplication=0.5, reordering=0.2))
+        await asyncio.gather(*(work(n, client) for n, client in enumerate(clients)))
+        set_faults(LinkFaults())
+        await clients[0].pull(after, exact=True)
+        for found, start in zip(views(layout, after), views(layout, before), strict=True):
+            np.testing.assert_allclose(found - start, 12 * (1 + 4 + 16), atol=1e-3)
+        for client in clients:
+            await client.close()

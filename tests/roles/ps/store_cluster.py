@@ -15,8 +15,7 @@ from adamctl.roles.context import RoleContext
 from adamctl.roles.ps.client import ParameterClient
 from adamctl.roles.ps.storing import Storing
 from tests.cluster import ClusterInMemory
-from tests.roles.ps.ps_cluster import make_client, start_servers
-from tests.roles.ps.test_client import constant, push_of
+from tests.roles.ps.ps_cluster import constant, make_client, push_of, start_servers
 
 
 async def until(condition: Callable[[], Any], what: str) -> None:

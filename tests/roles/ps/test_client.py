@@ -12,33 +12,25 @@ import pytest
 from adamctl.config.records import BucketRecord, bucket_key, decode, encode
 from adamctl.errors import BackpressureError, DeadlineError, RemoteError
 from adamctl.model.initial import initial_rows
-from adamctl.model.layout import ParameterLayout
 from adamctl.model.rule import RuleConfig
-from adamctl.net.faults import LinkFaults
 from adamctl.net.virtual import run_virtual
 from adamctl.roles.ps import server
 from adamctl.roles.ps.client import ParameterClient, PushSet
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges
 from tests.cluster import ClusterInMemory, memory_cluster
-from tests.roles.ps.ps_cluster import add_job, make_client, pulled, start_servers, views
-
-TWO = ("ps-0", "ps-1")
-
-
-def push_of(layout: ParameterLayout, flat: np.ndarray, lr: float = 1.0, kind: str = "gradient") -> PushSet:
-    push = PushSet(layout, lr)
-    for index, values in enumerate(views(layout, flat)):
-        getattr(push, kind)(index, values)
-    return push
-
-
-def random_flat(layout: ParameterLayout, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(layout.flat_size).astype(np.float32)
-
-
-def constant(layout: ParameterLayout, value: float) -> np.ndarray:
-    return np.full(layout.flat_size, value, np.float32)
+from tests.roles.ps.ps_cluster import (
+    TWO,
+    add_job,
+    constant,
+    make_client,
+    pulled,
+    push_of,
+    random_flat,
+    start_servers,
+    sums_on_a_bad_network,
+    views,
+)
 
 
 async def test_the_first_pull_gives_the_initial_values_wherever_shards_live() -> None:
@@ -220,41 +212,7 @@ async def test_some_shards_can_be_pulled_alone() -> None:
 def test_every_push_happens_exactly_once_on_a_network_that_loses_and_repeats(seed: int) -> None:
     """Integer deltas under 30% loss, 50% duplicates and reordering: the sum is the checksum (I5)."""
 
-    async def scenario() -> None:
-        async with memory_cluster(seed) as cluster:
-            for name in TWO:
-                await cluster.start("ps", name, server.run, {"apply_threads": "0"})
-            layout = await add_job(cluster, "a", TWO, RuleConfig("add"))
-            clients = [await make_client(cluster, "a", f"w{n}", attempt_s=0.2) for n in range(3)]
-            before = await pulled(clients[0])
-            faults = LinkFaults(loss=0.3, duplication=0.5, reordering=0.2)
-            for name in TWO:
-                for n in range(3):
-                    cluster.network.set_faults(faults, f"w{n}", name)
-                    cluster.network.set_faults(faults, name, f"w{n}")
-
-            async def work(n: int, client: ParameterClient) -> None:
-                pending = []
-                for number in range(1, 13):
-                    flat = constant(layout, float(4**n))
-                    pending.append(client.start_push(push_of(layout, flat, kind="delta")))
-                    if number % 4 == 0:
-                        await client.pull(np.zeros(layout.flat_size, np.float32), deadline_s=600)
-                for push in pending:
-                    assert not (await push.wait(600)).refused
-
-            await asyncio.gather(*(work(n, client) for n, client in enumerate(clients)))
-            cluster.network.set_faults(LinkFaults())
-            for name in TWO:
-                for n in range(3):
-                    cluster.network.set_faults(LinkFaults(), f"w{n}", name)
-                    cluster.network.set_faults(LinkFaults(), name, f"w{n}")
-            for found, start in zip(await pulled(clients[0]), before, strict=True):
-                np.testing.assert_allclose(found - start, 12 * (1 + 4 + 16), atol=1e-3)
-            for client in clients:
-                await client.close()
-
-    run_virtual(scenario())
+    run_virtual(sums_on_a_bad_network(seed))
 
 
 async def test_pulled_shards_are_never_torn() -> None:

@@ -28,9 +28,17 @@ from adamctl.wire.messages import (
     RunJoinRequest,
 )
 from tests.cluster import memory_cluster
-from tests.roles.ps.ps_cluster import add_job, make_client, make_tensors, pulled, start_servers
+from tests.roles.ps.ps_cluster import (
+    add_job,
+    constant,
+    make_client,
+    make_tensors,
+    pulled,
+    push_of,
+    random_flat,
+    start_servers,
+)
 from tests.roles.ps.sharing_world import JOB, sharing_world
-from tests.roles.ps.test_client import constant, push_of, random_flat
 
 
 async def test_a_job_that_does_not_fit_is_refused_with_what_to_do() -> None:

@@ -14,19 +14,27 @@ from adamctl.kernels.feedback import round_with_feedback
 from adamctl.kernels.rules.make import make_rule
 from adamctl.model.rule import RuleConfig
 from adamctl.model.wire_types import WireType
-from adamctl.net.faults import LinkFaults
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
 from adamctl.net.virtual import run_virtual
-from adamctl.roles.ps import server
 from adamctl.roles.ps.client import ParameterClient, PushSet
 from adamctl.roles.ps.pulling import Puller
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import Hello, PulledPart, PullReply
 from tests.cluster import memory_cluster
-from tests.roles.ps.ps_cluster import add_job, make_client, pulled, start_servers, views
+from tests.roles.ps.ps_cluster import (
+    TWO,
+    add_job,
+    constant,
+    make_client,
+    pulled,
+    push_of,
+    random_flat,
+    start_servers,
+    sums_on_a_bad_network,
+    views,
+)
 from tests.roles.ps.sixteen_bits import SIXTEEN, narrowed, widened
-from tests.roles.ps.test_client import TWO, constant, push_of, random_flat
 from tests.roles.ps.test_sockets import serving
 
 
@@ -147,46 +155,7 @@ async def test_one_bad_shard_is_refused_and_the_next_push_goes_on(wire: str) -> 
 def test_every_push_happens_exactly_once_on_a_network_that_loses_and_repeats(wire: WireType, seed: int) -> None:
     """Integer deltas that 16 bits hold exactly: the sum is the checksum (I5), as with float32."""
 
-    async def scenario() -> None:
-        async with memory_cluster(seed) as cluster:
-            for name in TWO:
-                await cluster.start("ps", name, server.run, {"apply_threads": "0"})
-            layout = await add_job(cluster, "a", TWO, RuleConfig("add"))
-            clients = [
-                await make_client(cluster, "a", f"w{n}", attempt_s=0.2, wire_push=wire, wire_pull=wire)
-                for n in range(3)
-            ]
-            before = constant(layout, 0.0)
-            await clients[0].pull(before, exact=True)
-            faults = LinkFaults(loss=0.3, duplication=0.5, reordering=0.2)
-            for name in TWO:
-                for n in range(3):
-                    cluster.network.set_faults(faults, f"w{n}", name)
-                    cluster.network.set_faults(faults, name, f"w{n}")
-
-            async def work(n: int, client: ParameterClient) -> None:
-                pending = []
-                for number in range(1, 13):
-                    flat = constant(layout, float(4**n))
-                    pending.append(client.start_push(push_of(layout, flat, kind="delta")))
-                    if number % 4 == 0:
-                        await client.pull(np.zeros(layout.flat_size, np.float32), deadline_s=600)
-                for push in pending:
-                    assert not (await push.wait(600)).refused
-
-            await asyncio.gather(*(work(n, client) for n, client in enumerate(clients)))
-            for name in TWO:
-                for n in range(3):
-                    cluster.network.set_faults(LinkFaults(), f"w{n}", name)
-                    cluster.network.set_faults(LinkFaults(), name, f"w{n}")
-            after = constant(layout, 0.0)
-            await clients[0].pull(after, exact=True)
-            for found, start in zip(views(layout, after), views(layout, before), strict=True):
-                np.testing.assert_allclose(found - start, 12 * (1 + 4 + 16), atol=1e-3)
-            for client in clients:
-                await client.close()
-
-    run_virtual(scenario())
+    run_virtual(sums_on_a_bad_network(seed, wire_push=wire, wire_pull=wire))
 
 
 async def test_pulled_shards_are_never_torn() -> None:

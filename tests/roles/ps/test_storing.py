@@ -21,9 +21,8 @@ from adamctl.roles.ps.log_record import JobIdentity
 from adamctl.roles.ps.storing import Storing
 from adamctl.wire.messages import ConfigChanges
 from tests.cluster import ClusterInMemory, memory_cluster
-from tests.roles.ps.ps_cluster import add_job, make_client, pulled, start_servers
+from tests.roles.ps.ps_cluster import add_job, constant, make_client, pulled, push_of, random_flat, start_servers
 from tests.roles.ps.store_cluster import add, crash, start, until, value_of, zeroed
-from tests.roles.ps.test_client import constant, push_of, random_flat
 
 
 async def test_everything_is_there_again_after_an_orderly_restart(tmp_path: Path) -> None:

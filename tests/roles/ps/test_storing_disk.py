@@ -18,9 +18,8 @@ from adamctl.roles.ps.core_flush import FlushCore, Waiter
 from adamctl.roles.ps.store import LogStore, NoSpaceError
 from adamctl.wire.constants import ErrorCode
 from tests.cluster import memory_cluster
-from tests.roles.ps.ps_cluster import add_job, make_client, pulled, start_servers
+from tests.roles.ps.ps_cluster import add_job, constant, make_client, pulled, push_of, start_servers
 from tests.roles.ps.store_cluster import add, crash, start, until, value_of, zeroed
-from tests.roles.ps.test_client import constant, push_of
 
 
 async def test_without_space_it_goes_on_from_memory_acknowledges_nothing_as_durable_and_says_so(
