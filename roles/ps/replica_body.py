@@ -1,0 +1,139 @@
+"""States of shards in one body between servers: descriptions, then the arrays, under one checksum (pure).
+
+    header          16 bytes: magic, version, 0, length of the descriptions, checksum
+    descriptions    MessagePack: one `ShardCopy` per record; zeros until a multiple of 64 bytes is full
+    arrays          float32, little-endian, one after another in the order of the records
+
+The checksum is a CRC-32 of everything but itself. Writing copies nothing: a body is a list of buffers, the arrays
+themselves among them. Reading copies nothing either, and looks at no array before every length has been found to fit.
+Both take as long as summing up the bytes does, so bodies that are not small are written and read in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+from zlib import crc32
+
+import msgspec
+import numpy as np
+
+from adamctl.errors import DamagedDataError
+from adamctl.kernels.operation import Array
+from adamctl.roles.ps.core_sequence import MemoryRecord
+
+MAGIC: Final = b"ADRB"
+VERSION: Final = 1
+HEADER: Final = Struct("<4sHHII")
+CHECKSUM: Final = Struct("<I")
+_SUMMED: Final = HEADER.size - CHECKSUM.size
+ALIGNMENT: Final = 64
+ARRAYS_MAX: Final = 64
+SIZE_MAX: Final = 1 << 31
+
+
+class ShardCopy(msgspec.Struct, frozen=True, array_like=True):
+    """One shard at version (epoch, counter).
+
+    `size` elements in each array; `lengths` are those that follow in the body: `size`, or 1 for an array that has one
+    number for a whole shard. First the values, then the rule's state.
+    """
+
+    job: str
+    born: int
+    shard: int
+    epoch: int
+    counter: int
+    pushes: int
+    size: int
+    lengths: tuple[int, ...]
+    memory: MemoryRecord
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRecord:
+    """A shard's state in a body. After reading, `arrays` are views of the body, each of `size` elements."""
+
+    copy: ShardCopy
+    arrays: Sequence[Array]
+
+
+_DECODER: Final = msgspec.msgpack.Decoder(tuple[ShardCopy, ...])
+
+
+def lengths_of(arrays: Sequence[Array]) -> tuple[int, ...]:
+    """Returns how many elements of flat arrays are sent: all, or one of those that are one number seen many times."""
+    return tuple(1 if _repeats(array) else array.size for array in arrays)
+
+
+def encode_body(records: Iterable[CopyRecord]) -> list[bytes | memoryview]:
+    """Returns the buffers of a body; the arrays must stay as they are until it is sent."""
+    records = tuple(records)
+    described = msgspec.msgpack.encode([record.copy for record in records])
+    header = HEADER.pack(MAGIC, VERSION, 0, len(described), 0)[:_SUMMED]
+    described += bytes(-(HEADER.size + len(described)) % ALIGNMENT)
+    pieces = [described, *(_sent(array) for record in records for array in record.arrays)]
+    checksum = crc32(header)
+    for piece in pieces:
+        checksum = crc32(piece, checksum)
+    return [header + CHECKSUM.pack(checksum), *pieces]
+
+
+def decode_body(body: memoryview) -> list[CopyRecord]:
+    """Returns the records of a body; valid as long as it is.
+
+    Raises:
+        DamagedDataError: it is not what was written, or not of this version.
+    """
+    view = body.cast("B") if body.format != "B" else body
+    if len(view) < HEADER.size:
+        raise DamagedDataError(f"expected states of shards; found {len(view)} bytes, less than their header")
+    magic, version, zero, described_bytes, checksum = HEADER.unpack_from(view)
+    if (magic, version, zero) != (MAGIC, VERSION, 0):
+        raise DamagedDataError(f"expected states of shards of version {VERSION}; found {bytes(view[:8]).hex()}")
+    described_stop = HEADER.size + described_bytes
+    start = -(-described_stop // ALIGNMENT) * ALIGNMENT
+    if start > len(view):
+        raise DamagedDataError(f"expected descriptions of {described_bytes} bytes; found {len(view) - HEADER.size}")
+    if crc32(view[HEADER.size :], crc32(view[:_SUMMED])) != checksum:
+        raise DamagedDataError(f"the checksum of {len(view)} bytes of states of shards is wrong")
+    copies = _described(view[HEADER.size : described_stop])
+    expected = 4 * sum(sum(copy.lengths) for copy in copies)
+    if expected != len(view) - start:
+        raise DamagedDataError(f"expected {expected} bytes of arrays; found {len(view) - start}")
+    elements = np.frombuffer(view[start:], "<f4")
+    records, offset = [], 0
+    for copy in copies:
+        arrays = []
+        for length in copy.lengths:
+            array = elements[offset : offset + length]
+            arrays.append(array if length == copy.size else np.broadcast_to(array, (copy.size,)))
+            offset += length
+        records.append(CopyRecord(copy, arrays))
+    return records
+
+
+def _described(described: memoryview) -> tuple[ShardCopy, ...]:
+    """Returns the descriptions, each of which fits itself. Raises DamagedDataError."""
+    try:
+        copies = _DECODER.decode(described)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise DamagedDataError(f"descriptions of shards are not what this version writes: {error}") from error
+    for copy in copies:
+        fits = 0 <= copy.size <= SIZE_MAX and 0 < len(copy.lengths) <= ARRAYS_MAX
+        if not fits or any(length not in (1, copy.size) for length in copy.lengths) or not copy.lengths[0] == copy.size:
+            raise DamagedDataError(f"shard {copy.shard} of {copy.size} elements cannot have arrays of {copy.lengths}")
+        if min(copy.shard, copy.epoch, copy.counter, copy.pushes) < 0:
+            raise DamagedDataError(f"shard {copy.shard} has a negative number: {copy.epoch}, {copy.counter}")
+    return copies
+
+
+def _repeats(array: Array) -> bool:
+    return array.size > 1 and array.strides == (0,)
+
+
+def _sent(array: Array) -> memoryview:
+    whole = array[:1] if _repeats(array) else array
+    return np.ascontiguousarray(whole, "<f4").data.cast("B")
