@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from adamctl.config.records import NodeRecord, node_key
+from adamctl.config.records import AddressKind, NodeRecord, node_key
 from adamctl.errors import AdamctlError, ProtocolError, RemoteError, RunFailedError, UnreachableError
 from adamctl.net.address import host_id, parse_address
 from adamctl.net.handshake import make_hello
@@ -141,8 +141,10 @@ class RoleContext:
         self.log.info("ready on %s", self._bound.describe() if self._bound.separate else ", ".join(self.addresses))
         return server
 
-    async def connect(self, node: str | NodeRecord, deadline_s: float) -> Connection:
+    async def connect(self, node: str | NodeRecord, deadline_s: float, *, takes: AddressKind = "clients") -> Connection:
         """Connects to a node by name or record: through its Unix socket if it is on this host, else by TCP.
+
+        `takes`: what the connection is for, at the addresses that take it.
 
         Raises:
             UnreachableError: no living node has this name, or it cannot be reached at any of its addresses.
@@ -152,7 +154,7 @@ class RoleContext:
         until_s = loop.time() + deadline_s
         record = await self._record(node) if isinstance(node, str) else node
         problem = "it has no address that can be used from here"
-        for address in _usable(record, self.transport.kind):
+        for address in _usable(record, self.transport.kind, takes):
             try:
                 connection = await self.transport.connect(
                     address, self.hello(), deadline_s=max(until_s - loop.time(), 0.001)
@@ -272,10 +274,10 @@ class RoleContext:
         return (f"{self.role} {self.node} ready on {self.bound.describe()}",)
 
 
-def _usable(record: NodeRecord, kind: TransportKind) -> list[str]:
+def _usable(record: NodeRecord, kind: TransportKind, takes: AddressKind) -> list[str]:
     """Returns a node's addresses in the order to try them from this host."""
     order = {"memory": 0, "unix": 1, "tcp": 2}
     same_host = record.host == host_id()
-    schemes = [(parse_address(text).scheme, text) for text in record.addresses]
+    schemes = [(parse_address(text).scheme, text) for text in record.addresses_for(takes)]
     found = [(order[scheme], text) for scheme, text in schemes if usable(scheme, kind)]
     return [text for rank, text in sorted(found) if rank != 1 or same_host]
