@@ -79,7 +79,9 @@ class Requests:
 
     @property
     def next_deadline_s(self) -> float:
-        return min((watcher.deadline_s for watcher in self.watchers.values()), default=float("inf"))
+        if not self.watchers:
+            return float("inf")
+        return min(watcher.deadline_s for watcher in self.watchers.values())
 
     # --- in -----------------------------------------------------------------------------------------------------------
 

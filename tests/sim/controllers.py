@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 from zlib import crc32
 
@@ -23,6 +24,7 @@ from adamctl.roles.controller.core_paxos_messages import (
 from tests.sim.engine import Clock, World
 
 Respond = Callable[[Answer | Refuse], None]
+PERSIST = (SaveVote, Append, SaveSnapshot)
 
 
 class Watcher(Protocol):
@@ -213,20 +215,22 @@ class SimController:
             self._work()
 
     def _work(self) -> None:
-        if self._busy or self.paused or self.core is None or not self._queue:
+        core = self.core
+        if self._busy or self.paused or core is None or not self._queue:
             return
         events, self._queue = self._queue, []
         now = self.clock.now()
         instructions: list[Instruction] = []
+        told = self.world.keep_trace
         for event in events:
-            if isinstance(event, Received):
+            if told and isinstance(event, Received):
                 self.world.note(self.name, "receives", event.message, "from", event.address)
-            instructions += self.core.step(event, now)
+            instructions += core.step(event, now)
         self.watcher.stepped(self)
         self._persist(instructions)
 
     def _persist(self, instructions: list[Instruction]) -> None:
-        batch = [one for one in instructions if isinstance(one, SaveVote | Append | SaveSnapshot)]
+        batch = [one for one in instructions if isinstance(one, PERSIST)]
         if not batch:
             self._carry_out(instructions)
             return
@@ -263,10 +267,12 @@ class SimController:
         self.world.after(0.0001 + random.random() * self.disk_s_max, synced)
 
     def _carry_out(self, instructions: list[Instruction]) -> None:
-        for entry, digest in self.applied:
-            self.watcher.applied(self, entry, digest)
-        self.applied.clear()
-        self._send_all(instructions)
+        if self.applied:
+            for entry, digest in self.applied:
+                self.watcher.applied(self, entry, digest)
+            self.applied.clear()
+        if instructions:
+            self._send_all(instructions)
         if self.core is None:
             return
         if len(self.disk.entries) > self.compact_entries:
@@ -278,28 +284,27 @@ class SimController:
 
     def _send_all(self, instructions: list[Instruction]) -> None:
         crash_at = -1
-        if instructions and self.world.chance(self.crash_probability):
+        if self.crash_probability and instructions and self.world.chance(self.crash_probability):
             crash_at = self.world.random.randrange(len(instructions))
         for number, instruction in enumerate(instructions):
             if number == crash_at:
                 self.crash()
                 return
-            match instruction:
-                case Send():
-                    self._send(instruction)
-                case Answer() | Refuse():
-                    respond = self._responds.pop(instruction.token, None)
-                    if respond is not None:
-                        respond(instruction)
+            if isinstance(instruction, Send):
+                self._send(instruction)
+            elif isinstance(instruction, Answer | Refuse):
+                respond = self._responds.pop(instruction.token, None)
+                if respond is not None:
+                    respond(instruction)
 
     def _send(self, instruction: Send) -> None:
         assert self.core is not None
         self.watcher.sending(self, instruction)
-        vote = self.core.paxos.acceptor.vote
-        event = Received(vote.cluster, vote.identity, self.name, instruction.destination, instruction.message)
         host = self.hosts.get(instruction.address)
         if host is not None:
-            self.world.send(self.name, host.name, lambda: host.take(event))
+            vote = self.core.paxos.acceptor.vote
+            event = Received(vote.cluster, vote.identity, self.name, instruction.destination, instruction.message)
+            self.world.send(self.name, host.name, partial(host.take, event))
 
     # --- time -------------------------------------------------------------------------------------------------------
 

@@ -48,14 +48,14 @@ class World:
         self._number = 0
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        self._number += 1
-        heapq.heappush(self._heap, (self.now_s + max(delay_s, 0.0), self._number, action))
+        self._number = number = self._number + 1
+        heapq.heappush(self._heap, (self.now_s + delay_s if delay_s > 0.0 else self.now_s, number, action))
 
     def run_until(self, time_s: float) -> None:
         """Carries out everything that is due up to a time."""
-        heap = self._heap
+        heap, pop = self._heap, heapq.heappop
         while heap and heap[0][0] <= time_s:
-            self.now_s, _, action = heapq.heappop(heap)
+            self.now_s, _, action = pop(heap)
             self.events += 1
             action()
         self.now_s = time_s
@@ -73,21 +73,21 @@ class World:
 
     def send(self, source: str, destination: str, deliver: Callable[[], None]) -> None:
         """Delivers later, perhaps twice, perhaps never. What is under way when a link is cut is lost, too."""
-        faults, random = self.network, self.random
+        faults, random = self.network, self.random.random
         link = (source, destination)
-        if link in self.cut or random.random() < faults.loss:
+        if link in self.cut or random() < faults.loss:
             return
-        delay_s = random.uniform(faults.delay_s_min, faults.delay_s_max)
-        if random.random() < faults.reordering:
-            delay_s += random.random() * faults.late_s_max
+        delay_s = faults.delay_s_min + (faults.delay_s_max - faults.delay_s_min) * random()
+        if random() < faults.reordering:
+            delay_s += random() * faults.late_s_max
 
         def arrive() -> None:
             if link not in self.cut:
                 deliver()
 
         self.after(delay_s, arrive)
-        if random.random() < faults.duplication:
-            self.after(delay_s + random.random() * faults.late_s_max, arrive)
+        if random() < faults.duplication:
+            self.after(delay_s + random() * faults.late_s_max, arrive)
 
     def chance(self, probability: float) -> bool:
         return self.random.random() < probability

@@ -15,6 +15,13 @@ from adamctl.wire.messages import ConfigChanges
 from tests.sim.engine import ViolationError, World
 
 
+class NotOneStoreError(ViolationError):
+    """No order of the operations explains what their clients saw."""
+
+    def __init__(self, details: str) -> None:
+        super().__init__(f"a history of no single store: {details}")
+
+
 @dataclass
 class Operation:
     """`revision` is the change's own, or that of the state a read or a conflict saw; 0: outcome not known."""
@@ -74,9 +81,9 @@ class History:
             for key, (value, revision) in operation.entries.items():
                 writing = writer.get(value)
                 if writing is None or writing.conflicts or writing.invoked_s > operation.completed_s:
-                    raise ViolationError(f"{operation.client} read {value!r} under {key}, which nobody had written")
+                    raise NotOneStoreError(f"{operation.client} read {value!r} under {key}, which nobody had written")
                 if found.setdefault(id(writing), revision) != revision:
-                    raise ViolationError(f"{value!r} was written at revisions {found[id(writing)]} and {revision}")
+                    raise NotOneStoreError(f"{value!r} was written at revisions {found[id(writing)]} and {revision}")
         self._known = {operation.revision for operation in self.operations if operation.changed}
         self._check_real_time()
         writes = self._writes(found)
@@ -97,7 +104,7 @@ class History:
             if revision is not None and operation.changes is not None:
                 other = seen.setdefault(revision, operation)
                 if other is not operation:
-                    raise ViolationError(f"revision {revision} was given to {other} and to {operation}")
+                    raise NotOneStoreError(f"revision {revision} was given to {other} and to {operation}")
                 for key in operation.changes.puts:
                     insort(writes.setdefault(key, []), revision)
         return writes
@@ -112,7 +119,7 @@ class History:
                 latest = max(latest, ended[index].revision)
                 index += 1
             if operation.revision < latest or (operation.changed and operation.revision == latest):
-                raise ViolationError(f"{operation} came after revision {latest} had been answered")
+                raise NotOneStoreError(f"{operation} came after revision {latest} had been answered")
 
     def _check_conditions(self, operation: Operation, writes: Mapping[str, list[int]], revision: int) -> None:
         assert operation.changes is not None
@@ -122,9 +129,9 @@ class History:
             last = before[index - 1] if index else 0
             holds = last == expected
             if operation.changed and last > expected:
-                raise ViolationError(f"{operation} was made although {key} was at revision {last}")
+                raise NotOneStoreError(f"{operation} was made although {key} was at revision {last}")
             if key in operation.conflicts and holds and self._complete(expected, revision):
-                raise ViolationError(f"{operation} was refused although {key} was at revision {last}")
+                raise NotOneStoreError(f"{operation} was refused although {key} was at revision {last}")
 
     def _complete(self, after: int, until: int) -> bool:
         """Whether every revision in between is one that a client knows: else an unheard change may have been there."""
@@ -136,4 +143,6 @@ class History:
             last = revisions[index - 1] if index else 0
             seen = operation.entries.get(key, (b"", 0))[1]
             if seen < last or seen > operation.revision:
-                raise ViolationError(f"{operation.client} read {key} at {seen} when it had been at {last}: {operation}")
+                raise NotOneStoreError(
+                    f"{operation.client} read {key} at {seen} when it had been at {last}: {operation}"
+                )

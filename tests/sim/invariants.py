@@ -46,13 +46,13 @@ class Invariants:
         known = self.decided.get(entry.slot)
         if known is None:
             if entry.slot != len(self.decided) + 1:
-                raise ViolationError(f"{host.name} applies slot {entry.slot} after {len(self.decided)} slots")
+                raise ViolationError(f"slots out of order: {host.name}, {entry.slot} after {len(self.decided)} slots")
             self.decided[entry.slot] = entry
             self._first(entry)
         elif (known.value, known.members) != (entry.value, entry.members):
-            raise ViolationError(f"slot {entry.slot} has two values: {known} and, at {host.name}, {entry}")
+            raise ViolationError(f"two values for a slot: {known} and, at {host.name}, {entry}")
         if self._digests[entry.slot] != digest:
-            raise ViolationError(f"after slot {entry.slot}, {host.name} has another state than others have had there")
+            raise ViolationError(f"another state after a slot: {host.name}, slot {entry.slot}")
 
     def _first(self, entry: Entry) -> None:
         for command in decode_commands(entry.value):
@@ -60,7 +60,7 @@ class Invariants:
             if isinstance(command, Change) and record.effect is not None:
                 request = (command.session, command.sequence)
                 if request in self._done:
-                    raise ViolationError(f"request {request} is applied a second time, in slot {entry.slot}")
+                    raise ViolationError(f"a request applied twice: {request}, in slot {entry.slot}")
                 self._done.add(request)
             if isinstance(command, Part) and record.effect is not None:
                 self._leases.removed(command.node, command.incarnation)
@@ -75,12 +75,13 @@ class Invariants:
             return
         identity = host.core.paxos.identity
         if vote is None or vote.identity != identity or vote.promised < message.ballot:
-            raise ViolationError(f"{host.name} sends {message} and has only {vote} on disk")
+            raise ViolationError(f"not on disk when sent: {host.name} sends {message} and has only {vote}")
         if isinstance(message, Accepted):
             if not host.disk.holds(message.slot, message.ballot, self.decided.get(message.slot)):
-                raise ViolationError(f"{host.name} sends {message} and has not got it on disk")
+                raise ViolationError(f"not on disk when sent: {host.name} sends {message}")
             if message.ballot < self._promised.get(identity, Ballot()):
-                raise ViolationError(f"{host.name} accepts under {message.ballot} after {self._promised[identity]}")
+                promised = self._promised[identity]
+                raise ViolationError(f"accepted below a promise that was sent: {host.name}, {message}, {promised}")
         if isinstance(message, Promise):
             self._promised[identity] = max(self._promised.get(identity, Ballot()), message.ballot)
 
@@ -91,4 +92,5 @@ class Invariants:
         if leadership is not None:
             who = (host.name, host.run)
             if self._leaders.setdefault(leadership.ballot, who) != who:
-                raise ViolationError(f"{leadership.ballot} has two leaders: {who}, {self._leaders[leadership.ballot]}")
+                other = self._leaders[leadership.ballot]
+                raise ViolationError(f"two leaders of one ballot: {leadership.ballot}, {who}, {other}")

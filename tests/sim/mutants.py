@@ -122,19 +122,35 @@ def _same_identity(host: SimController) -> None:
 MUTANTS = {
     one.name: one
     for one in (
-        Planted("deposed-leader-renews", _unconfirmed(Beacon)),
-        Planted("promise-sent-before-durable", host=_send_first),
-        Planted("accept-below-promise", _accept_below_the_promise),
-        Planted("snapshot-without-slot", _snapshot_without_its_slot),
-        Planted("snapshot-without-accepted", _snapshot_without_what_is_accepted),
-        Planted("two-values-after-leader-change", _new_value_for_an_open_slot),
-        Planted("adopts-lowest-ballot", _adopts_the_lowest_ballot),
-        Planted("sessions-left-out-of-snapshot", _no_sessions_in_the_snapshot),
-        Planted("forgotten-session-begins-anew", _forgotten_sessions_begin_anew),
-        Planted("leads-without-own-value", _no_value_of_its_own_first),
-        Planted("unconfirmed-read", _unconfirmed(Read)),
-        Planted("old-promises-for-new-members", _old_promises_for_new_members),
-        Planted("half-is-enough", _one_vote_less),
-        Planted("lost-folder-keeps-identity", host=_same_identity),
+        Planted("deposed-leader-renews", "beacons are answered without confirmation", _unconfirmed(Beacon)),
+        Planted("promise-sent-before-durable", "messages go out before what they promise is synced", host=_send_first),
+        Planted("accept-below-promise", "any ballot's proposal is accepted", _accept_below_the_promise),
+        Planted("snapshot-without-slot", "a snapshot says slot 0", _snapshot_without_its_slot),
+        Planted(
+            "snapshot-without-accepted",
+            "compaction drops what is accepted and not decided",
+            _snapshot_without_what_is_accepted,
+        ),
+        Planted(
+            "two-values-after-leader-change",
+            "a new leader proposes what it likes for the open slot",
+            _new_value_for_an_open_slot,
+        ),
+        Planted("adopts-lowest-ballot", "it takes the oldest of the accepted values", _adopts_the_lowest_ballot),
+        Planted("sessions-left-out-of-snapshot", "a snapshot has the keys only", _no_sessions_in_the_snapshot),
+        Planted("forgotten-session-begins-anew", "a first request is always new", _forgotten_sessions_begin_anew),
+        Planted(
+            "leads-without-own-value",
+            "a new leader answers before a value of its own is decided",
+            _no_value_of_its_own_first,
+        ),
+        Planted("unconfirmed-read", "reads are answered without confirmation", _unconfirmed(Read)),
+        Planted(
+            "old-promises-for-new-members",
+            "a leader goes on after an exchange of members without asking the new ones",
+            _old_promises_for_new_members,
+        ),
+        Planted("half-is-enough", "half of the others count as a majority", _one_vote_less),
+        Planted("lost-folder-keeps-identity", "an empty folder passes for the one that was lost", host=_same_identity),
     )
 }

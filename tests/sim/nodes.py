@@ -36,7 +36,7 @@ class Leases:
         until_s = self._until_s.get((node, incarnation), 0.0)
         if self.checked and until_s > self.world.now_s:
             raise ViolationError(
-                f"{node} ({incarnation}) is removed {until_s - self.world.now_s:.3f} s before its lease is over"
+                f"a node removed within its lease: {node} ({incarnation}), {until_s - self.world.now_s:.3f} s too early"
             )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from adamctl.roles.controller.core_config import ControllerConfig
 from adamctl.roles.controller.core_events import Answer, Refuse, Replace
 from adamctl.roles.controller.core_paxos import PaxosConfig
+from adamctl.roles.controller.core_paxos_messages import Ballot
 from tests.sim.clients import Caller, SimClient
 from tests.sim.controllers import SimController, SimCore
 from tests.sim.engine import Clock, NetworkFaults, ViolationError, World
@@ -27,11 +28,17 @@ KINDS = (
     "depose",
     "heal",
     "weather",
+    "young",
     "jump",
     "wipe",
 )
-FAULTS_S = 16.0
-CALM_S = 7.0
+FAULTS_S_MIN = 12.0
+FAULTS_S_MAX = 400.0
+FAULTS_EVENTS_MIN = 4_000
+"""Faults go on until there were so many events; with calm weather after it, a seed has more than 5,000."""
+EVENTS_MIN = 5_000
+CALM_S = 6.0
+CALM_PAUSE_S = 0.4
 ELECTIONS_S = (0.3, 0.8)
 
 
@@ -54,6 +61,7 @@ class Planted:
     """A fault to be found. `mutate` changes a core after it has recovered, `host` the shell around it."""
 
     name: str
+    about: str
     mutate: Callable[[SimCore], None] | None = None
     host: Callable[[SimController], None] | None = None
 
@@ -87,12 +95,14 @@ class Scenario:
         for host in self.hosts.values():
             host.hosts = self.hosts
             host.on_crash = self._crashed
-            host.crash_at_part = random.choice((0.0, 0.5))
+            host.crash_at_part = random.choice((0.0, 0.5, 1.0))
         self.clients = [SimClient(self.world, f"c{number}", self.hosts, self.history) for number in range(1, 4)]
-        quiet = random.random() < 0.3
+        # What a leader leaves undecided does harm only if the next one decides nothing: few requests, early deaths.
+        self.lives_short = random.random() < 0.25
+        self.quiet = self.lives_short or random.random() < 0.3
         for client, reads in zip(self.clients, (0.9, 0.3, 0.3), strict=True):
             client.reads = reads
-            client.pause_s_max = 4.0 if quiet else 0.1
+            client.pause_s_max = 4.0 if self.quiet else 0.1
         lease_s = config.lost_after_s * lease_share(drift)
         self.nodes = []
         for number in range(1, 4):
@@ -115,11 +125,15 @@ class Scenario:
             world.after(random.random(), actor.begin)
         self._set_weather()
         world.after(random.random() * 2.0, self._misfortune)
-        world.run_until(FAULTS_S)
+        world.run_until(FAULTS_S_MIN)
+        while world.events < FAULTS_EVENTS_MIN and world.now_s < FAULTS_S_MAX:
+            world.run_until(world.now_s + 1.0)
         self._end_faults()
         before = [client.completed for client in self.clients]
-        world.run_until(FAULTS_S + CALM_S)
+        world.run_until(world.now_s + CALM_S)
         self._check_liveness(before)
+        while world.events < EVENTS_MIN:
+            world.run_until(world.now_s + 1.0)
         self.history.check()
         completed = sum(client.completed for client in self.clients)
         return Result(world.seed, world.events, len(self.invariants.decided), completed)
@@ -147,11 +161,9 @@ class Scenario:
         world, random = self.world, self.world.random
         host = random.choice(list(self.hosts.values()))
         if random.random() < 0.5:  # the leader is where it hurts
-            leading = [one for one in self.hosts.values() if one.core is not None and one.core.paxos.leading]
+            leading = [one for one, core in self._up() if core.paxos.leading]
             host = random.choice(leading) if leading else host
-        kind = random.choice(
-            ("crash", "pause", "cut", "one-way", "one-way", "split", "heal", "weather", "jump", "wipe")
-        )
+        kind = random.choice(KINDS)
         match kind:
             case "crash":
                 host.crash()
@@ -167,6 +179,8 @@ class Scenario:
                 self._cut(random.sample(list(self.hosts), count), both=True)
             case "depose":
                 self._depose(host)
+            case "young":
+                self._kill_the_next_leader()
             case "heal":
                 world.note("network", "healed")
                 world.cut.clear()
@@ -189,6 +203,26 @@ class Scenario:
             for other in others:
                 self.world.cut |= {(name, other), (other, name)}
 
+    def _up(self) -> list[tuple[SimController, SimCore]]:
+        return [(host, host.core) for host in self.hosts.values() if host.core is not None]
+
+    def _kill_the_next_leader(self) -> None:
+        """Whoever begins to lead next dies soon after it, perhaps before it has decided anything."""
+        known = max((core.paxos.acceptor.vote.promised for _, core in self._up()), default=Ballot())
+
+        def look(tries: int) -> None:
+            if self.calm:
+                return
+            young = [
+                host for host, core in self._up() if core.paxos.leading and core.paxos.acceptor.vote.promised > known
+            ]
+            if young:
+                self.world.after(self.world.random.random() * 0.6, lambda: self.calm or young[0].crash())
+            elif tries:
+                self.world.after(0.02, lambda: look(tries - 1))
+
+        look(200)
+
     def _cut(self, names: list[str], *, both: bool) -> None:
         """Cuts some off from the other controllers, and perhaps from everybody else."""
         random = self.world.random
@@ -205,6 +239,8 @@ class Scenario:
 
     def _crashed(self, host: SimController) -> None:
         pause_s = 0.1 if self.calm else self.world.random.random() * self.world.random.choice((0.05, 0.5, 3.0))
+        if self.lives_short and not self.calm and self.world.chance(0.5):
+            self._kill_the_next_leader()
         self.world.after(pause_s, host.start)
 
     def _wipe(self, host: SimController) -> None:
@@ -232,7 +268,7 @@ class Scenario:
         self.world.network = NetworkFaults()
         self.world.cut.clear()
         for client in self.clients:
-            client.pause_s_max = 0.1
+            client.pause_s_max = CALM_PAUSE_S
         for host in self.hosts.values():
             host.crash_probability = host.crash_at_part = 0.0
             host.disk_s_max = 0.002
@@ -244,13 +280,14 @@ class Scenario:
     def _check_liveness(self, before: list[int]) -> None:
         for client, completed in zip(self.clients, before, strict=True):
             if client.completed < completed + 10:
-                raise ViolationError(f"{client.name} did {client.completed - completed} operations in calm weather")
+                done = client.completed - completed
+                raise ViolationError(f"no progress: {client.name} did {done} operations in calm weather")
         cores = [(host.name, host.core) for host in self.hosts.values()]
         most = max(core.paxos.acceptor.chosen_to for _, core in cores if core is not None)
         for name, core in cores:
             if core is None or core.paxos.acceptor.chosen_to < most - 3:
                 at = core.paxos.acceptor.chosen_to if core is not None else "nowhere"
-                raise ViolationError(f"{name} is at slot {at}, others are at {most}")
+                raise ViolationError(f"no progress: {name} is at slot {at}, others are at {most}")
         living = [node.incarnation for node in self.nodes if node.incarnation]
         if len(set(living)) < len(living):
-            raise ViolationError(f"nodes have the incarnations {living}")
+            raise ViolationError(f"two nodes with one incarnation: nodes have the incarnations {living}")

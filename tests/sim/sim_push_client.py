@@ -1,0 +1,409 @@
+"""Clients of parameter servers: numbers per shard, several pushes in flight, retries, and the way to a new primary.
+
+They follow the protocol of `roles/ps/{client,delivery,lane}.py` without its event loop: a server applies only the next
+number of a shard, so after any trouble the oldest unfinished envelope goes first and alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from adamctl.config.records import BucketRecord, bucket_key, decode
+from adamctl.model.layout import ParameterLayout
+from adamctl.roles.controller.core_events import Answer, Read, Refuse
+from adamctl.roles.ps.core_instructions import Refuse as ServerRefuse
+from adamctl.roles.ps.core_sequence import ClientKey
+from adamctl.roles.ps.delivery import LATER, MOVED, REQUEST_LATER
+from adamctl.wire.constants import ErrorCode, UpdateKind
+from adamctl.wire.messages import (
+    AttachReply,
+    AttachRequest,
+    Message,
+    PullReply,
+    PullRequest,
+    PushPart,
+    PushReply,
+    PushRequest,
+    PushSource,
+)
+from tests.sim.clients import Caller
+from tests.sim.controllers import SimController
+from tests.sim.engine import ViolationError, World
+from tests.sim.server_ledger import Ledger
+
+Reply = Message | ServerRefuse
+Respond = Callable[[Reply, object], None]
+ATTEMPT_S = 0.7
+WINDOW = 6
+DELTA_MAX = 9
+
+
+class Served(Protocol):
+    """A parameter server as its clients reach it."""
+
+    name: str
+
+    def request(
+        self, connection: int, client: ClientKey, message: Message, body: memoryview, respond: Respond
+    ) -> None: ...
+
+    def disconnect(self, connection: int) -> None: ...
+
+
+@dataclass
+class Envelope:
+    """Shards of one push that go to one server. `parts`: shard -> number, as long as it is not answered."""
+
+    order: tuple[int, int]
+    parts: dict[int, int]
+    attempt: int = 0
+    idle: bool = True
+    later_s: float = 0.0
+
+
+@dataclass
+class Lane:
+    """The way to one server. `connection` 0: none; `careful` is the last envelope that was unfinished at a trouble."""
+
+    server: str
+    connection: int = 0
+    attached: bool = False
+    attaching: int = 0
+    unfinished: dict[tuple[int, int], Envelope] = field(default_factory=dict)
+    careful: tuple[int, int] | None = None
+
+
+class SimPushClient:
+    """One client, incarnation and all, of one job.
+
+    Attributes:
+        acknowledged, pulled: what has been answered so far.
+        goes_on: whether it begins new pushes.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        incarnation: int,
+        layout: ParameterLayout,
+        job: str,
+        servers: Mapping[str, Served],
+        hosts: Mapping[str, SimController],
+        ledger: Ledger,
+    ) -> None:
+        self.world, self.name, self.job = world, name, job
+        self.key: ClientKey = (name, incarnation)
+        self.layout, self.servers, self.ledger = layout, servers, ledger
+        self.caller = Caller(world, name, hosts)
+        self.issued = [0] * len(layout.shards)
+        self.epochs: dict[int, int] = {}
+        self.primary: dict[int, str] = {}
+        self.lanes: dict[str, Lane] = {}
+        self.pause_s_max = 0.05
+        self.acknowledged = self.pulled = 0
+        self.goes_on = True
+        self.open: dict[int, set[int]] = {}  # push -> shards that are not answered
+        self._sequences: dict[int, dict[int, int]] = {}
+        self._pushes = self._orders = self._connections = 0
+        self._reading = False
+        self._homeless: list[dict[int, tuple[int, int]]] = []
+        self.trouble = ""
+
+    # --- routing ----------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        if not self.primary:
+            self.reread()
+            self.world.after(0.2, self.begin)
+            return
+        random = self.world.random
+        if self.goes_on and len(self.open) < WINDOW:
+            if random.random() < 0.12:
+                self._pull()
+            else:
+                self._push()
+        self.world.after(random.random() * self.pause_s_max, self.begin)
+
+    def reread(self) -> None:
+        """Reads who holds what, once for all who ask at the same time."""
+        if self._reading:
+            return
+        self._reading = True
+
+        def done(answer: Answer | Refuse | None) -> None:
+            self._reading = False
+            if isinstance(answer, Answer):
+                self._take_routing({entry.key: entry.value for entry in answer.entries or ()})
+
+        self.caller.call(lambda token: Read(token, f"/jobs/{self.job}"), done, 3.0)
+
+    def _take_routing(self, values: dict[str, bytes]) -> None:
+        keys = {bucket.index: bucket_key(self.job, bucket.index) for bucket in self.layout.buckets}
+        if any(key not in values for key in keys.values()):
+            return
+        for index, key in keys.items():
+            record = decode(values[key], BucketRecord)
+            self.epochs[index], self.primary[index] = record.epoch, record.primary
+        for lane in list(self.lanes.values()):
+            for envelope in list(lane.unfinished.values()):
+                if envelope.idle:
+                    self._reroute(lane, envelope)
+            self._pump(lane)
+
+    def _home(self, shard: int) -> str:
+        return self.primary[self.layout.bucket_of_shard[shard]]
+
+    def _lane(self, server: str) -> Lane:
+        if server not in self.lanes:
+            self.lanes[server] = Lane(server)
+        return self.lanes[server]
+
+    # --- pushes -----------------------------------------------------------------------------------------------------
+
+    def _push(self) -> None:
+        random = self.world.random
+        count = len(self.layout.shards)
+        shards = random.sample(range(count), random.choice((1, 2, 2, 4, count)))
+        self._pushes += 1
+        numbers: dict[int, int] = {}
+        for shard in sorted(shards):
+            self.issued[shard] += 1
+            numbers[shard] = self.issued[shard]
+            self.ledger.issued(self.key, shard, random.randint(1, DELTA_MAX))
+        self.open[self._pushes] = set(numbers)
+        self._sequences[self._pushes] = numbers
+        self._send_all(self._pushes, numbers)
+
+    def _send_all(self, push: int, numbers: dict[int, int]) -> None:
+        """Cuts what is left of a push into envelopes by server."""
+        by_server: dict[str, dict[int, int]] = {}
+        for shard, number in numbers.items():
+            by_server.setdefault(self._home(shard), {})[shard] = number
+        for server, parts in by_server.items():
+            self._orders += 1
+            envelope = Envelope((push, self._orders), parts)
+            lane = self._lane(server)
+            lane.unfinished[envelope.order] = envelope
+            self._pump(lane)
+
+    def _reroute(self, lane: Lane, envelope: Envelope) -> None:
+        """What has moved goes elsewhere, in an envelope of its own."""
+        elsewhere = {s: n for s, n in envelope.parts.items() if self._home(s) != lane.server}
+        for shard in elsewhere:
+            del envelope.parts[shard]
+        if not envelope.parts:
+            self._finished(lane, envelope)
+        if elsewhere:
+            self._send_all(envelope.order[0], elsewhere)
+
+    def _finished(self, lane: Lane, envelope: Envelope) -> None:
+        lane.unfinished.pop(envelope.order, None)
+        if lane.careful is not None and (not lane.unfinished or min(lane.unfinished) > lane.careful):
+            lane.careful = None
+
+    def _careful(self, lane: Lane) -> None:
+        if lane.unfinished:
+            lane.careful = max(lane.unfinished)
+
+    def _pump(self, lane: Lane) -> None:
+        """Sends what may be sent now."""
+        if not lane.unfinished:
+            return
+        if not lane.attached:
+            self._attach(lane)
+            return
+        orders = sorted(lane.unfinished)
+        if lane.careful is not None:
+            orders = orders[:1]
+        for order in orders:
+            envelope = lane.unfinished.get(order)
+            if envelope is not None and envelope.idle and envelope.later_s <= self.world.now_s:
+                self._send(lane, envelope)
+
+    def _send(self, lane: Lane, envelope: Envelope) -> None:
+        envelope.idle = False
+        envelope.attempt += 1
+        attempt = envelope.attempt
+        sources, parts, values = [], [], []
+        offset = 0
+        for shard, number in envelope.parts.items():
+            described = self.layout.shards[shard]
+            parts.append(PushPart(shard, number, len(sources)))
+            sources.append(
+                PushSource(UpdateKind.DELTA, described.tensor, described.row_start, described.row_stop, offset)
+            )
+            values.append(np.full(described.size, self.ledger.delta(self.key, shard, number), np.float32))
+            offset += 4 * described.size
+        epochs = {bucket: self.epochs[bucket] for bucket in {self.layout.bucket_of_shard[s] for s in envelope.parts}}
+        request = PushRequest(self.job, epochs, 1.0, 1, 1, tuple(sources), tuple(parts))
+        body = memoryview(np.concatenate(values)).cast("B")
+
+        def answered(reply: Reply | None) -> None:
+            if envelope.idle or envelope.attempt != attempt:
+                return
+            envelope.idle = True
+            if reply is None:
+                self.trouble = f"{lane.server} does not answer"
+                self._careful(lane)
+                if self.world.chance(0.5):
+                    self._drop(lane)
+                self.reread()
+                self._again(lane, envelope)
+            elif isinstance(reply, ServerRefuse):
+                self._refused(lane, envelope, reply)
+            else:
+                assert isinstance(reply, PushReply)
+                self._settle(lane, envelope, reply)
+
+        self._request(lane, request, body, answered)
+
+    def _refused(self, lane: Lane, envelope: Envelope, reply: ServerRefuse) -> None:
+        self.trouble = reply.message
+        self._careful(lane)
+        if reply.code == ErrorCode.LAYOUT_MISMATCH:
+            self._drop(lane)
+        elif reply.code not in REQUEST_LATER:
+            raise ViolationError(f"{self.name} is refused by {lane.server}: {reply.code} {reply.message}")
+        self.reread()
+        self._again(lane, envelope)
+
+    def _again(self, lane: Lane, envelope: Envelope) -> None:
+        """Tries again after a pause, longer each time."""
+        if not envelope.parts:
+            self._finished(lane, envelope)
+            self._pump(lane)
+            return
+        pause_s = min(0.01 * 2 ** min(envelope.attempt, 6), 0.5)
+        envelope.later_s = self.world.now_s + pause_s
+        self.world.after(pause_s, lambda: self._pump(lane))
+
+    def _settle(self, lane: Lane, envelope: Envelope, reply: PushReply) -> None:
+        push = envelope.order[0]
+        moved = False
+        for result in reply.results:
+            number = envelope.parts.get(result.shard)
+            if number is None:
+                continue
+            if result.code == ErrorCode.OK:
+                del envelope.parts[result.shard]
+                self.acknowledged += 1
+                self.ledger.acknowledged(self.key, result.shard, number)
+                self._answered(push, result.shard)
+            elif result.code in LATER or result.code in MOVED:
+                self.trouble = f"shard {result.shard}: {result.message or result.code}"
+                self._careful(lane)
+                moved = moved or result.code in MOVED
+            else:
+                what = f"shard {result.shard}, number {number}: {result.code} {result.message}"
+                raise ViolationError(f"{self.name} is refused by {lane.server}: {what}")
+        if moved or reply.routing:
+            self.reread()
+        self._again(lane, envelope)
+
+    def _answered(self, push: int, shard: int) -> None:
+        left = self.open[push]
+        left.discard(shard)
+        if not left:
+            del self.open[push], self._sequences[push]
+
+    # --- pulls ------------------------------------------------------------------------------------------------------
+
+    def _pull(self) -> None:
+        """Asks one server for some of its shards, once; what comes must be whole, and contain what we know is done."""
+        random = self.world.random
+        server = random.choice(sorted(set(self.primary.values())))
+        lane = self._lane(server)
+        mine = [shard for shard in range(len(self.layout.shards)) if self._home(shard) == server]
+        if not mine:
+            return
+        if not lane.attached:
+            self._attach(lane)
+            return
+        shards = random.sample(mine, random.randint(1, len(mine)))
+        epochs = {bucket: self.epochs[bucket] for bucket in {self.layout.bucket_of_shard[s] for s in shards}}
+        known = {shard: self.ledger.known(self.key, shard) for shard in shards}
+
+        def answered(reply: Reply | None, arrays: object = None) -> None:
+            if isinstance(reply, PullReply):
+                assert isinstance(arrays, list)
+                found = iter(arrays)
+                for part in reply.parts:
+                    if part.code == 0:
+                        self.ledger.pulled(self.key, part, next(found), known[part.shard])
+                        self.pulled += 1
+                    elif part.code in MOVED:
+                        self.reread()
+            elif reply is None or isinstance(reply, ServerRefuse):
+                self.reread()
+                if isinstance(reply, ServerRefuse) and reply.code == ErrorCode.LAYOUT_MISMATCH:
+                    self._drop(lane)
+
+        self._request(lane, PullRequest(self.job, epochs, tuple(shards)), memoryview(b""), answered)
+
+    # --- connections ------------------------------------------------------------------------------------------------
+
+    def _attach(self, lane: Lane) -> None:
+        """Makes a connection: the server is told what we know to be done, and tells what it knows of us."""
+        if lane.attaching:
+            return
+        self._connections += 1
+        lane.connection = self.key[1] * 100_000 + self._connections
+        lane.attaching = attaching = lane.connection
+        settled = self._settled(lane.server)
+        request = AttachRequest(self.job, self.layout.hash)
+
+        def answered(reply: Reply | None) -> None:
+            if lane.attaching != attaching:
+                return
+            lane.attaching = 0
+            if isinstance(reply, AttachReply):
+                lane.attached = True
+                self._pump(lane)
+                return
+            if isinstance(reply, ServerRefuse):
+                self.trouble = reply.message
+                if reply.code not in (ErrorCode.NOT_READY, ErrorCode.SHUTTING_DOWN, ErrorCode.UNKNOWN_JOB):
+                    raise ViolationError(f"{self.name} cannot attach to {lane.server}: {reply.code} {reply.message}")
+            self._drop(lane)
+            self.reread()
+            self.world.after(0.05 + 0.1 * self.world.random.random(), lambda: self._pump(lane))
+
+        self._request(lane, request, memoryview(settled).cast("B"), answered)
+
+    def _settled(self, server: str) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+        pairs: list[int] = []
+        for shard, number in enumerate(self.issued):
+            if self._home(shard) != server:
+                continue
+            for push, left in self.open.items():
+                if shard in left:
+                    number = min(number, self._sequences[push][shard] - 1)
+            if number > 0:
+                pairs += [shard, number]
+        return np.array(pairs, "<i8")
+
+    def _drop(self, lane: Lane) -> None:
+        connection, lane.connection = lane.connection, 0
+        lane.attached = False
+        lane.attaching = 0
+        if connection:
+            server = self.servers[lane.server]
+            self.world.send(self.name, server.name, lambda: server.disconnect(connection))
+
+    def _request(self, lane: Lane, message: Message, body: memoryview, answered: Callable[..., None]) -> None:
+        """Calls `answered` at least once: with what the server says, or with None after a while."""
+        server, connection = self.servers[lane.server], lane.connection
+
+        def respond(reply: Reply, arrays: object = None) -> None:
+            if arrays is None:
+                self.world.send(server.name, self.name, lambda: answered(reply))
+            else:
+                self.world.send(server.name, self.name, lambda: answered(reply, arrays))
+
+        self.world.send(self.name, server.name, lambda: server.request(connection, self.key, message, body, respond))
+        self.world.after(ATTEMPT_S, lambda: answered(None))
