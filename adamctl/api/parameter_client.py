@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from adamctl.api.parameter_client_arrays import Arrays
 from adamctl.api.parameter_client_async import AsyncParameterClient
-from adamctl.api.parameter_client_job import Acks
 from adamctl.config.experiment import OptimizerConfig
+from adamctl.config.records import Acks
 from adamctl.errors import ConfigurationError
 from adamctl.model.rule import RuleConfig
 from adamctl.model.wire_types import WireType
@@ -95,9 +95,11 @@ class ParameterClient:
         *,
         servers: int | None = None,
         acks: Acks | None = None,
+        replication: int | None = None,
     ) -> Arrays:
         """Takes part in the job, making it if there is none; returns its values, nested as `params`."""
-        return self._call(self._client.register(params, rule, servers=servers, acks=acks))
+        register = self._client.register(params, rule, servers=servers, acks=acks, replication=replication)
+        return self._call(register)
 
     def push(
         self, gradients: Arrays, learning_rate: float | None = None, *, examples: int = 0, copy: bool = True

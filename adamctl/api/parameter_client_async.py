@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from adamctl.api.parameter_client_arrays import Arrays, NamedArrays, as_array
 from adamctl.api.parameter_client_buffers import RegisteredArrays, Staged
-from adamctl.api.parameter_client_job import Acks, FoundJob, find_or_make, is_over, parse_url, rule_config
+from adamctl.api.parameter_client_job import FoundJob, find_or_make, is_over, parse_url, rule_config
 from adamctl.api.parameter_client_values import give_values, wait_for_values
 from adamctl.config.experiment import OptimizerConfig
+from adamctl.config.records import Acks
 from adamctl.errors import (
     AdamctlError,
     ConfigurationError,
@@ -185,6 +186,7 @@ class AsyncParameterClient:
         *,
         servers: int | None = None,
         acks: Acks | None = None,
+        replication: int | None = None,
     ) -> Arrays:
         """Takes part in the job, making it if there is none; returns its values, nested as `params`. Once per client.
 
@@ -197,7 +199,10 @@ class AsyncParameterClient:
             rule: what servers do with gradients (`adam.SGD`, `Momentum`, `Adagrad`, `RMSProp`, `Adam`) and this
                 client's learning rate. None takes the job's rule; a new job then adds what is pushed.
             servers: how many parameter servers a new job gets; default: all there are now.
-            acks: `applied` acknowledges a push in a server's memory (default), `durable` on its disk.
+            acks: `applied` acknowledges a push in a server's memory (default with one copy), `replicated` in that of
+                every copy in sync (default with several), `durable` on the disk of each.
+            replication: copies of each part of a new job, on as many servers, 1 (default) to 3; with several, pushes
+                and pulls go on when a server dies.
 
         Raises:
             ConfigurationError: the job has other arrays or another rule, or something given is malformed.
@@ -218,7 +223,8 @@ class AsyncParameterClient:
         until_s = loop.time() + self._deadline_s
         while True:
             left_s = max(until_s - loop.time(), 0.001)
-            found = await find_or_make(self._store, self._wanted, shapes, config, servers, acks, self._node, left_s)
+            wanted = (self._wanted, shapes, config, servers, acks, replication)
+            found = await find_or_make(self._store, *wanted, self._node, left_s)
             if await self._begin(found, names, given, learning_rate, max(until_s - loop.time(), 0.001)):
                 return self._arrays.nested()
             if loop.time() >= until_s:

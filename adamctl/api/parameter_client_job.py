@@ -6,12 +6,22 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from adamctl.api.parameter_client_arrays import check_same, make_tensors
 from adamctl.config.experiment import OptimizerConfig, ScheduleConfig
-from adamctl.config.records import JobRecord, LayoutRecord, NodeRecord, decode, job_key, layout_key
+from adamctl.config.records import (
+    REPLICATION_MAX,
+    Acks,
+    JobRecord,
+    LayoutRecord,
+    NodeRecord,
+    decode,
+    default_acks,
+    default_min_in_sync,
+    job_key,
+    layout_key,
+)
 from adamctl.errors import ConfigurationError, RemoteError, UnreachableError
 from adamctl.kernels.rules.make import make_rule
 from adamctl.model.layout import ParameterLayout, cut_layout
@@ -22,7 +32,6 @@ from adamctl.roles.coordinator.job import job_changes, rule_of, spread
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigEntry
 
-Acks: TypeAlias = Literal["applied", "durable"]
 LOOK_EVERY_S = 0.2
 ADDRESS_EXPECTED = "expected adam://HOST:PORT/JOB, the address of a controller and the name of a job"
 
@@ -76,6 +85,7 @@ async def find_or_make(
     rule: RuleConfig | None,
     servers: int | None,
     acks: Acks | None,
+    replication: int | None,
     node: str,
     deadline_s: float,
 ) -> FoundJob:
@@ -87,14 +97,17 @@ async def find_or_make(
     Args:
         shapes: of the arrays by name; None only looks for a job and never makes one.
         servers: how many parameter servers a new job gets; None: all there are.
-        acks: when pushes are acknowledged; None: as the job says, and `applied` for a new one.
+        acks: when pushes are acknowledged; None: as the job says, and for a new one `replicated` if it has copies,
+            else `applied`.
+        replication: copies of each part; None: as the job says, and 1 for a new one.
 
     Raises:
-        ConfigurationError: the job has other arrays, another rule or other `acks`.
+        ConfigurationError: the job has other arrays, another rule, other `acks` or another `replication`.
         UnreachableError: no job, or not enough parameter servers, within `deadline_s`.
     """
     loop = asyncio.get_running_loop()
     until_s = loop.time() + deadline_s
+    _check_copies(replication, servers, acks)
     while True:
         name, record, layout = await _newest(store, wanted)
         if record is not None and record.state == "running" and layout is not None:
@@ -102,10 +115,11 @@ async def find_or_make(
                 check_same(name, layout, shapes)
             if rule is not None and rule != record.rule:
                 raise ConfigurationError(f"job {name!r} runs {record.rule}; found {rule}; give the same, or none")
-            if acks is not None and acks != record.acks:
-                raise ConfigurationError(
-                    f"job {name!r} has acks = {record.acks!r}; found {acks!r}; give the same, or none"
-                )
+            for what, asked in (("acks", acks), ("replication", replication)):
+                there = getattr(record, what)
+                if asked is not None and asked != there:
+                    text = f"job {name!r} has {what} = {there!r}; found {asked!r}; give the same, or none"
+                    raise ConfigurationError(text)
             return FoundJob(name, record, created=False)
         if shapes is None:
             if loop.time() >= until_s:
@@ -114,11 +128,32 @@ async def find_or_make(
             continue
         if record is not None:
             name = _next(name)
-        chosen = await _servers(store, name, servers, max(until_s - loop.time(), 0.0))
+        copies = replication or 1
+        chosen = await _servers(store, name, servers, copies, max(until_s - loop.time(), 0.0))
         new = cut_layout(make_tensors(shapes), len(chosen))
-        record = JobRecord("running", new.hash, rule or RuleConfig("add"), 0, node, acks=acks or "applied")
+        record = JobRecord(
+            "running",
+            new.hash,
+            rule or RuleConfig("add"),
+            0,
+            node,
+            acks=acks or default_acks(copies),
+            replication=copies,
+            min_in_sync=default_min_in_sync(copies),
+        )
         if not (await store.compare_and_set(job_changes(name, record, new, len(chosen), chosen))).conflicts:
             return FoundJob(name, record, created=True)
+
+
+def _check_copies(replication: int | None, servers: int | None, acks: Acks | None) -> None:
+    if replication is not None and not 1 <= replication <= REPLICATION_MAX:
+        raise ConfigurationError(f"replication: expected 1 to {REPLICATION_MAX} copies; found {replication}")
+    if replication is not None and servers is not None and servers < replication:
+        raise ConfigurationError(
+            f"replication: found {replication} copies on {servers} servers; each needs a server of its own"
+        )
+    if acks == "replicated" and replication == 1:
+        raise ConfigurationError("acks: found 'replicated' with replication = 1; give 2 or 3 copies, or acks='applied'")
 
 
 async def _newest(store: ConfigurationStore, wanted: str) -> tuple[str, JobRecord | None, ParameterLayout | None]:
@@ -141,9 +176,9 @@ def _next(name: str) -> str:
 
 
 async def _servers(
-    store: ConfigurationStore, job: str, wanted: int | None, deadline_s: float
+    store: ConfigurationStore, job: str, wanted: int | None, copies: int, deadline_s: float
 ) -> tuple[NodeRecord, ...]:
-    least = wanted or 1
+    least = wanted or copies
     count = f"{least} parameter server{'s' if least > 1 else ''}"
 
     def enough(entries: list[ConfigEntry]) -> tuple[NodeRecord, ...] | None:

@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from adamctl.config.experiment import Experiment, OptimizerConfig
+from adamctl.config.experiment import ClusterConfig, Experiment, OptimizerConfig
 from adamctl.config.lines import KeyPath, dotted
+from adamctl.config.records import REPLICATION_MAX
 
 NAME_ALLOWED = "letters, digits, '.', '_' and '-', starting with a letter or digit, at most 64"
 
@@ -82,7 +83,8 @@ LIMITS: dict[str, Limit] = {
     "cluster.ps": _AT_LEAST_1,
     "cluster.apply_threads": _AT_LEAST_1,
     "cluster.data": _AT_LEAST_1,
-    "cluster.replication": _AT_LEAST_1,
+    "cluster.replication": Limit(f"from 1 to {REPLICATION_MAX}", lambda value: 1 <= value <= REPLICATION_MAX),
+    "cluster.min_in_sync": _AT_LEAST_1,
     "cluster.connections": Limit("from 1 to 16", lambda value: 1 <= value <= 16),
     "cluster.loss_window_s": Limit("above 0 and at most 3600", lambda value: 0 < value <= 3600),
 }
@@ -105,7 +107,7 @@ def structure_problems(values: dict[str, Any]) -> list[Problem]:
 
 def cross_problems(experiment: Experiment) -> list[Problem]:
     """Returns what is wrong between keys that are each right by themselves."""
-    data, train, cluster = experiment.data, experiment.train, experiment.cluster
+    data, train = experiment.data, experiment.train
     problems: list[Problem] = []
 
     def refuse(key: str, message: str) -> None:
@@ -136,14 +138,26 @@ def cross_problems(experiment: Experiment) -> list[Problem]:
         refuse("train.evaluate_on", 'found "validation" but data.validation is 0; set data.validation, for example 0.1')
     for key, message in _consistency_problems(experiment):
         refuse(key, message)
-    if cluster.replication > cluster.ps:
-        copies = f"found {cluster.replication} copies on {cluster.ps} servers"
-        refuse("cluster.replication", f"{copies}; expected at most cluster.ps")
-    elif cluster.replication > 1:
-        refuse("cluster.replication", f"found {cluster.replication}; only 1 is available in this version")
-    if cluster.acks == "durable" and cluster.store == "none":
-        refuse("cluster.acks", 'found "durable" with store = "none"; set store = "disk", or acks = "applied"')
+    for key, message in _replication_problems(experiment.cluster):
+        refuse(f"cluster.{key}", message)
     return problems
+
+
+def _replication_problems(cluster: ClusterConfig) -> Iterator[tuple[str, str]]:
+    """Yields (key, message) of copies that cannot be kept as asked for."""
+    copies = cluster.replication
+    if copies > cluster.ps:
+        found = f"found {copies} copies on {cluster.ps} server{'s' if cluster.ps > 1 else ''}"
+        yield (
+            "replication",
+            f"{found}; each needs a server of its own; set cluster.ps to {copies} or more",
+        )
+    if cluster.acks == "durable" and cluster.store == "none":
+        yield "acks", 'found "durable" with store = "none"; set store = "disk", or acks = "applied"'
+    if cluster.acks == "replicated" and copies == 1:
+        yield "acks", 'found "replicated" with replication = 1; set replication to 2 or 3, or acks = "applied"'
+    if cluster.least_in_sync > copies:
+        yield "min_in_sync", f"found {cluster.least_in_sync} of {copies}; expected at most cluster.replication"
 
 
 def _consistency_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from adamctl.config.records import Acks, default_acks, default_min_in_sync
 from adamctl.model.description import Model
 from adamctl.model.wire_types import WireType
 
@@ -160,8 +161,13 @@ class ClusterConfig(_Section, frozen=True):
     Attributes:
         store: `disk` lets each parameter server that the run starts keep its part of the model in the run folder, so
             that it can be started again when it dies; `none` ends the run with it.
-        acks: when a push is acknowledged: `applied` in a server's memory, or `durable` on its disk. The servers need a
-            store for that.
+        replication: copies of each part of the model, on different servers, 1 to 3. With two or three the run goes on
+            when a server dies: another one that holds a copy takes over.
+        acks: when a push is acknowledged: `applied` in a server's memory, `replicated` in that of every server with a
+            copy that is in sync, `durable` on the disk of each, for which they need a store. `auto`: `replicated`
+            where there is more than one copy, else `applied`.
+        min_in_sync: fewest copies in sync with which `replicated` acknowledges anything; with fewer, pushes wait.
+            `auto`: 2 of 3, 1 of 2 and 1 of 1.
         loss_window_s: with `applied`, most seconds of acknowledged pushes that the death of a server may take back.
             `auto`: 5, and for models so large that the disk would be busy with them for more than a quarter of the
             time, longer, up to 60.
@@ -175,9 +181,20 @@ class ClusterConfig(_Section, frozen=True):
     data: int = 1
     replication: int = 1
     store: Literal["disk", "none"] = "disk"
-    acks: Literal["applied", "durable"] = "applied"
+    acks: Acks | Literal["auto"] = "auto"
+    min_in_sync: int | Literal["auto"] = "auto"
     loss_window_s: float | Literal["auto"] = "auto"
     connections: int = 1
+
+    @property
+    def acknowledged(self) -> Acks:
+        """When a push is acknowledged, `auto` decided."""
+        return default_acks(self.replication) if self.acks == "auto" else self.acks
+
+    @property
+    def least_in_sync(self) -> int:
+        """`min_in_sync`, `auto` decided."""
+        return default_min_in_sync(self.replication) if self.min_in_sync == "auto" else self.min_in_sync
 
 
 class Experiment(_Section, frozen=True):

@@ -11,6 +11,7 @@ Values are MessagePack arrays; fields are only ever appended.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -20,6 +21,24 @@ from adamctl.model.rule import RuleConfig
 
 AddressKind: TypeAlias = Literal["clients", "administration", "replication"]
 """What an address takes: pushes and pulls, orders and questions of operators, traffic between copies of buckets."""
+Acks: TypeAlias = Literal["applied", "replicated", "durable"]
+"""When a push is acknowledged: in the primary's memory, in that of every in-sync copy, on the disk of each."""
+
+REPLICATION_MAX = 3
+HISTORY_MAX = 8
+
+
+def default_acks(replication: int) -> Acks:
+    """Returns when pushes are acknowledged unless somebody says otherwise."""
+    return "replicated" if replication > 1 else "applied"
+
+
+def default_min_in_sync(replication: int) -> int:
+    """Returns how many copies must be in sync for a push to be acknowledged as `replicated`: 2 of 3, 1 of 2, 1 of 1.
+
+    With 2 of 2 the loss of either server would stop training, so that two copies would be up less often than one.
+    """
+    return (replication + 1) // 2
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True):
@@ -54,8 +73,8 @@ class NodeRecord(_Record, frozen=True):
 class JobRecord(_Record, frozen=True):
     """A job. Servers make its buckets when it appears and free them when its state is `ended`.
 
-    `restore` is the folder of a finished checkpoint that buckets start from; empty: from `seed`. `acks` says when a
-    push is acknowledged: when it is in a server's memory, or on its disk.
+    `restore` is the folder of a finished checkpoint that buckets start from; empty: from `seed`. `replication`: copies
+    that each bucket should have; under `acks` = `replicated` nothing is acknowledged by fewer than `min_in_sync`.
     """
 
     state: Literal["running", "ended"]
@@ -64,7 +83,9 @@ class JobRecord(_Record, frozen=True):
     seed: int
     coordinator: str = ""
     restore: str = ""
-    acks: Literal["applied", "durable"] = "applied"
+    acks: Acks = "applied"
+    replication: int = 1
+    min_in_sync: int = 1
 
 
 class LayoutRecord(_Record, frozen=True):
@@ -77,13 +98,57 @@ class LayoutRecord(_Record, frozen=True):
         return cut_layout(self.tensors, self.servers_expected)
 
 
+class BucketChange(_Record, frozen=True):
+    """A former change of a bucket's record: the epoch it began, when, what changed, and why."""
+
+    epoch: int
+    unix_s: float
+    what: str
+    why: str
+
+
 class BucketRecord(_Record, frozen=True):
-    """Who holds a bucket. `epoch` grows with every change."""
+    """Who holds a bucket. `epoch` grows by one with every change; `in_sync` holds the primary (0015-replication).
+
+    `since_unix_s` and `why` are of the last change, by the clock of the host that made it: for people only. `history`
+    are the last changes, that one included, newest last.
+    """
 
     epoch: int
     primary: str
     in_sync: tuple[str, ...] = ()
     learners: tuple[str, ...] = ()
+    since_unix_s: float = 0.0
+    why: str = ""
+    history: tuple[BucketChange, ...] = ()
+
+    def changed(
+        self,
+        now_unix_s: float,
+        why: str,
+        *,
+        primary: str | None = None,
+        in_sync: Sequence[str] | None = None,
+        learners: Sequence[str] | None = None,
+    ) -> BucketRecord:
+        """Returns the record of the next epoch; what is left out stays."""
+        new = (
+            self.primary if primary is None else primary,
+            self.in_sync if in_sync is None else tuple(in_sync),
+            self.learners if learners is None else tuple(learners),
+        )
+        change = BucketChange(self.epoch + 1, now_unix_s, self._difference(*new), why)
+        return BucketRecord(self.epoch + 1, *new, now_unix_s, why, (*self.history, change)[-HISTORY_MAX:])
+
+    def _difference(self, primary: str, in_sync: tuple[str, ...], learners: tuple[str, ...]) -> str:
+        """Returns `ps-2 primary after ps-1, ps-1 out of sync`, or the like."""
+        parts = [f"{primary} primary after {self.primary}"] if primary != self.primary else []
+        parts += [f"{node} in sync" for node in in_sync if node not in self.in_sync]
+        parts += [f"{node} out of sync" for node in self.in_sync if node not in in_sync]
+        parts += [f"{node} learns" for node in learners if node not in self.learners]
+        gone = [node for node in self.learners if node not in learners and node not in in_sync]
+        parts += [f"{node} learns no more" for node in gone]
+        return ", ".join(parts) or "nothing but the epoch"
 
 
 class ServedRecord(_Record, frozen=True):

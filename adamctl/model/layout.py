@@ -176,6 +176,39 @@ def place_buckets(layout: ParameterLayout, job: str, servers: list[str]) -> dict
     return placement
 
 
+def place_copies(layout: ParameterLayout, job: str, servers: list[str], copies: int) -> dict[int, tuple[str, ...]]:
+    """Returns bucket index -> `copies` servers, all different: the primary, as `place_buckets` has it, then the others.
+
+    The next in order takes over when a primary dies. So the second copies of one primary's buckets are spread over all
+    other servers, and what a dead server leaves falls to the living in even parts; where that leaves a choice, a copy
+    goes to the server with the fewest bytes. Likewise the third ones, for each pair of first and second.
+
+    Raises:
+        ConfigurationError: there are fewer servers than copies.
+    """
+    if copies > len(servers):
+        raise ConfigurationError(
+            f"cluster.replication: found {copies} copies on {len(servers)} servers; expected at most cluster.ps"
+        )
+    primaries = place_buckets(layout, job, servers)
+    placement: dict[int, tuple[str, ...]] = {index: (primary,) for index, primary in primaries.items()}
+    held_bytes = dict.fromkeys(sorted(servers), 0)  # beside the primaries, which are even by themselves
+    largest_first = sorted(layout.buckets, key=lambda bucket: (-bucket.size_bytes, bucket.index))
+    for _ in range(1, copies):
+        follows_bytes: dict[tuple[str, ...], int] = {}
+        for bucket in largest_first:
+            there = placement[bucket.index]
+            free = [server for server in held_bytes if server not in there]
+            ties = {server: _tie(job, bucket.index, server) for server in free}
+            chosen = min(
+                free, key=lambda server: (follows_bytes.get((*there, server), 0), held_bytes[server], ties[server])
+            )
+            placement[bucket.index] = (*there, chosen)
+            follows_bytes[*there, chosen] = follows_bytes.get((*there, chosen), 0) + bucket.size_bytes
+            held_bytes[chosen] += bucket.size_bytes
+    return placement
+
+
 def _tie(job: str, bucket: int, server: str) -> bytes:
     return hashlib.blake2b(f"{job}/{bucket}/{server}".encode(), digest_size=8).digest()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -22,7 +23,7 @@ from adamctl.config.records import (
     node_key,
 )
 from adamctl.errors import ConfigurationError, RunFailedError
-from adamctl.model.layout import ParameterLayout, place_buckets
+from adamctl.model.layout import ParameterLayout, place_copies
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.controller.client import ConfigurationStore, nodes_of, read_record, wait_for
 from adamctl.wire.messages import ConfigChanges, ConfigEntry
@@ -116,8 +117,18 @@ async def create_job(
     Raises:
         RunFailedError: another coordinator has just taken the name.
     """
-    rule, acks = rule_of(experiment.optimizer), experiment.cluster.acks
-    record = JobRecord("running", layout.hash, rule, experiment.seed, coordinator, restore, acks)
+    cluster = experiment.cluster
+    record = JobRecord(
+        "running",
+        layout.hash,
+        rule_of(experiment.optimizer),
+        experiment.seed,
+        coordinator,
+        restore,
+        cluster.acknowledged,
+        cluster.replication,
+        cluster.least_in_sync,
+    )
     changes = job_changes(job, record, layout, experiment.cluster.ps, servers)
     if (await store.compare_and_set(changes)).conflicts:
         raise RunFailedError(
@@ -128,11 +139,17 @@ async def create_job(
 def job_changes(
     job: str, record: JobRecord, layout: ParameterLayout, servers_expected: int, servers: Sequence[NodeRecord]
 ) -> ConfigChanges:
-    """Returns all keys of a new job, its buckets placed over the servers, on condition that none of them is there."""
-    placement = place_buckets(layout, job, [node.node for node in servers])
+    """Returns all keys of a new job, its buckets placed over the servers, on condition that none of them is there.
+
+    Raises:
+        ConfigurationError: there are fewer servers than copies.
+    """
+    placement = place_copies(layout, job, [node.node for node in servers], record.replication)
     puts = {job_key(job): encode(record), layout_key(job): encode(LayoutRecord(layout.tensors, servers_expected))}
-    for bucket, node in placement.items():
-        puts[bucket_key(job, bucket)] = encode(BucketRecord(FIRST_EPOCH, node, (node,)))
+    now_unix_s = time.time()
+    for bucket, nodes in placement.items():
+        first = BucketRecord(FIRST_EPOCH, nodes[0], nodes, (), now_unix_s, "the job began")
+        puts[bucket_key(job, bucket)] = encode(first)
     return ConfigChanges(dict.fromkeys(puts, 0), puts)
 
 

@@ -104,8 +104,20 @@ def test_a_good_file(tmp_path: Path) -> None:
         ('name = "small"', "name = = 1", "exp.toml:1: not valid TOML"),
         ('"idx"', '"digits"', "exp.toml:3: data.format: found"),
         ('source = "mnist"\n', "", 'data.source: format = "idx" needs a path'),
-        ("workers = 2", "replication = 2", "exp.toml:21: cluster.replication: found 2 copies on 1 servers"),
-        ("workers = 2", "ps = 2\nreplication = 2", "found 2; only 1 is available in this version"),
+        (
+            "workers = 2",
+            "replication = 2",
+            "exp.toml:21: cluster.replication: found 2 copies on 1 server; each needs a server of its own; set",
+        ),
+        (
+            "workers = 2",
+            "ps = 5\nreplication = 4",
+            "found 4; expected a whole number, from 1 to 3.",
+        ),
+        ("workers = 2", 'acks = "replicated"', 'found "replicated" with replication = 1; set replication to 2 or 3'),
+        ("workers = 2", 'acks = "replicate"', 'Did you mean "replicated"?'),
+        ("workers = 2", "ps = 3\nreplication = 3\nmin_in_sync = 4", "cluster.min_in_sync: found 4 of 3; expected at"),
+        ("workers = 2", "min_in_sync = 0", "cluster.min_in_sync: found 0; expected a whole number or"),
         ("batch = 32", "max_staleness = 0", "train.max_staleness: found 0; expected a whole number, at least 1"),
         ("batch = 32", 'consistency = "sink"', 'train.consistency: found "sink"'),
         (

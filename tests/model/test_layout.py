@@ -19,6 +19,7 @@ from adamctl.model.layout import (
     Tensor,
     build_layout,
     place_buckets,
+    place_copies,
 )
 
 MNIST = Model((28, 28, 1), (Conv2D(10, 5), MaxPool2D(2), Conv2D(20, 5), MaxPool2D(2), Dense(400), Softmax(10)))
@@ -192,6 +193,33 @@ def test_ties_are_broken_by_a_hash_that_does_not_change() -> None:
     """A coordinator that comes back must find every bucket where it was."""
     layout = build_layout(Model((8,), (Dense(4), Softmax(2))), 2)
     assert place_buckets(layout, "job", ["a", "b"]) == dict(enumerate("bababbbaa"))
+
+
+# --- copies -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", range(3, 21))
+@pytest.mark.parametrize("copies", [1, 2, 3])
+def test_copies_are_on_different_servers_even_in_bytes_and_fall_evenly_to_the_living(count: int, copies: int) -> None:
+    layout, servers = build_layout(MNIST, count), [f"ps-{number}" for number in range(count)]
+    placement = place_copies(layout, "job", servers, copies)
+    assert {index: there[0] for index, there in placement.items()} == place_buckets(layout, "job", servers)
+    assert all(len(set(there)) == copies for there in placement.values())
+    assert placement == place_copies(layout, "job", servers[::-1], copies)
+    largest = max(bucket.size_bytes for bucket in layout.buckets)
+    held = [sum(b.size_bytes for b in layout.buckets if server in placement[b.index]) for server in servers]
+    assert max(held) - min(held) <= 3 * largest
+    for dead in servers if copies > 1 else ():
+        left_bytes = dict.fromkeys((server for server in servers if server != dead), 0)
+        for bucket in layout.buckets:
+            if placement[bucket.index][0] == dead:
+                left_bytes[placement[bucket.index][1]] += bucket.size_bytes
+        assert max(left_bytes.values()) - min(left_bytes.values()) <= largest
+
+
+def test_two_copies_need_two_servers() -> None:
+    with pytest.raises(ConfigurationError, match=r"cluster\.replication: found 2 copies on 1 servers"):
+        place_copies(build_layout(MNIST, 1), "job", ["a"], 2)
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------
