@@ -15,12 +15,20 @@ from adamctl.net.address import parse_address
 from adamctl.net.transport import Request
 from adamctl.roles.process import CommonOptions, advertised
 from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import CheckpointRequest, Message, ShutdownRequest, StatusRequest
+from adamctl.wire.messages import (
+    CheckpointRequest,
+    Message,
+    ReplicaFetchRequest,
+    ReplicaPrepareRequest,
+    ReplicaStateRequest,
+    ShutdownRequest,
+    StatusRequest,
+)
 
 KINDS: tuple[AddressKind, ...] = get_args(AddressKind)
 
 _ADMINISTRATION: tuple[type[Message], ...] = (StatusRequest, ShutdownRequest, CheckpointRequest)
-_REPLICATION: tuple[type[Message], ...] = ()
+_REPLICATION: tuple[type[Message], ...] = (ReplicaPrepareRequest, ReplicaStateRequest, ReplicaFetchRequest)
 
 
 def kind_of(message: Message) -> AddressKind:

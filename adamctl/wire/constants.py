@@ -61,6 +61,9 @@ class Opcode(IntEnum):
     PS_PUSH = 33
     PS_PULL = 34
     PS_CHECKPOINT = 35
+    PS_REPLICA_PREPARE = 36
+    PS_REPLICA_STATE = 37
+    PS_REPLICA_FETCH = 38
     DATA_OPEN = 48
     DATA_READ = 49
     RUN_JOIN = 64

@@ -71,6 +71,14 @@ from adamctl.wire.messages.ps import (
     PushSource,
     ServerLoad,
 )
+from adamctl.wire.messages.replica import (
+    ReplicaFetchReply,
+    ReplicaFetchRequest,
+    ReplicaPrepareReply,
+    ReplicaPrepareRequest,
+    ReplicaStateReply,
+    ReplicaStateRequest,
+)
 
 __all__ = [
     "MESSAGES",
@@ -118,6 +126,12 @@ __all__ = [
     "PushRequest",
     "PushResult",
     "PushSource",
+    "ReplicaFetchReply",
+    "ReplicaFetchRequest",
+    "ReplicaPrepareReply",
+    "ReplicaPrepareRequest",
+    "ReplicaStateReply",
+    "ReplicaStateRequest",
     "RunCheckpointReply",
     "RunCheckpointRequest",
     "RunJoinReply",
@@ -155,6 +169,9 @@ MESSAGES: dict[Opcode, Pair] = {
     Opcode.PS_PUSH: (PushRequest, PushReply),
     Opcode.PS_PULL: (PullRequest, PullReply),
     Opcode.PS_CHECKPOINT: (CheckpointRequest, CheckpointReply),
+    Opcode.PS_REPLICA_PREPARE: (ReplicaPrepareRequest, ReplicaPrepareReply),
+    Opcode.PS_REPLICA_STATE: (ReplicaStateRequest, ReplicaStateReply),
+    Opcode.PS_REPLICA_FETCH: (ReplicaFetchRequest, ReplicaFetchReply),
     Opcode.DATA_OPEN: (DataOpenRequest, DataOpenReply),
     Opcode.DATA_READ: (DataReadRequest, DataReadReply),
     Opcode.RUN_JOIN: (RunJoinRequest, RunJoinReply),

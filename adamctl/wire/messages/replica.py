@@ -1,0 +1,79 @@
+"""Typed headers between parameter servers that hold copies of the same buckets (docs/decisions/0015-replication.md).
+
+`born` tells a job from others of its name: the revision at which its layout was written. `receiver` is the incarnation
+that is meant: a process that was started later holds nothing of what the sender thinks it does. States of shards travel
+in bodies as in `adamctl.roles.ps.replica_body`.
+"""
+
+from __future__ import annotations
+
+from adamctl.wire.messages.base import Message
+
+
+class ReplicaPrepareRequest(Message, frozen=True):
+    """A primary's states of shards, for a copy to keep; without a body: a heartbeat.
+
+    `epochs` maps each bucket that the sender and the receiver share to its epoch. For those in `begins` the receiver
+    starts an empty copy, whatever it holds of them. `durable`: answer when it is on disk.
+    """
+
+    job: str
+    born: int
+    receiver: int
+    epochs: dict[int, int]
+    begins: tuple[int, ...] = ()
+    durable: bool = False
+
+
+class ReplicaPrepareReply(Message, frozen=True):
+    """All records are kept, but those of buckets in `refused`, which says why: bucket -> `ErrorCode`.
+
+    STALE_EPOCH: `routing` has the epoch known here. NEWER_EPOCH: the receiver reads the configuration first. NOT_READY:
+    it is still making its copy. UNKNOWN_SHARD: it holds no copy. STALE_INCARNATION: it is not the `receiver` meant.
+    """
+
+    incarnation: int
+    refused: dict[int, int] = {}
+    routing: dict[int, int] = {}
+
+
+class ReplicaStateRequest(Message, frozen=True):
+    """A new primary asks what is held of a bucket. From then on nothing of an older epoch is taken."""
+
+    job: str
+    born: int
+    receiver: int
+    bucket: int
+    epoch: int
+
+
+class ReplicaStateReply(Message, frozen=True):
+    """`code` as in `ReplicaPrepareReply`; if it is OK, `versions` has (shard, epoch, counter) of each shard.
+
+    `stored`: it is what the receiver's store was found to hold, not what is in memory.
+    """
+
+    incarnation: int
+    code: int
+    epoch: int
+    versions: tuple[tuple[int, int, int], ...] = ()
+    stored: bool = False
+
+
+class ReplicaFetchRequest(Message, frozen=True):
+    """A new primary asks for the states of some shards of a bucket."""
+
+    job: str
+    born: int
+    receiver: int
+    bucket: int
+    epoch: int
+    shards: tuple[int, ...]
+
+
+class ReplicaFetchReply(Message, frozen=True):
+    """Body: the states asked for. `code` and `epoch` as in `ReplicaStateReply`."""
+
+    incarnation: int
+    code: int
+    epoch: int
