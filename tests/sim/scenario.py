@@ -37,7 +37,7 @@ FAULTS_S_MAX = 400.0
 FAULTS_EVENTS_MIN = 4_000
 """Faults go on until there were so many events; with calm weather after it, a seed has more than 5,000."""
 EVENTS_MIN = 5_000
-CALM_S = 6.0
+CALM_S = 7.0
 CALM_PAUSE_S = 0.4
 ELECTIONS_S = (0.3, 0.8)
 
@@ -279,7 +279,7 @@ class Scenario:
 
     def _check_liveness(self, before: list[int]) -> None:
         for client, completed in zip(self.clients, before, strict=True):
-            if client.completed < completed + 10:
+            if client.completed < completed + 5:
                 done = client.completed - completed
                 raise ViolationError(f"no progress: {client.name} did {done} operations in calm weather")
         cores = [(host.name, host.core) for host in self.hosts.values()]
