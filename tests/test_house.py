@@ -55,7 +55,6 @@ ELSEWHERE = (
     Elsewhere("bench/test_peer.py", ("bench/peers/*",), "run by hand where the peer is installed"),
     Elsewhere("config/test_load.py", ("config/check", "config/experiment"), "reached through what a file says"),
     Elsewhere("roles/ps/test_direct_pulls.py", ("roles/ps/direct",), "another test_direct is in kernels"),
-    Elsewhere("roles/ps/test_following.py", ("config/records",), "keys and records are read by who follows them"),
     Elsewhere("kernels/test_network.py", ("kernels/build",), "networks of every kind of layer are built"),
     Elsewhere("kernels/kernel_checks.py", ("kernels/array",), "the name of a type"),
     Elsewhere("kernels/kernel_checks.py", ("kernels/compiled/*",), "each operation's test runs all implementations"),

@@ -5,6 +5,7 @@
     /jobs/{id}/layout           LayoutRecord
     /jobs/{id}/buckets/{n}      BucketRecord
     /jobs/{id}/served/{node}    ServedRecord
+    /drains/{node}              DrainRecord
 
 Values are MessagePack arrays; fields are only ever appended.
 """
@@ -160,6 +161,13 @@ class ServedRecord(_Record, frozen=True):
     incarnation: int
 
 
+class DrainRecord(_Record, frozen=True):
+    """The parameter server of that name is to hold nothing, as long as it is the process with this incarnation."""
+
+    incarnation: int
+    since_unix_s: float
+
+
 RecordT = TypeVar("RecordT", bound=_Record)
 
 
@@ -186,6 +194,10 @@ def layout_key(job: str) -> str:
 
 def bucket_key(job: str, bucket: int) -> str:
     return f"/jobs/{job}/buckets/{bucket:06d}"
+
+
+def drain_key(node: str) -> str:
+    return f"/drains/{node}"
 
 
 def served_key(job: str, node: str) -> str:

@@ -1,0 +1,175 @@
+"""Who holds the buckets of a cluster's jobs, since when and why, read from the configuration service."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from adamctl.config.records import (
+    BucketChange,
+    BucketRecord,
+    JobRecord,
+    LayoutRecord,
+    NodeRecord,
+    bucket_key,
+    decode,
+    job_key,
+    layout_key,
+)
+from adamctl.model.layout import ParameterLayout
+from adamctl.roles.controller.interface import nodes_of
+from adamctl.wire.messages import ConfigEntry
+
+CONTROLLER_DEADLINE_S = 5.0
+TOGETHER_S = 2.0
+"""Buckets that go through the same change for the same reason within so many seconds are told of in one line."""
+
+
+@dataclass(frozen=True)
+class Holding:
+    """One bucket: its record, what it is part of, and what is wrong with it (nothing: empty)."""
+
+    job: str
+    bucket: int
+    size_bytes: int
+    shards: int
+    record: BucketRecord
+    problem: str
+
+    def values(self) -> dict[str, Any]:
+        """Plain values, for programs."""
+        record = self.record
+        return {
+            "job": self.job,
+            "bucket": self.bucket,
+            "shards": self.shards,
+            "bytes": self.size_bytes,
+            "epoch": record.epoch,
+            "primary": record.primary,
+            "in_sync": list(record.in_sync),
+            "learners": list(record.learners),
+            "since_unix_s": record.since_unix_s,
+            "why": record.why,
+            "problem": self.problem,
+        }
+
+
+@dataclass(frozen=True)
+class Event:
+    """A change that some buckets of a job went through together."""
+
+    unix_s: float
+    job: str
+    buckets: tuple[int, ...]
+    epoch: int
+    what: str
+    why: str
+
+    def values(self) -> dict[str, Any]:
+        return {
+            "unix_s": self.unix_s,
+            "job": self.job,
+            "buckets": list(self.buckets),
+            "epoch": self.epoch,
+            "what": self.what,
+            "why": self.why,
+        }
+
+
+def holdings(entries: Sequence[ConfigEntry], nodes: Sequence[ConfigEntry], job: str = "") -> list[Holding]:
+    """Returns the buckets of all running jobs, or of one, from all entries under `/jobs/` and `/nodes/`."""
+    values = {entry.key: entry.value for entry in entries}
+    living = {record.node: record for record in nodes_of(nodes)}
+    found: list[Holding] = []
+    for name in sorted(_running(values)):
+        if (job and name != job) or layout_key(name) not in values:
+            continue
+        record = decode(values[job_key(name)], JobRecord)
+        layout = decode(values[layout_key(name)], LayoutRecord).layout()
+        found += _of_job(name, record, layout, values, living)
+    return found
+
+
+def _running(values: Mapping[str, bytes]) -> list[str]:
+    names = [key.removeprefix("/jobs/") for key in values if key.startswith("/jobs/") and key.count("/") == 2]
+    return [name for name in names if decode(values[job_key(name)], JobRecord).state == "running"]
+
+
+def _of_job(
+    name: str,
+    record: JobRecord,
+    layout: ParameterLayout,
+    values: Mapping[str, bytes],
+    living: Mapping[str, NodeRecord],
+) -> list[Holding]:
+    found: list[Holding] = []
+    for bucket in layout.buckets:
+        value = values.get(bucket_key(name, bucket.index))
+        if value is None:
+            continue
+        held = decode(value, BucketRecord)
+        shards = bucket.shard_stop - bucket.shard_start
+        found.append(Holding(name, bucket.index, bucket.size_bytes, shards, held, _problem(record, held, living)))
+    return found
+
+
+def _problem(job: JobRecord, record: BucketRecord, living: Mapping[str, NodeRecord]) -> str:
+    if record.primary not in living:
+        return f"its primary {record.primary} is not there"
+    copies = sum(node in living for node in record.in_sync)
+    if copies < job.replication:
+        return f"{copies} of {job.replication} copies"
+    return ""
+
+
+def events(entries: Sequence[ConfigEntry], job: str = "") -> list[Event]:
+    """Returns what the records of all buckets remember of their changes, oldest first."""
+    changes: list[tuple[float, str, int, BucketChange]] = []
+    for entry in entries:
+        name, _, rest = entry.key.removeprefix("/jobs/").partition("/buckets/")
+        if rest and (not job or name == job):
+            record = decode(entry.value, BucketRecord)
+            changes += [(change.unix_s, name, int(rest), change) for change in record.history]
+    changes.sort(key=lambda found: (found[0], found[1], found[2]))
+    together: dict[tuple[str, str, str], Event] = {}
+    found: list[Event] = []
+    for unix_s, name, bucket, change in changes:
+        key = (name, change.what, change.why)
+        event = together.get(key)
+        if event is not None and unix_s - event.unix_s <= TOGETHER_S and bucket not in event.buckets:
+            grown = Event(event.unix_s, name, (*event.buckets, bucket), change.epoch, *key[1:])
+            found[found.index(event)] = grown
+        else:
+            grown = Event(unix_s, name, (bucket,), change.epoch, *key[1:])
+            found.append(grown)
+        together[key] = grown
+    return found
+
+
+def numbers(buckets: Sequence[int]) -> str:
+    """Returns `0-3, 7` for buckets 0, 1, 2, 3 and 7."""
+    runs: list[list[int]] = []
+    for bucket in sorted(buckets):
+        if runs and runs[-1][1] == bucket - 1:
+            runs[-1][1] = bucket
+        else:
+            runs.append([bucket, bucket])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+@asynccontextmanager
+async def configuration(addresses: Sequence[str], token: str) -> AsyncIterator[Any]:
+    """Gives the configuration service at these addresses, for one command."""
+    from adamctl.net.handshake import make_hello
+    from adamctl.net.stream import StreamTransport
+    from adamctl.roles.controller.client import ControllerClient
+
+    hello = make_hello("front", f"front-{os.getpid()}", 0, token)
+    store = ControllerClient(StreamTransport(), addresses, lambda: hello, deadline_s=CONTROLLER_DEADLINE_S)
+    try:
+        yield store
+    finally:
+        await store.close()
