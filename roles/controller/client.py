@@ -43,6 +43,8 @@ from adamctl.wire.messages import (
     NodeLeaveRequest,
     NodeRegisterReply,
     NodeRegisterRequest,
+    StatusReply,
+    StatusRequest,
 )
 
 __all__ = [
@@ -189,7 +191,11 @@ class ControllerClient:
         Raises:
             RemoteError: BAD_CONFIGURATION: there is no such controller, or the new one has not introduced itself yet.
         """
-        await self._call(ControllerReplaceRequest(old, name, address), Empty)
+        await self.read("/nodes/")  # so that the connection is to the leader, who knows what was decided
+        reply, _ = await self._call(StatusRequest(), StatusReply)
+        members = [member for member in reply.status.get("members", ()) if member.get("name") == old]
+        identity = members[0].get("identity", 0) if members else 0
+        await self._call(ControllerReplaceRequest(old, name, address, identity), Empty)
 
     # --- the connection ---------------------------------------------------------------------------------------------
 

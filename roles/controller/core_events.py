@@ -82,12 +82,13 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Put another member in the place of a controller that is lost."""
+    """Put another member in the place of a controller that is lost. `identity`: of the lost one; 0: not known."""
 
     token: int
     old: str
     name: str
     address: str
+    identity: int = 0
 
 
 Event: TypeAlias = (

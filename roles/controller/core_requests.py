@@ -150,6 +150,10 @@ class Requests:
         names = ", ".join(member.name for member in members)
         new = core.paxos.forming.stranger(event.name, event.address, core.now)
         there = any((member.name, member.address) == (event.name, event.address) for member in members)
+        if event.identity and event.identity not in [member.identity for member in members]:
+            if there:
+                return members  # done before; who is there now must not be exchanged for one of long ago
+            return f"controller {event.old} has been replaced already; the controllers are {names}"
         if there and new is None and event.name != event.old and event.old not in [member.name for member in members]:
             return members  # done before
         old = next((member for member in members if member.name == event.old), None)

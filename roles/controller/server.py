@@ -248,7 +248,7 @@ class ControllerServer:
         paxos = self.core.paxos
         found: list[dict[str, Any]] = []
         for member in self.core.members:
-            described: dict[str, Any] = {"name": member.name, "address": member.address}
+            described: dict[str, Any] = {"name": member.name, "address": member.address, "identity": member.identity}
             if paxos.leadership is not None:
                 slot = paxos.leadership.progress.get(member.identity)
                 if member.identity == paxos.identity:
@@ -281,8 +281,8 @@ def _event(request: Request, token: int) -> Event | None:
                 return Received(cluster, source, address, destination, decode_peer(request.body))
             except msgspec.MsgspecError as error:
                 raise RemoteError(ErrorCode.BAD_MESSAGE, f"not a message between controllers: {error}") from error
-        case ControllerReplaceRequest(old=old, name=name, address=address):
-            return Replace(token, old, name, address)
+        case ControllerReplaceRequest(old=old, name=name, address=address, identity=identity):
+            return Replace(token, old, name, address, identity)
     return None
 
 

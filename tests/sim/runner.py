@@ -46,7 +46,7 @@ class Suite:
         scenario: called with seed, members (0: the seed decides), and keywords `planted` (what `mutants` holds, or
             None) and `keep_trace`.
         mutants: planted faults by name.
-        sources: folders and files (relative to the repository) on whose contents the outcome of a seed depends.
+        sources: files (patterns relative to the repository) on whose contents the outcome of a seed depends.
     """
 
     name: str
@@ -58,8 +58,7 @@ class Suite:
         """Returns a checksum of the sources."""
         checksum = 0
         for source in self.sources:
-            path = ROOT / source
-            for file in sorted(path.glob("*.py")) if path.is_dir() else (path,):
+            for file in sorted(ROOT.glob(source)):
                 checksum = crc32(file.read_bytes(), checksum)
         return checksum
 

@@ -248,6 +248,7 @@ class Scenario:
         if any(one.disk.vote is None or not one.disk.vote.cluster for one in self.hosts.values()):
             return
         self._wiped = host.name
+        lost = host.disk.vote.identity if host.disk.vote is not None else 0
         host.wipe()
         caller = Caller(self.world, "operator", self.hosts)
 
@@ -255,7 +256,7 @@ class Scenario:
             if isinstance(_, Answer):
                 self.world.note("operator", "replaced", host.name)
                 return
-            caller.call(lambda token: Replace(token, host.name, host.name, host.name), again, 5.0)
+            caller.call(lambda token: Replace(token, host.name, host.name, host.name, lost), again, 5.0)
 
         def again(answer: Answer | Refuse | None) -> None:
             self.world.after(0.2, lambda: replace(answer))

@@ -8,6 +8,6 @@ from tests.sim.scenario import Scenario
 
 _PARTS = ("engine", "scenario", "controllers", "clients", "nodes", "history", "invariants")
 CONTROLLERS = Suite(
-    "controllers", Scenario, MUTANTS, ("roles/controller", *(f"tests/sim/{part}.py" for part in _PARTS))
+    "controllers", Scenario, MUTANTS, ("roles/controller/core*.py", *(f"tests/sim/{part}.py" for part in _PARTS))
 )
 SUITES = {suite.name: suite for suite in (CONTROLLERS,)}

@@ -122,8 +122,12 @@ class ControllerPeerRequest(Message, frozen=True):
 
 
 class ControllerReplaceRequest(Message, frozen=True):
-    """Puts the controller `name` at `address`, which has introduced itself, in the place of the controller `old`."""
+    """Puts the controller `name` at `address`, which has introduced itself, in the place of the controller `old`.
+
+    `identity` is that of `old`, so that a repeated request exchanges nobody else; 0: not known.
+    """
 
     old: str
     name: str
     address: str
+    identity: int = 0

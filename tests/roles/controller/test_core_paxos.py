@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from adamctl.roles.controller.core import ControllerConfig, ControllerCore
-from adamctl.roles.controller.core_events import Answer, Beacon, CompareAndSet, Event, Read, Refuse, Register, Tick
+from adamctl.roles.controller.core_events import (
+    Answer,
+    Beacon,
+    CompareAndSet,
+    Event,
+    Read,
+    Refuse,
+    Register,
+    Replace,
+    Tick,
+)
 from adamctl.roles.controller.core_paxos_member import PaxosConfig
 from adamctl.roles.controller.core_paxos_messages import (
     Accept,
@@ -12,6 +22,7 @@ from adamctl.roles.controller.core_paxos_messages import (
     Confirm,
     Confirmed,
     Entry,
+    Introduce,
     Learn,
     Prepare,
     Promise,
@@ -217,3 +228,21 @@ def test_messages_for_another_cluster_or_identity_mean_nothing() -> None:
     prepare = Prepare(Ballot(99, 2))
     assert three.cores["c"].step(Received(vote.cluster + 2, 2, "b", 3, prepare), three.now) == []
     assert three.cores["c"].step(Received(vote.cluster, 2, "b", 33, prepare), three.now) == []
+
+
+def test_a_repeated_replacement_exchanges_nobody_for_a_member_of_long_ago() -> None:
+    three = Three()
+    introduced = Introduce("c", "c", ("a", "b", "c"))
+    three.cut("c")
+    three.wait(3.0)
+    three.step("a", Received(0, 4, "c", 0, introduced))  # c has lost its folder and is another
+    again = Replace(9, "c", "c", "c", identity=3)
+    assert answers(three.step("a", again))
+    three.wait(1.0)
+    members = three.cores["a"].members
+    assert [member.identity for member in members] == [1, 2, 4]
+    three.step("a", Received(0, 3, "c", 0, introduced))  # from before, long under way; and the new one is down just now
+    three.wait(0.1)
+    assert answers(three.step("a", again)) and three.cores["a"].members == members
+    (refuse,) = answers(three.step("a", Replace(10, "c", "d", "d", identity=3)), Refuse)
+    assert isinstance(refuse, Refuse) and "has been replaced already" in refuse.message
