@@ -38,7 +38,7 @@ class ShardCopy(msgspec.Struct, frozen=True, array_like=True):
     """One shard at version (epoch, counter).
 
     `size` elements in each array; `lengths` are those that follow in the body: `size`, or 1 for an array that has one
-    number for a whole shard. First the values, then the rule's state.
+    number for a whole shard. First the values, then the rule's state. All copies have prepared `committed`.
     """
 
     job: str
@@ -50,6 +50,7 @@ class ShardCopy(msgspec.Struct, frozen=True, array_like=True):
     size: int
     lengths: tuple[int, ...]
     memory: MemoryRecord
+    committed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

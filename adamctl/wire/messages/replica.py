@@ -14,14 +14,15 @@ class ReplicaPrepareRequest(Message, frozen=True):
     """A primary's states of shards, for a copy to keep; without a body: a heartbeat.
 
     `epochs` maps each bucket that the sender and the receiver share to its epoch. For those in `begins` the receiver
-    starts an empty copy, whatever it holds of them. `durable`: answer when it is on disk.
+    starts an empty copy, unless the one it holds was begun with this number or a higher one, in this epoch or a later
+    one. `durable`: answer when it is on disk.
     """
 
     job: str
     born: int
     receiver: int
     epochs: dict[int, int]
-    begins: tuple[int, ...] = ()
+    begins: dict[int, int] = {}
     durable: bool = False
 
 
