@@ -23,13 +23,14 @@ command = TableGroup(
             "adamctl.cli.bench_ps:ps_throughput",
             "Parameter servers end to end against sockets, products and memory",
         ),
+        "failover": ("adamctl.cli.bench_failover:failover", "How long pushes stand still when a server is lost"),
         "store": ("adamctl.cli.bench:store", "Parameter servers' store against the disk: flush, recovery, long runs"),
         "worker": ("adamctl.cli.bench:worker", "Training steps per second by threads and batch size, against PyTorch"),
     },
 )
 COUNT = click.IntRange(min=1)
 ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
-_HIDDEN_COLUMNS = frozenset({"fractions", "rounds_seconds", "connections_per_example", "peer_error"})
+_HIDDEN_COLUMNS = frozenset({"fractions", "rounds_s", "rounds_seconds", "connections_per_example", "peer_error"})
 
 
 class Counts(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic since click 8.3

@@ -52,6 +52,10 @@ class LocalRoles:
         for node in self._commands:
             self.start_one(node)
 
+    def add(self, *commands: RoleCommand) -> None:
+        """Takes in further roles, which `start_one` starts."""
+        self._commands |= {command.node: command for command in commands}
+
     def start_one(self, node: str) -> None:
         """Starts a role, or starts it again after its process was reaped."""
         command = self._commands[node]

@@ -1,0 +1,193 @@
+"""A controller and parameter servers as processes to which things happen: killed, stopped, cut off, started again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from adamctl.bench.namespaces import HUB, Namespaces, is_inside
+from adamctl.bench.ps_cluster import connect_store
+from adamctl.config.records import BucketRecord, NodeRecord, decode
+from adamctl.errors import RunFailedError
+from adamctl.launch.process import RoleCommand
+from adamctl.launch.roles import LocalRoles
+from adamctl.roles.controller.client import ControllerClient, nodes_of
+
+READY_S = 60.0
+POLL_S = 0.02
+LOG_LINES = 15
+REAP_S = 10.0
+CONTROLLER = "controller"
+TOO_LONG_FOR_A_SOCKET = "x" * 100  # no Unix sockets, so that everything goes through the links that can be cut
+
+
+@dataclass(frozen=True)
+class _Inside(RoleCommand):
+    """A role that runs in a network namespace."""
+
+    prefix: tuple[str, ...] = ()
+
+    def line(self) -> tuple[str, ...]:
+        return (*self.prefix, *super().line())
+
+
+class FailoverCluster:
+    """A context manager: what it starts has ended when the block is left.
+
+    Attributes:
+        servers: names of the parameter servers that are started with it.
+        controller: address of the controller.
+        links: to cut servers off; None unless each runs in a network namespace of its own.
+    """
+
+    def __init__(self, servers: int, lease_s: float, spare: int = 0) -> None:
+        """`spare`: servers beyond those, to be started later with `start`."""
+        self._stack = ExitStack()
+        self._place = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="adamctl-failover-")))
+        names = tuple(f"ps-{number}" for number in range(1, servers + spare + 1))
+        self.servers = names[:servers]
+        self.controller = ""
+        self.lease_s = lease_s
+        try:
+            self.links = self._stack.enter_context(Namespaces(names)) if is_inside() else None
+        except BaseException:
+            self._stack.close()
+            raise
+        self._serving: set[str] = set()
+        self._names = names
+        self._roles: LocalRoles
+
+    def __enter__(self) -> FailoverCluster:
+        try:
+            first = self._command(CONTROLLER)
+            self._roles = LocalRoles((first,), self._place, os.environ)
+            self._roles.start_one(CONTROLLER)
+            self.wait_serving(CONTROLLER)
+            self._roles.add(*(self._command(name) for name in self._names))
+            for name in self.servers:
+                self._roles.start_one(name)
+            self.wait_serving(*self.servers)
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        try:
+            if hasattr(self, "_roles"):
+                for name in self._names:
+                    if name in self._roles.pids():
+                        self._signal(name, signal.SIGCONT)
+                self._roles.kill()
+        finally:
+            self._stack.close()
+
+    def _command(self, name: str) -> RoleCommand:
+        sockets = self._place / TOO_LONG_FOR_A_SOCKET / name
+        common = ("--socket-folder", str(sockets), "--log-level", "info", "--port", "0")
+        if name == CONTROLLER:
+            bind = ("--bind", HUB) if self.links is not None else ()
+            lease = ("--lease", f"{self.lease_s:g}", "--dir", str(self._place / CONTROLLER))
+            return RoleCommand(CONTROLLER, name, (*lease, *bind, *common))
+        member = (*common, "--controller", self.controller, "--apply-threads", "1")
+        if self.links is None:
+            return RoleCommand("ps", name, member)
+        return _Inside("ps", name, ("--bind", self.links.address(name), *member), self.links.prefix(name))
+
+    def wait_serving(self, *names: str) -> None:
+        """Returns when processes serve. Raises RunFailedError with the end of the log of one that does not."""
+        waiting, until_s = set(names) - self._serving, time.monotonic() + READY_S
+        while waiting:
+            for node, addresses in self._roles.newly_serving():
+                self._serving.add(node)
+                waiting.discard(node)
+                if node == CONTROLLER:
+                    self.controller = next(a for a in addresses if a.startswith("tcp://"))
+            ended = [end.node for end in self._roles.failures() if end.node in waiting]
+            if ended or (waiting and time.monotonic() > until_s):
+                node = ended[0] if ended else min(waiting)
+                raise RunFailedError(f"{node} did not come up:\n{self.log_end(node)}")
+            time.sleep(POLL_S)
+
+    def log_end(self, node: str) -> str:
+        """Returns the last lines that a process wrote."""
+        lines = self._roles.log(node).read_text(errors="replace").splitlines()
+        return "\n".join(lines[-LOG_LINES:])
+
+    # --- what happens to servers --------------------------------------------------------------------------------------
+
+    def _signal(self, node: str, number: signal.Signals) -> None:
+        os.kill(self._roles.pids()[node], number)
+
+    def kill(self, node: str) -> None:
+        self._signal(node, signal.SIGKILL)
+
+    def stop(self, node: str) -> None:
+        self._signal(node, signal.SIGSTOP)
+
+    def go_on(self, node: str) -> None:
+        self._signal(node, signal.SIGCONT)
+
+    def has_ended(self, node: str) -> bool:
+        self._roles.newly_ended()
+        return node not in self._roles.pids()
+
+    def start(self, node: str) -> None:
+        """Starts a server, anew if it has ended; does not wait for it."""
+        until_s = time.monotonic() + REAP_S
+        while node in self._serving and not self.has_ended(node):
+            if time.monotonic() > until_s:
+                raise RunFailedError(f"{node} has not ended:\n{self.log_end(node)}")
+            time.sleep(POLL_S)
+        self._serving.discard(node)
+        self._roles.start_one(node)
+
+    # --- what the configuration says ----------------------------------------------------------------------------------
+
+    def connect(self) -> ControllerClient:
+        """Returns a client of the configuration service, for the running loop."""
+        return connect_store(self.controller)
+
+
+async def buckets_of(store: ControllerClient, job: str) -> dict[int, BucketRecord]:
+    """Returns the records of a job's buckets."""
+    _, entries = await store.read(f"/jobs/{job}/buckets/")
+    return {int(entry.key.rpartition("/")[2]): decode(entry.value, BucketRecord) for entry in entries}
+
+
+async def wait_whole(store: ControllerClient, job: str, copies: int, deadline_s: float) -> float:
+    """Returns after how many seconds every bucket had so many copies in sync, on living servers.
+
+    Raises:
+        RunFailedError: not within the deadline.
+    """
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    while True:
+        _, nodes = await store.read("/nodes/")
+        living = {record.node: record for record in nodes_of(nodes, "ps")}
+        records = await buckets_of(store, job)
+        short = [index for index, record in records.items() if not _is_whole(record, living, copies)]
+        if not short:
+            return loop.time() - began_s
+        if loop.time() - began_s > deadline_s:
+            what = f"bucket {short[0]} is {records[short[0]]}, living are {sorted(living)}"
+            raise RunFailedError(f"{len(short)} buckets had no {copies} copies after {deadline_s:g} s: {what}")
+        await asyncio.sleep(POLL_S)
+
+
+def _is_whole(record: BucketRecord, living: dict[str, NodeRecord], copies: int) -> bool:
+    there = [node for node in record.in_sync if node in living]
+    return len(there) >= copies and record.primary in there

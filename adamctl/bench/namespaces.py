@@ -1,0 +1,141 @@
+"""Servers in network namespaces of their own, so that a link can be cut as a pulled cable cuts it. Linux only.
+
+Everything happens inside one more namespace, which a user without any rights may make (`unshare --user --net`), so the
+machine's own network is not touched and nothing is left. A server's link is a pair of virtual devices; a queue without
+room at one end drops what is sent that way and nothing else notices: no reset, no refusal, as with a real cable.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from adamctl.errors import ConfigurationError, RunFailedError
+
+INSIDE = "ADAMCTL_BENCH_NAMESPACE"
+TOOLS = ("ip", "tc", "unshare", "nsenter")
+HUB = "10.77.0.1"
+"""Where everybody can reach what runs outside the servers' namespaces."""
+STEP_S = 10.0
+
+
+def missing() -> str:
+    """Returns why namespaces cannot be had here; empty if they can."""
+    absent = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if sys.platform != "linux" or absent:
+        return f"network namespaces need Linux and {', '.join(TOOLS)}; missing: {', '.join(absent) or 'Linux'}"
+    done = subprocess.run([*_unshare(), "true"], capture_output=True, text=True, timeout=STEP_S, check=False)
+    return "" if done.returncode == 0 else f"no network namespace can be made here: {done.stderr.strip()}"
+
+
+def run_inside(arguments: Sequence[str]) -> int:
+    """Runs `adamctl ARGUMENTS` in a namespace of its own and returns its exit code.
+
+    Raises:
+        ConfigurationError: namespaces cannot be had here.
+    """
+    problem = missing()
+    if problem:
+        raise ConfigurationError(problem)
+    command = [*_unshare(), sys.executable, "-m", "adamctl", *arguments]
+    return subprocess.run(command, env={**os.environ, INSIDE: "1"}, check=False).returncode
+
+
+def is_inside() -> bool:
+    return os.environ.get(INSIDE) == "1"
+
+
+def _unshare() -> list[str]:
+    return ["unshare", "--user", "--map-root-user", "--net"]
+
+
+class Namespaces:
+    """One namespace per name, each linked to ours. A context manager; only inside (`is_inside`)."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._numbers = {name: number for number, name in enumerate(names, 1)}
+        self._holders: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Namespaces:
+        try:
+            _run("ip", "link", "set", "lo", "up")
+            _run("ip", "addr", "add", f"{HUB}/32", "dev", "lo")
+            Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+            for name in self._numbers:
+                self._make(name)
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        for holder in self._holders.values():
+            holder.kill()
+            holder.wait()
+        for name in self._holders:
+            with suppress(RunFailedError):  # it goes with the namespace
+                _run("ip", "link", "del", self._device(name))
+        self._holders.clear()
+
+    def _make(self, name: str) -> None:
+        number = self._numbers[name]
+        command = ["unshare", "--net", "sh", "-c", "echo; exec sleep infinity"]
+        holder = subprocess.Popen(command, stdout=subprocess.PIPE)
+        self._holders[name] = holder
+        assert holder.stdout is not None
+        holder.stdout.readline()  # it is in its namespace now
+        holder.stdout.close()
+        _run("ip", "link", "add", self._device(name), "type", "veth", "peer", "name", "eth0", "netns", str(holder.pid))
+        _run("ip", "addr", "add", f"10.77.{number}.1/24", "dev", self._device(name))
+        _run("ip", "link", "set", self._device(name), "up")
+        for command in (
+            ["ip", "link", "set", "lo", "up"],
+            ["ip", "addr", "add", f"{self.address(name)}/24", "dev", "eth0"],
+            ["ip", "link", "set", "eth0", "up"],
+            ["ip", "route", "add", "default", "via", f"10.77.{number}.1"],
+        ):
+            _run(*self.prefix(name), *command)
+
+    def _device(self, name: str) -> str:
+        return f"link{self._numbers[name]}"
+
+    def address(self, name: str) -> str:
+        """Returns the address of a namespace."""
+        return f"10.77.{self._numbers[name]}.2"
+
+    def prefix(self, name: str) -> tuple[str, ...]:
+        """Returns what makes a command run in a namespace when it stands before it."""
+        return ("nsenter", "--target", str(self._holders[name].pid), "--net")
+
+    def cut(self, name: str, *, inward: bool = True, outward: bool = True) -> None:
+        """Drops everything that is sent to a namespace, or from it, or both."""
+        if inward:
+            _run("tc", "qdisc", "replace", "dev", self._device(name), "root", "pfifo", "limit", "0")
+        if outward:
+            _run(*self.prefix(name), "tc", "qdisc", "replace", "dev", "eth0", "root", "pfifo", "limit", "0")
+
+    def heal(self, name: str) -> None:
+        """Ends every cut of a namespace."""
+        for command in (
+            ["tc", "qdisc", "del", "dev", self._device(name), "root"],
+            [*self.prefix(name), "tc", "qdisc", "del", "dev", "eth0", "root"],
+        ):
+            with suppress(RunFailedError):  # it was not cut that way
+                _run(*command)
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=STEP_S, check=False)
+    if done.returncode:
+        raise RunFailedError(f"{' '.join(command)}: {done.stderr.strip()}")

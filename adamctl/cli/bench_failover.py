@@ -1,0 +1,66 @@
+"""`adamctl bench failover`: how long pushes stand still when a parameter server is lost."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from adamctl.bench.failover import FAULTS, Fault
+from adamctl.cli import options
+from adamctl.cli.bench import COUNT, print_results
+from adamctl.cli.output import print_json
+from adamctl.errors import ConfigurationError
+
+
+class Seconds(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic since click 8.3
+    """Numbers above 0, separated by commas."""
+
+    name = "S,S,..."
+
+    def convert(
+        self, value: str | tuple[float, ...], parameter: click.Parameter | None, context: click.Context | None
+    ) -> tuple[float, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            found = tuple(float(part) for part in value.split(","))
+        except ValueError:
+            found = ()
+        if not found or not all(0 < seconds < 1e6 for seconds in found):
+            self.fail(f"expected seconds above 0, separated by commas; found {value!r}", parameter, context)
+        return found
+
+
+@click.command("failover")
+@click.option("--fault", "faults", multiple=True, type=click.Choice(FAULTS), help="Only these.  [default: all]")
+@click.option("--lease", "leases_s", type=Seconds(), default="4,1", show_default=True, help="Of the servers, D.")
+@click.option("--rounds", type=COUNT, default=20, show_default=True, help="Of each fault with each lease.")
+@click.option("--model-megabytes", type=float, default=4.0, show_default=True, help="Of weights.")
+@options.json_option
+def failover(
+    faults: tuple[Fault, ...], leases_s: tuple[float, ...], rounds: int, model_megabytes: float, as_json: bool
+) -> None:
+    """Kill, stop and cut off one of three servers, again and again, while a client pushes to all of them.
+
+    Measured from the fault to the acknowledgement of the next push that touches what the server was primary of. Links
+    are cut in network namespaces, which need Linux and no rights.
+    """
+    from adamctl.bench import namespaces
+    from adamctl.bench.failover import FailoverSettings, run_failover_benchmark
+
+    wanted = faults or FAULTS
+    if "cut" in wanted and not namespaces.is_inside():
+        if faults == () and namespaces.missing():
+            click.echo(f"without cut links: {namespaces.missing()}", err=True)
+            wanted = tuple(fault for fault in wanted if fault != "cut")
+        else:
+            sys.exit(namespaces.run_inside(sys.argv[1:]))
+    if not 0 < model_megabytes <= 1000:
+        raise ConfigurationError(f"--model-megabytes: expected above 0 and at most 1000; found {model_megabytes:g}")
+    settings = FailoverSettings(wanted, leases_s, rounds, int(model_megabytes * 1e6))
+    report = run_failover_benchmark(settings, lambda line: click.echo(line, err=True))
+    if as_json:
+        print_json(report)
+    else:
+        print_results(report)
