@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from adamctl.roles.ps.core_job import Job
 from adamctl.roles.ps.core_sequence import MemoryRecord
-from adamctl.roles.ps.core_shard import Batch, Shard, State, Token, Values
+from adamctl.roles.ps.core_shard import Batch, State, Token, Values
 from adamctl.wire.messages import AttachReply, PullReply, PushReply
+
+if TYPE_CHECKING:
+    from adamctl.roles.ps.core_replication_events import ReplicationInstruction
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +86,13 @@ class Refresh:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A shard at one version, held: `release` both when they are written."""
+    """A shard at one version, held: `release` both when they are written.
+
+    `shard`: a `Shard`, or the `HeldShard` of a copy.
+    """
 
     token: Token
-    shard: Shard
+    shard: Any
     epoch: int
     counter: int
     pushes: int
@@ -99,4 +105,6 @@ class Image:
         self.state.release()
 
 
-Instruction: TypeAlias = Apply | AnswerAttach | AnswerPush | Keep | Free | AnswerPull | Refuse | Refresh | Image
+Instruction: TypeAlias = (
+    "Apply | AnswerAttach | AnswerPush | Keep | Free | AnswerPull | Refuse | Refresh | Image | ReplicationInstruction"
+)

@@ -24,7 +24,10 @@ KINDS_OF_GRADIENT_RULES = frozenset({UpdateKind.GRADIENT, UpdateKind.FACTORS, Up
 
 @dataclass(frozen=True)
 class ShardContent:
-    """What a shard begins with: flat values and state, and, from a checkpoint, its version and memory."""
+    """What a shard begins with: flat values and state, and, from a checkpoint or the store, its version and memory.
+
+    `epoch`: of the record in the store, 0 if there is none.
+    """
 
     index: int
     values: Array
@@ -32,6 +35,7 @@ class ShardContent:
     counter: int = 0
     pushes: int = 0
     memory: ClientMemory | None = None
+    epoch: int = 0
 
 
 class Job:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from adamctl.roles.ps.core import Core
-from adamctl.roles.ps.core_instructions import Instruction
+from adamctl.roles.ps.core_copies import HeldShard
+from adamctl.roles.ps.core_instructions import Image, Instruction
 from adamctl.roles.ps.core_job import Job, ShardContent
 from adamctl.roles.ps.core_replication_events import NodeView, ReplicationConfig
 from adamctl.roles.ps.core_shard import Shard, Token
@@ -61,10 +62,8 @@ class ReplicationCore:
         """Buckets have been made, as `Build` asked for. Those that are no longer wanted are dropped."""
         raise NotImplementedError
 
-    def loaded(
-        self, name: str, contents: Mapping[int, tuple[int, Sequence[ShardContent]] | None], now: float
-    ) -> list[Instruction]:
-        """What `Load` found: bucket -> (epoch of its newest record, all its shards); None: the store has none of it."""
+    def loaded(self, name: str, contents: Mapping[int, Sequence[ShardContent] | None], now: float) -> list[Instruction]:
+        """What `Load` found: bucket -> all its shards, each with its record's epoch; None: the store has none of it."""
         raise NotImplementedError
 
     def proposed(self, order: int, reply: ConfigCompareAndSetReply | None, now: float) -> list[Instruction]:
@@ -91,6 +90,10 @@ class ReplicationCore:
 
     def failed(self, order: int, why: str, now: float) -> list[Instruction]:
         """An `Ask` was not answered: no connection, or its deadline has passed."""
+        raise NotImplementedError
+
+    def image(self, token: Token, held: HeldShard) -> Image | None:
+        """Holds the state of a copy's shard, for the store; None: it is let go, or nothing has come yet."""
         raise NotImplementedError
 
     # --- our own shards ---------------------------------------------------------------------------------------------

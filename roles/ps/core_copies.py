@@ -1,0 +1,186 @@
+"""Buckets that this server holds as a secondary or a learner: what is taken of their primary, what is told (pure).
+
+A copy takes states of shards of exactly the epoch that this server knows the bucket to be at, so nothing of a primary
+that was deposed (fence), and nothing of a newer one before this server knows what has become of its own part in the
+bucket meanwhile. Each state replaces the one before if its version is higher: messages may come twice and in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from adamctl.kernels.operation import Array
+from adamctl.model.layout import Bucket
+from adamctl.roles.ps.core_flush import Entry
+from adamctl.roles.ps.core_instructions import Image
+from adamctl.roles.ps.core_job import Job, ShardContent
+from adamctl.roles.ps.core_sequence import ClientMemory, MemoryRecord
+from adamctl.roles.ps.core_shard import Shard, State, Token, Values
+from adamctl.roles.ps.replica_body import CopyRecord, ShardCopy, lengths_of
+
+NOTHING = (-1, -1)
+"""The version of a shard that has not come yet."""
+
+
+class HeldValues(Values):
+    """Values of a copy; they are never written to, so nothing is to be done when nobody reads them any more."""
+
+    __slots__ = ()
+
+    def release(self) -> None:
+        self.readers -= 1
+
+
+class HeldShard:
+    """One shard of a copy.
+
+    Attributes:
+        copy, values, state: its newest state; None before it has come. Replaced as a whole, never written to.
+        entry: its place in the store's log, None without a store.
+        size_bytes: of its state in memory.
+    """
+
+    __slots__ = ("copy", "entry", "index", "size_bytes", "state", "values")
+
+    def __init__(self, index: int, size_bytes: int) -> None:
+        self.index, self.size_bytes = index, size_bytes
+        self.copy: ShardCopy | None = None
+        self.values: Values | None = None
+        self.state: State | None = None
+        self.entry: Entry | None = None
+
+    @property
+    def version(self) -> tuple[int, int]:
+        return NOTHING if self.copy is None else (self.copy.epoch, self.copy.counter)
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        return () if self.values is None or self.state is None else (self.values.array, *self.state.arrays)
+
+    def put(self, record: CopyRecord) -> None:
+        self.copy = record.copy
+        self.values, self.state = HeldValues(record.arrays[0], cast(Any, self)), State(list(record.arrays[1:]))
+
+    def image(self, token: Token) -> Image | None:
+        """Holds its state for somebody who reads it, None if nothing has come yet."""
+        if self.copy is None or self.values is None or self.state is None:
+            return None
+        self.values.readers += 1
+        self.state.readers += 1
+        copy = self.copy
+        return Image(token, self, copy.epoch, copy.counter, copy.pushes, copy.memory, self.values, self.state)
+
+
+class HeldCopy:
+    """A copy of one bucket.
+
+    Attributes:
+        begun: (epoch, number) under which its primary began to fill it; (epoch, 0): it was made here.
+        complete: its primary has made it a member, or it was one from the beginning: it counts.
+        stored: it is what the store was found to hold: it counts only where nothing else does.
+        shards: by index, all of the bucket.
+    """
+
+    def __init__(self, job: Job, bucket: Bucket, begun: tuple[int, int], complete: bool) -> None:
+        self.job, self.bucket, self.begun, self.complete = job, bucket, begun, complete
+        self.stored = False
+        arrays = 1 + len(job.rule.state_names)
+        self.shards = {
+            index: HeldShard(index, 4 * job.layout.shards[index].size * arrays)
+            for index in range(bucket.shard_start, bucket.shard_stop)
+        }
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(shard.size_bytes for shard in self.shards.values() if shard.copy is not None)
+
+    @property
+    def whole(self) -> bool:
+        return all(shard.copy is not None for shard in self.shards.values())
+
+    def fits(self, record: CopyRecord) -> bool:
+        """Says whether a record is the state of a shard of this job."""
+        index, size = record.copy.shard, record.copy.size
+        expected = 1 + len(self.job.rule.state_names)
+        return index in self.shards and size == self.job.layout.shards[index].size and len(record.arrays) == expected
+
+    def prepare(self, record: CopyRecord) -> HeldShard:
+        """Takes a state in unless what is held is as new."""
+        shard = self.shards[record.copy.shard]
+        if (record.copy.epoch, record.copy.counter) > shard.version:
+            shard.put(record)
+        elif shard.copy is not None and record.copy.committed > shard.copy.committed:
+            committed = min(record.copy.committed, shard.copy.counter)
+            shard.copy = msgspec.structs.replace(shard.copy, committed=committed)
+        return shard
+
+    def versions(self) -> tuple[tuple[int, int, int], ...]:
+        return tuple((shard.index, *shard.version) for shard in self.shards.values() if shard.copy is not None)
+
+    def records(self, indices: Iterable[int]) -> list[CopyRecord]:
+        """Returns states to send, of those shards that are held."""
+        found = (self.shards.get(index) for index in indices)
+        return [CopyRecord(held.copy, held.arrays) for held in found if held is not None and held.copy is not None]
+
+    def contents(self) -> list[ShardContent]:
+        """Returns what a primary begins with; the arrays are its own from now on."""
+        return [self._content(shard) for shard in self.shards.values()]
+
+    def _content(self, held: HeldShard) -> ShardContent:
+        assert held.copy is not None
+        assert held.values is not None and held.state is not None
+        values, state = held.values, held.state
+        memory = ClientMemory.restored(held.copy.memory)
+        return ShardContent(
+            held.index,
+            values.array.copy() if values.readers else writable(values.array),
+            self.job.rule.restored_state([_own(array, state.readers > 0) for array in state.arrays]),
+            held.copy.counter,
+            held.copy.pushes,
+            memory,
+        )
+
+
+def writable(array: Array) -> Array:
+    """Returns an array that can be written to, the same one if it can."""
+    return array if array.flags.writeable and array.flags.c_contiguous else array.copy()
+
+
+def _own(array: Array, read: bool) -> Array:
+    """Returns an array of state to write to; one that is a single number seen many times is made anew by the rule."""
+    repeats = array.size > 1 and array.strides == (0,)
+    return array if repeats else array.copy() if read else writable(array)
+
+
+def copy_of_contents(job: Job, born: int, bucket: Bucket, epoch: int, contents: Sequence[ShardContent]) -> HeldCopy:
+    """Returns a copy, at an epoch, of shards that were made here or found in the store."""
+    held = HeldCopy(job, bucket, (epoch, 0), True)
+    for content in contents:
+        memory = content.memory.record() if content.memory is not None else MemoryRecord()
+        arrays = (content.values, *content.state)
+        described = ShardCopy(
+            job.name, born, content.index, content.epoch, content.counter, content.pushes, content.values.size,
+            lengths_of(arrays), memory, content.counter,
+        )  # fmt: skip
+        held.shards[content.index].put(CopyRecord(described, arrays))
+    return held
+
+
+def copy_of_shards(job: Job, born: int, bucket: Bucket, epoch: int, shards: Sequence[Shard]) -> HeldCopy:
+    """Returns a copy of a bucket that was served here until now; none of its shards is being changed."""
+    held = HeldCopy(job, bucket, (epoch, 0), True)
+    for shard in shards:
+        arrays = (shard.values.array, *shard.state.arrays)
+        described = ShardCopy(
+            job.name, born, shard.index, epoch, shard.counter, shard.pushes, shard.size, lengths_of(arrays),
+            shard.memory.record(), shard.counter,
+        )  # fmt: skip
+        one = held.shards[shard.index]
+        one.copy, one.values, one.state = described, shard.values, shard.state
+        one.entry = shard.entry
+        if one.entry is not None:
+            one.entry.owner = one
+    return held

@@ -1,0 +1,97 @@
+"""What the parts of the replication core share: who we are, who else lives, what was asked of whom (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from adamctl.roles.ps.core_instructions import Image, Instruction
+from adamctl.roles.ps.core_replication_events import Ask, NodeView, ReplicationConfig
+from adamctl.roles.ps.replica_body import CopyRecord
+from adamctl.wire.messages import Message
+
+if TYPE_CHECKING:
+    from adamctl.roles.ps.core import Core
+
+
+class Asker(Protocol):
+    """Somebody who has asked another server something. `lives`: it has refused to answer."""
+
+    def answered(self, order: int, message: Message, records: Sequence[CopyRecord], now: float) -> None: ...
+
+    def failed(self, order: int, lives: bool, why: str, now: float) -> None: ...
+
+
+class Site:
+    """This server among the others.
+
+    Attributes:
+        incarnation, registered_revision: of this process, as the configuration service has it.
+        nodes: the living servers.
+        out: what the shell is to do, in order, of the event that is being dealt with.
+        fill_bytes: that may be sent to learners now.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        node: str,
+        config: ReplicationConfig,
+        lease_holds: Callable[[], bool],
+        clock: Callable[[], float],
+        unix_s: Callable[[], float],
+    ) -> None:
+        self.core, self.node, self.config = core, node, config
+        self.lease_holds, self.clock, self.unix_s = lease_holds, clock, unix_s
+        self.incarnation = self.registered_revision = 0
+        self.nodes: Mapping[str, NodeView] = {}
+        self.draining: frozenset[str] = frozenset()
+        self.out: list[Instruction] = []
+        self.fill_bytes = float(config.message_bytes_max)
+        self._order = 0
+        self._asked: dict[int, Asker] = {}
+
+    def next_order(self) -> int:
+        self._order += 1
+        return self._order
+
+    def emit(self, *instructions: Instruction) -> None:
+        self.out.extend(instructions)
+
+    def taken(self) -> list[Instruction]:
+        """Returns what has come together, and begins anew."""
+        out, self.out = self.out, []
+        return out
+
+    def ask(
+        self,
+        asker: Asker,
+        peer: str,
+        message: Message,
+        records: Sequence[CopyRecord] = (),
+        images: Sequence[Image] = (),
+        deadline_s: float | None = None,
+    ) -> int:
+        """Sends a request to another server; returns its order."""
+        order = self.next_order()
+        self._asked[order] = asker
+        deadline_s = self.config.member_silent_s if deadline_s is None else deadline_s
+        self.emit(Ask(order, peer, message, records, images, deadline_s))
+        return order
+
+    def asker(self, order: int) -> Asker | None:
+        """Returns who made a request that has come to its end; None if it has before."""
+        return self._asked.pop(order, None)
+
+    def registered_after(self, node: str, revision: int) -> bool:
+        """Says whether the process of this name is not the one that a record of `revision` means."""
+        view = self.nodes.get(node)
+        return view is None or view.revision > revision
+
+    def revision_of(self, node: str) -> int:
+        view = self.nodes.get(node)
+        return view.revision if view is not None else 0
+
+    def incarnation_of(self, node: str) -> int:
+        view = self.nodes.get(node)
+        return view.record.incarnation if view is not None else 0
