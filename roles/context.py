@@ -11,20 +11,32 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from adamctl.config.records import AddressKind, NodeRecord, node_key
-from adamctl.errors import AdamctlError, ProtocolError, RemoteError, RunFailedError, UnreachableError
+from adamctl.errors import AdamctlError, ProtocolError, UnreachableError
 from adamctl.net.address import host_id, parse_address
 from adamctl.net.handshake import make_hello
 from adamctl.net.kinds import TransportKind, usable
 from adamctl.net.transport import Connection, Handler, Request, Server, Transport
 from adamctl.roles.addresses import BoundAddresses, places
+from adamctl.roles.beacons import BeaconPlan, Beacons, LoopBeacons, OwnedSender, ThreadBeacons, send_beacons
+from adamctl.roles.lease import Lease
 from adamctl.roles.process import CommonOptions, ReadyReport
 from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import Empty, Hello, NodeRegisterRequest, ShutdownRequest, StatusReply, StatusRequest
+from adamctl.wire.messages import (
+    Empty,
+    Hello,
+    NodeRegisterReply,
+    NodeRegisterRequest,
+    ShutdownRequest,
+    StatusReply,
+    StatusRequest,
+)
 
 if TYPE_CHECKING:
     from adamctl.roles.controller.client import ConfigurationStore, Membership
 
 LEAVE_DEADLINE_S = 2.0
+LEASE_SHARE = 0.8
+"""D as a share of the silence after which a node is lost, where the controllers do not say D."""
 
 
 @dataclass
@@ -50,6 +62,10 @@ class RoleContext:
         failure: why the role must end, if it is an error; `run_role` raises it after `run` has returned.
         stop_reason: why `stopping` was set, for people.
         exit_code: what the process exits with if there is no failure.
+        lease: until when this process may believe that it is a member, by `lease.clock`; endless without membership.
+        on_lease: called on the event loop whenever the lease was renewed, with `lease.until_s`; a role replaces it.
+        make_beacon_sender: makes, for a lease of D seconds, what beacons are sent through from a thread of their own;
+            None: they are sent from the event loop, through `membership`, and counted by the loop's clock.
     """
 
     role: str
@@ -71,9 +87,12 @@ class RoleContext:
     stop_reason: str = ""
     exit_code: int = 0
     addresses: tuple[str, ...] = ()
+    lease: Lease = field(default_factory=Lease.endless)
+    on_lease: Callable[[float], None] = lambda until_s: None
+    make_beacon_sender: Callable[[float], OwnedSender] | None = None
     _bound: BoundAddresses | None = None
     _server: Server | None = None
-    _beacons: asyncio.Task[None] | None = None
+    _beacons: Beacons | None = None
     _started_s: float = 0.0
     _ready: bool = False
 
@@ -186,9 +205,10 @@ class RoleContext:
 
     async def close(self) -> None:
         """Leaves the cluster and closes what `serve` opened. The driver calls it; tests may."""
+        if self.membership is not None:
+            self.lease.end()  # others may take over as soon as we have said goodbye
         if self._beacons is not None:
-            self._beacons.cancel()
-            await asyncio.gather(self._beacons, return_exceptions=True)
+            await self._beacons.close()
         if self.membership is not None and self.incarnation and not isinstance(self.failure, UnreachableError):
             try:
                 await self.membership.leave(self.node, self.incarnation, deadline_s=LEAVE_DEADLINE_S)
@@ -242,23 +262,22 @@ class RoleContext:
         self.incarnation = reply.incarnation
         with suppress(AttributeError):
             server.identity = self.hello()  # type: ignore[attr-defined]
-        self._beacons = asyncio.create_task(self._send_beacons(membership, reply.beacon_interval_s))
+        self._begin_beacons(membership, reply)
 
-    async def _send_beacons(self, membership: Membership, interval_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            sent_s = loop.time()
-            try:
-                await membership.beacon(self.node, self.incarnation, deadline_s=self.common.controller_deadline_s)
-            except RemoteError as error:
-                if error.code == ErrorCode.STALE_INCARNATION:
-                    self.fail(RunFailedError(f"this process is no longer part of the cluster: {error}"))
-                    return
-                self.log.warning("the controller refused a beacon: %s", error)
-            except (UnreachableError, ProtocolError) as error:
-                self.fail(UnreachableError(f"lost the cluster: {error}"))
-                return
-            await asyncio.sleep(max(0.0, sent_s + interval_s - loop.time()))
+    def _begin_beacons(self, membership: Membership, told: NodeRegisterReply) -> None:
+        plan = BeaconPlan(self.node, self.incarnation, told.beacon_interval_s, self.common.controller_deadline_s)
+        lease_s = told.lease_s or told.lost_after_s * LEASE_SHARE
+        if self.make_beacon_sender is None:
+            self.lease = Lease(lease_s, asyncio.get_running_loop().time)
+            self._beacons = LoopBeacons(
+                lambda: send_beacons(membership, plan, self.lease, self.log, lambda until_s: self.on_lease(until_s)),
+                self.fail,
+            )
+        else:
+            self.lease = Lease(lease_s)
+            self._beacons = ThreadBeacons(
+                self.make_beacon_sender, plan, self.lease, self.log, lambda until_s: self.on_lease(until_s), self.fail
+            )
 
     async def _record(self, node: str) -> NodeRecord:
         from adamctl.roles.controller.client import read_record

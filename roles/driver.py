@@ -37,6 +37,7 @@ from adamctl.roles.registry import Role
 __all__ = ["CommonOptions", "RoleContext", "run_role"]
 
 CANCEL_DEADLINE_S = 3.0
+BEACON_ATTEMPT_S_MAX = 2.0
 GC_ALLOCATIONS = 50_000
 
 
@@ -101,6 +102,12 @@ async def _run(
         addresses = tuple(str(parse_address(text)) for text in options.controller)
         client = ControllerClient(context.transport, addresses, context.hello, log=log)
         context.controller = context.membership = client
+
+        def make_beacon_sender(lease_s: float) -> ControllerClient:
+            attempt_s = min(BEACON_ATTEMPT_S_MAX, lease_s / 2)
+            return ControllerClient(StreamTransport(), addresses, context.hello, attempt_s=attempt_s, log=log)
+
+        context.make_beacon_sender = make_beacon_sender
     if options.lifeline_fd is not None:
         gone = UnreachableError("the process that started this role is gone")
 

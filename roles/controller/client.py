@@ -180,8 +180,8 @@ class ControllerClient:
     async def beacon(self, node: str, incarnation: int, *, deadline_s: float | None = None) -> None:
         await self._call(NodeBeaconRequest(node, incarnation), Empty, deadline_s=deadline_s)
 
-    async def leave(self, node: str, incarnation: int, *, deadline_s: float | None = None) -> None:
-        await self._call(NodeLeaveRequest(node, incarnation), Empty, deadline_s=deadline_s)
+    async def leave(self, node: str, incarnation: int, *, why: str = "", deadline_s: float | None = None) -> None:
+        await self._call(NodeLeaveRequest(node, incarnation, why), Empty, deadline_s=deadline_s)
 
     # --- the controllers themselves -----------------------------------------------------------------------------------
 

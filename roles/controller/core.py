@@ -10,8 +10,9 @@ came, that it still leads.
 
 Membership: a registered process has a key `/nodes/{id}` and an incarnation that was never issued before. It lives while
 its beacons come; silent for `lost_after_s`, it loses its key. A name whose process is still alive is refused to another
-process. A name whose process has closed its connection is taken over at once; should the old process still be there,
-its next beacon is refused with STALE_INCARNATION. When a leader begins, every node counts as heard from just now.
+process. If that has closed its connection, the other waits until the old one has surely ended (somebody who reaped it
+says so, or its addresses refuse connections) or has been silent for so long that its lease is over; should it still be
+there, its next beacon is refused with STALE_INCARNATION. When a leader begins, every node counts as heard from now.
 """
 
 from __future__ import annotations

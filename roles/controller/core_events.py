@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from adamctl.config.records import NodeRecord
 from adamctl.roles.controller.core_paxos_messages import Append, Received, SaveSnapshot, SaveVote, Send
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges, ConfigEntry, Message, NodeRegisterRequest
@@ -60,6 +61,7 @@ class Leave:
     token: int
     node: str
     incarnation: int
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,13 @@ class Refuse:
 
 
 @dataclass(frozen=True, slots=True)
+class Probe:
+    """Find out at once whether this node's process has certainly ended; if it has, say so with `Gone`."""
+
+    record: NodeRecord
+
+
+@dataclass(frozen=True, slots=True)
 class Notice:
     """Something that people should read in the log."""
 
@@ -123,4 +132,4 @@ class Notice:
 
 
 Persist: TypeAlias = SaveVote | Append | SaveSnapshot
-Instruction: TypeAlias = Persist | Send | Answer | Refuse | Notice
+Instruction: TypeAlias = Persist | Send | Answer | Refuse | Probe | Notice

@@ -9,9 +9,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-import msgspec
-
 from adamctl.config.records import NodeRecord
+from adamctl.roles.controller.core_checks import request_problem, size_bytes_of
 from adamctl.roles.controller.core_commands import (
     Change,
     Command,
@@ -27,6 +26,7 @@ from adamctl.roles.controller.core_events import (
     CompareAndSet,
     Leave,
     Notice,
+    Probe,
     Read,
     Refuse,
     Register,
@@ -35,7 +35,7 @@ from adamctl.roles.controller.core_events import (
 )
 from adamctl.roles.controller.core_nodes import NODES_PREFIX, Node
 from adamctl.roles.controller.core_paxos_messages import Entry, Member
-from adamctl.roles.controller.core_state import KEY_BYTES_MAX, VALUE_BYTES_MAX, Effect
+from adamctl.roles.controller.core_state import KEY_BYTES_MAX, Effect
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigReadReply, ConfigWatchReply, Empty, NodeRegisterReply
 
@@ -96,7 +96,7 @@ class Requests:
         core.paxos.settle(now)
 
     def change(self, event: CompareAndSet) -> None:
-        problem = _check_request(event)
+        problem = request_problem(event)
         if problem:
             self._core.put(Refuse(event.token, ErrorCode.BAD_MESSAGE, problem))
         else:
@@ -111,6 +111,9 @@ class Requests:
             return
         old = core.nodes.get(request.node)
         same = old is not None and (old.record.host, old.record.pid) == (request.host, request.pid)
+        if core.paxos.leading and old is not None and old.connection is None and not same:
+            self._wait_for_end_of(old, event.token)
+            return
         if core.paxos.leading and old is not None and old.connection is not None and not same:
             text = (
                 f"the name {request.node!r} belongs to a living {old.record.role} (process {old.record.pid} on "
@@ -121,8 +124,18 @@ class Requests:
         revision = core.state.revision_of(f"{NODES_PREFIX}{request.node}")
         self._submit(Join(request, revision), event)
 
+    def _wait_for_end_of(self, old: Node, token: int) -> None:
+        """Refuses a name until the process that has it must know that it is a member no more, or has surely ended.
+
+        It may be there still, cut off from us, and believe in its lease.
+        """
+        core = self._core
+        core.put(Probe(old.record))
+        text = f"{old.record.node} was process {old.record.pid} on {host_name(old.record)}, which may still be there"
+        core.put(Refuse(token, ErrorCode.NOT_READY, text))
+
     def leave(self, event: Leave) -> None:
-        self._submit(Part(event.node, event.incarnation), event, "left")
+        self._submit(Part(event.node, event.incarnation), event, event.why or "left")
 
     def part(self, node: Node, why: str) -> None:
         """Proposes to remove a node, once."""
@@ -184,7 +197,7 @@ class Requests:
             if asked is not None:
                 core.refuse_follower(asked.token)
             return
-        size_bytes = _size_bytes(command)
+        size_bytes = size_bytes_of(command)
         if size_bytes > core.config.command_bytes_max and asked is not None:
             text = f"a request of {size_bytes} bytes; at most {core.config.command_bytes_max} can be made at once"
             core.put(Refuse(asked.token, ErrorCode.OVER_QUOTA, text))
@@ -268,7 +281,10 @@ class Requests:
             node = core.nodes.get(record.node)
             if node is not None:
                 node.connection = asked.connection
-            reply = NodeRegisterReply(record.incarnation, core.config.beacon_interval_s, core.config.lost_after_s)
+            config = core.config
+            reply = NodeRegisterReply(
+                record.incarnation, config.beacon_interval_s, config.lost_after_s, config.granted_s
+            )
             core.put(Answer(asked.token, reply))
             text = f"{record.role} {record.node} joined from {host_name(record)}, incarnation {record.incarnation}"
             core.put(Notice(text))
@@ -362,33 +378,6 @@ class Requests:
                 f"{node.record.pid} on {host_name(node.record)}); this is incarnation {event.incarnation}"
             )
         core.put(Refuse(event.token, ErrorCode.STALE_INCARNATION, text))
-
-
-def _size_bytes(command: Command) -> int:
-    """Returns about how long a command is when encoded, never less than it is by much."""
-    if not isinstance(command, Change):
-        return len(msgspec.msgpack.encode(command))
-    changes = command.changes
-    keys = (*changes.puts, *changes.deletes, *changes.conditions)
-    return sum(len(value) + 8 for value in changes.puts.values()) + sum(len(key) + 16 for key in keys) + 64
-
-
-def _check_request(event: CompareAndSet) -> str:
-    changes = event.changes
-    if not event.session or event.sequence < 1:
-        return "a compare-and-set needs a session and a sequence number from 1 on"
-    if len(event.session) > KEY_BYTES_MAX:
-        return f"the session's name is longer than {KEY_BYTES_MAX} characters"
-    for key in {*changes.puts, *changes.deletes, *changes.conditions}:
-        if not key.startswith("/") or len(key.encode()) > KEY_BYTES_MAX:
-            return f"{key[:80]!r} is no key; expected at most {KEY_BYTES_MAX} bytes that begin with '/'"
-    for key, value in changes.puts.items():
-        if len(value) > VALUE_BYTES_MAX:
-            return f"the value of {key} has {len(value)} bytes; at most {VALUE_BYTES_MAX} are allowed"
-    both = sorted(changes.puts.keys() & set(changes.deletes))
-    if both:
-        return f"{both[0]} is both put and deleted"
-    return ""
 
 
 def host_name(record: NodeRecord) -> str:

@@ -11,7 +11,8 @@ ROLE = Role(
     options=(
         Option("dir", "folder for the configuration; by default adamctl/controller in your state folder"),
         Option("peers", "all controllers of the cluster, this one included: name=host:port,... (1, 3 or 5)"),
-        Option("lost-after", "seconds without a beacon after which a node counts as lost", float, 5.0),
+        Option("lease", "seconds for which a node may believe that it is a member (4); nodes beacon four times", float),
+        Option("lost-after", "seconds without a beacon after which a node counts as lost (1.25 leases)", float),
     ),
     needs_controller=False,
     default_port=7070,

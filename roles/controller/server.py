@@ -22,21 +22,21 @@ from typing import Any
 import msgspec
 import platformdirs
 
-from adamctl.config.records import NodeRecord
-from adamctl.errors import AdamctlError, ConfigurationError, RemoteError, RunFailedError, UnreachableError
+from adamctl.errors import ConfigurationError, RemoteError, RunFailedError
 from adamctl.net.transport import Request
 from adamctl.roles.context import RoleContext
-from adamctl.roles.controller.core import ControllerConfig, ControllerCore
+from adamctl.roles.controller.core import ControllerCore
+from adamctl.roles.controller.core_config import lease_config
 from adamctl.roles.controller.core_events import (
     Answer,
     Beacon,
     CompareAndSet,
     Disconnected,
     Event,
-    Gone,
     Instruction,
     Leave,
     Notice,
+    Probe,
     Read,
     Refuse,
     Register,
@@ -53,6 +53,7 @@ from adamctl.roles.controller.core_paxos_messages import (
     decode_peer,
 )
 from adamctl.roles.controller.peers import PeerLinks, parse_peers
+from adamctl.roles.controller.probing import PROBE_AGAIN_S, PROBE_SOON_S, Probes, Probing, has_ended
 from adamctl.roles.controller.store import LogStore, Store
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
@@ -69,8 +70,7 @@ from adamctl.wire.messages import (
 )
 
 EVENTS_MAX = 16_384
-PROBE_AFTER_S = 1.0
-PROBE_DEADLINE_S = 1.0
+TICK_S_MIN = 0.1
 _CHANGES = msgspec.msgpack.Decoder(ConfigChanges)
 
 
@@ -83,7 +83,7 @@ class ControllerServer:
         store: Store,
         *,
         log: logging.Logger,
-        probe: Callable[[NodeRecord], Any] | None = None,
+        probe: Probing | None = None,
         links: PeerLinks | None = None,
     ) -> None:
         """
@@ -94,19 +94,18 @@ class ControllerServer:
         self.core = core
         self._store = store
         self._log = log
-        self._probe = probe
         self._links = links
         self._events: deque[Event] = deque()
         self._wake = asyncio.Event()
         self._requests: dict[int, Request] = {}
         self._token = 0
-        self._probes: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
+        self._probes = Probes(probe, core.unconnected, self._put)
         self._disk = ThreadPoolExecutor(1, "controller-disk")
         self._first = core.recover(store.vote, store.snapshot, store.entries, self._loop.time())
         if store.entries or store.snapshot is not None:
             log.info("the configuration is at revision %d, with %d nodes", core.state.revision, len(core.living()))
-        self._probe_later()
+        self._probes.later(PROBE_AGAIN_S)
 
     # --- events in --------------------------------------------------------------------------------------------------
 
@@ -129,7 +128,7 @@ class ControllerServer:
     def disconnected(self, connection: int) -> None:
         """Takes notice that a connection has closed."""
         self._put(Disconnected(connection))
-        self._probe_later()
+        self._probes.later(PROBE_SOON_S)
 
     def _put(self, event: Event) -> None:
         self._events.append(event)
@@ -143,7 +142,8 @@ class ControllerServer:
         Raises:
             RunFailedError: the disk failed; nothing that it did not take was answered.
         """
-        tick_s = self.core.config.lost_after_s / 4
+        config = self.core.config
+        tick_s = min(config.lost_after_s / 4, max(config.granted_s / 8, TICK_S_MIN))
         next_tick_s = self._loop.time() + tick_s
         try:
             await self._do(self._first)
@@ -158,8 +158,7 @@ class ControllerServer:
                     next_tick_s = self._loop.time() + tick_s
                 await self._work_off()
         finally:
-            for task in self._probes:
-                task.cancel()
+            self._probes.close()
             self._disk.shutdown(wait=True)  # so that nothing is written after the store has been closed
             for request in self._requests.values():
                 request.fail(ErrorCode.SHUTTING_DOWN, "the controller is stopping")
@@ -199,29 +198,14 @@ class ControllerServer:
                     request.fail(instruction.code, instruction.message, instruction.details)
             case Notice():
                 self._log.info("%s", instruction.message)
-                self._probe_later()  # among other things, this member may have begun to lead
+                self._probes.later(PROBE_AGAIN_S)  # among other things, this member may have begun to lead
+            case Probe():
+                self._probes.now(instruction.record)
             case Send():
                 if self._links is not None:
                     self._links.send(instruction)
             case SaveVote() | Append() | SaveSnapshot():
                 pass  # on disk already
-
-    # --- who has gone -----------------------------------------------------------------------------------------------
-
-    def _probe_later(self) -> None:
-        """Soon asks the nodes that are not connected whether they are there: sooner than beacons could be missed."""
-        if self._probe is None or any(not task.done() for task in self._probes):
-            return
-        task = asyncio.create_task(self._probe_unconnected())
-        self._probes.add(task)
-        task.add_done_callback(self._probes.discard)
-
-    async def _probe_unconnected(self) -> None:
-        assert self._probe is not None
-        await asyncio.sleep(PROBE_AFTER_S)
-        for record in self.core.unconnected():
-            if await self._probe(record):
-                self._put(Gone(record.node, record.incarnation))
 
     def status(self) -> dict[str, Any]:
         """Returns plain values for STATUS replies."""
@@ -274,8 +258,8 @@ def _event(request: Request, token: int) -> Event | None:
             return Register(token, request.connection_id, message)
         case NodeBeaconRequest(node=node, incarnation=incarnation):
             return Beacon(token, request.connection_id, node, incarnation)
-        case NodeLeaveRequest(node=node, incarnation=incarnation):
-            return Leave(token, node, incarnation)
+        case NodeLeaveRequest(node=node, incarnation=incarnation, why=why):
+            return Leave(token, node, incarnation, why)
         case ControllerPeerRequest(cluster=cluster, source=source, address=address, destination=destination):
             try:
                 return Received(cluster, source, address, destination, decode_peer(request.body))
@@ -294,10 +278,7 @@ async def run(context: RoleContext) -> None:
         DamagedDataError: what the folder holds is not what was written.
         RunFailedError: the disk failed.
     """
-    lost_after_s = float(context.options.get("lost_after") or ControllerConfig.lost_after_s)
-    if lost_after_s < 0.5:
-        raise ConfigurationError(f"--lost-after: expected at least 0.5 seconds, found {lost_after_s:g}")
-    config = ControllerConfig(beacon_interval_s=min(1.0, lost_after_s / 4), lost_after_s=lost_after_s)
+    config = lease_config(context.options.get("lease"), context.options.get("lost_after"))
     peers = parse_peers(str(context.options.get("peers") or ""), context.node)
     folder = context.options.get("dir")
     path = Path(folder) if folder else Path(platformdirs.user_state_dir("adamctl", appauthor=False)) / "controller"
@@ -322,7 +303,7 @@ async def serve(context: RoleContext, core: ControllerCore, store: Store) -> Non
     own = core.own_address(context.node)
     links = PeerLinks(context.transport, context.hello, core.paxos, own, context.log) if own else None
     server = ControllerServer(
-        core, store, log=context.log, probe=lambda record: _has_ended(context, record), links=links
+        core, store, log=context.log, probe=lambda record: has_ended(context, record), links=links
     )
     context.status = server.status
     context.ready_lines = lambda addresses: _ready_lines(context, addresses)
@@ -340,24 +321,6 @@ async def serve(context: RoleContext, core: ControllerCore, store: Store) -> Non
         await asyncio.gather(work, stopping, return_exceptions=True)
         if links is not None:
             await links.close()
-
-
-async def _has_ended(context: RoleContext, record: NodeRecord) -> bool:
-    """Returns whether the node's process has certainly ended: every TCP address it had refuses connections."""
-    refused = 0
-    addresses = [address for address in record.addresses if address.startswith("tcp://")]
-    for address in addresses:
-        try:
-            connection = await context.transport.connect(address, context.hello(), deadline_s=PROBE_DEADLINE_S)
-        except UnreachableError as error:
-            refused += isinstance(error.__cause__, ConnectionRefusedError)
-        except AdamctlError:
-            return False
-        else:
-            other = connection.peer.node != record.node
-            await connection.close()
-            refused += other
-    return bool(addresses) and refused == len(addresses)
 
 
 def _ready_lines(context: RoleContext, addresses: tuple[str, ...]) -> tuple[str, ...]:

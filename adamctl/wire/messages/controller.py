@@ -88,11 +88,16 @@ class NodeRegisterRequest(Message, frozen=True):
 
 
 class NodeRegisterReply(Message, frozen=True):
-    """Who the node is now, how often it has to send beacons, and after which silence it is lost."""
+    """Who the node is now, how often it has to send beacons, and after which silence it is lost.
+
+    `lease_s`: for how long, from when it sent a beacon that was answered, it may believe that it is a member; 0: not
+    said, four fifths of `lost_after_s`.
+    """
 
     incarnation: int
     beacon_interval_s: float
     lost_after_s: float
+    lease_s: float = 0.0
 
 
 class NodeBeaconRequest(Message, frozen=True):
@@ -103,10 +108,14 @@ class NodeBeaconRequest(Message, frozen=True):
 
 
 class NodeLeaveRequest(Message, frozen=True):
-    """A node ends in an orderly way; its key goes at once."""
+    """A node ends in an orderly way, or whoever has reaped its process says so; its key goes at once.
+
+    `why` is for people, for instance `has ended: killed by SIGKILL`.
+    """
 
     node: str
     incarnation: int
+    why: str = ""
 
 
 class ControllerPeerRequest(Message, frozen=True):

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+import pytest
+
 from adamctl.config.records import NodeRecord, decode, node_key
+from adamctl.errors import ConfigurationError
 from adamctl.roles.controller.core import ControllerConfig, ControllerCore
+from adamctl.roles.controller.core_config import lease_config
 from adamctl.roles.controller.core_events import (
     Answer,
     Beacon,
@@ -16,6 +20,7 @@ from adamctl.roles.controller.core_events import (
     Instruction,
     Leave,
     Notice,
+    Probe,
     Read,
     Refuse,
     Register,
@@ -245,7 +250,7 @@ def test_registering_gives_growing_incarnations_and_a_key() -> None:
     driven = Driven()
     first = only(driven.register("ps-0"), Answer).message
     second = only(driven.register("ps-1", connection=2), Answer).message
-    assert first == NodeRegisterReply(1, 1.0, 5.0) and second == NodeRegisterReply(2, 1.0, 5.0)
+    assert first == NodeRegisterReply(1, 1.0, 5.0, 4.0) and second == NodeRegisterReply(2, 1.0, 5.0, 4.0)
     entry = driven.core.state.get(node_key("ps-1"))
     assert entry is not None and decode(entry.value, NodeRecord).incarnation == 2
 
@@ -261,12 +266,56 @@ def test_i8_a_restarted_process_takes_its_name_over_as_a_new_incarnation() -> No
     driven = Driven()
     driven.register("ps-0", pid=1, connection=1)
     driven.step(Disconnected(1), 0.05)
-    assert only(driven.register("ps-0", pid=2, connection=2, now=0.1), Answer).message == NodeRegisterReply(2, 1.0, 5.0)
+    waits = driven.register("ps-0", pid=2, connection=2, now=0.1)
+    assert only(waits, Refuse).code == ErrorCode.NOT_READY and only(waits, Probe).record.incarnation == 1
+    driven.step(Gone("ps-0", 1), 0.15)
+    taken = driven.register("ps-0", pid=2, connection=2, now=0.15)
+    assert only(taken, Answer).message == NodeRegisterReply(2, 1.0, 5.0, 4.0)
     stale = only(driven.step(Beacon(5, 1, "ps-0", 1), 0.2), Refuse)
     assert stale.code == ErrorCode.STALE_INCARNATION and "taken over by incarnation 2" in stale.message
     assert driven.step(Beacon(5, 2, "ps-0", 2), 0.3) == [Answer(5, Empty())]
     assert driven.step(Leave(6, "ps-0", 1), 0.3)[-1] == Answer(6, Empty())
     assert driven.keys() == ["/nodes/ps-0"]  # the old incarnation's goodbye does not remove the new one
+
+
+def test_a_name_whose_process_may_still_be_there_is_free_when_its_lease_is_surely_over() -> None:
+    driven = Driven()
+    driven.register("ps-0", pid=1, connection=1)
+    driven.step(Disconnected(1), 1.0)
+    for now in (1.0, 2.0, 3.0, 4.0, 4.9):
+        driven.step(Tick(), now)
+        assert only(driven.register("ps-0", pid=2, connection=2, now=now), Refuse).code == ErrorCode.NOT_READY
+    driven.step(Tick(), 5.1)
+    assert driven.keys() == []
+    driven.register("ps-0", pid=2, connection=2, now=5.2)
+    assert driven.keys() == ["/nodes/ps-0"]
+
+
+def test_whoever_has_reaped_a_process_says_so_and_nobody_waits() -> None:
+    driven = Driven()
+    driven.register("ps-0", pid=1, connection=1)
+    out = driven.step(Leave(6, "ps-0", 1, "has ended: killed by SIGKILL"), 0.1)
+    assert driven.keys() == [] and only(out, Notice).message == "ps ps-0 on host has ended: killed by SIGKILL"
+    driven.register("ps-0", pid=2, connection=2, now=0.2)
+    assert driven.keys() == ["/nodes/ps-0"]
+
+
+def test_times_follow_from_a_lease_or_from_the_silence_after_which_a_node_is_lost() -> None:
+    def times(lease_s: float | None = None, lost_after_s: float | None = None) -> tuple[float, float, float]:
+        config = lease_config(lease_s, lost_after_s)
+        return config.granted_s, config.lost_after_s, config.beacon_interval_s
+
+    assert times() == (4.0, 5.0, 1.0)
+    assert times(1.0) == (1.0, 1.25, 0.25)
+    assert times(None, 2.5) == (2.0, 2.5, 0.5)
+    assert times(4.0, 30.0) == (4.0, 30.0, 1.0)
+    for lease_s, lost_after_s, complaint in (
+        (4.0, 4.0, "--lost-after: found 4 seconds with a lease of 4; expected at least 4.13"),
+        (0.1, None, "--lease: expected at least 0.4 seconds, found 0.1"),
+        (None, 0.1, "--lost-after: expected at least 0.5 seconds, found 0.1"),
+    ):
+        with pytest.raises(ConfigurationError, match=complaint):
+            lease_config(lease_s, lost_after_s)
 
 
 def test_a_node_that_misses_its_beacons_loses_its_key() -> None:
@@ -348,7 +397,7 @@ def test_after_a_restart_incarnations_go_on_and_requests_stay_applied_once() -> 
     again = Driven()
     again.core.recover(driven.core.paxos.acceptor.vote, driven.core.snapshot()[0], (), 100.0)
     assert only(again.change("s", 1, changes), Answer) == answer
-    assert only(again.register("ps-0"), Answer).message == NodeRegisterReply(2, 1.0, 5.0)
+    assert only(again.register("ps-0"), Answer).message == NodeRegisterReply(2, 1.0, 5.0, 4.0)
 
 
 def test_after_a_restart_nodes_have_the_full_time_to_be_heard() -> None:

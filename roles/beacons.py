@@ -1,0 +1,211 @@
+"""Beacons: what keeps a process a member of its cluster, and its lease alive.
+
+They are sent from a thread of their own, over a connection of their own, so that a burst of work on the main loop does
+not delay them (measured: by 1.7 s). The thread sends only while the main loop makes progress: a process that answers
+nobody must not stay a member because one of its threads is well. The main loop stamps the time every D/8; the thread
+beacons while the last stamp is younger than D/2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from math import isfinite
+from typing import Protocol
+
+from adamctl.errors import AdamctlError, ProtocolError, RemoteError, RunFailedError, UnreachableError
+from adamctl.net.loop import new_event_loop
+from adamctl.roles.lease import Lease
+from adamctl.wire.constants import ErrorCode
+
+STAMPS_PER_LEASE = 8
+STALE_SHARE = 0.5
+"""Of a lease: an older stamp of the main loop stops the beacons."""
+JOIN_DEADLINE_S = 2.0
+
+
+class BeaconSender(Protocol):
+    """The part of a `Membership` that beacons need."""
+
+    async def beacon(self, node: str, incarnation: int, *, deadline_s: float) -> None: ...
+
+
+class OwnedSender(BeaconSender, Protocol):
+    """One that belongs to whoever beacons."""
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class BeaconPlan:
+    """Who beacons, how often, and how long the controllers may be out of reach."""
+
+    node: str
+    incarnation: int
+    interval_s: float
+    deadline_s: float
+
+
+class Beacons(Protocol):
+    """Beacons that have been started."""
+
+    def cancel(self) -> None:
+        """No further beacon is begun."""
+        ...
+
+    async def close(self) -> None:
+        """Cancels and waits for the end."""
+        ...
+
+
+async def send_beacons(
+    sender: BeaconSender,
+    plan: BeaconPlan,
+    lease: Lease,
+    log: logging.Logger,
+    renewed: Callable[[float], None],
+    progress: Callable[[], bool] = lambda: True,
+) -> AdamctlError:
+    """Sends beacons until the process is a member no more, and returns why.
+
+    Args:
+        renewed: hears until when the lease holds.
+        progress: whether to beacon at all; asked every quarter of an interval while it says no.
+    """
+    number = 0
+    while True:
+        if not progress():
+            await asyncio.sleep(plan.interval_s / 4)
+            continue
+        number += 1
+        sent_s = lease.clock()
+        lease.sent(number, sent_s)
+        try:
+            await sender.beacon(plan.node, plan.incarnation, deadline_s=plan.deadline_s)
+            renewed(lease.confirmed(number))
+        except RemoteError as error:
+            if error.code == ErrorCode.STALE_INCARNATION:
+                lease.end()
+                return RunFailedError(f"this process is no longer part of the cluster: {error}")
+            log.warning("the controller refused a beacon: %s", error)
+        except (UnreachableError, ProtocolError) as error:
+            return UnreachableError(f"lost the cluster: {error}")
+        await asyncio.sleep(max(0.0, sent_s + plan.interval_s - lease.clock()))
+
+
+class LoopBeacons:
+    """Beacons from the loop that everything else is on: for tests, whose time may jump, and where threads are not."""
+
+    def __init__(self, send: Callable[[], Awaitable[AdamctlError]], lost: Callable[[AdamctlError], None]) -> None:
+        async def run() -> None:
+            lost(await send())
+
+        self._task = asyncio.create_task(run())
+
+    def cancel(self) -> None:
+        self._task.cancel()
+
+    async def close(self) -> None:
+        self.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+class ThreadBeacons:
+    """Beacons from a thread of their own. Made on the main loop."""
+
+    def __init__(
+        self,
+        make_sender: Callable[[float], OwnedSender],
+        plan: BeaconPlan,
+        lease: Lease,
+        log: logging.Logger,
+        renewed: Callable[[float], None],
+        lost: Callable[[AdamctlError], None],
+    ) -> None:
+        """
+        Args:
+            make_sender: called in the thread with D; what it returns is closed there.
+            renewed, lost: called on the main loop.
+        """
+        self._make_sender = make_sender
+        self._plan = plan
+        self._lease = lease
+        self._log = log
+        self._renewed, self._lost = renewed, lost
+        self._main = asyncio.get_running_loop()
+        self._stamp_s = lease.clock()
+        self._stamping: asyncio.TimerHandle | None = None
+        self._ending = threading.Event()
+        self._end: Callable[[], object] = self._ending.set
+        self._guard = threading.Lock()
+        watched_s = lease.lease_s if isfinite(lease.lease_s) else 4 * plan.interval_s
+        self._stamp_every_s = watched_s / STAMPS_PER_LEASE
+        self._stale_s = watched_s * STALE_SHARE
+        self._stamp()
+        self._thread = threading.Thread(target=self._run, name="beacons", daemon=True)
+        self._thread.start()
+
+    def cancel(self) -> None:
+        if self._stamping is not None:
+            self._stamping.cancel()
+        with self._guard:
+            self._ending.set()
+            self._end()
+
+    async def close(self) -> None:
+        self.cancel()
+        await asyncio.to_thread(self._thread.join, JOIN_DEADLINE_S)
+
+    # --- the main loop ------------------------------------------------------------------------------------------------
+
+    def _stamp(self) -> None:
+        self._stamp_s = self._lease.clock()
+        self._stamping = self._main.call_later(self._stamp_every_s, self._stamp)
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def _progress(self) -> bool:
+        return self._lease.clock() - self._stamp_s < self._stale_s
+
+    def _tell(self, call: Callable[..., None], *values: object) -> None:
+        with suppress(RuntimeError):  # the main loop has ended
+            self._main.call_soon_threadsafe(call, *values)
+
+    def _run(self) -> None:
+        loop = new_event_loop()
+        try:
+            loop.run_until_complete(self._send(loop))
+        except Exception as error:
+            self._tell(self._lost, UnreachableError(f"beacons cannot be sent: {error}"))
+        finally:
+            loop.close()
+
+    async def _send(self, loop: asyncio.AbstractEventLoop) -> None:
+        sender = self._make_sender(self._lease.lease_s)
+        sending = asyncio.ensure_future(
+            send_beacons(
+                sender,
+                self._plan,
+                self._lease,
+                self._log,
+                lambda until_s: self._tell(self._renewed, until_s),
+                self._progress,
+            )
+        )
+        with self._guard:
+            if self._ending.is_set():
+                sending.cancel()
+            self._end = lambda: loop.call_soon_threadsafe(sending.cancel)
+        try:
+            why = await sending
+            self._tell(self._lost, why)
+        except asyncio.CancelledError:
+            pass
+        finally:
+            with self._guard:
+                self._end = lambda: None
+            await sender.close()

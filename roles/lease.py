@@ -1,0 +1,83 @@
+"""A lease as its holder sees it, and the clock that it is counted by."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from math import inf
+
+BEACONS_OPEN_MAX = 64
+
+
+def lease_clock() -> float:
+    """Returns seconds since some moment, by a clock that counts the time in which this machine is suspended.
+
+    A laptop that wakes up must not take an old lease for a young one. `time.monotonic` stops meanwhile on Linux and on
+    macOS; CLOCK_BOOTTIME (Linux) and CLOCK_MONOTONIC_RAW (macOS: mach_continuous_time) go on, as does what Windows has.
+    """
+    if _CLOCK is None:
+        return time.monotonic()
+    return time.clock_gettime(_CLOCK)
+
+
+def _choose_clock() -> int | None:
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return int(time.CLOCK_BOOTTIME)
+    if sys.platform == "darwin":
+        return int(time.CLOCK_MONOTONIC_RAW)
+    return None
+
+
+_CLOCK = _choose_clock()
+
+
+class Lease:
+    """Until when a process may believe that it is a member: D from when it SENT the last beacon that was confirmed.
+
+    Not from when the answer came: the grantor may have counted from almost as early as the beacon was sent.
+
+    `until_s` may be read from any thread. All times are readings of `clock`; compare them with no other.
+
+    Attributes:
+        lease_s: D; inf where nothing is ever lost.
+        clock: what the lease is counted by.
+        until_s: when it ends; -inf before the first confirmation and after `end`.
+    """
+
+    def __init__(self, lease_s: float, clock: Callable[[], float] = lease_clock) -> None:
+        self.lease_s = lease_s
+        self.clock = clock
+        self.until_s = -inf
+        self.ended = False
+        self._sent_s: dict[int, float] = {}
+
+    @classmethod
+    def endless(cls, clock: Callable[[], float] = lease_clock) -> Lease:
+        """Returns one that always holds, for a process that nobody watches."""
+        lease = cls(inf, clock)
+        lease.until_s = inf
+        return lease
+
+    def sent(self, number: int, now: float) -> None:
+        """A beacon is about to be sent; numbers grow. One that is sent again keeps the time of the first sending."""
+        self._sent_s[number] = now
+        while len(self._sent_s) > BEACONS_OPEN_MAX:
+            del self._sent_s[next(iter(self._sent_s))]
+
+    def confirmed(self, number: int) -> float:
+        """A beacon was answered; returns until when the lease holds now. It never ends earlier because of an answer."""
+        sent_s = self._sent_s.pop(number, None)
+        if sent_s is not None and not self.ended:
+            self.until_s = max(self.until_s, sent_s + self.lease_s)
+            self._sent_s = {one: at_s for one, at_s in self._sent_s.items() if at_s > sent_s}
+        return self.until_s
+
+    def valid(self, now: float | None = None) -> bool:
+        """Returns whether it holds at `now`, a reading of `clock`; left out: now."""
+        return (self.clock() if now is None else now) < self.until_s
+
+    def end(self) -> None:
+        """Gives it up for good: the process leaves, or was told that it is a member no more."""
+        self.ended = True
+        self.until_s = -inf
