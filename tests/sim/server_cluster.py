@@ -1,0 +1,233 @@
+"""Everything of one seed: controllers, servers, clients, their clocks, and the job that they work on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from adamctl.config.records import (
+    Acks,
+    BucketRecord,
+    DrainRecord,
+    JobRecord,
+    LayoutRecord,
+    bucket_key,
+    drain_key,
+    encode,
+    job_key,
+    layout_key,
+)
+from adamctl.model.layout import ParameterLayout, Tensor, place_copies
+from adamctl.model.rule import RuleConfig
+from adamctl.roles.controller.core_config import ControllerConfig
+from adamctl.roles.controller.core_events import Answer, CompareAndSet, Disconnected, Gone, Read, Refuse
+from adamctl.roles.controller.core_paxos import PaxosConfig
+from adamctl.wire.messages import ConfigChanges, ConfigReadReply
+from tests.sim.clients import Caller
+from tests.sim.controllers import SimController
+from tests.sim.engine import Clock, World
+from tests.sim.nodes import DRIFTS, Leases
+from tests.sim.server_invariants import ServerInvariants
+from tests.sim.server_ledger import Ledger
+from tests.sim.sim_push_client import SimPushClient
+from tests.sim.sim_server import SimServer
+
+JOB = "j"
+LOST_AFTER_S = 1.25
+MARGIN_S = 0.001
+"""G is so much longer than leases and drift ask for."""
+GRACE_S = 2.0
+SERVERS_EXPECTED = 1
+KINDS = (
+    *("crash", "crash", "crash", "crash-two", "crash-all", "pause", "pause", "pause", "cut", "one-way", "one-way"),
+    *("alone", "alone", "heal", "heal", "heal", "weather", "jump", "full", "drain", "controller"),
+)
+
+
+@dataclass
+class ServerFault:
+    """A planted fault to be found. `server`: changes a process that has just begun; `cluster`: the whole."""
+
+    name: str
+    server: Callable[[SimServer], None] | None = None
+    cluster: Callable[[ServerCluster], None] | None = None
+
+
+def make_layout() -> ParameterLayout:
+    """Four buckets: one large shard, which makes buckets large enough for two shards each of the three other layers."""
+    tensors, offset = [], 0
+    for layer, shapes in enumerate((((1, 120),), ((2, 2), (2,)), ((2, 2), (2,)), ((2, 2), (2,)))):
+        for shape in shapes:
+            tensors.append(Tensor(f"t{len(tensors)}", layer, shape, offset, "zeros", 0.0))
+            offset += 128
+    return LayoutRecord(tuple(tensors), SERVERS_EXPECTED).layout()
+
+
+class QuietWorld(World):
+    """Leaves out of the trace what controllers say to each other."""
+
+    def note(self, who: str, what: str, *details: object) -> None:
+        if self.keep_trace and what != "receives":
+            super().note(who, what, *details)
+
+
+class ServerCluster:
+    """See the module.
+
+    Attributes:
+        lease_s: D; as long as G and the drift of the clocks just allow.
+        wild: clocks are arbitrarily wrong, so that only epochs protect (I2).
+        kinds: of misfortunes, by how often they happen.
+        made: whether the job's keys are there.
+    """
+
+    def __init__(self, seed: int, members: int, *, planted: ServerFault | None, keep_trace: bool) -> None:
+        self.world = QuietWorld(seed, keep_trace=keep_trace)
+        random = self.world.random
+        self.layout = make_layout()
+        self.acks: Acks = random.choice(("replicated", "replicated", "replicated", "replicated", "durable", "applied"))
+        self.min_in_sync = random.choice((2, 2, 2, 1))
+        self.wild = random.random() < 0.15
+        self.drift = random.choice(DRIFTS)
+        self.lease_s = (LOST_AFTER_S - MARGIN_S) * (1 - self.drift) / (1 + self.drift)
+        self.ledger = Ledger(self.world, self.acks)
+        self.ledger.stale_reads = self.wild
+        self.leases = Leases(self.world)
+        self.leases.checked = not self.wild
+        paxos = PaxosConfig(0.15, 0.4, 2.0, log_bytes_max=4000, part_bytes=2000)
+        config = ControllerConfig(beacon_interval_s=self.lease_s / 4, lost_after_s=LOST_AFTER_S, paxos=paxos)
+        self.invariants = ServerInvariants(self.world, config, self.leases, self.ledger, self.layout, JOB)
+        self.invariants.leases_hold = not self.wild
+        self.hosts: dict[str, SimController] = {}
+        peers = {name: name for name in "abc"[: members or random.choice((1, 1, 1, 3))]}
+        for name in peers:
+            host = SimController(self.world, name, peers, config, self.invariants, self._clock())
+            host.compact_entries = 200
+            self.hosts[name] = host
+        for host in self.hosts.values():
+            host.hosts = self.hosts
+        self.planted = planted
+        self.servers: dict[str, SimServer] = {}
+        for number in range(1, 4):
+            self._add_server(f"p{number}")
+        self.clients = [
+            SimPushClient(self.world, f"w{number}", number, self.layout, JOB, self.servers, self.hosts, self.ledger)
+            for number in (1, 2)
+        ]
+        for client in self.clients:
+            client.pause_s_max = random.choice((0.05, 0.15, 0.4))
+        self.kinds = tuple(random.sample(KINDS, random.randint(3, len(KINDS))))
+        self.made = False
+        self._session = 0
+        self._caller = Caller(self.world, "coordinator", self.hosts)
+        if planted is not None and planted.cluster is not None:
+            planted.cluster(self)
+
+    def _clock(self) -> Clock:
+        """A clock as wrong as is allowed, or nearly; in wild seeds, any."""
+        random = self.world.random
+        if self.wild:
+            return Clock(self.world, random.choice((0.3, 0.7, 1.0, 1.5, 3.0)))
+        return Clock(self.world, 1.0 + random.choice((-1, -1, 1, 1, 0)) * self.drift * random.choice((1.0, random.random())))
+
+    def _add_server(self, name: str) -> SimServer:
+        mutate = self.planted.server if self.planted is not None else None
+        server = SimServer(
+            self.world, name, self._clock(), self.hosts, self.lease_s, self.invariants, JOB, mutate
+        )
+        self.servers[name] = server
+        server.peers = self.servers
+        self.invariants.servers = self.servers
+        return server
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Everything starts, and the job is made when three servers are there."""
+        world = self.world
+        for host in self.hosts.values():
+            world.after(world.random.random() * 0.1, host.start)
+        for server in self.servers.values():
+            world.after(0.2 + world.random.random() * 0.2, server.start)
+        world.after(0.7, self._look)
+
+    def add_fourth(self) -> SimServer:
+        server = self._add_server("p4")
+        server.start()
+        return server
+
+    def _look(self) -> None:
+        """Waits for the servers, as a coordinator does."""
+
+        def found(answer: Answer | Refuse | None) -> None:
+            entries = (answer.entries or ()) if isinstance(answer, Answer) else ()
+            assert answer is None or isinstance(answer, Refuse) or isinstance(answer.message, ConfigReadReply)
+            if len(entries) < len(self.servers):
+                self.world.after(0.2, self._look)
+            else:
+                self._make_job()
+
+        self._caller.call(lambda token: Read(token, "/nodes/"), found, 3.0)
+
+    def _make_job(self) -> None:
+        rule = RuleConfig("add")
+        record = JobRecord("running", self.layout.hash, rule, 0, "", "", self.acks, 3, self.min_in_sync)
+        puts = {job_key(JOB): encode(record)}
+        puts[layout_key(JOB)] = encode(LayoutRecord(self.layout.tensors, SERVERS_EXPECTED))
+        for bucket, nodes in place_copies(self.layout, JOB, sorted(self.servers), 3).items():
+            puts[bucket_key(JOB, bucket)] = encode(BucketRecord(1, nodes[0], nodes))
+        self._change(ConfigChanges(dict.fromkeys(puts, 0), puts), self._job_made)
+
+    def _job_made(self) -> None:
+        self.made = True
+        for client in self.clients:
+            client.begin()
+
+    def drain(self, node: str, begins: bool) -> None:
+        """An operator wants a server to hold nothing, or takes it back."""
+        self.world.note("operator", "drain" if begins else "undrain", node)
+        key, incarnation = drain_key(node), self.invariants.incarnation(node)
+        puts = {key: encode(DrainRecord(incarnation, 0.0))} if begins else {}
+        self._change(ConfigChanges({}, puts, () if begins else (key,)), lambda: None)
+
+    def _change(self, changes: ConfigChanges, done: Callable[[], None]) -> None:
+        self._session += 1
+        session = f"coordinator+{self._session}"
+
+        def answered(answer: Answer | Refuse | None) -> None:
+            if isinstance(answer, Answer):
+                done()
+            else:
+                self.world.after(0.2, again)
+
+        def again() -> None:
+            self._caller.call(lambda token: CompareAndSet(token, session, 1, changes, 0), answered, 5.0)
+
+        again()
+
+    def report_gone(self, server: SimServer, incarnation: int) -> None:
+        """A supervisor tells the controllers that a process has ended, if it has."""
+        if incarnation and (not server.alive or server.incarnation != incarnation):
+            for host in self.hosts.values():
+                host.take(Disconnected(server.last_connection))
+                host.take(Gone(server.name, incarnation))
+
+    # --- afterwards -------------------------------------------------------------------------------------------------
+
+    def check_contents(self) -> None:
+        """Every copy has every push once (I5), and all copies are the same (I6)."""
+        for index, record in self.invariants.records.items():
+            for node in record.in_sync:
+                server = self.servers[node]
+                for shard in self.invariants.shards_of(index):
+                    found = server.content_of(shard)
+                    if found is None:
+                        raise_missing(node, shard)
+                    else:
+                        self.ledger.final(node, shard, *found)
+
+
+def raise_missing(node: str, shard: int) -> None:
+    from tests.sim.engine import ViolationError
+
+    raise ViolationError(f"{node} is to hold shard {shard} and does not")

@@ -1,0 +1,170 @@
+"""What must hold of copies after every event, whatever happened: who may serve, and what a change of a record may do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from adamctl.config.records import BucketRecord, NodeRecord, bucket_key, decode, node_key
+from adamctl.model.layout import ParameterLayout
+from adamctl.roles.controller.core_config import ControllerConfig
+from adamctl.roles.controller.core_paxos_messages import Entry
+from tests.sim.engine import ViolationError, World
+from tests.sim.invariants import Invariants
+from tests.sim.nodes import Leases
+from tests.sim.server_ledger import Ledger
+
+if TYPE_CHECKING:
+    from tests.sim.sim_server import SimServer
+
+COPIES_MIN = 2
+
+
+class ServerInvariants(Invariants):
+    """Also sees every record of a bucket at the moment at which it is decided.
+
+    Attributes:
+        records: bucket -> its record, as decided.
+        servers: by name; set by the cluster.
+        leases_hold: clocks are no more wrong than the leases allow for (I1).
+        gentle: nothing has gone wrong for a while, so that nobody is removed who is only slow (I12).
+    """
+
+    def __init__(
+        self, world: World, config: ControllerConfig, leases: Leases, ledger: Ledger, layout: ParameterLayout, job: str
+    ) -> None:
+        super().__init__(world, config, leases)
+        self.ledger, self.layout, self.job, self.leases = ledger, layout, job, leases
+        self.records: dict[int, BucketRecord] = {}
+        self.record_revisions: dict[int, int] = {}
+        self.record_revisions_before: dict[int, int] = {}
+        self.servers: dict[str, SimServer] = {}
+        self.leases_hold = True
+        self.gentle = False
+        self._buckets = {bucket_key(job, bucket.index): bucket.index for bucket in layout.buckets}
+        self._serving: dict[int, dict[str, float]] = {bucket.index: {} for bucket in layout.buckets}
+        self.changes = self.takeovers = self.total_losses = 0
+
+    def _first(self, entry: Entry) -> None:
+        before = self.truth.revision
+        super()._first(entry)
+        if self.truth.revision == before:
+            return
+        changes = self.truth.changes("/", before)
+        for changed in changes.entries:
+            index = self._buckets.get(changed.key)
+            if index is not None:
+                old, new = self.records.get(index), decode(changed.value, BucketRecord)
+                self.record_revisions_before[index] = self.record_revisions.get(index, 0)
+                self.records[index], self.record_revisions[index] = new, changed.revision
+                self.world.note("config", "bucket", index, new.epoch, new.primary, new.in_sync, new.learners, new.why)
+                if old is not None:
+                    self._changed(index, old, new)
+            elif changed.key.startswith("/nodes/"):
+                self.world.note("config", "node", changed.key, decode(changed.value, NodeRecord).incarnation)
+        for key in changes.deleted:
+            self.world.note("config", "lost", key)
+
+    # --- records ----------------------------------------------------------------------------------------------------
+
+    def incarnation(self, node: str) -> int:
+        """Returns which process of a name the controllers take to be living, 0 if none."""
+        entry = self.truth.get(node_key(node))
+        return decode(entry.value, NodeRecord).incarnation if entry is not None else 0
+
+    def _changed(self, index: int, old: BucketRecord, new: BucketRecord) -> None:
+        self.changes += 1
+        if new.epoch != old.epoch + 1:
+            raise ViolationError(f"bucket {index} goes from epoch {old.epoch} to {new.epoch}")
+        if new.primary not in new.in_sync or len(set(new.in_sync)) != len(new.in_sync):
+            raise ViolationError(f"bucket {index} is to be served by {new.primary} and held by {new.in_sync}")
+        if set(new.in_sync) & set(new.learners):
+            raise ViolationError(f"bucket {index} has members that learn: {new.in_sync}, {new.learners}")
+        if new.primary != old.primary:
+            self.takeovers += 1
+            if new.primary not in old.in_sync:
+                raise ViolationError(f"bucket {index} is taken over by {new.primary}, which is not of {old.in_sync}")
+        for node in new.in_sync:
+            if node not in old.in_sync:
+                self._joined(index, old, node)
+        self._left(index, old, new)
+
+    def _joined(self, index: int, old: BucketRecord, node: str) -> None:
+        """A learner becomes a member: it holds all that was acknowledged (I11), unless its process has died since."""
+        if node not in old.learners:
+            raise ViolationError(f"bucket {index}: {node} becomes a member and has not been a learner")
+        server = self.servers[node]
+        if not server.holds_since_learning(index):
+            return
+        for shard in self.shards_of(index):
+            done = server.done_of(shard)
+            if done is None:
+                raise ViolationError(f"bucket {index}: {node} becomes a member without shard {shard}")
+            self.ledger.serves(f"{node}, which becomes a member,", shard, done)
+
+    def _left(self, index: int, old: BucketRecord, new: BucketRecord) -> None:
+        """In gentle weather nobody is taken away who would be missed (I12)."""
+        if not self.gentle or len(new.in_sync) >= COPIES_MIN:
+            return
+        for node in old.in_sync:
+            server = self.servers[node]
+            if node not in new.in_sync and server.alive and server.incarnation == self.incarnation(node):
+                living = [other for other in self.servers.values() if other.alive]
+                if len(living) >= COPIES_MIN and server.lived_since(self.record_revisions[index]):
+                    raise ViolationError(f"bucket {index} goes from {old.in_sync} to {new.in_sync}: {new.why}")
+
+    def shards_of(self, index: int) -> range:
+        bucket = self.layout.buckets[index]
+        return range(bucket.shard_start, bucket.shard_stop)
+
+    # --- servers ----------------------------------------------------------------------------------------------------
+
+    def serves(self, server: SimServer, until_s: dict[int, float]) -> None:
+        """Says until when, in true time, a server takes itself for the primary of which buckets (I1)."""
+        now_s = self.world.now_s
+        for index, others in self._serving.items():
+            mine = until_s.get(index)
+            if mine is None:
+                others.pop(server.name, None)
+                continue
+            others[server.name] = mine
+            if self.leases_hold and mine > now_s and len(others) > 1:
+                for name, other_s in others.items():
+                    if name != server.name and other_s > now_s:
+                        left_s = min(mine, other_s) - now_s
+                        text = f"bucket {index} is served by {server.name} and by {name}"
+                        raise ViolationError(f"{text}, for another {left_s:.3f} s")
+
+    def began_to_serve(self, server: SimServer, index: int) -> None:
+        """All that was acknowledged is there (I4)."""
+        for shard in self.shards_of(index):
+            done = server.done_of(shard)
+            if done is None:
+                raise ViolationError(f"{server.name} serves bucket {index} without shard {shard}")
+            self.ledger.serves(server.name, shard, done)
+
+    def crashed(self, server: SimServer) -> None:
+        """If no member is left that has a bucket in memory, only what is on disk has to come back."""
+        for index, record in self.records.items():
+            if server.name not in record.in_sync:
+                continue
+            if not any(self.servers[node].has_in_memory(index) for node in record.in_sync if node != server.name):
+                self.total_losses += 1
+                self.world.note("world", "ALL LOST", "bucket", index)
+                self.ledger.all_lost(self.shards_of(index))
+
+    def check_served(self) -> None:
+        """Every bucket has a primary that serves (I13)."""
+        for index, record in self.records.items():
+            server = self.servers[record.primary]
+            until_s = self._serving[index].get(record.primary, -1.0)
+            if not server.alive or until_s <= self.world.now_s:
+                why = server.why_not_serving(index) if server.alive else "it is dead"
+                raise ViolationError(f"bucket {index} has no primary: {record.primary} does not serve: {why}")
+
+    def check_copies(self, replication: int, hosts: list[str]) -> None:
+        """Every bucket has all its copies, nowhere else, and they are the same (I13, I6)."""
+        wanted = min(replication, len(hosts))
+        for index, record in self.records.items():
+            if len(record.in_sync) != wanted or record.learners or any(node not in hosts for node in record.in_sync):
+                found = f"held by {record.in_sync}, learnt by {record.learners}"
+                raise ViolationError(f"bucket {index} is to have {wanted} copies on {hosts}; it is {found}")

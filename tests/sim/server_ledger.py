@@ -1,0 +1,162 @@
+"""What was pushed, what was acknowledged, and what every version of every shard was: truth, apart from all servers.
+
+Deltas are whole numbers and the same for all elements of a shard, and sums stay below 2^24: so a shard's value says
+which pushes are in it, and a mix of two versions is seen at once.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from adamctl.roles.ps.core_sequence import ClientKey, ClientMemory, MemoryRecord
+from adamctl.wire.messages import PulledPart
+from tests.sim.engine import ViolationError, World
+
+Values: TypeAlias = "np.ndarray[Any, Any]"
+Done: TypeAlias = "tuple[tuple[ClientKey, int], ...]"
+SKIPS_MAX = 10
+
+
+class Ledger:
+    """Knows everything that any client has ever sent and been told.
+
+    Attributes:
+        must: shard -> client -> the last number that may not be lost any more.
+        excused: shards that have lost all their copies at once: what was not on disk may be gone.
+        stale_reads: clocks are arbitrarily wrong, so that leases say nothing.
+    """
+
+    def __init__(self, world: World, acks: str) -> None:
+        self.world = world
+        self.acks = acks
+        self.must: dict[int, dict[ClientKey, int]] = {}
+        self.excused: set[int] = set()
+        self.stale_reads = False
+        self.versions: dict[tuple[int, int, int], tuple[float, Done, str]] = {}
+        self.known_values: dict[int, set[float]] = {}
+        self._deltas: dict[tuple[ClientKey, int], list[int]] = {}
+        self._sums: dict[tuple[ClientKey, int], list[int]] = {}
+        self._skips: dict[int, list[tuple[ClientKey, int, int, int]]] = {}
+
+    # --- clients ----------------------------------------------------------------------------------------------------
+
+    def issued(self, client: ClientKey, shard: int, delta: int) -> None:
+        """A client gives the next number on a shard to a delta."""
+        key = (client, shard)
+        self._deltas.setdefault(key, [0]).append(delta)
+        sums = self._sums.setdefault(key, [0])
+        sums.append(sums[-1] + delta)
+
+    def delta(self, client: ClientKey, shard: int, number: int) -> int:
+        return self._deltas[client, shard][number]
+
+    def acknowledged(self, client: ClientKey, shard: int, number: int) -> None:
+        """A client is told that a number is done."""
+        must = self.must.setdefault(shard, {})
+        must[client] = max(must.get(client, 0), number)
+
+    def known(self, client: ClientKey, shard: int) -> int:
+        return self.must.get(shard, {}).get(client, 0)
+
+    def pulled(self, client: ClientKey, part: PulledPart, values: Values, known: int) -> None:
+        """A client has got a shard: at one version, that there was, with all that it knew to be done (I1, I5)."""
+        value = self.whole(part.shard, values, f"what {client[0]} pulled")
+        if value not in self.known_values.get(part.shard, {0.0}):
+            raise ViolationError(f"{client[0]} pulled shard {part.shard} as {value}, which it never was")
+        if self.stale_reads or self.acks == "applied":
+            return
+        expected = min(known, self.known(client, part.shard))
+        if part.sequence < expected:
+            found = f"up to number {part.sequence} of its own, and {known} was acknowledged before it asked"
+            raise ViolationError(f"{client[0]} pulled shard {part.shard} with what it did {found}")
+
+    # --- servers ----------------------------------------------------------------------------------------------------
+
+    def whole(self, shard: int, values: Values, what: str) -> float:
+        """Returns the one value that all elements have."""
+        value = float(values[0])
+        if not (values == value).all():
+            raise ViolationError(f"shard {shard} is torn in {what}: {sorted(set(values.tolist()))}")
+        return value
+
+    def holds(self, where: str, shard: int, version: tuple[int, int], values: Values, done: Done) -> None:
+        """A copy is at a version: each push it remembers is in it once, no other is, and no copy of it differs."""
+        value = self.whole(shard, values, where)
+        found = self.versions.get((shard, *version))
+        if found is not None and found[0] == value and shard in self._skips:
+            self._check_sum(where, shard, version, value, done)
+        elif found is not None and found[:2] != (value, done):
+            raise ViolationError(
+                f"shard {shard} at version {version} is {value} {done} at {where}, "
+                f"and was {found[0]} {found[1]} at {found[2]}"
+            )
+        if found is None:
+            self._check_sum(where, shard, version, value, done)
+            self.versions[shard, *version] = (value, done, where)
+            self.known_values.setdefault(shard, {0.0}).add(value)
+
+    def _check_sum(self, where: str, shard: int, version: tuple[int, int], value: float, done: Done) -> None:
+        expected = sum(self._sums[client, shard][number] for client, number in done)
+        if value == expected or self._explained(shard, expected - value, done):
+            return
+        told = ", ".join(f"{client[0]} {number}" for client, number in done)
+        raise ViolationError(
+            f"shard {shard} at {where}, version {version}, is {value}; the pushes it remembers ({told}) make {expected}"
+        )
+
+    def _explained(self, shard: int, missing: float, done: Done) -> bool:
+        """Says whether numbers that were passed over after a rollback are what is missing."""
+        numbers = dict(done)
+        skips = [skipped for client, _, last, skipped in self._skips.get(shard, []) if numbers.get(client, 0) >= last]
+        skips = skips[-SKIPS_MAX:]
+        return any(sum(some) == missing for count in range(1, len(skips) + 1) for some in combinations(skips, count))
+
+    def passed_over(self, where: str, shard: int, client: ClientKey, first: int, last: int) -> None:
+        """A server goes on after numbers that it does not have, because they were acknowledged and are lost (I4)."""
+        if self.acks != "applied" and shard not in self.excused:
+            text = f"shard {shard} at {where} goes on after numbers {first} to {last} of {client[0]} without them"
+            raise ViolationError(f"{text}, which were acknowledged")
+        sums = self._sums[client, shard]
+        self._skips.setdefault(shard, []).append((client, first, last, sums[last] - sums[first - 1]))
+
+    def serves(self, where: str, shard: int, done: Done) -> None:
+        """A server begins to serve a shard: all that was acknowledged is in it (I4)."""
+        if self.acks == "applied":
+            return
+        numbers = dict(done)
+        for client, number in self.must.get(shard, {}).items():
+            found = numbers.get(client, 0)
+            if found < number:
+                text = f"{where} serves shard {shard} with the pushes of {client[0]} up to {found}"
+                raise ViolationError(f"{text}, and number {number} was acknowledged")
+
+    def all_lost(self, shards: range) -> None:
+        """No copy in memory is left: what was not acknowledged as durable may be rolled back."""
+        if self.acks == "durable":
+            return
+        for shard in shards:
+            self.excused.add(shard)
+            self.must.pop(shard, None)
+
+    def final(self, where: str, shard: int, values: Values, numbers: Done) -> None:
+        """All pushes are answered: nothing is missing (I5)."""
+        value = self.whole(shard, values, where)
+        done = dict(numbers)
+        for (client, index), deltas in self._deltas.items():
+            if index == shard and done.get(client, 0) != len(deltas) - 1:
+                found = f"remembers {client[0]} up to {done.get(client, 0)}; {len(deltas) - 1} are acknowledged"
+                raise ViolationError(f"shard {shard} at {where} {found}")
+        expected = sum(sums[-1] for (_, index), sums in self._sums.items() if index == shard)
+        if value != expected and not self._explained(shard, expected - value, numbers):
+            raise ViolationError(f"shard {shard} at {where} is {value} in the end; its pushes make {expected}")
+
+
+def done_of(memory: ClientMemory | MemoryRecord) -> Done:
+    """Returns up to which number each client's pushes are in the values that a memory belongs to."""
+    if isinstance(memory, ClientMemory):
+        return tuple(sorted((key, client.done) for key, client in memory.clients.items() if client.done))
+    found = (((one.node, one.incarnation), one.sequence) for one in memory.clients if one.sequence)
+    return tuple(sorted(found))
