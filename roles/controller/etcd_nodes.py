@@ -1,0 +1,195 @@
+"""Membership in etcd: a node's key lives under a lease that its process keeps alive.
+
+The key `/nodes/{id}` goes with its lease: when that runs out, because nobody renewed it for `lost_after_s`, or at once
+when it is revoked by who leaves, or for a process that is known to have ended. An incarnation is the revision at which
+a key was written for it: etcd gives none of them twice, and nobody has to wait for another to get one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from adamctl.config.records import NodeRecord, decode, encode, node_key
+from adamctl.errors import ConfigurationError, RemoteError, UnreachableError
+from adamctl.net.address import parse_address
+from adamctl.roles.controller.core_requests import host_name
+from adamctl.roles.controller.core_state import KEY_BYTES_MAX
+from adamctl.roles.controller.etcd_gateway import (
+    NOT_FOUND,
+    EtcdError,
+    Gateway,
+    decoded,
+    encoded,
+    number,
+    revision_of,
+)
+from adamctl.roles.controller.etcd_session import compare_revision
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import NodeRegisterReply, NodeRegisterRequest
+
+INCARNATIONS = "#incarnations"
+BEACONS_PER_LEASE = 5
+LATE_S = 2.0
+"""etcd takes a key away up to so long after its lease has run out."""
+_PROBE_S = 1.0
+_LOOK_EVERY_S = 0.25
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A node's key as etcd has it. `record` is None for a value that is not a node's."""
+
+    record: NodeRecord | None
+    revision: int
+    lease: str
+
+
+class Nodes:
+    """Registers nodes, renews their leases and ends them."""
+
+    def __init__(self, gateway: Gateway, key: Callable[[str], str]) -> None:
+        """`key` gives a key as etcd knows it."""
+        self._gateway = gateway
+        self._key = key
+        self._leases: dict[tuple[str, int], str] = {}
+
+    async def register(self, request: NodeRegisterRequest, deadline_s: float) -> NodeRegisterReply:
+        """See `Membership`."""
+        if not request.node or "/" in request.node or len(request.node.encode()) > KEY_BYTES_MAX // 2:
+            raise ConfigurationError(f"{request.node!r} is no name for a node; expected 1 to 256 bytes without '/'")
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + deadline_s
+        asked = {"TTL": self._gateway.url.lost_after_s}
+        reply = await self._gateway.call("lease/grant", asked, deadline_s)
+        lease, lost_after_s = str(reply["ID"]), float(number(reply, "TTL"))
+        try:
+            record = await self._join(request, lease, lost_after_s, until_s)
+        except BaseException:
+            await self._revoke(lease, _PROBE_S)
+            raise
+        self._leases[record.node, record.incarnation] = lease
+        return NodeRegisterReply(record.incarnation, lost_after_s / BEACONS_PER_LEASE, lost_after_s)
+
+    async def beacon(self, node: str, incarnation: int, deadline_s: float) -> None:
+        """Renews the lease, and makes sure that the key is still this process's own."""
+        lease = self._leases.get((node, incarnation))
+        if lease is None:
+            held = await self._held(node, deadline_s)
+            self._check(node, incarnation, held)
+            assert held is not None
+            lease = self._leases[node, incarnation] = held.lease
+        renewed, held = await asyncio.gather(
+            self._gateway.call("lease/keepalive", {"ID": lease}, deadline_s, stream=True),
+            self._held(node, deadline_s),
+        )
+        self._check(node, incarnation, held if number(renewed, "TTL") else None)
+
+    async def leave(self, node: str, incarnation: int, deadline_s: float) -> None:
+        """Takes a node's key away, if it is still that incarnation's."""
+        self._leases.pop((node, incarnation), None)
+        held = await self._held(node, deadline_s)
+        if held is not None and held.record is not None and held.record.incarnation == incarnation:
+            await self._revoke(held.lease, deadline_s)
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    async def _join(self, request: NodeRegisterRequest, lease: str, lost_after_s: float, until_s: float) -> NodeRecord:
+        loop = asyncio.get_running_loop()
+        key = encoded(self._key(node_key(request.node)))
+        waited_until_s = min(loop.time() + lost_after_s + LATE_S, until_s - _LOOK_EVERY_S)
+        renewed_s = loop.time()
+        while True:
+            held = await self._held(request.node, until_s - loop.time())
+            if held is not None and held.lease == lease and held.record is not None:
+                return held.record  # the answer to an earlier attempt was lost
+            old = held.record if held is not None else None
+            if old is not None and (old.host, old.pid) != (request.host, request.pid):
+                lives = await _lives(old, request)
+                if lives or (lives is None and loop.time() > waited_until_s):
+                    raise ConfigurationError(
+                        f"the name {request.node!r} belongs to a living {old.role} (process {old.pid} on "
+                        f"{host_name(old)}); choose another --name, or end that process first"
+                    )
+                if lives is None:  # its lease will tell
+                    if loop.time() - renewed_s > lost_after_s / BEACONS_PER_LEASE:
+                        renewed_s = loop.time()
+                        await self._gateway.call("lease/keepalive", {"ID": lease}, until_s - renewed_s, stream=True)
+                    await asyncio.sleep(_LOOK_EVERY_S)
+                    continue
+            record = await self._new_record(request, until_s - loop.time())
+            put = {"request_put": {"key": key, "value": encoded(encode(record)), "lease": lease}}
+            message = {"compare": [compare_revision(key, held.revision if held else 0)], "success": [put]}
+            reply = await self._gateway.call("kv/txn", message, until_s - loop.time())
+            if reply.get("succeeded"):
+                return record
+
+    async def _new_record(self, request: NodeRegisterRequest, deadline_s: float) -> NodeRecord:
+        reply = await self._gateway.call("kv/put", {"key": encoded(self._key(INCARNATIONS))}, deadline_s)
+        fields = {name: getattr(request, name) for name in request.__struct_fields__}
+        return NodeRecord(incarnation=revision_of(reply), **fields)
+
+    async def _held(self, node: str, deadline_s: float) -> _Held | None:
+        reply = await self._gateway.call("kv/range", {"key": encoded(self._key(node_key(node)))}, deadline_s)
+        pairs = reply.get("kvs", ())
+        if not pairs:
+            return None
+        pair = pairs[0]
+        try:
+            record = decode(decoded(pair.get("value", "")), NodeRecord)
+        except msgspec.MsgspecError:
+            record = None
+        return _Held(record, number(pair, "mod_revision"), str(pair.get("lease", "0")))
+
+    async def _revoke(self, lease: str, deadline_s: float) -> None:
+        try:
+            await self._gateway.call("lease/revoke", {"ID": lease}, deadline_s)
+        except EtcdError as error:
+            if error.status != NOT_FOUND:
+                raise
+        except UnreachableError:
+            pass  # it runs out by itself
+
+    def _check(self, node: str, incarnation: int, held: _Held | None) -> None:
+        """Raises RemoteError, STALE_INCARNATION, unless a node's key is that incarnation's."""
+        record = held.record if held is not None else None
+        if record is not None and record.incarnation == incarnation:
+            return
+        self._leases.pop((node, incarnation), None)
+        if record is None:
+            text = (
+                f"{node} (incarnation {incarnation}) is no longer a member: it left, or was silent for longer than "
+                "its lease; start it again"
+            )
+        else:
+            text = (
+                f"the name {node} was taken over by incarnation {record.incarnation} (process {record.pid} on "
+                f"{host_name(record)}); this is incarnation {incarnation}"
+            )
+        raise RemoteError(ErrorCode.STALE_INCARNATION, text)
+
+
+async def _lives(old: NodeRecord, request: NodeRegisterRequest) -> bool | None:
+    """Returns whether somebody listens where a node did; False: nobody, certainly; None: that cannot be told."""
+    addresses = [parse_address(text) for text in old.addresses]
+    places = [(address.host, address.port) for address in addresses if address.scheme == "tcp"]
+    ours = {(address.host, address.port) for address in map(parse_address, request.addresses)}
+    refused = 0
+    for host, port in places:
+        if old.host == request.host and (host, port) in ours:
+            refused += 1  # where it was, we are
+            continue
+        try:
+            async with asyncio.timeout(_PROBE_S):
+                _, writer = await asyncio.open_connection(host, port)
+        except ConnectionRefusedError:
+            refused += 1
+        except (OSError, TimeoutError):
+            pass
+        else:
+            writer.close()
+            return True
+    return False if places and refused == len(places) else None

@@ -1,0 +1,103 @@
+"""`etcd://host:port[,host:port...][/prefix][?lost_after=SECONDS]`: which etcd cluster stands in for the controllers."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, urlsplit
+
+from adamctl.errors import ConfigurationError
+from adamctl.net.address import parse_address
+
+SCHEMES = ("etcd", "etcds")
+DEFAULT_ROOT = "/adamctl"
+DEFAULT_LOST_AFTER_S = 5
+USER_VARIABLE = "ADAMCTL_ETCD_USER"
+PASSWORD_VARIABLE = "ADAMCTL_ETCD_PASSWORD"
+CA_VARIABLE = "ADAMCTL_ETCD_CA"
+CERTIFICATE_VARIABLE = "ADAMCTL_ETCD_CERT"
+KEY_VARIABLE = "ADAMCTL_ETCD_KEY"
+_EXPECTED = "expected etcd://host:port[,host:port...][/prefix], or etcds:// for TLS"
+
+
+@dataclass(frozen=True)
+class EtcdUrl:
+    """Where an etcd cluster is, and what of it is ours.
+
+    Attributes:
+        text: as the user wrote it.
+        members: `http://host:port` or `https://host:port` of its members, tried in turn.
+        root: what every key of ours begins with, such as `/adamctl`; several clusters of adamctl may share one etcd.
+        lost_after_s: whole seconds without a beacon after which a node counts as lost.
+        user, password: what to log in with (ADAMCTL_ETCD_USER, ADAMCTL_ETCD_PASSWORD); empty: not at all.
+        authority, certificate, key: files for TLS (ADAMCTL_ETCD_CA, _CERT, _KEY); empty: the system's authorities, and
+            no certificate of our own.
+    """
+
+    text: str
+    members: tuple[str, ...]
+    root: str = DEFAULT_ROOT
+    lost_after_s: int = DEFAULT_LOST_AFTER_S
+    user: str = ""
+    password: str = ""
+    authority: str = ""
+    certificate: str = ""
+    key: str = ""
+
+
+def is_etcd(text: str) -> bool:
+    """Returns whether an address names an etcd cluster, well or badly."""
+    return text.partition("://")[0] in SCHEMES and "://" in text
+
+
+def parse_etcd_url(text: str, environment: Mapping[str, str] | None = None) -> EtcdUrl:
+    """Returns what an address of an etcd cluster says, together with the variables named in `EtcdUrl`.
+
+    Args:
+        environment: instead of this process's.
+
+    Raises:
+        ConfigurationError: it is malformed.
+    """
+    environment = os.environ if environment is None else environment
+    parts = urlsplit(text)
+    if parts.scheme not in SCHEMES or not parts.netloc or parts.fragment:
+        raise ConfigurationError(f"{_EXPECTED}; found {text!r}")
+    if "@" in parts.netloc:
+        hidden = f"{parts.scheme}://...@{parts.netloc.rpartition('@')[2]}"
+        raise ConfigurationError(
+            f"{_EXPECTED}; found {hidden}: arguments are for everybody to see, so set {USER_VARIABLE} and "
+            f"{PASSWORD_VARIABLE} instead"
+        )
+    root = parts.path.rstrip("/") or DEFAULT_ROOT
+    if not re.fullmatch(r"(/[\w.-]+)+", root) or len(root.encode()) > 128:
+        raise ConfigurationError(f"{_EXPECTED}; found {text!r}: a prefix is at most 128 letters, digits and -_./")
+    protocol = "https" if parts.scheme == "etcds" else "http"
+    members = []
+    for member in parts.netloc.split(","):
+        address = parse_address(member if ":" in member.rpartition("]")[2] else f"{member}:2379")
+        members.append(f"{protocol}://{str(address).removeprefix('tcp://')}")
+    return EtcdUrl(
+        text,
+        tuple(dict.fromkeys(members)),
+        root,
+        _lost_after_s(text, parts.query),
+        environment.get(USER_VARIABLE, ""),
+        environment.get(PASSWORD_VARIABLE, ""),
+        environment.get(CA_VARIABLE, ""),
+        environment.get(CERTIFICATE_VARIABLE, ""),
+        environment.get(KEY_VARIABLE, ""),
+    )
+
+
+def _lost_after_s(text: str, query: str) -> int:
+    seconds = DEFAULT_LOST_AFTER_S
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name != "lost_after":
+            raise ConfigurationError(f"{_EXPECTED}; found {text!r}: only ?lost_after=SECONDS may follow")
+        if not value.isascii() or not value.isdigit() or not 2 <= int(value) <= 3600:
+            raise ConfigurationError(f"{text!r}: expected lost_after to be 2 to 3600 whole seconds; found {value!r}")
+        seconds = int(value)
+    return seconds
