@@ -112,12 +112,11 @@ class Conformance:
                     return
 
         watching = asyncio.create_task(watch())
-        for name in ("b", "c"):
-            before = len(seen)
-            while len(seen) == before:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
-            await put(store, **{name: b""})
         async with asyncio.timeout(LONG_S):
+            for number, name in enumerate(("b", "c"), 1):
+                while len(seen) < number:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+                await put(store, **{name: b""})
             await watching
         assert seen == [(True, ["/t/a"]), (False, ["/t/b"]), (False, ["/t/c"])]
 
