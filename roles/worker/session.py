@@ -33,6 +33,8 @@ from adamctl.roles.worker.replica import SLOTS_PER_THREAD, Replica
 from adamctl.wire.messages import EvaluateTask, NextTaskReply, NextTaskRequest, TaskReport, TrainTask
 
 POLL_S = 5.0
+SIGN_OF_LIFE_S = 20.0
+"""A replica whose ranges take long lets the coordinator hear that its batches go on, at least so often."""
 BATCHES_AHEAD_PER_THREAD = 3  # enough that the next is in memory when a thread is done with one
 RANGES_MIN = 3  # one being computed, one read, one asked for
 
@@ -170,6 +172,7 @@ class SessionRunner:
 
     async def _work(self, stop: asyncio.Task[bool]) -> str:
         asking: asyncio.Task[NextTaskReply] | None = None
+        told = 0
         while True:
             if self._failure is not None:
                 raise self._failure
@@ -185,9 +188,12 @@ class SessionRunner:
                 continue
             news = asyncio.create_task(self._news.wait())
             waiting = {stop, news} | ({asking} if asking is not None else set())
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            happened, _ = await asyncio.wait(waiting, timeout=SIGN_OF_LIFE_S, return_when=asyncio.FIRST_COMPLETED)
             news.cancel()
             self._news.clear()
+            if not happened and asking is None and self.batches_done > told:
+                told = self.batches_done
+                await self._act(await self._ask(0, 0.0))
             if stop.done():
                 if asking is not None:
                     asking.cancel()

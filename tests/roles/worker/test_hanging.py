@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from adamctl.errors import AdamctlError
 from adamctl.roles.coordinator import core_hanging
 from adamctl.roles.coordinator import server as coordinator_server
 from adamctl.roles.worker import lockstep, pace, session
@@ -60,3 +63,27 @@ async def test_one_thread_does_not_stop_the_run(
             assert (await w.summary(node))["examples"] == PASSES * EXAMPLES
     finally:
         go_on.set()
+
+
+async def test_a_range_that_takes_long_is_no_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, impatient: None
+) -> None:
+    """Nothing is asked for and nothing reported while it lasts; its batches are what shows that the worker lives."""
+    work = ComputeThreads._work
+    monkeypatch.setattr(session, "SIGN_OF_LIFE_S", 0.4)
+
+    def slowly(self: ComputeThreads, *given: Any) -> Any:
+        time.sleep(0.3)
+        return work(self, *given)
+
+    monkeypatch.setattr(ComputeThreads, "_work", slowly)
+    async with world(tmp_path) as w:
+        train = {"passes": 1, "range_batches": EXAMPLES // 24}
+        node = await w.start_run(make_experiment(tmp_path, train=train, workers=1))
+        client, lost = await w.watch(node), 0
+        with suppress(AdamctlError):
+            while not w.cluster.tasks[node].done():
+                lost = max(lost, heard(await client.status(), "no word from it"))
+                await asyncio.sleep(0.1)
+        assert (await w.summary(node))["examples"] == EXAMPLES
+        assert not lost
