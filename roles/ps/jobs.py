@@ -19,6 +19,8 @@ from adamctl.roles.ps.core_instructions import Instruction
 from adamctl.roles.ps.core_job import Job
 from adamctl.roles.ps.following import JOBS_PREFIX, JobKeys, JobView
 from adamctl.roles.ps.log_record import JobIdentity
+from adamctl.roles.ps.memory import MemoryAccount
+from adamctl.roles.ps.replicating import Replicating
 from adamctl.roles.ps.store_contents import FoundJob, entries_that_count, found_contents
 from adamctl.roles.ps.storing import Storing
 from adamctl.wire.constants import ErrorCode
@@ -44,9 +46,11 @@ class JobKeeper:
         self._context, self._log, self._core, self._storing = context, context.log, core, storing
         self._store: ConfigurationStore = context.controller
         core.unknown.begin(told=False)
-        self._memory_bytes_max = memory_bytes_max
+        self.memory = MemoryAccount(
+            context.node, memory_bytes_max, lambda: sum(job.size_bytes for job in core.jobs.values())
+        )
+        self.replicating: Replicating | None = None
         self._carry_out, self._spawn = carry_out, spawn
-        self._building_bytes: dict[str, int] = {}
         self._keys = JobKeys()
         self._refreshing: set[str] = set()
         self._registered_revision = 0
@@ -61,6 +65,8 @@ class JobKeeper:
                 if found is None:
                     found = await read_record(self._store, node_key(self._context.node), NodeRecord)
                     self._registered_revision = found[1] if found is not None else 0
+                    if self.replicating is not None:
+                        self.replicating.registered(self._registered_revision)
                 async for changes in follow(self._store, JOBS_PREFIX):
                     for name in sorted(self._keys.take(changes)):
                         self._reconcile(name)
@@ -70,6 +76,10 @@ class JobKeeper:
             except UnreachableError as error:
                 self._log.warning("the controller cannot be reached, jobs are served on: %s", error)
                 await asyncio.sleep(CONTROLLER_PAUSE_S)
+
+    def view(self, name: str) -> JobView | None:
+        """Returns what is known of a job."""
+        return self._keys.view(name)
 
     def refresh(self, name: str) -> None:
         """Reads a job's keys anew: somebody knows a newer epoch than we do."""
@@ -105,6 +115,9 @@ class JobKeeper:
             job = self._add(name, view)
             if job is None:
                 return
+        if self.replicating is not None and (has_copies(view) or self.replicating.handles(name)):
+            self.replicating.configure(name, view)
+            return
         node = self._context.node
         lost = [bucket for bucket in view.lost_by(node, self._registered_revision) if not job.holds(bucket)]
         if lost and job.failed is None:
@@ -119,7 +132,7 @@ class JobKeeper:
                     self._spawn(self._raise_epochs(name, view, lost, found if whole else None))
                 return
             text = f"{node} was restarted and no longer has {len(lost)} buckets of job {name!r}; resume the run"
-            self._fail(job, ErrorCode.INTERNAL, f"{text} from its last checkpoint")
+            self.fail(job, ErrorCode.INTERNAL, f"{text} from its last checkpoint")
         job.resuming = False
         wanted = job.configure({index: (b.epoch, b.primary == node) for index, b in view.buckets.items()})
         self._carry_out(self._core.forget_left(job))
@@ -133,7 +146,10 @@ class JobKeeper:
             self._storing.release(job.name)
 
     def _free(self, name: str) -> None:
+        if self.replicating is not None:
+            self.replicating.over(name)
         self._carry_out(self._core.remove_job(name))
+        self.memory.free_copies(name)
         if self._storing is not None:
             self._storing.release(name)
             for identity in [identity for identity in self._resumed if identity.name == name]:
@@ -163,13 +179,13 @@ class JobKeeper:
             text = (
                 f"job {name!r} asks for acks = durable, but {self._context.node} keeps no store; start it with --store"
             )
-            self._fail(job, ErrorCode.BAD_CONFIGURATION, text)
+            self.fail(job, ErrorCode.BAD_CONFIGURATION, text)
         self._core.add_job(job)
         return job
 
     def _found(self, name: str, view: JobView) -> FoundJob | None:
         """Returns what the store was found to hold of this very job."""
-        return self._storing.found.get(_stored_identity(name, view)) if self._storing is not None else None
+        return self._storing.found.get(stored_identity(name, view)) if self._storing is not None else None
 
     async def _raise_epochs(self, name: str, view: JobView, lost: list[int], found: FoundJob | None) -> None:
         """Makes buckets ours again, under new epochs: those that our store has, or such as nobody has ever served.
@@ -206,36 +222,30 @@ class JobKeeper:
             await self._make(job, view, buckets)
         except (AdamctlError, OSError) as error:
             code = ErrorCode.DAMAGED_DATA if isinstance(error, DamagedDataError) else ErrorCode.INTERNAL
-            self._fail(job, code, str(error))
+            self.fail(job, code, str(error))
         except Exception as error:
             self._log.exception("job %s: its buckets could not be made", job.name)
             why = "there is not enough memory" if isinstance(error, MemoryError) else "see its log"
-            self._fail(job, ErrorCode.INTERNAL, f"{self._context.node} could not make its buckets; {why}")
+            self.fail(job, ErrorCode.INTERNAL, f"{self._context.node} could not make its buckets; {why}")
 
     async def _make(self, job: Job, view: JobView, buckets: list[int]) -> None:
         needed_bytes = bytes_needed(job.layout, buckets, job.rule)
-        held_bytes = sum(other.size_bytes for other in self._core.jobs.values()) + sum(self._building_bytes.values())
-        if held_bytes + needed_bytes > self._memory_bytes_max:
-            text = (
-                f"{self._context.node} has {held_bytes >> 20} of {self._memory_bytes_max >> 20} MiB in use and job "
-                f"{job.name!r} needs {needed_bytes >> 20} more; add servers or raise --memory"
-            )
-            self._fail(job, ErrorCode.OVER_QUOTA, text)
+        problem = self.memory.problem(job.name, needed_bytes)
+        if problem is not None:
+            self.fail(job, ErrorCode.OVER_QUOTA, problem)
             return
-        identity = _stored_identity(job.name, view)
+        identity = stored_identity(job.name, view)
         found = self._resumed.get(identity)
         if found is None and self._storing is not None:
             self._storing.forget_found(identity)  # of a job that looked the same, under another controller
-        self._building_bytes[job.name] = self._building_bytes.get(job.name, 0) + needed_bytes
+        self.memory.begin(job.name, needed_bytes)
         try:
             contents = await asyncio.to_thread(self._contents, job, view, buckets, found)
             if self._storing is not None and self._wanted(job):
                 await self._storing.hold(identity, {bucket: job.building.get(bucket, 0) for bucket in buckets})
             await self._tell_served(job, view)
         finally:
-            left_bytes = self._building_bytes.pop(job.name) - needed_bytes
-            if left_bytes:  # another part of it is being made, or of a job that has its name
-                self._building_bytes[job.name] = left_bytes
+            self.memory.end(job.name, needed_bytes)
         if not self._wanted(job):
             return
         entries = entries_that_count(found, job.layout, _held(found, buckets)) if found is not None else {}
@@ -275,7 +285,8 @@ class JobKeeper:
             stored = found_contents(self._storing.store, found, job.layout, _held(found, buckets), job.rule)
         return build_buckets(job.layout, buckets, job.rule, view.record.seed, view.record.restore, stored)
 
-    def _fail(self, job: Job, code: ErrorCode, text: str) -> None:
+    def fail(self, job: Job, code: ErrorCode, text: str) -> None:
+        """Serves nothing of a job, and says why."""
         self._log.error("job %s: %s", job.name, text)
         job.failed = (code, text)
 
@@ -290,5 +301,13 @@ def _identity(view: JobView) -> tuple[Any, ...]:
     return (view.revision, record.layout_hash, record.rule, record.seed, record.restore)
 
 
-def _stored_identity(name: str, view: JobView) -> JobIdentity:
+def has_copies(view: JobView) -> bool:
+    """Says whether more servers than one hold buckets of a job, or are to."""
+    return view.record.replication > 1 or any(
+        len(bucket.in_sync) > 1 or bucket.learners for bucket in view.buckets.values()
+    )
+
+
+def stored_identity(name: str, view: JobView) -> JobIdentity:
+    """Returns what records of a job in the store name it by."""
     return JobIdentity(name, view.revision, view.record.layout_hash, view.record.rule.name)

@@ -1,4 +1,4 @@
-"""Memory for a bucket's arrays, in large pages where the system has them.
+"""Memory for a bucket's arrays, in large pages where the system has them, and how much of it there is.
 
 A batch walks through shards of a megabyte each. In pages of 4 KiB the processor's table of recently used pages holds a
 few megabytes and is refilled all the time, and a pass over many shards takes half as long again as in pages of 2 MiB.
@@ -6,7 +6,7 @@ few megabytes and is refilled all the time, and a pass over many shards takes ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -25,3 +25,49 @@ def side_by_side(arrays: Sequence[Array]) -> list[Array]:
     for copy, array in zip(copies, arrays, strict=True):
         copy[:] = array
     return copies
+
+
+class MemoryAccount:
+    """What the buckets on one server take of what they may take.
+
+    Attributes:
+        bytes_max: that, in bytes; buffers for writing beside readers come on top.
+        building: job -> bytes of buckets that are being made.
+        copies: (job, bucket) -> bytes of a copy of a bucket that is not served here.
+    """
+
+    def __init__(self, node: str, bytes_max: int, served_bytes: Callable[[], int]) -> None:
+        """`served_bytes` says what buckets take that are served."""
+        self.bytes_max = bytes_max
+        self.building: dict[str, int] = {}
+        self.copies: dict[tuple[str, int], int] = {}
+        self._node, self._served_bytes = node, served_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        return self._served_bytes() + sum(self.building.values()) + sum(self.copies.values())
+
+    def problem(self, job: str, needed_bytes: int) -> str | None:
+        """Returns why a job cannot have so much more, None if it can."""
+        held_bytes = self.held_bytes
+        if held_bytes + needed_bytes <= self.bytes_max:
+            return None
+        return (
+            f"{self._node} has {held_bytes >> 20} of {self.bytes_max >> 20} MiB in use and job {job!r} needs "
+            f"{needed_bytes >> 20} more; add servers or raise --memory"
+        )
+
+    def begin(self, job: str, size_bytes: int) -> None:
+        """Buckets of a job begin to be made."""
+        self.building[job] = self.building.get(job, 0) + size_bytes
+
+    def end(self, job: str, size_bytes: int) -> None:
+        """They are made, or given up; another part of the job, or of one that has its name, may still be."""
+        left_bytes = self.building.pop(job) - size_bytes
+        if left_bytes:
+            self.building[job] = left_bytes
+
+    def free_copies(self, job: str) -> None:
+        """A job is no longer held."""
+        for key in [key for key in self.copies if key[0] == job]:
+            del self.copies[key]

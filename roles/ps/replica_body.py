@@ -75,7 +75,7 @@ def encode_body(records: Iterable[CopyRecord]) -> list[bytes | memoryview]:
     described = msgspec.msgpack.encode([record.copy for record in records])
     header = HEADER.pack(MAGIC, VERSION, 0, len(described), 0)[:_SUMMED]
     described += bytes(-(HEADER.size + len(described)) % ALIGNMENT)
-    pieces = [described, *(_sent(array) for record in records for array in record.arrays)]
+    pieces: list[bytes | memoryview] = [described, *(_sent(array) for record in records for array in record.arrays)]
     checksum = crc32(header)
     for piece in pieces:
         checksum = crc32(piece, checksum)

@@ -15,6 +15,7 @@ from adamctl.net.transport import Request, Server
 from adamctl.roles.context import RoleContext
 from adamctl.roles.ps.apply import ApplyInline, ApplyThreads
 from adamctl.roles.ps.converting import PullConverter
+from adamctl.roles.ps.copies import Copies
 from adamctl.roles.ps.core import Core
 from adamctl.roles.ps.core_instructions import (
     AnswerAttach,
@@ -29,18 +30,29 @@ from adamctl.roles.ps.core_instructions import (
     Refuse,
 )
 from adamctl.roles.ps.core_job import Job, quantile
+from adamctl.roles.ps.core_replication_events import Ask, Build, Holds, LetGo, Load, Notice, Propose, ReadNode, Reply
 from adamctl.roles.ps.core_sequence import ClientKey
 from adamctl.roles.ps.core_shard import Shard
 from adamctl.roles.ps.direct import DirectPulls
 from adamctl.roles.ps.jobs import JobKeeper
 from adamctl.roles.ps.load import LoadMeter
 from adamctl.roles.ps.options import ServerOptions, server_options
+from adamctl.roles.ps.replicating import Replicating
 from adamctl.roles.ps.saving import save_shards
 from adamctl.roles.ps.statistics import Rates
 from adamctl.roles.ps.store import LogStore
 from adamctl.roles.ps.storing import Storing
 from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import AttachRequest, CheckpointReply, CheckpointRequest, PullRequest, PushRequest
+from adamctl.wire.messages import (
+    AttachRequest,
+    CheckpointReply,
+    CheckpointRequest,
+    PullRequest,
+    PushRequest,
+    ReplicaFetchRequest,
+    ReplicaPrepareRequest,
+    ReplicaStateRequest,
+)
 
 
 async def run(context: RoleContext) -> None:
@@ -68,7 +80,6 @@ class ParameterServer:
         self._storing = Storing(store, options.flush, context.log, context.fail) if store is not None else None
         self.core = Core(max(threads, 1), flush=self._storing.flush if self._storing is not None else None)
         self._context, self._log, self._now = context, context.log, loop.time
-        self._memory_bytes_max = options.memory_bytes_max
         self._options = options
         self._threads = ApplyThreads(threads, self._completed) if threads else ApplyInline(self._completed)
         self._converter = PullConverter(threads)
@@ -80,6 +91,17 @@ class ParameterServer:
         self._keeper = JobKeeper(
             context, self.core, self._storing, options.memory_bytes_max, self._carry_out, self._spawn
         )
+        self._carriers: dict[type[Any], Callable[[Any], None]] = {
+            Apply: self._threads.submit,
+            Keep: lambda keep: keep.token.lease.retain(),
+            Free: lambda free: free.token.lease.release(),
+            AnswerPush: self._answer_push,
+            AnswerPull: self._answer_pull,
+            AnswerAttach: self._answer_attach,
+            Refuse: self._refuse,
+            Image: self._image,
+            Refresh: lambda refresh: self._keeper.refresh(refresh.job),
+        }
 
     async def run(self) -> None:
         self._context.status = self.status
@@ -90,6 +112,7 @@ class ParameterServer:
             if self._storing is not None:
                 self._storing.start(self.core, self._carry_out)
             await self._serve()
+            self._replicate()
             await kernels
             following = asyncio.create_task(self._keeper.follow())
             stopping = asyncio.create_task(self._context.stopping.wait())
@@ -101,6 +124,8 @@ class ParameterServer:
             for task in (following, *self._tasks):
                 task.cancel()
             await asyncio.gather(following, *self._tasks, return_exceptions=True)
+            if self._keeper.replicating is not None:
+                await self._keeper.replicating.close()
             if self._storing is not None:
                 await self._storing.close()
             self._threads.stop()
@@ -120,6 +145,28 @@ class ParameterServer:
             region_bytes_max=options.region_bytes_max,
         )
 
+    def _replicate(self) -> None:
+        """Begins to keep copies of buckets, as soon as we are a member."""
+        try:
+            replicating = Replicating(self._context, self.core, self._carry_out, self._spawn)
+        except NotImplementedError:
+            return
+        copies = Copies(
+            self._context, self.core, self._storing, self._keeper, replicating, self._carry_out, self._spawn
+        )
+        self._keeper.replicating = replicating
+        self._carriers |= {
+            Ask: replicating.ask,
+            Reply: replicating.reply,
+            Propose: replicating.propose,
+            ReadNode: replicating.read_node,
+            Notice: replicating.notice,
+            Build: copies.build,
+            Load: copies.load,
+            Holds: copies.holds,
+            LetGo: copies.let_go,
+        }
+
     # --- requests and instructions -----------------------------------------------------------------------------------
 
     def handle(self, request: Request) -> None:
@@ -136,6 +183,9 @@ class ParameterServer:
             out = self._attached(request, connection, client, message)
         elif isinstance(message, CheckpointRequest):
             self._spawn(self._checkpoint(request, message))
+            return
+        elif isinstance(message, _OF_REPLICAS) and self._keeper.replicating is not None:
+            self._keeper.replicating.requested(request)
             return
         else:
             request.fail(ErrorCode.UNKNOWN_OPCODE, f"a parameter server does not serve {type(message).__name__}")
@@ -163,7 +213,7 @@ class ParameterServer:
     def _carry_out(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
             try:
-                _CARRY_OUT[type(instruction)](self, instruction)
+                self._carriers[type(instruction)](instruction)
             except ValueError as error:  # an answer that fits into no frame must not cost all others what follows it
                 if not isinstance(instruction, AnswerAttach | AnswerPull | AnswerPush) or instruction.token.answered:
                     raise
@@ -176,15 +226,6 @@ class ParameterServer:
             self._keeper.lost(done.job)
         if self._storing is not None:
             self._storing.kick()
-
-    def _apply(self, instruction: Apply) -> None:
-        self._threads.submit(instruction)
-
-    def _keep(self, instruction: Keep) -> None:
-        instruction.token.lease.retain()
-
-    def _free(self, instruction: Free) -> None:
-        instruction.token.lease.release()
 
     def _answer_push(self, instruction: AnswerPush) -> None:
         request = instruction.token
@@ -230,13 +271,15 @@ class ParameterServer:
         else:
             waiting.set_result(instruction)
 
-    def _refresh(self, instruction: Refresh) -> None:
-        self._keeper.refresh(instruction.job)
-
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._log.error("what was done in the background has failed", exc_info=task.exception())
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
@@ -283,7 +326,7 @@ class ParameterServer:
             "buckets": sum(len(job.buckets) for job in jobs),
             "shards": sum(len(job.shards) for job in jobs),
             "bytes": sum(job.size_bytes for job in jobs),
-            "bytes_max": self._memory_bytes_max,
+            "bytes_max": self._options.memory_bytes_max,
             "updates": sum(job.updates for job in jobs),
             "updates_per_s": sum(rates[f"updates {job.name}"] for job in jobs),
             "pushes": sum(job.pushes for job in jobs),
@@ -294,6 +337,7 @@ class ParameterServer:
             "connections": self._server.connections_by_kind() if self._server is not None else {},
             "region_bytes": self._server.region_bytes if self._server is not None else 0,
             "store": self._storing.status() if self._storing is not None else {},
+            "replication": self._keeper.replicating.status() if self._keeper.replicating is not None else {},
             "apply_busy": [min(rates[f"busy {number}"], 1.0) for number in range(self.core.threads)],
         }
 
@@ -320,14 +364,4 @@ class ParameterServer:
         }
 
 
-_CARRY_OUT: dict[type[Any], Callable[[ParameterServer, Any], None]] = {
-    Apply: ParameterServer._apply,
-    Keep: ParameterServer._keep,
-    Free: ParameterServer._free,
-    AnswerPush: ParameterServer._answer_push,
-    AnswerPull: ParameterServer._answer_pull,
-    AnswerAttach: ParameterServer._answer_attach,
-    Refuse: ParameterServer._refuse,
-    Image: ParameterServer._image,
-    Refresh: ParameterServer._refresh,
-}
+_OF_REPLICAS = (ReplicaPrepareRequest, ReplicaStateRequest, ReplicaFetchRequest)

@@ -40,6 +40,16 @@ class FoundJob:
         return sum(entry.record_bytes for entry in self.entries)
 
 
+class Held:
+    """The buckets of one job that this server has made, as its holding record says; `entry` is that record's."""
+
+    def __init__(self, identity: JobIdentity, entry: Entry | None = None) -> None:
+        self.identity = identity
+        self.entry = entry or Entry(self, 256)
+        self.entry.owner = self
+        self.buckets: dict[int, tuple[int, int]] = {}
+
+
 def found_jobs(records: Sequence[StoredRecord]) -> tuple[dict[JobIdentity, FoundJob], list[Slot]]:
     """Returns the jobs that a log holds records of, and its slots in order; records that do not count are in no job."""
     last_holding = {r.description.job: r for r in records if isinstance(r.description, Holding)}
@@ -102,4 +112,6 @@ def _content(state: ShardState, layout: ParameterLayout, rule: Rule, arrays: lis
             f"{state.size} elements; expected {expected[1]} of {expected[0]}"
         )
     memory = ClientMemory.restored(state.memory)
-    return ShardContent(state.shard, arrays[0], rule.restored_state(arrays[1:]), state.counter, state.pushes, memory)
+    return ShardContent(
+        state.shard, arrays[0], rule.restored_state(arrays[1:]), state.counter, state.pushes, memory, state.epoch
+    )

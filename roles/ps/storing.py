@@ -6,35 +6,26 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from queue import SimpleQueue
 from typing import Any
 
 from adamctl.errors import AdamctlError, RunFailedError
 from adamctl.roles.ps.core import Core
+from adamctl.roles.ps.core_copies import HeldShard
 from adamctl.roles.ps.core_flush import Entry, FlushConfig, FlushCore, Group, Item, Waiter
 from adamctl.roles.ps.core_instructions import Image, Instruction
 from adamctl.roles.ps.core_job import Job
 from adamctl.roles.ps.core_shard import Shard
 from adamctl.roles.ps.log_record import Holding, JobIdentity, ShardState
 from adamctl.roles.ps.store import LogStore, NoSpaceError, UnconfirmedError, Writing
-from adamctl.roles.ps.store_contents import FoundJob, found_jobs
+from adamctl.roles.ps.store_contents import FoundJob, Held, found_jobs
 
 TICK_S_MAX = 0.25
 TICK_S_MIN = 0.01
 SHRINK_FACTOR = 3
 SHRINK_BYTES = 16 << 20
 CLOSE_DEADLINE_S = 20.0
-
-
-class Held:
-    """The buckets of one job that this server has made, as its holding record says; `entry` is that record's."""
-
-    def __init__(self, identity: JobIdentity, entry: Entry | None = None) -> None:
-        self.identity = identity
-        self.entry = entry or Entry(self, 256)
-        self.entry.owner = self
-        self.buckets: dict[int, tuple[int, int]] = {}
 
 
 class Storing:
@@ -58,7 +49,7 @@ class Storing:
         self._log, self._fail = log, fail
         self._loop = asyncio.get_running_loop()
         self._held: dict[str, Held] = {}
-        self._images: dict[int, Image] = {}
+        self._images: dict[int, tuple[Image, JobIdentity]] = {}
         self._tick_s = min(max(config.window_s / 20, TICK_S_MIN), TICK_S_MAX)
         self._timer: asyncio.TimerHandle | None = None
         self._groups: SimpleQueue[tuple[Group, list[Writing], list[Image]] | None] = SimpleQueue()
@@ -76,14 +67,9 @@ class Storing:
 
     async def hold(self, identity: JobIdentity, buckets: dict[int, int]) -> None:
         """Returns when it is on disk that buckets (-> epoch) are ours; at once when the disk is full."""
-        held = self._held.get(identity.name)
-        if held is None or held.identity != identity:
-            found = self.found.pop(identity, None)
-            held = self._held[identity.name] = Held(identity, found.holding_entry if found is not None else None)
-            if found is not None:
-                held.buckets = dict(found.holding.buckets)
-        group = self.flush.group
-        following = self.flush.next_sequence + (len(group.items) if group is not None else 0)
+        held = self._held_of(identity)
+        self.found.pop(identity, None)
+        following = self._following
         for bucket, epoch in buckets.items():
             began = held.buckets[bucket][1] if bucket in held.buckets else following
             held.buckets[bucket] = (epoch, began)
@@ -94,15 +80,71 @@ class Storing:
         while waiter.missing and not self.flush.full and not self._closed and not held.entry.gone:  # noqa: ASYNC110
             await asyncio.sleep(TICK_S_MIN)
 
+    def _held_of(self, identity: JobIdentity) -> Held:
+        held = self._held.get(identity.name)
+        if held is None or held.identity != identity:
+            found = self.found.get(identity)
+            held = self._held[identity.name] = Held(identity, found.holding_entry if found is not None else None)
+            if found is not None:
+                held.buckets = dict(found.holding.buckets)
+        return held
+
+    @property
+    def _following(self) -> int:
+        """The number of the first record that is in no group yet."""
+        group = self.flush.group
+        return self.flush.next_sequence + (len(group.items) if group is not None else 0)
+
+    def keep(
+        self,
+        identity: JobIdentity,
+        bucket: int,
+        epoch: int,
+        shards: Iterable[Shard | HeldShard],
+        loaded: Mapping[int, Entry] | None = None,
+    ) -> None:
+        """Gives those shards of a copy of a bucket places in the log that have none, and notes that it is held.
+
+        `loaded`: the places that they were read from; without them, what the log was found to hold of the bucket is
+        freed: it has come back from another server.
+        """
+        held = self._held_of(identity)
+        found = self.found.get(identity)
+        indices = []
+        for shard in shards:
+            indices.append(shard.index)
+            if shard.entry is None:
+                shard.entry = (loaded or {}).get(shard.index) or Entry(None, 0)
+            shard.entry.owner, shard.entry.size_bytes = shard, _size_bytes(shard)
+        if found is not None and found.holding.buckets.pop(bucket, None) is not None and loaded is None:
+            held.buckets.pop(bucket, None)
+            for index in indices:
+                if index in found.shards:
+                    self.flush.forget(found.shards.pop(index)[1])
+        _, began = held.buckets.get(bucket, (0, self._following))
+        held.buckets[bucket] = (epoch, began)
+        self._hurry(held)
+
+    def let_go(self, identity: JobIdentity, bucket: int) -> None:
+        """Notes that a bucket is held no longer; its shards' entries are freed by the core."""
+        held = self._held.get(identity.name)
+        if held is not None and held.identity == identity and held.buckets.pop(bucket, None) is not None:
+            self._hurry(held)
+
+    def _hurry(self, held: Held) -> None:
+        """What is held goes to disk with the next group, before any shard of it that somebody waits for."""
+        self.flush.changed(held.entry, self._loop.time(), 0)
+        self.flush.wait(Waiter(None), held.entry, held.entry.changes)
+        self.kick()
+
     def adopt(self, job: Job, bucket: int, identity: JobIdentity, entries: Mapping[int, Entry]) -> None:
         """Gives the shards of a bucket that is served now their places in the log; `entries` are those they have."""
         described = job.layout.buckets[bucket]
         job.buckets[bucket].identity = identity
         for index in range(described.shard_start, described.shard_stop):
             shard = job.shards[index]
-            size_bytes = 4 * shard.size * (1 + len(shard.state.arrays))
-            shard.entry = entries.get(index) or Entry(None, size_bytes)
-            shard.entry.owner, shard.entry.size_bytes = shard, size_bytes
+            shard.entry = entries.get(index) or Entry(None, 0)
+            shard.entry.owner, shard.entry.size_bytes = shard, _size_bytes(shard)
 
     def forget_found(self, identity: JobIdentity) -> None:
         """Frees what the log was found to hold of a job: it has ended, or begins anew."""
@@ -154,6 +196,10 @@ class Storing:
             owner = item.entry.owner
             if isinstance(owner, Shard) and not item.copy_of:
                 self._carry_out(self._core.image(_Taking(self, group, item), owner))
+            elif isinstance(owner, HeldShard) and not item.copy_of:
+                image = owner.image(None)
+                assert image is not None, "a shard of which nothing has come has no record"
+                self.took(group, item, image)
             else:
                 self.flush.taken(item)
         self._submit_if_whole(group)
@@ -161,14 +207,23 @@ class Storing:
     def took(self, group: Group, item: Item, image: Image) -> None:
         """A shard's state is held; nothing has changed it since."""
         self.flush.taken(item)
-        self._images[item.sequence] = image
+        self._images[item.sequence] = image, self._identity(image)
         self._submit_if_whole(group)
 
+    def _identity(self, image: Image) -> JobIdentity:
+        """Returns what a record of a shard names its job by."""
+        shard: Shard | HeldShard = image.shard
+        if isinstance(shard, HeldShard):
+            assert shard.copy is not None
+            return self._held[shard.copy.job].identity
+        identity: JobIdentity = shard.bucket.identity
+        return identity
+
     def _submit_if_whole(self, group: Group) -> None:
-        wanted = sum(isinstance(item.entry.owner, Shard) and not item.copy_of for item in group.items)
+        wanted = sum(isinstance(item.entry.owner, Shard | HeldShard) and not item.copy_of for item in group.items)
         if len(self._images) == wanted and self.flush.group is group:
             writings = [self._writing(item) for item in group.items]
-            images = list(self._images.values())
+            images = [image for image, _ in self._images.values()]
             self._images = {}
             self._groups.put((group, writings, images))
 
@@ -178,12 +233,12 @@ class Storing:
         owner = item.entry.owner
         if isinstance(owner, Held):
             return Writing(item.sequence, Holding(owner.identity, dict(owner.buckets)))
-        image = self._images[item.sequence]
-        shard, arrays = image.shard, (image.values.array, *image.state.arrays)
+        image, identity = self._images[item.sequence]
+        arrays = (image.values.array, *image.state.arrays)
         state = ShardState(
-            shard.bucket.identity,
-            shard.index,
-            shard.size,
+            identity,
+            image.shard.index,
+            image.values.array.size,
             len(arrays),
             image.epoch,
             image.counter,
@@ -326,6 +381,11 @@ class _Taking:
 
     def __call__(self, image: Image) -> None:
         self._storing.took(self._group, self._item, image)
+
+
+def _size_bytes(shard: Shard | HeldShard) -> int:
+    """Returns the memory that a shard's state takes."""
+    return shard.size_bytes if isinstance(shard, HeldShard) else 4 * shard.size * (1 + len(shard.state.arrays))
 
 
 def _release(images: list[Image]) -> None:

@@ -325,4 +325,4 @@ async def test_memory_of_a_job_that_ends_while_it_is_made_is_given_back_once(
         go_on.set()
         while world.server._tasks:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        assert not sum(world.server._keeper._building_bytes.values())
+        assert not sum(world.server._keeper.memory.building.values())

@@ -208,7 +208,7 @@ async def test_a_server_keeps_one_copy_of_what_it_did_not_answer_in_time(
         client = await world.client(attempt_s=0.05)
         into = client.shared.new_array(FLAT)
         with monkeypatch.context() as patch:
-            patch.setitem(server._CARRY_OUT, AnswerPull, lambda *_: None)  # alive, and never done
+            patch.setitem(world.server._carriers, AnswerPull, lambda *_: None)  # alive, and never done
             for _ in range(4):
                 with pytest.raises(DeadlineError):
                     await client.pull(into, deadline_s=0.2)
@@ -230,7 +230,7 @@ async def test_a_server_forgets_what_a_push_that_was_given_up_lay_in(
         connection = await client.lane("ps-0").connected()
         with monkeypatch.context() as patch:
             answered = asyncio.Event()
-            patch.setitem(server._CARRY_OUT, AnswerPush, lambda *_: answered.set())
+            patch.setitem(world.server._carriers, AnswerPush, lambda *_: answered.set())
             client.start_push(delta_of(client, mine))
             await asyncio.wait_for(answered.wait(), 20)
             (task,) = client._deliveries

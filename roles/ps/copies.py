@@ -1,0 +1,153 @@
+"""Copies of buckets as the replication core asks for them: made, read back from the store, given places in its log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any
+
+from adamctl.errors import AdamctlError, DamagedDataError
+from adamctl.roles.context import RoleContext
+from adamctl.roles.ps.building import build_buckets, bytes_needed
+from adamctl.roles.ps.core import Core
+from adamctl.roles.ps.core_copies import HeldShard
+from adamctl.roles.ps.core_flush import Entry
+from adamctl.roles.ps.core_instructions import Instruction
+from adamctl.roles.ps.core_job import Job, ShardContent
+from adamctl.roles.ps.core_replication_events import Build, Holds, LetGo, Load
+from adamctl.roles.ps.core_shard import Shard
+from adamctl.roles.ps.following import JobView
+from adamctl.roles.ps.jobs import JobKeeper, stored_identity
+from adamctl.roles.ps.replicating import Replicating
+from adamctl.roles.ps.store_contents import FoundJob, entries_that_count, found_contents
+from adamctl.roles.ps.storing import Storing
+from adamctl.wire.constants import ErrorCode
+
+
+class Copies:
+    """Used on the event loop only."""
+
+    def __init__(
+        self,
+        context: RoleContext,
+        core: Core,
+        storing: Storing | None,
+        keeper: JobKeeper,
+        replicating: Replicating,
+        carry_out: Callable[[list[Instruction]], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._node, self._log = context.node, context.log
+        self._core, self._storing, self._keeper, self._replicating = core, storing, keeper, replicating
+        self._carry_out, self._spawn = carry_out, spawn
+        self._loaded: dict[tuple[str, int], dict[int, Entry]] = {}
+
+    # --- contents ---------------------------------------------------------------------------------------------------
+
+    def build(self, instruction: Build) -> None:
+        """Makes buckets as their job began."""
+        self._begin(instruction, self._build)
+
+    def load(self, instruction: Load) -> None:
+        """Reads buckets back from the store."""
+        self._begin(instruction, self._load)
+
+    def _begin(
+        self,
+        instruction: Build | Load,
+        work: Callable[[Job, JobView, Sequence[int]], Coroutine[Any, Any, list[Instruction]]],
+    ) -> None:
+        job, view = self._core.jobs.get(instruction.job), self._keeper.view(instruction.job)
+        if job is None or view is None:
+            return  # it has ended meanwhile
+        needed_bytes = bytes_needed(job.layout, instruction.buckets, job.rule)
+        problem = self._keeper.memory.problem(job.name, needed_bytes)
+        if problem is not None:
+            self._keeper.fail(job, ErrorCode.OVER_QUOTA, problem)
+            return
+        self._spawn(self._make(job, needed_bytes, work(job, view, instruction.buckets)))
+
+    async def _make(self, job: Job, needed_bytes: int, work: Coroutine[Any, Any, list[Instruction]]) -> None:
+        self._keeper.memory.begin(job.name, needed_bytes)
+        try:
+            instructions = await work
+        except (AdamctlError, OSError) as error:
+            code = ErrorCode.DAMAGED_DATA if isinstance(error, DamagedDataError) else ErrorCode.INTERNAL
+            self._keeper.fail(job, code, str(error))
+        except Exception as error:
+            self._log.exception("job %s: its copies could not be made", job.name)
+            why = "there is not enough memory" if isinstance(error, MemoryError) else "see its log"
+            self._keeper.fail(job, ErrorCode.INTERNAL, f"{self._node} could not make its copies; {why}")
+        else:
+            self._carry_out(instructions)
+        finally:
+            self._keeper.memory.end(job.name, needed_bytes)
+
+    async def _build(self, job: Job, view: JobView, buckets: Sequence[int]) -> list[Instruction]:
+        record = view.record
+        contents = await asyncio.to_thread(build_buckets, job.layout, buckets, job.rule, record.seed, record.restore)
+        if self._core.jobs.get(job.name) is not job:
+            return []
+        return self._replicating.built(job.name, contents)
+
+    async def _load(self, job: Job, view: JobView, buckets: Sequence[int]) -> list[Instruction]:
+        found = self._found(job.name, view)
+        there = [bucket for bucket in buckets if found is not None and bucket in found.holding.buckets]
+        contents: dict[int, Sequence[ShardContent] | None] = dict.fromkeys(buckets)
+        if found is not None and there:
+            contents |= await asyncio.to_thread(self._read_back, job, view, there, found)
+            if self._core.jobs.get(job.name) is not job:
+                return []
+            for bucket in there:
+                self._loaded[job.name, bucket] = entries_that_count(found, job.layout, [bucket])
+        self._log.info("job %s: the store has %d of %d buckets that were asked for", job.name, len(there), len(buckets))
+        return self._replicating.loaded(job.name, contents)
+
+    def _found(self, name: str, view: JobView) -> FoundJob | None:
+        return self._storing.found.get(stored_identity(name, view)) if self._storing is not None else None
+
+    def _read_back(
+        self, job: Job, view: JobView, buckets: Sequence[int], found: FoundJob
+    ) -> dict[int, list[ShardContent]]:
+        """Blocking."""
+        assert self._storing is not None
+        stored = found_contents(self._storing.store, found, job.layout, buckets, job.rule)
+        return build_buckets(job.layout, buckets, job.rule, view.record.seed, view.record.restore, stored)
+
+    # --- what is held -----------------------------------------------------------------------------------------------
+
+    def holds(self, instruction: Holds) -> None:
+        """A copy of a bucket is held from now on: it counts against the memory, and has places in the log."""
+        name, bucket = instruction.job, instruction.bucket
+        job, view = self._core.jobs.get(name), self._keeper.view(name)
+        if job is None or view is None:
+            return
+        self._keeper.memory.copies.pop((name, bucket), None)
+        shards: Iterable[Shard | HeldShard]
+        identity = stored_identity(name, view)
+        if instruction.serves:
+            if bucket not in job.buckets:
+                return
+            job.buckets[bucket].identity = identity
+            described = job.layout.buckets[bucket]
+            shards = [job.shards[index] for index in range(described.shard_start, described.shard_stop)]
+        else:
+            held = self._replicating.core.copies(name).get(bucket)
+            if held is None:
+                return
+            self._keeper.memory.copies[name, bucket] = bytes_needed(job.layout, [bucket], job.rule)
+            shards = held.shards.values()
+        if self._storing is not None:
+            self._storing.keep(identity, bucket, instruction.epoch, shards, self._loaded.pop((name, bucket), None))
+
+    def let_go(self, instruction: LetGo) -> None:
+        """A bucket is held no longer."""
+        name, bucket = instruction.job, instruction.bucket
+        self._keeper.memory.copies.pop((name, bucket), None)
+        self._loaded.pop((name, bucket), None)
+        job, view = self._core.jobs.get(name), self._keeper.view(name)
+        if job is None:
+            return
+        if self._storing is not None and view is not None:
+            self._storing.let_go(stored_identity(name, view), bucket)
+        self._carry_out(self._core.forget_left(job))

@@ -1,0 +1,87 @@
+"""The living parameter servers, and which of them are to be emptied, as the configuration service tells them (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from adamctl.config.records import DrainRecord, NodeRecord, RecordT, decode
+from adamctl.roles.controller.client import Changes
+from adamctl.roles.ps.core_replication_events import NodeView
+
+NODES_PREFIX = "/nodes/"
+DRAINS_PREFIX = "/drains/"
+ROLE = "ps"
+
+
+class NodeKeys:
+    """Everything under `/nodes/` and `/drains/`, kept up to date by changes.
+
+    Attributes:
+        nodes: living parameter servers by name.
+        told: whether both have been read at least once.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, NodeView] = {}
+        self._drains: dict[str, DrainRecord] = {}
+        self._read: set[str] = set()
+
+    @property
+    def told(self) -> bool:
+        return len(self._read) == 2
+
+    @property
+    def records(self) -> Mapping[str, NodeRecord]:
+        return {name: view.record for name, view in self.nodes.items()}
+
+    @property
+    def draining(self) -> frozenset[str]:
+        """Servers that are to hold nothing; a process that was started after it was said is not meant."""
+        return frozenset(
+            node
+            for node, drain in self._drains.items()
+            if node in self.nodes and self.nodes[node].record.incarnation == drain.incarnation
+        )
+
+    def take_nodes(self, changes: Changes) -> None:
+        """Takes in changes under `/nodes/`; what cannot be read is no node."""
+        self._read.add(NODES_PREFIX)
+        if changes.reset:
+            self.nodes.clear()
+        for entry in changes.entries:
+            name = entry.key.removeprefix(NODES_PREFIX)
+            known = self.nodes.get(name)
+            if known is not None and known.revision > entry.revision:
+                continue  # a read has seen more than the watch
+            self.nodes.pop(name, None)
+            record = _decoded(entry.value, NodeRecord)
+            if record is not None and record.role == ROLE and record.node == name:
+                self.nodes[name] = NodeView(record, entry.revision)
+        for key in changes.deleted:
+            self._forget(key.removeprefix(NODES_PREFIX), changes.revision)
+
+    def take_drains(self, changes: Changes) -> None:
+        """Takes in changes under `/drains/`."""
+        self._read.add(DRAINS_PREFIX)
+        if changes.reset:
+            self._drains.clear()
+        for entry in changes.entries:
+            record = _decoded(entry.value, DrainRecord)
+            if record is not None:
+                self._drains[entry.key.removeprefix(DRAINS_PREFIX)] = record
+        for key in changes.deleted:
+            self._drains.pop(key.removeprefix(DRAINS_PREFIX), None)
+
+    def _forget(self, name: str, revision: int) -> None:
+        known = self.nodes.get(name)
+        if known is not None and known.revision <= revision:
+            del self.nodes[name]
+
+
+def _decoded(value: bytes, kind: type[RecordT]) -> RecordT | None:
+    try:
+        return decode(value, kind)
+    except msgspec.MsgspecError:
+        return None

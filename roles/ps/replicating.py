@@ -1,0 +1,365 @@
+"""Carries out what the replication core says: asks other servers, answers them, changes records, looks at the clock.
+
+States of shards come in pooled buffers and are copied out of them into memory of their own, which becomes the copy as a
+whole: a copy is never half of one version and half of another. What takes long is done in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from adamctl.config.records import NodeRecord, node_key
+from adamctl.errors import AdamctlError, DamagedDataError, RemoteError, UnreachableError
+from adamctl.kernels.operation import Array
+from adamctl.net.transport import Request
+from adamctl.roles.context import RoleContext
+from adamctl.roles.controller.client import follow, read_record
+from adamctl.roles.ps.core import Core
+from adamctl.roles.ps.core_instructions import Image, Instruction
+from adamctl.roles.ps.core_job import ShardContent
+from adamctl.roles.ps.core_replication import ReplicationCore
+from adamctl.roles.ps.core_replication_events import (
+    Ask,
+    NodeView,
+    Notice,
+    Propose,
+    ReadNode,
+    ReplicationConfig,
+    Reply,
+)
+from adamctl.roles.ps.following import JobView
+from adamctl.roles.ps.memory import LINE
+from adamctl.roles.ps.node_keys import DRAINS_PREFIX, NODES_PREFIX, NodeKeys
+from adamctl.roles.ps.replica_body import CopyRecord, decode_body, encode_body
+from adamctl.roles.ps.replica_links import PeerLinks
+from adamctl.roles.ps.statistics import Rates
+from adamctl.wire.constants import ErrorCode
+
+INLINE_BYTES_MAX = 128 << 10
+"""Bodies up to this are summed up and copied on the event loop: it takes less than waking up a thread and back."""
+THREADS = 2
+CONTROLLER_PAUSE_S = 0.5
+SOON_S = 0.001
+
+
+class Replicating:
+    """The copies of buckets on one server; everything but summing up and copying happens on the event loop.
+
+    Attributes:
+        core: what decides.
+        asked_records, asked_bytes: states of shards sent to other servers.
+        kept_records: states of shards that came from others.
+    """
+
+    def __init__(
+        self,
+        context: RoleContext,
+        core: Core,
+        carry_out: Callable[[list[Instruction]], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        """Only after registration. `carry_out` does what the core says; `spawn` runs work in the background."""
+        assert context.controller is not None
+        self._context, self._log, self._store = context, context.log, context.controller
+        self._carry_out, self._spawn = carry_out, spawn
+        lease_s = context.lease.lease_s
+        config = ReplicationConfig.of_lease(lease_s) if lease_s < inf else ReplicationConfig()
+        self.core = ReplicationCore(
+            core, context.node, config, lambda: context.lease.valid(), self._now, lambda: time.time()
+        )
+        self.asked_records = self.asked_bytes = self.kept_records = 0
+        self._loop = asyncio.get_running_loop()
+        self._links = PeerLinks(context)
+        self._threads: ThreadPoolExecutor | None = None
+        self._keys = NodeKeys()
+        self._views: dict[str, JobView] = {}
+        self._following = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._rates = Rates(self._loop.time())
+
+    def _now(self) -> float:
+        return self._context.lease.clock()
+
+    async def close(self) -> None:
+        """Ends the links; the background's tasks have been ended before."""
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._links.close()
+        if self._threads is not None:
+            self._threads.shutdown(wait=True)
+
+    # --- configuration ----------------------------------------------------------------------------------------------
+
+    def registered(self, revision: int) -> None:
+        """Our node key has this revision."""
+        self.core.registered(self._context.incarnation, revision)
+
+    def configure(self, name: str, view: JobView) -> None:
+        """Takes in the records of a job with copies; its servers are followed from the first of them on."""
+        self._views[name] = view
+        if not self._following:
+            self._following = True
+            self._spawn(self._follow(NODES_PREFIX))
+            self._spawn(self._follow(DRAINS_PREFIX))
+        self._configure(name)
+
+    def over(self, name: str) -> None:
+        """A job has ended, or is no longer ours to keep: before `Core.remove_job`."""
+        if self._views.pop(name, None) is not None:
+            self._do(self.core.configured(name, None, self._keys.nodes, self._keys.draining, self._now()))
+
+    def handles(self, name: str) -> bool:
+        """Says whether a job is kept here rather than by its only copy."""
+        return name in self._views
+
+    def _configure(self, name: str) -> None:
+        if self._keys.told and name in self._views:
+            view = self._views[name]
+            self._do(self.core.configured(name, view, self._keys.nodes, self._keys.draining, self._now()))
+
+    def built(self, name: str, contents: Mapping[int, Sequence[ShardContent]]) -> list[Instruction]:
+        """Buckets of a job are made."""
+        return self.core.built(name, contents, self._now())
+
+    def loaded(self, name: str, contents: Mapping[int, Sequence[ShardContent] | None]) -> list[Instruction]:
+        """Buckets of a job were looked for in the store."""
+        return self.core.loaded(name, contents, self._now())
+
+    async def _follow(self, prefix: str) -> None:
+        take = self._keys.take_nodes if prefix == NODES_PREFIX else self._keys.take_drains
+        while True:
+            try:
+                async for changes in follow(self._store, prefix):
+                    take(changes)
+                    self._links.take(self._keys.records)
+                    for name in sorted(self._views):
+                        self._configure(name)
+            except UnreachableError as error:
+                self._log.warning("the controller cannot be reached, who lives is not known: %s", error)
+                await asyncio.sleep(CONTROLLER_PAUSE_S)
+
+    def read_node(self, instruction: ReadNode) -> None:
+        """Somebody has been silent for long: their key may be gone, and the watch late."""
+        self._spawn(self._read_node(instruction))
+
+    async def _read_node(self, instruction: ReadNode) -> None:
+        node = instruction.node
+        try:
+            found = await read_record(self._store, node_key(node), NodeRecord)
+        except (UnreachableError, DamagedDataError) as error:
+            self._log.warning("%s has been silent and cannot be looked up: %s", node, error)
+            return
+        if found is not None:
+            self._keys.nodes[node] = NodeView(*found)
+        else:
+            self._keys.nodes.pop(node, None)
+        self._links.take(self._keys.records)
+        self._configure(instruction.job)
+
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    def _do(self, instructions: list[Instruction]) -> None:
+        self._carry_out(instructions)
+        self._arm()
+
+    def _arm(self) -> None:
+        """Sets the timer for the core's next deadline, if it is earlier than the one that is set."""
+        now = self._now()
+        when = self._loop.time() + max(self.core.next_deadline_s(now) - now, 0.0)
+        if self._timer is not None:
+            if self._timer.when() <= when + SOON_S:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self._views:
+            self._do(self.core.tick(self._now()))
+
+    # --- requests of other servers ----------------------------------------------------------------------------------
+
+    def requested(self, request: Request) -> None:
+        """Takes in one of the requests between servers; called on the loop."""
+        if len(request.body) <= INLINE_BYTES_MAX:
+            try:
+                self._take_in(request, own_records(request.body))
+            except DamagedDataError as error:
+                request.fail(ErrorCode.DAMAGED_DATA, str(error))
+            return
+        request.lease.retain()
+        self._spawn(self._receive(request, request.body))
+
+    async def _receive(self, request: Request, body: memoryview) -> None:
+        try:
+            records = await self._in_thread(own_records, body)
+            self._take_in(request, records)
+        except DamagedDataError as error:
+            self._log.error("from %s: %s", request.peer_name, error)
+            request.fail(ErrorCode.DAMAGED_DATA, str(error))
+        except asyncio.CancelledError:
+            if not request.answered:
+                request.fail(ErrorCode.SHUTTING_DOWN, "the server is closing")
+            raise
+        finally:
+            request.lease.release()
+
+    def _take_in(self, request: Request, records: Sequence[CopyRecord]) -> None:
+        self.kept_records += len(records)
+        peer = request.peer
+        self._do(self.core.requested(request, peer.node, peer.incarnation, request.message, records, self._now()))
+
+    def reply(self, instruction: Reply) -> None:
+        """Answers another server."""
+        size_bytes = _size_bytes(instruction.records)
+        if size_bytes <= INLINE_BYTES_MAX:
+            body = encode_body(instruction.records) if instruction.records else ()
+            _answer(instruction, body)
+        else:
+            self._spawn(self._reply(instruction))
+
+    async def _reply(self, instruction: Reply) -> None:
+        try:
+            body = await self._in_thread(encode_body, instruction.records)
+        except BaseException:
+            release(instruction.images)
+            raise
+        _answer(instruction, body)
+
+    # --- our requests -----------------------------------------------------------------------------------------------
+
+    def ask(self, instruction: Ask) -> None:
+        """Sends a request to another server."""
+        self._spawn(self._ask(instruction))
+
+    async def _ask(self, ask: Ask) -> None:
+        until_s = self._loop.time() + ask.deadline_s
+        records: Sequence[CopyRecord] = ()
+        try:
+            try:
+                size_bytes = _size_bytes(ask.records)
+                body: Sequence[Any] = ()
+                if ask.records and size_bytes <= INLINE_BYTES_MAX:
+                    body = encode_body(ask.records)
+                elif ask.records:
+                    body = await self._in_thread(encode_body, ask.records)
+                self.asked_records += len(ask.records)
+                self.asked_bytes += size_bytes
+                left_s = max(until_s - self._loop.time(), SOON_S)
+                answer = await self._links.request(ask.peer, ask.message, body, deadline_s=left_s)
+            finally:
+                release(ask.images)
+            try:
+                if len(answer.body) <= INLINE_BYTES_MAX:
+                    records = own_records(answer.body)
+                else:
+                    records = await self._in_thread(own_records, answer.body)
+            finally:
+                answer.release()
+        except RemoteError as error:
+            self._do(self.core.refused(ask.order, error.code, str(error), self._now()))
+        except AdamctlError as error:
+            self._do(self.core.failed(ask.order, str(error), self._now()))
+        else:
+            incarnation = self._links.incarnation(ask.peer)
+            self._do(self.core.answered(ask.order, answer.message, records, incarnation, self._now()))
+
+    # --- the configuration service ----------------------------------------------------------------------------------
+
+    def propose(self, instruction: Propose) -> None:
+        """Makes a change of records if nobody was faster."""
+        self._spawn(self._propose(instruction))
+
+    async def _propose(self, propose: Propose) -> None:
+        reply = None
+        try:
+            reply = await self._store.compare_and_set(propose.changes)
+            outcome = "somebody was faster" if reply.conflicts else f"revision {reply.revision}"
+            self._log.info("job %s: %s (%s)", propose.job, propose.why, outcome)
+        except (UnreachableError, RemoteError) as error:
+            self._log.warning("job %s: %s: nobody knows whether it was done: %s", propose.job, propose.why, error)
+        self._do(self.core.proposed(propose.order, reply, self._now()))
+
+    def notice(self, instruction: Notice) -> None:
+        """Writes to the log."""
+        log = self._log.warning if instruction.warning else self._log.info
+        log("job %s, bucket %d: %s", instruction.job, instruction.bucket, instruction.text)
+
+    # --- threads and status -----------------------------------------------------------------------------------------
+
+    async def _in_thread(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(THREADS, "replication")
+        return await self._loop.run_in_executor(self._threads, function, argument)
+
+    def status(self) -> dict[str, Any]:
+        """Plain values for `adamctl status`; rates are over the last seconds."""
+        counters = {
+            "records": float(self.asked_records),
+            "bytes": float(self.asked_bytes),
+            "kept": float(self.kept_records),
+        }
+        rates = self._rates.sample(self._loop.time(), counters)
+        return {
+            **self.core.status(),
+            "records": self.asked_records,
+            "bytes": self.asked_bytes,
+            "records_per_s": rates["records"],
+            "bytes_per_s": rates["bytes"],
+            "records_kept": self.kept_records,
+            "records_kept_per_s": rates["kept"],
+            "lease": self._context.lease.valid(),
+        }
+
+
+def own_records(body: memoryview) -> list[CopyRecord]:
+    """Returns the records of a body in memory of their own; blocking. Raises DamagedDataError."""
+    if not len(body):
+        return []
+    return [CopyRecord(record.copy, _own(record.arrays)) for record in decode_body(body)]
+
+
+def _own(arrays: Sequence[Array]) -> list[Array]:
+    """Returns copies of the arrays of one shard that lie side by side; a number for a whole shard stays one."""
+    starts = np.cumsum([0, *(-(-_elements(array) // LINE) * LINE for array in arrays)]).tolist()
+    flat = np.empty(starts[-1], np.float32)
+    copies = []
+    for start, array in zip(starts, arrays, strict=False):
+        length = _elements(array)
+        flat[start : start + length] = array[:length]
+        strides = (4,) if length == array.size else (0,)
+        copies.append(np.ndarray((array.size,), np.float32, flat[start:].data, strides=strides))
+    return copies
+
+
+def _elements(array: Array) -> int:
+    return 1 if array.size > 1 and array.strides == (0,) else array.size
+
+
+def _size_bytes(records: Sequence[CopyRecord]) -> int:
+    return 4 * sum(sum(record.copy.lengths) for record in records)
+
+
+def _answer(instruction: Reply, body: Sequence[Any]) -> None:
+    images = instruction.images
+    if instruction.token.answered:
+        release(images)
+        return
+    try:
+        instruction.token.reply(instruction.message, body, lambda: release(images))
+    except ValueError:
+        release(images)
+        raise
+
+
+def release(images: Sequence[Image]) -> None:
+    """Gives back what was held to be sent."""
+    for image in images:
+        image.release()

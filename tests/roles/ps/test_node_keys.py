@@ -1,0 +1,53 @@
+"""Who lives and who is being emptied follows from the keys."""
+
+from __future__ import annotations
+
+from adamctl.config.records import DrainRecord, NodeRecord, drain_key, encode, node_key
+from adamctl.roles.controller.client import Changes
+from adamctl.roles.ps.node_keys import NodeKeys
+from adamctl.wire.messages import ConfigEntry
+
+
+def node(name: str, incarnation: int, revision: int, role: str = "ps") -> ConfigEntry:
+    return ConfigEntry(node_key(name), encode(NodeRecord(name, role, incarnation, (), "h", 1)), revision)
+
+
+def test_servers_come_and_go() -> None:
+    keys = NodeKeys()
+    keys.take_nodes(Changes(5, (node("ps-0", 3, 5), node("w", 4, 5, "worker")), (), True))
+    assert set(keys.nodes) == {"ps-0"} and not keys.told
+    keys.take_drains(Changes(5, (), (), True))
+    assert keys.told
+    keys.take_nodes(Changes(7, (node("ps-1", 6, 7),), (node_key("ps-0"), node_key("w"))))
+    assert {name: view.revision for name, view in keys.nodes.items()} == {"ps-1": 7}
+    keys.take_nodes(Changes(9, (), (), True))
+    assert not keys.nodes and not keys.records
+
+
+def test_a_watch_that_is_late_takes_nothing_back() -> None:
+    keys = NodeKeys()
+    keys.take_nodes(Changes(9, (node("ps-0", 8, 9),), ()))
+    keys.take_nodes(Changes(5, (node("ps-0", 3, 5),), ()))
+    keys.take_nodes(Changes(7, (), (node_key("ps-0"),)))
+    assert keys.nodes["ps-0"].record.incarnation == 8
+
+
+def test_only_the_process_that_was_meant_is_emptied() -> None:
+    keys = NodeKeys()
+    drain = ConfigEntry(drain_key("ps-0"), encode(DrainRecord(3, 0.0)), 6)
+    keys.take_drains(Changes(6, (drain,), (), True))
+    assert not keys.draining
+    keys.take_nodes(Changes(5, (node("ps-0", 3, 5),), (), True))
+    assert keys.draining == {"ps-0"}
+    keys.take_nodes(Changes(8, (node("ps-0", 7, 8),), ()))
+    assert not keys.draining
+    keys.take_nodes(Changes(8, (node("ps-0", 3, 9),), ()))
+    keys.take_drains(Changes(9, (), (drain_key("ps-0"),)))
+    assert not keys.draining
+
+
+def test_what_cannot_be_read_is_no_node() -> None:
+    keys = NodeKeys()
+    keys.take_nodes(Changes(5, (ConfigEntry(node_key("ps-0"), b"\xc1", 5),), (), True))
+    keys.take_drains(Changes(5, (ConfigEntry(drain_key("ps-0"), b"\xc1", 5),), (), True))
+    assert not keys.nodes and not keys.draining
