@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adamctl.kernels.backend import Backend, compiled_if
-from adamctl.kernels.native import RATE, NativeCall, NativeStep, can_compile, compile_calls
+from adamctl.kernels.native import Call, NativeCall, Word, can_compile
 from adamctl.kernels.operation import Array
 
 BLOCK = 32768  # elements: three blocks of float32 stay in a second-level cache
@@ -34,12 +35,18 @@ class Accrual:
             self.accrue(accrued[part], gradient[part], first)
             weights[part] -= np.float32(lr) * gradient[part]
 
-    def native(self, accrued: Array, weights: Array, gradient: Array, first: bool) -> NativeStep | None:
-        """Returns `accrue_and_apply` of these arrays as a function of (0, lr), or None where it cannot be."""
+    def native(
+        self, accrued: Array, weights: Array | None, gradient: Array, filled: NDArray[np.int64], rate: Word
+    ) -> list[Call] | None:
+        """Returns `accrue_and_apply`, or `accrue` without `weights`, as a call for native steps; None if it cannot be.
+
+        filled [1] tells whether `accrued` holds anything, and is set.
+        """
         if self._compiled is None or not can_compile():
             return None
-        arguments = (accrued, weights, gradient, RATE, first)
-        return compile_calls([NativeCall(self._compiled.accrue_and_apply, arguments)])
+        if weights is None:
+            return [NativeCall(self._compiled.fill_or_add, (accrued, gradient, filled))]
+        return [NativeCall(self._compiled.fill_or_add_and_apply, (accrued, weights, gradient, rate, filled))]
 
     def subtract_scaled(self, weights: Array, gradient: Array, lr: float) -> None:
         """weights -= lr * gradient."""

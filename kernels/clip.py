@@ -14,7 +14,7 @@ from math import isfinite, sqrt
 import numpy as np
 
 from adamctl.kernels.backend import compiled_if
-from adamctl.kernels.native import Call, NativeCall
+from adamctl.kernels.native import Call, NativeCall, Word
 from adamctl.kernels.network import Context, Network
 from adamctl.kernels.operation import Array, Factors
 
@@ -44,15 +44,16 @@ class LayerNormClip:
         self._scales = np.ones(len(self._layers), np.float32)
         self._products = [np.zeros((network.batch_max, network.batch_max), np.float32) for _ in range(2)]
 
-    def native(self, skip_dense_gradients: bool = False) -> list[Call]:
+    def native(self, skip_dense_gradients: bool = False, count: Word | None = None) -> list[Call]:
         """Returns the scaling of gradients as a call for native steps to make; `settle` does what is left then.
 
-        Empty where it is more than that.
+        Empty where it is more than that. Where a `count` takes how many layers were scaled down, adding that to
+        `clipped` is left.
         """
         if self._compiled is None or skip_dense_gradients:
             return []
         arguments = (self._context.gradient, self._parts, float(self.norm_max), self._scales)
-        return [NativeCall(self._compiled.clip_layers, arguments, self._count)]
+        return [NativeCall(self._compiled.clip_layers, arguments, self._count if count is None else count)]
 
     def settle(self, has_use_for_factors: bool = True) -> None:
         """After a step that made the call: counts, and scales the factors of what was scaled down."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from adamctl.kernels.activations import activate
 from adamctl.kernels.array import Array
 from adamctl.kernels.backend import choose, compiled_if
-from adamctl.kernels.native import Call, NativeCall
+from adamctl.kernels.native import Call, NativeCall, Result
 from adamctl.model.description import Loss as LossName
 
 Labels = NDArray[np.int32] | NDArray[np.int64]
@@ -65,9 +65,7 @@ class Loss(ABC):
 
         return backward
 
-    def native_backward(
-        self, outputs: Array, labels: NDArray[np.int64], error: Array, result: NDArray[np.int64]
-    ) -> list[Call] | None:
+    def native_backward(self, outputs: Array, labels: Labels, error: Array, result: Result) -> list[Call] | None:
         """Returns `backward` of these arrays as a call; `result` [2] takes the float64 loss and how many were correct.
 
         A label out of range makes the second -1.

@@ -2,8 +2,9 @@
 
 A step of a small network is some twenty short calls. Each takes the lock again to come back to Python, unpack its
 arrays and go out again: a few microseconds, which threads cannot share. Their arguments are the same in every step but
-for the images, so here they are written into the code: `compile_calls` makes of a list of calls one function of the
-images' address, by a few lines of LLVM instructions around the kernels that are compiled already.
+for a few, so here they are written into the code: `compile_calls` makes of a list of calls one function, by a few lines
+of LLVM instructions around the kernels that are compiled already. What does differ, the address of the images for one,
+it reads from a row of a table; it goes through as many rows as it is told, a step for each.
 
 Kernels are called as numba calls them: int32 f(result *, error **, arguments), an array being its owner, parent, number
 and size of items, address, shape and strides.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -23,11 +24,13 @@ from numpy.typing import NDArray
 
 from adamctl.kernels.array import Array
 
-NativeStep: TypeAlias = Callable[[int, float], int]
-"""Takes the address of the images and a rate; returns 0, or what the first kernel that failed returned."""
+NativeSteps: TypeAlias = Callable[[int, int], int]
+"""Takes the address of a table of int64 words and how many rows of it to go through, at least one.
 
-RATE = "rate"
-"""Stands for the rate among a call's arguments, where the kernel takes a float32."""
+Returns 0, or what the first kernel that failed returned, or REFUSED.
+"""
+
+REFUSED = -1  # no kernel's status
 
 NO_TRANSPOSE, TRANSPOSE, ROW_MAJOR = 111, 112, 101  # as in every CBLAS
 SYMBOLS = ("scipy_cblas_sgemm64_", "cblas_sgemm64_", "scipy_cblas_sgemm", "cblas_sgemm")  # of numpy's BLAS
@@ -35,16 +38,28 @@ RESULT_WORDS = 4
 LLVM_MIN = (15, 0, 0)  # the first that writes pointers without what they point to
 
 
-class NativeCall(NamedTuple):
-    """A compiled kernel and its arguments: arrays, int, float, bool or RATE as its signature says.
+class Word(NamedTuple):
+    """A word of the row at hand: among arguments, the float32 that lies in it; as a result, where it goes."""
 
-    Attributes:
-        result: int64 words that take what it returns.
-    """
+    number: int
+
+
+Result: TypeAlias = NDArray[np.int64] | Word
+"""Words that take what a kernel returns."""
+
+
+class NativeCall(NamedTuple):
+    """A compiled kernel and its arguments: arrays, int, float, bool or Word as its signature says."""
 
     kernel: Any
     arguments: tuple[Any, ...]
-    result: NDArray[np.int64] | None = None
+    result: Result | None = None
+
+
+class NativeCheck(NamedTuple):
+    """Ends all with REFUSED if a word of the row is negative, what kernels say of labels that are none."""
+
+    word: Word
 
 
 class NativeProduct(NamedTuple):
@@ -55,7 +70,7 @@ class NativeProduct(NamedTuple):
     out: Array
 
 
-Call: TypeAlias = NativeCall | NativeProduct
+Call: TypeAlias = NativeCall | NativeProduct | NativeCheck
 
 
 @cache
@@ -107,13 +122,16 @@ def blas() -> tuple[int, int] | None:
     return None
 
 
-def compile_calls(calls: Sequence[Call], images: Array | None = None) -> NativeStep:
-    """Returns one function that makes all calls, one after another, until one fails.
+def compile_calls(
+    calls: Sequence[Call], stand_ins: Mapping[int, NDArray[Any]] | None = None, words: int = 1
+) -> NativeSteps:
+    """Returns one function that makes all calls, one after another, for each row of a table, until one fails.
 
     Whoever keeps the function keeps the calls' arrays: it holds them.
 
     Args:
-        images: an argument of the calls that stands for what the function is given; only its address changes.
+        stand_ins: arguments of the calls in whose place others come, by the word of the row that has their address.
+        words: how long a row is.
 
     Raises:
         TypeError: an argument does not fit its kernel.
@@ -121,18 +139,15 @@ def compile_calls(calls: Sequence[Call], images: Array | None = None) -> NativeS
     """
     import llvmlite.binding as llvm
 
-    source = _Source(images)
+    source = _Source(stand_ins or {}, words)
     for call in calls:
-        if isinstance(call, NativeProduct):
-            source.add_product(call)
-        else:
-            source.add_kernel(call)
+        source.add(call)
     if not can_compile():
         raise RuntimeError(f"expected LLVM {LLVM_MIN[0]} or later; found {llvm.llvm_version_info}")
     machine = llvm.Target.from_default_triple().create_target_machine(opt=1)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(source.text()), machine)
     engine.finalize_object()
-    function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.c_float)(engine.get_function_address("step"))
+    function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.c_int64)(engine.get_function_address("steps"))
     function.holds = (engine, source.held)  # type: ignore[attr-defined]
     return function
 
@@ -144,45 +159,76 @@ class _Source:
         held: what must live as long as the function.
     """
 
-    def __init__(self, images: Array | None) -> None:
-        self._images = images
+    def __init__(self, stand_ins: Mapping[int, NDArray[Any]], words: int) -> None:
+        self._words_of_row = words
+        self._variables = {_address(array): f"ptr %at{word}" for word, array in stand_ins.items()}
         self._scratch = np.zeros(RESULT_WORDS, np.int64)
-        self.held: list[Any] = [images, self._scratch]
-        self._lines: list[str] = []
-        self._kernels = 0
+        self.held: list[Any] = [*stand_ins.values(), self._scratch]
+        self._lines = [
+            line
+            for word in stand_ins
+            for line in (f"%from{word} = {self._place(word)}", f"%at{word} = load ptr, ptr %from{word}")
+        ]
+        self._failures: list[str] = []
+        self._block, self._names = "row", 0
 
     def text(self) -> str:
-        failures = [f"[%status{n}, %{f'next{n - 1}' if n else 'entry'}]" for n in range(self._kernels)]
         lines = [
-            "define i32 @step(i64 %images, float %rate) {",
+            "define i32 @steps(i64 %table, i64 %rows) {",
             "entry:",
-            "%at = inttoptr i64 %images to ptr",
+            "br label %row",
+            "row:",
+            f"%number = phi i64 [0, %entry], [%following, %{self._block}]",
+            f"%offset = mul i64 %number, {8 * self._words_of_row}",
+            "%place = add i64 %table, %offset",
+            "%words = inttoptr i64 %place to ptr",
             *self._lines,
+            "%following = add i64 %number, 1",
+            "%more = icmp slt i64 %following, %rows",
+            "br i1 %more, label %row, label %done",
+            "done:",
+            "ret i32 0",
         ]
-        lines.append("ret i32 0")
-        if failures:
-            lines += ["failed:", f"%code = phi i32 {', '.join(failures)}", "ret i32 %code"]
+        if self._failures:
+            lines += ["failed:", f"%code = phi i32 {', '.join(self._failures)}", "ret i32 %code"]
         return "\n".join([*lines, "}", ""])
 
-    def add_kernel(self, call: NativeCall) -> None:
-        types, compiled = _overload(call)
+    def add(self, call: Call) -> None:
+        if isinstance(call, NativeProduct):
+            self._add_product(call)
+        elif isinstance(call, NativeCheck):
+            self._add_check(call)
+        else:
+            self._add_kernel(call)
+
+    def _add_kernel(self, call: NativeCall) -> None:
+        compiled = _overload(call)
         result = self._scratch if call.result is None else call.result
         self.held += [call.arguments, result, compiled.library]
         error = self._scratch[RESULT_WORDS - 1 :]
-        words = [self._pointer(result), self._pointer(error)]
-        for kind, argument in zip(types, call.arguments, strict=True):
-            words += self._words(kind, argument)
+        words = [self._result(result), self._pointer(error)]
+        for argument in call.arguments:
+            words += self._words(argument)
         address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
-        number = self._kernels
-        self._kernels += 1
-        self._lines += [
-            f"%status{number} = call i32 {_function(words, address)}",
-            f"%good{number} = icmp eq i32 %status{number}, 0",
-            f"br i1 %good{number}, label %next{number}, label %failed",
-            f"next{number}:",
-        ]
+        status, good = self._name("status"), self._name("good")
+        self._lines += [f"{status} = call i32 {_function(words, address)}", f"{good} = icmp eq i32 {status}, 0"]
+        self._go_on_if(good, status)
 
-    def add_product(self, call: NativeProduct) -> None:
+    def _add_check(self, call: NativeCheck) -> None:
+        place, value, good = self._name("place"), self._name("value"), self._name("good")
+        self._lines += [
+            f"{place} = {self._place(call.word.number)}",
+            f"{value} = load i64, ptr {place}",
+            f"{good} = icmp sge i64 {value}, 0",
+        ]
+        self._go_on_if(good, str(REFUSED))
+
+    def _go_on_if(self, good: str, status: str) -> None:
+        self._failures.append(f"[{status}, %{self._block}]")
+        self._block = self._name("next")[1:]
+        self._lines += [f"br i1 {good}, label %{self._block}, label %failed", f"{self._block}:"]
+
+    def _add_product(self, call: NativeProduct) -> None:
         found = blas()
         assert found is not None
         address, bits = found
@@ -202,9 +248,11 @@ class _Source:
         ]  # fmt: skip
         self._lines.append(f"call void {_function(words, address)}")
 
-    def _words(self, kind: Any, argument: Any) -> list[str]:
-        if argument is RATE:
-            return [f"float %{RATE}"]
+    def _words(self, argument: Any) -> list[str]:
+        if isinstance(argument, Word):
+            place, value = self._name("place"), self._name("value")
+            self._lines += [f"{place} = {self._place(argument.number)}", f"{value} = load float, ptr {place}"]
+            return [f"float {value}"]
         if isinstance(argument, float):
             return [f"double 0x{struct.unpack('<Q', struct.pack('<d', argument))[0]:016X}"]
         if not isinstance(argument, np.ndarray):
@@ -213,18 +261,34 @@ class _Source:
         extents = [f"i64 {extent}" for extent in (*argument.shape, *argument.strides)]
         return ["ptr null", "ptr null", *size, self._pointer(argument), *extents]
 
+    def _result(self, result: Result) -> str:
+        if not isinstance(result, Word):
+            return self._pointer(result)
+        place = self._name("place")
+        self._lines.append(f"{place} = {self._place(result.number)}")
+        return f"ptr {place}"
+
     def _pointer(self, array: NDArray[Any]) -> str:
-        address = int(array.__array_interface__["data"][0])
-        if self._images is not None and address == int(self._images.__array_interface__["data"][0]):
-            return "ptr %at"
-        return f"ptr inttoptr (i64 {address} to ptr)"
+        address = _address(array)
+        return self._variables.get(address, f"ptr inttoptr (i64 {address} to ptr)")
+
+    def _place(self, word: int) -> str:
+        return f"getelementptr i64, ptr %words, i64 {word}"
+
+    def _name(self, what: str) -> str:
+        self._names += 1
+        return f"%{what}{self._names}_"
 
 
-def _overload(call: NativeCall) -> tuple[tuple[Any, ...], Any]:
-    """Returns a kernel's argument types and compiled code for these arguments."""
+def _address(array: NDArray[Any]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _overload(call: NativeCall) -> Any:
+    """Returns a kernel's compiled code for these arguments."""
     for types, compiled in call.kernel.overloads.items():
         if len(types) == len(call.arguments) and all(map(_fits, types, call.arguments)):
-            return types, compiled
+            return compiled
     found = [f"{one.dtype} {list(one.shape)}" if isinstance(one, np.ndarray) else repr(one) for one in call.arguments]
     raise TypeError(f"{call.kernel.__name__}: expected {list(call.kernel.overloads)}; found {', '.join(found)}")
 
@@ -233,7 +297,7 @@ def _fits(kind: Any, argument: Any) -> bool:
     if isinstance(argument, np.ndarray):
         alike = getattr(kind, "ndim", -1) == argument.ndim and str(kind.dtype) == str(argument.dtype)
         return alike and bool(argument.flags.c_contiguous)
-    if argument is RATE:
+    if isinstance(argument, Word):
         return str(kind) == "float32"
     return str(kind) == {bool: "bool", int: "int64", float: "float64"}.get(type(argument))
 

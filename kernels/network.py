@@ -20,6 +20,7 @@ from adamctl.kernels.losses import Labels, make_loss
 from adamctl.kernels.native import Call
 from adamctl.kernels.operation import Array, Buffers, Factors
 from adamctl.kernels.plan import BoundLayer, NativePlan, StepPlan, native_plan, step_plan
+from adamctl.kernels.steps import Accruing, Steps, native_steps
 from adamctl.model.description import Model
 from adamctl.model.layout import ParameterLayout, Tensor, build_layout
 from adamctl.model.shapes import infer
@@ -191,6 +192,31 @@ class Network:
 
         Of whole batches as native functions: others come once in a pass and are not worth compiling for.
         """
+        parts = self._bound(context, weights, skip_dense_gradients)
+        error = context.loss_error[:batch]
+        plan: StepPlan | NativePlan | None = None
+        if batch == self.batch_max:
+            images_shape = (batch, *self.model.input)
+            plan = native_plan(weights, skip_dense_gradients, parts, self.loss, error, images_shape, context.after)
+        if plan is None:
+            plan = step_plan(weights, skip_dense_gradients, parts, self.loss, error)
+        if len(context.plans) >= PLANS_MAX:
+            context.plans.clear()
+        context.plans[batch] = plan
+        return plan
+
+    def native_steps(
+        self, context: Context, weights: Array | Views, accruing: Accruing, after: Sequence[Call] = ()
+    ) -> Steps | None:
+        """Returns steps of whole batches, accruing included, that come back to Python together.
+
+        `after` are made between a step and its accruing. None if some of a step is not native.
+        """
+        parts = self._bound(context, weights, False)
+        images_shape = (self.batch_max, *self.model.input)
+        return native_steps(parts, self.loss, context.loss_error, images_shape, after, context.gradient, accruing)
+
+    def _bound(self, context: Context, weights: Array | Views, skip_dense_gradients: bool) -> list[BoundLayer]:
         views = self._views_of(weights)
         parts: list[BoundLayer] = []
         for position, layer in enumerate(self.layers):
@@ -205,17 +231,7 @@ class Network:
                     bool(gradients) or needs_input_error, needs_input_error, layer.is_dense,
                 )
             )  # fmt: skip
-        error = context.loss_error[:batch]
-        plan: StepPlan | NativePlan | None = None
-        if batch == self.batch_max:
-            images_shape = (batch, *self.model.input)
-            plan = native_plan(weights, skip_dense_gradients, parts, self.loss, error, images_shape, context.after)
-        if plan is None:
-            plan = step_plan(weights, skip_dense_gradients, parts, self.loss, error)
-        if len(context.plans) >= PLANS_MAX:
-            context.plans.clear()
-        context.plans[batch] = plan
-        return plan
+        return parts
 
     def _empty_step(self, context: Context, images: Array) -> StepResult:
         context.gradient[...] = 0

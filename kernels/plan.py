@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.kernels.losses import LABEL_TYPES, Labels, Loss
-from adamctl.kernels.native import Call, NativeStep, can_compile, compile_calls
+from adamctl.kernels.native import Call, NativeSteps, Result, can_compile, compile_calls
 from adamctl.kernels.operation import Array, Backward, Buffers, Forward, Operation
 
 Position: TypeAlias = int
@@ -122,7 +122,7 @@ class NativePlan:
         for native, group in groupby(pieces, key=lambda piece: isinstance(piece, list)):
             if native:
                 calls = [call for piece in group if isinstance(piece, list) for call in piece]
-                self._pieces.append(_native_piece(compile_calls(calls, values[0])))
+                self._pieces.append(_native_piece(compile_calls(calls, {0: values[0]})))
             else:
                 self._pieces += [piece for piece in group if not isinstance(piece, list)]
 
@@ -158,7 +158,7 @@ class StepOutputs(NamedTuple):
     """
 
     loss: Loss
-    labels: NDArray[np.int64]
+    labels: NDArray[np.int32] | NDArray[np.int64]
     result: NDArray[np.int64]
     error: Array
     kept_errors: list[tuple[dict[str, NDArray[np.generic]], Array]]
@@ -192,14 +192,31 @@ def native_plan(
     """As `step_plan`, with calls that are made `after` the step; None if nothing could be native."""
     if not can_compile() or not len(error):
         return None
-    batch, pieces = len(error), list[list[Call] | Piece]()
     values = [np.zeros(images_shape, np.float32)]
+    step = StepOutputs(loss, np.zeros(len(error), np.int64), np.zeros(2, np.int64), error, [])
+    pieces = step_pieces(layers, values, step, step.result)
+    if not any(isinstance(piece, list) for piece in pieces):
+        return None
+    if after:
+        pieces.append(list(after))
+    return NativePlan(weights, skip_dense_gradients, pieces, values, step, bool(after))
+
+
+def step_pieces(
+    layers: Sequence[BoundLayer], values: list[Array], step: StepOutputs, result: Result
+) -> list[list[Call] | Piece]:
+    """Returns what a step does, in order: calls where it can be native, else functions of the images.
+
+    Args:
+        values: the images' stand-in; takes what goes into each later layer, and the outputs.
+        result: two words that take the loss and how many were correct.
+    """
+    batch, error, pieces = len(step.error), step.error, list[list[Call] | Piece]()
     for layer in layers:
         calls = layer.operation.native_forward(batch, layer.weights, layer.buffers, values[-1])
         pieces.append(calls if calls is not None else _forward_piece(layer.forward(batch), values))
         values.append(layer.buffers.output[:batch])
-    step = StepOutputs(loss, np.zeros(batch, np.int64), np.zeros(2, np.int64), error, [])
-    calls = loss.native_backward(values[-1], step.labels, error, step.result)
+    calls = step.loss.native_backward(values[-1], step.labels, error, result)
     pieces.append(calls if calls is not None else _loss_piece(step, values[-1]))
     for position in reversed(range(len(layers))):
         layer = layers[position]
@@ -212,11 +229,7 @@ def native_plan(
         if layer.is_dense:
             step.kept_errors.append((layer.buffers.scratch, error))
         error = layer.buffers.input_error[:batch]
-    if not any(isinstance(piece, list) for piece in pieces):
-        return None
-    if after:
-        pieces.append(list(after))
-    return NativePlan(weights, skip_dense_gradients, pieces, values, step, bool(after))
+    return pieces
 
 
 def _forward_piece(forward: Forward, values: Sequence[Array]) -> Piece:
@@ -241,9 +254,13 @@ def _backward_piece(backward: Backward, error: Array, values: Sequence[Array], p
     return lambda images: backward(error, inputs)
 
 
-def _native_piece(step: NativeStep) -> Piece:
+def _native_piece(steps: NativeSteps) -> Piece:
+    row = np.zeros(1, np.int64)
+    place = row.__array_interface__["data"][0]
+
     def piece(images: Array) -> None:
-        status = step(images.__array_interface__["data"][0], 0.0)
+        row[0] = images.__array_interface__["data"][0]
+        status = steps(place, 1)
         if status:
             raise RuntimeError(f"a compiled kernel failed with status {status}")
 

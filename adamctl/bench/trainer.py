@@ -20,10 +20,11 @@ from adamctl.model.layout import build_layout
 from adamctl.model.protocol import bytes_per_push
 from adamctl.roles.worker.compute import Batch, BatchDone, ComputeThreads
 from adamctl.roles.worker.replica import Replica
+from adamctl.roles.worker.session import BATCHES_AHEAD_PER_THREAD
 from adamctl.wire.messages import TrainTask
 
 LEARNING_RATE = 1e-3  # low: what is learned from noise must not run away, and costs the same
-BATCHES_AHEAD = 3
+RANGES_AHEAD = 2  # a worker has this many in memory at the least, while it asks for another
 EXAMPLES_BYTES_MAX = 64 << 20
 JOIN_S = 60.0
 
@@ -50,6 +51,7 @@ class Trainer:
     def __init__(self, experiment: Experiment, threads: int, batch: int) -> None:
         model, train = experiment.model, experiment.train
         self.threads, self.batch = threads, batch
+        self._ahead = max(threads * BATCHES_AHEAD_PER_THREAD, RANGES_AHEAD * train.range_batches)
         self._network = Network(model, batch)
         self._network.compile()
         self.connections = sum(shape.connections for shape in self._network.shapes)
@@ -86,7 +88,7 @@ class Trainer:
             self._examples_done = 0
             start = time.perf_counter()
             self._deadline = start + seconds
-            for _ in range(self.threads * BATCHES_AHEAD):
+            for _ in range(self._ahead):
                 self._submit()
             while self._in_flight:
                 self._idle.wait()

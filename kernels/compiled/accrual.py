@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from adamctl.kernels.compiled.jit import IN1, OUT1, f32, f64, i64, inline, kernel, readable
+from adamctl.kernels.compiled.jit import IN1, OUT1, f32, f64, i64, inline, kernel, readable, writable
+
+FLAG = writable(i64, 1)
 
 
-@kernel((OUT1, OUT1, IN1, f32, types.boolean))
-def accrue_and_apply(accrued: Any, weights: Any, gradient: Any, lr: Any, first: bool) -> None:
-    """accrued (+)= gradient; weights -= lr * gradient."""
+@inline
+def accrue_and_move(accrued: Any, weights: Any, gradient: Any, lr: Any, first: bool) -> None:
     if first:
         for i in range(gradient.size):
             value = gradient[i]
@@ -24,6 +25,31 @@ def accrue_and_apply(accrued: Any, weights: Any, gradient: Any, lr: Any, first: 
             value = gradient[i]
             accrued[i] += value
             weights[i] -= lr * value
+
+
+@kernel((OUT1, OUT1, IN1, f32, types.boolean))
+def accrue_and_apply(accrued: Any, weights: Any, gradient: Any, lr: Any, first: bool) -> None:
+    """accrued (+)= gradient; weights -= lr * gradient."""
+    accrue_and_move(accrued, weights, gradient, lr, first)
+
+
+@kernel((OUT1, OUT1, IN1, f32, FLAG))
+def fill_or_add_and_apply(accrued: Any, weights: Any, gradient: Any, lr: Any, filled: Any) -> None:
+    """As `accrue_and_apply`; filled [1] says whether `accrued` holds anything yet, and does from now on."""
+    accrue_and_move(accrued, weights, gradient, lr, filled[0] == 0)
+    filled[0] = 1
+
+
+@kernel((OUT1, IN1, FLAG))
+def fill_or_add(accrued: Any, gradient: Any, filled: Any) -> None:
+    """accrued (+)= gradient; `filled` as in `fill_or_add_and_apply`."""
+    if filled[0] == 0:
+        for i in range(gradient.size):
+            accrued[i] = gradient[i]
+    else:
+        for i in range(gradient.size):
+            accrued[i] += gradient[i]
+    filled[0] = 1
 
 
 @kernel((OUT1, IN1, f32))

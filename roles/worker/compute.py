@@ -13,14 +13,19 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from adamctl.kernels.clip import LayerNormClip
+from adamctl.kernels.native import Word
 from adamctl.kernels.network import Context, Network
 from adamctl.kernels.operation import Array
+from adamctl.kernels.steps import CLIPPED, STEPS_MAX, StepMade, Steps
 from adamctl.kernels.threads import Binder
 from adamctl.roles.worker.core_batches import Task
 from adamctl.roles.worker.core_slots import StepActions
 from adamctl.roles.worker.pace import StepGate
 from adamctl.roles.worker.replica import Replica
 from adamctl.wire.messages import TrainTask
+
+TOGETHER_S = 0.03  # that a thread may train without looking up: it must notice when to stop, and share what waits
+NOTHING = StepActions(None, False)
 
 
 class Countdown(Protocol):
@@ -58,10 +63,11 @@ class BatchDone(NamedTuple):
 
 
 class _Own(NamedTuple):
-    """What only one thread touches."""
+    """What only one thread touches. `steps` are the native ones, where all of a step can be."""
 
     context: Context
     clip: LayerNormClip | None
+    steps: Steps | None
 
 
 class ComputeThreads:
@@ -85,6 +91,7 @@ class ComputeThreads:
         self._seed, self._clip_norm, self._gate = seed, clip_norm, gate
         self._binder = Binder(threads)
         self._limits = threadpool_limits(limits=1, user_api="blas")
+        self._count = threads
         self._threads = [
             threading.Thread(target=self._run, args=(index,), name=f"compute-{index}", daemon=True)
             for index in range(threads)
@@ -115,21 +122,75 @@ class ComputeThreads:
             thread.join(timeout_s)
 
     def _run(self, thread: int) -> None:
-        prepared = self._prepare(thread)
-        clock = time.perf_counter
-        idle_since = clock()
-        while (batch := self._queue.get()) is not None:
-            started = clock()
+        own = self._prepare(thread)
+        clock, taken = time.perf_counter, self._queue.get
+        idle_since, step_s = clock(), TOGETHER_S
+        following: Batch | None = None
+        while (batch := following or taken()) is not None:
+            following, started = None, clock()
             wait_s = started - idle_since
             try:
-                if isinstance(prepared, BaseException):
-                    raise prepared
-                loss_sum, correct, actions = self._work(thread, prepared, batch)
+                if isinstance(own, BaseException):
+                    raise own
+                if own.steps is not None and _trains(own.steps, batch):
+                    batches, following = self._together(thread, own.steps, batch, int(TOGETHER_S / step_s))
+                    made, actions = self._make_steps(thread, own, own.steps, batches)
+                    idle_since = clock()
+                    step_s = (idle_since - started) / len(batches)
+                    for batch, (loss_sum, correct, _) in zip(batches, made, strict=True):
+                        its = actions if batch is batches[-1] or actions is None else NOTHING
+                        self._done(BatchDone(batch, loss_sum, correct, step_s, wait_s, its))
+                        wait_s = 0.0
+                    continue
+                loss_sum, correct, actions = self._work(thread, own, batch)
             except BaseException as failure:  # reported: the loop's thread ends the worker with it
                 self._done(BatchDone(batch, 0.0, 0, 0.0, 0.0, None, failure))
                 return
             idle_since = clock()
             self._done(BatchDone(batch, loss_sum, correct, idle_since - started, wait_s, actions))
+
+    def _together(self, thread: int, steps: Steps, first: Batch, limit: int) -> tuple[list[Batch], Batch | None]:
+        """Returns batches to train on before anything else can fall due, and one taken that is not of the kind.
+
+        They are this thread's share of what waits, at most, and no more than `limit`.
+        """
+        get, batches = self._queue.get_nowait, [first]
+        if self._gate is not None:
+            return batches, None
+        share = 1 + self._queue.qsize() // self._count
+        for _ in range(1, min(limit, share, STEPS_MAX, self._replica.core.steps_until_actions(thread))):
+            try:
+                batch = get()
+            except queue.Empty:
+                break
+            if batch is None:
+                self._queue.put(None)
+                break
+            if not _trains(steps, batch):
+                return batches, batch
+            batches.append(batch)
+        return batches, None
+
+    def _make_steps(
+        self, thread: int, own: _Own, steps: Steps, batches: list[Batch]
+    ) -> tuple[list[StepMade], StepActions | None]:
+        last = batches[-1]
+        nothing = [StepMade(0.0, 0, 0)] * len(batches)
+        if self._gate is not None and not self._gate.begin():
+            return nothing, None
+        slot = self._replica.begin_step(thread, batches[0].local_learning_rate)
+        if slot is None:
+            return nothing, None
+        made = steps.run([(batch.images, batch.labels, batch.local_learning_rate) for batch in batches], slot.index)
+        if own.clip is not None:
+            own.clip.clipped += sum(step.clipped for step in made)
+        examples = len(batches) * len(last.labels)
+        actions = self._replica.end_native_steps(
+            thread, len(batches), examples, last.learning_rate, last.local_learning_rate
+        )
+        if self._gate is not None:
+            self._gate.finish()
+        return made, actions
 
     def _prepare(self, thread: int) -> _Own | BaseException:
         """Binds the calling thread, then makes its context, which so lies on its own node (Adam 3.2.1, 3.3.1).
@@ -142,13 +203,19 @@ class ComputeThreads:
             clip = None if self._clip_norm is None else LayerNormClip(self._network, context, self._clip_norm)
             skip = self._skip_dense_gradients
             self._network.prepare(context, self._replica.weight_views, skip, clip.native(skip) if clip else ())
-            self._replica.prepare(thread, context)
-            return _Own(context, clip)
+            return _Own(context, clip, self._native_steps(context, clip))
         except BaseException as failure:
             return failure
 
+    def _native_steps(self, context: Context, clip: LayerNormClip | None) -> Steps | None:
+        accruing = self._replica.accruing
+        clipping = [] if clip is None else clip.native(self._skip_dense_gradients, Word(CLIPPED))
+        if accruing is None or self._skip_dense_gradients or bool(clip) != bool(clipping):
+            return None
+        return self._network.native_steps(context, self._replica.weight_views, accruing, clipping)
+
     def _work(self, thread: int, own: _Own, batch: Batch) -> tuple[float, int, StepActions | None]:
-        context, clip = own
+        context, clip, _ = own
         if not isinstance(batch.task, TrainTask):
             views = self._replica.snapshot_views
             loss_sum, correct = self._network.evaluate(context, views, batch.images, batch.labels)
@@ -173,3 +240,7 @@ class ComputeThreads:
         if self._gate is not None:
             self._gate.finish()
         return result.loss * count, result.correct, actions
+
+
+def _trains(steps: Steps, batch: Batch) -> bool:
+    return isinstance(batch.task, TrainTask) and steps.take(batch.images, batch.labels)

@@ -11,6 +11,7 @@ acknowledged contains it, so a slot is kept at the longest until the fetch that 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple, TypeAlias
@@ -101,7 +102,7 @@ class SlotCore:
         self.steps = [0] * self.threads
         self.filling = [None] * self.threads
 
-    def begin_step(self, thread: int) -> Slot | None:
+    def begin_step(self, thread: int, local_learning_rate: float = 0.0) -> Slot | None:
         """Returns the slot to accrue into, or None while all of the thread's slots are on their way."""
         slot = self.filling[thread]
         if slot is not None:
@@ -111,18 +112,27 @@ class SlotCore:
             return None
         slot.state, slot.base, slot.sequences = SlotState.FILLING, self.base, None
         slot.steps = slot.examples = 0
+        slot.local_learning_rate = local_learning_rate
         self.filling[thread] = slot
         return slot
 
-    def end_step(self, thread: int, examples: int, learning_rate: float, local_learning_rate: float) -> StepActions:
-        """Counts one step of a thread and says what to start."""
+    def steps_until_actions(self, thread: int) -> int:
+        """Returns how many steps a thread makes until there is something to start after one."""
+        slot = self.filling[thread]
+        until_push = self.n_push - (slot.steps if slot is not None else 0)
+        return min(until_push, self.n_fetch - self.steps[thread] % self.n_fetch)
+
+    def end_step(
+        self, thread: int, examples: int, learning_rate: float, local_learning_rate: float, steps: int = 1
+    ) -> StepActions:
+        """Counts one step of a thread, or several up to `steps_until_actions`, and says what to start."""
         slot = self.filling[thread]
         if slot is None:
             raise RuntimeError(f"thread {thread} ended a step that it had not begun")
-        slot.steps += 1
+        slot.steps += steps
         slot.examples += examples
         slot.learning_rate, slot.local_learning_rate = learning_rate, local_learning_rate
-        self.steps[thread] += 1
+        self.steps[thread] += steps
         push = slot if slot.steps >= self.n_push else None
         if push is not None:
             self._hand_over(push)
@@ -144,14 +154,18 @@ class SlotCore:
         """Parameters have been asked for; at most one fetch is under way."""
         self.fetching = True
 
-    def fetched(self, base: Base) -> list[Reapply]:
-        """Parameters have arrived: returns the slots that they lack, to be applied to them before `installed`."""
+    def fetched(self, base: Base, begun: Collection[int] = ()) -> list[Reapply]:
+        """Parameters have arrived: returns the slots that they lack, to be applied to them before `installed`.
+
+        `begun` are the indices of those that already hold steps which have not been counted yet.
+        """
         self.base = base
         if not self.keeps:
             return []
         lacking: list[Reapply] = []
         for slot in self.slots:
-            if slot.state is SlotState.FREE or (slot.state is SlotState.FILLING and slot.steps == 0):
+            is_empty = slot.steps == 0 and slot.index not in begun
+            if slot.state is SlotState.FREE or (slot.state is SlotState.FILLING and is_empty):
                 continue
             missing = None if slot.sequences is None else base.sequences < slot.sequences
             if missing is None or missing.all():

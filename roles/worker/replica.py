@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from adamctl.kernels.accrue import Accrual
-from adamctl.kernels.native import NativeStep
 from adamctl.kernels.network import Context, Network
 from adamctl.kernels.operation import Array, Factors
 from adamctl.kernels.rules.factors import gradient_rows
+from adamctl.kernels.steps import Accruing
 from adamctl.model.layout import ParameterLayout
 from adamctl.net.shared_memory import SharedMemory, array_bytes
 from adamctl.roles.worker.core_slots import Base, Slot, SlotCore, StepActions
@@ -50,7 +50,6 @@ class Replica:
         self.core = SlotCore(threads, slots_per_thread, n_push, n_fetch, keeps=applies_locally)
         self.applies_locally = applies_locally
         self._accrual = Accrual(network.backend)
-        self._natives: dict[tuple[int, bool], tuple[Context, NativeStep]] = {}
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._stopping = False
@@ -66,28 +65,32 @@ class Replica:
         self.snapshot = self.memory.array(layout.flat_size)
         self._gradients = [self.memory.array(layout.flat_size) for _ in range(slots)]
         self._gradient_views = [network.views(gradient) for gradient in self._gradients]
+        self._filled = np.zeros(slots, np.int64)
         self._factors = [[self.memory.array(*shape) for shape in shapes] for _ in range(slots)]
         self.weight_views = network.views(self.weights)
         self.snapshot_views = network.views(self.snapshot)
 
     # --- compute threads ---------------------------------------------------------------------------------------------
 
-    def prepare(self, thread: int, context: Context) -> None:
-        """Lays out how a thread's steps are accrued from its context, before the first of them."""
-        if self.applies_locally:
-            for slot in self.core.slots_of(thread):
-                for first in (True, False):
-                    native = self._accrual.native(self._gradients[slot.index], self.weights, context.gradient, first)
-                    if native is not None:
-                        self._natives[slot.index, first] = (context, native)
+    @property
+    def accruing(self) -> Accruing | None:
+        """Where native steps accrue; None if there is more to it, factors to be kept."""
+        if self.factor_tensors:
+            return None
+        return Accruing(self._accrual, self._gradients, self._filled, self.weights if self.applies_locally else None)
 
-    def begin_step(self, thread: int) -> Slot | None:
+    def begin_step(self, thread: int, local_lr: float = 0.0) -> Slot | None:
         """Returns the slot to accrue into, waiting while all are on their way; None when the replica is stopping."""
+        slot = self.core.filling[thread]
+        if slot is not None:  # nobody else takes it away while the thread is in a step, or looks at it but to read
+            self._filled[slot.index] = slot.steps
+            return slot
         with self._lock:
-            while (slot := self.core.begin_step(thread)) is None:
+            while (slot := self.core.begin_step(thread, local_lr)) is None:
                 if self._stopping:
                     return None
                 self._room.wait()
+            self._filled[slot.index] = slot.steps
             return slot
 
     def end_step(
@@ -96,10 +99,7 @@ class Replica:
         """Accrues a step's gradient, applies it to the shared weights, and says what to start in the background."""
         first = slot.steps == 0
         gradient = self._gradients[slot.index]
-        prepared = self._natives.get((slot.index, first))
-        if prepared is not None and prepared[0] is context:
-            prepared[1](0, local_lr)
-        elif self.applies_locally:
+        if self.applies_locally:
             self._accrual.accrue_and_apply(gradient, self.weights, context.gradient, local_lr, first)
         else:
             self._accrual.accrue(gradient, context.gradient, first)
@@ -107,6 +107,11 @@ class Replica:
             self._keep_factors(slot, context)
         with self._lock:
             return self.core.end_step(thread, examples, lr, local_lr)
+
+    def end_native_steps(self, thread: int, steps: int, examples: int, lr: float, local_lr: float) -> StepActions:
+        """Counts steps that have been accrued and applied already, and says what to start in the background."""
+        with self._lock:
+            return self.core.end_step(thread, examples, lr, local_lr, steps)
 
     def _keep_factors(self, slot: Slot, context: Context) -> None:
         arrays = self._factors[slot.index]
@@ -162,7 +167,7 @@ class Replica:
         fetch brings the servers' truth (Adam 3.2.2 accepts as much between threads).
         """
         with self._room:
-            lacking = self.core.fetched(base)
+            lacking = self.core.fetched(base, np.flatnonzero(self._filled).tolist())
         whole = [reapply.slot for reapply in lacking if reapply.shards is None]
         if whole:
             first, *others = whole

@@ -40,7 +40,7 @@ def test_products_are_numpys_to_the_bit(sizes: tuple[int, int, int], transposed:
     out = np.zeros((m, n), np.float32)
     calls = native.product(a, b, out)
     assert calls is not None
-    assert native.compile_calls(calls)(0, 0.0) == 0
+    assert native.compile_calls(calls)(0, 1) == 0
     np.testing.assert_array_equal(out, a @ b)
 
 
@@ -57,12 +57,13 @@ def test_results_come_back_and_images_may_lie_anywhere() -> None:
     labels, error, result = np.array([1, 0, 2]), np.zeros((3, 4), np.float32), np.zeros(2, np.int64)
     stand_in = np.zeros((3, 4), np.float32)
     step = native.compile_calls(
-        [native.NativeCall(kernels.squared_error_error, (stand_in, labels, error), result)], stand_in
+        [native.NativeCall(kernels.squared_error_error, (stand_in, labels, error), result)], {0: stand_in}
     )
     for seed in range(3):
         outputs, expected = matrix(3, 4, seed), np.zeros((3, 4), np.float32)
         loss, correct = kernels.squared_error_error(outputs, labels, expected)
-        assert step(address(outputs), 0.0) == 0
+        table = np.array([address(outputs)])
+        assert step(address(table), 1) == 0
         assert (result.view(np.float64)[0], result[1]) == (loss, correct)
         np.testing.assert_array_equal(error, expected)
 
@@ -81,14 +82,14 @@ def test_a_kernel_that_fails_ends_the_calls_with_its_status(monkeypatch: pytest.
     add_bias = compiled("elementwise").add_bias
     outputs, bias = np.zeros((2, 3), np.float32), np.ones(3, np.float32)
     failing = ctypes.CFUNCTYPE(ctypes.c_int32)(lambda: 7)
-    types, found = native._overload(native.NativeCall(add_bias, (outputs, bias, 0)))
+    found = native._overload(native.NativeCall(add_bias, (outputs, bias, 0)))
     broken = type("Compiled", (), {"library": type("Library", (), {})(), "fndesc": found.fndesc})()
     broken.library.get_pointer_to_function = lambda name: ctypes.cast(failing, ctypes.c_void_p).value
     real, order = native._overload, iter([found, broken, found])
-    monkeypatch.setattr(native, "_overload", lambda call: (types, next(order)))
+    monkeypatch.setattr(native, "_overload", lambda call: next(order))
     step = native.compile_calls([native.NativeCall(add_bias, (outputs, bias, 0))] * 3)
     monkeypatch.setattr(native, "_overload", real)
-    assert step(0, 0.0) == 7
+    assert step(0, 1) == 7
     np.testing.assert_array_equal(outputs, 1)
 
 
@@ -143,16 +144,53 @@ def test_ragged_batches_go_the_other_way() -> None:
     assert isinstance(context.plans[5], plan.StepPlan)
 
 
-@pytest.mark.parametrize("first", [True, False])
-def test_accruing_is_one_call_that_takes_the_rate(first: bool) -> None:
-    accrual = Accrual("numba")
-    gradient, start = matrix(1, 1003)[0], matrix(1, 1003, 2)[0]
-    arrays = [(start.copy(), start.copy()) for _ in range(2)]
-    step = accrual.native(*arrays[0], gradient, first)
-    assert step is not None
-    for rate in (0.1, 1e-3):
-        assert step(0, rate) == 0
-        accrual.accrue_and_apply(*arrays[1], gradient, rate, first)
+def test_every_row_of_a_table_is_gone_through_with_its_own_arrays_numbers_and_results() -> None:
+    kernels, rows = compiled("losses"), 3
+    stand_in, labels, error = np.zeros((3, 4), np.float32), np.array([1, 0, 2]), np.zeros((3, 4), np.float32)
+    moved, ones = np.zeros(5, np.float32), np.ones(5, np.float32)
+    calls = [
+        native.NativeCall(kernels.squared_error_error, (stand_in, labels, error), native.Word(1)),
+        native.NativeCall(compiled("accrual").subtract_scaled, (moved, ones, native.Word(3))),
+    ]
+    steps = native.compile_calls(calls, {0: stand_in}, 4)
+    table, outputs = np.zeros((rows, 4), np.int64), [matrix(3, 4, seed) for seed in range(rows)]
+    for row, array in zip(table, outputs, strict=True):
+        row[0] = address(array)
+        row[3:].view(np.float32)[0] = 0.5
+    assert steps(address(table), rows - 1) == 0
+    np.testing.assert_array_equal(moved, -1)
+    for row, array in zip(table[: rows - 1], outputs, strict=False):
+        loss, correct = kernels.squared_error_error(array, labels, error)
+        assert (row[1:2].view(np.float64)[0], row[2]) == (loss, correct)
+    assert not table[rows - 1, 1:3].any(), "the last was not asked for"
+
+
+def test_a_word_below_zero_ends_the_calls_where_it_is_looked_at() -> None:
+    add_bias, outputs = compiled("elementwise").add_bias, np.zeros((2, 3), np.float32)
+    call = native.NativeCall(add_bias, (outputs, np.ones(3, np.float32), 0))
+    steps = native.compile_calls([call, native.NativeCheck(native.Word(0)), call], words=1)
+    table = np.array([5, 0, -1, 5])
+    assert steps(address(table), 2) == 0
+    np.testing.assert_array_equal(outputs, 4)
+    assert steps(address(table), 4) == native.REFUSED
+    np.testing.assert_array_equal(outputs, 9)
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_accruing_is_a_call_that_takes_the_rate_and_says_that_something_is_there(local: bool) -> None:
+    accrual, gradient = Accrual("numba"), matrix(1, 1003)[0]
+    arrays = [(matrix(1, 1003, 2)[0], matrix(1, 1003, 3)[0]) for _ in range(2)]
+    (accrued, weights), filled = arrays[0], np.zeros(1, np.int64)
+    calls = accrual.native(accrued, weights if local else None, gradient, filled, native.Word(0))
+    steps, row = native.compile_calls(calls or []), np.zeros(1, np.int64)
+    for number, rate in enumerate((0.1, 1e-3, 0.5)):
+        row.view(np.float32)[0] = rate
+        assert steps(address(row), 1) == 0
+        assert filled[0] == 1
+        if local:
+            accrual.accrue_and_apply(*arrays[1], gradient, rate, number == 0)
+        else:
+            accrual.accrue(arrays[1][0], gradient, number == 0)
     for found, expected in zip(*arrays, strict=True):
         np.testing.assert_array_equal(found, expected)
 

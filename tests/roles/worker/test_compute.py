@@ -7,16 +7,26 @@ import queue
 import numpy as np
 import pytest
 
+from adamctl.kernels import native
+from adamctl.kernels.backend import installed
 from adamctl.kernels.network import Network
+from adamctl.kernels.steps import Steps
 from adamctl.model.description import Dense, Model, Softmax
 from adamctl.model.layout import build_layout
+from adamctl.roles.worker import compute
 from adamctl.roles.worker.compute import Batch, BatchDone, ComputeThreads
+from adamctl.roles.worker.pace import StepGate
 from adamctl.roles.worker.replica import Replica
-from adamctl.wire.messages import TrainTask
+from adamctl.wire.messages import EvaluateTask, TrainTask
 
 MODEL = Model((6,), (Dense(5, "relu"), Softmax(3)))
 BATCH = 4
 RATE = 0.5
+N_PUSH, N_FETCH = 4, 6
+
+needs_native = pytest.mark.skipif(
+    "numba" not in installed() or not native.can_compile() or native.blas() is None, reason="no compiler or BLAS here"
+)
 
 
 def train_one_batch(
@@ -74,3 +84,103 @@ def test_a_thread_that_fails_reports_why() -> None:
     _, _, done = train_one_batch(None, factored=False, labels=(0, 1, 2, 3))
     assert isinstance(done.failure, ValueError)
     assert "3" in str(done.failure)
+
+
+class Together:
+    """A numba replica whose threads find all batches waiting; `sizes` are how many steps each native call made."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, gate: StepGate | None = None) -> None:
+        self.sizes: list[int] = []
+        monkeypatch.setattr(compute, "TOGETHER_S", 1e3)  # however slow the machine is
+        run = Steps.run
+        monkeypatch.setattr(
+            Steps, "run", lambda own, steps, slot: self.sizes.append(len(steps)) or run(own, steps, slot)
+        )
+        network, layout = Network(MODEL, BATCH, backend="numba"), build_layout(MODEL, 1)
+        self.replica = Replica(network, layout, 1, BATCH, N_PUSH, N_FETCH, (), True)
+        generator = np.random.default_rng(2)
+        self.replica.weights[:] = generator.standard_normal(len(self.replica.weights), np.float32)
+        self.reported: queue.SimpleQueue[BatchDone] = queue.SimpleQueue()
+        self.threads = ComputeThreads(
+            network, self.replica, 1, 1, self.reported.put, skip_dense_gradients=False, clip_norm=0.5, gate=gate
+        )
+        self._generator = generator
+
+    def batch(self, size: int = BATCH, label: int = 2, evaluates: bool = False) -> Batch:
+        task = EvaluateTask(1, 0, "test", 0, size) if evaluates else TrainTask(1, 0, 0, size, 0.0, 0.1)
+        images = self._generator.standard_normal((size, 6), np.float32)
+        return Batch(task, images, np.full(size, label, np.int32), RATE, RATE)
+
+    def work(self, batches: list[Batch]) -> list[BatchDone]:
+        """Returns the reports until a failure."""
+        for batch in batches:
+            self.threads.submit(batch)
+        self.threads.start()
+        try:
+            done = [self.reported.get(timeout=20)]
+            while len(done) < len(batches) and done[-1].failure is None:
+                done.append(self.reported.get(timeout=20))
+        finally:
+            self.threads.stop()
+            self.threads.join(20)
+        return done
+
+
+@needs_native
+def test_batches_that_wait_are_trained_on_together_up_to_the_next_push_or_fetch(monkeypatch) -> None:
+    together = Together(monkeypatch)
+    batches = [together.batch() for _ in range(12)]
+    before = together.replica.weights.copy()
+    done = together.work(batches)
+    assert [one.batch for one in done] == batches
+    assert [number for number, one in enumerate(done, 1) if one.actions and one.actions.push is not None] == [4, 8, 12]
+    assert [number for number, one in enumerate(done, 1) if one.actions and one.actions.fetch] == [6, 12]
+    # The first is alone: how long a step takes is not known.
+    assert together.sizes == [1, 3, 2, 2, 4]
+    monkeypatch.setattr(Network, "native_steps", lambda *_: None)
+    alone = Together(monkeypatch)
+    expected = alone.work(batches)
+    assert alone.sizes == [] and not np.array_equal(before, alone.replica.weights)
+    np.testing.assert_array_equal(together.replica.weights, alone.replica.weights)
+    assert [one.loss_sum for one in done] == pytest.approx([one.loss_sum for one in expected])
+    assert [one.correct for one in done] == [one.correct for one in expected]
+
+
+@needs_native
+def test_other_batches_among_them_keep_their_place(monkeypatch) -> None:
+    together = Together(monkeypatch)
+    batches = [together.batch(), together.batch(), together.batch(3), together.batch(evaluates=True), together.batch()]
+    done = together.work(batches)
+    assert [one.batch for one in done] == batches
+    assert [one.actions is None for one in done] == [False, False, False, True, False]
+    assert together.sizes == [1, 1, 1]
+
+
+@needs_native
+def test_a_failure_among_several_is_reported(monkeypatch) -> None:
+    together = Together(monkeypatch)
+    batches = [together.batch(), together.batch(), together.batch(label=3), together.batch()]
+    failed = together.work(batches)[-1]
+    assert isinstance(failed.failure, ValueError)
+    assert "3" in str(failed.failure)
+
+
+@needs_native
+def test_whose_pace_is_watched_makes_one_step_at_a_time(monkeypatch) -> None:
+    gate = StepGate(lambda: None)
+    gate.allow(5, 0)
+    together = Together(monkeypatch, gate)
+    assert len(together.work([together.batch() for _ in range(5)])) == 5
+    assert together.sizes == [1] * 5
+    assert gate.stand().done == 5
+
+
+@needs_native
+def test_threads_that_stop_drop_what_waits(monkeypatch) -> None:
+    together = Together(monkeypatch)
+    for _ in range(3):
+        together.threads.submit(together.batch())
+    together.threads.stop()
+    together.threads.start()
+    together.threads.join(20)
+    assert together.reported.empty()

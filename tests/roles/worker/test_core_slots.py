@@ -47,6 +47,19 @@ def test_a_pushed_slot_carries_the_sum_of_its_steps() -> None:
     assert slot is not None and (slot.steps, slot.examples, slot.learning_rate) == (3, 21, 0.2)
 
 
+def test_several_steps_up_to_the_next_action_are_counted_at_once() -> None:
+    core, pushed, fetched = make(n_push=3, n_fetch=5, slots=8), [], []
+    counts = (3, 2, 1, 3, 1, 2, 3)
+    for count in counts:
+        assert core.begin_step(0) is not None
+        assert core.steps_until_actions(0) == count
+        actions = core.end_step(0, 8 * count, 0.1, 0.1, count)
+        pushed += [] if actions.push is None else [(core.steps[0], actions.push.steps, actions.push.examples)]
+        fetched += [core.steps[0]] if actions.fetch else []
+    assert pushed == [(step, 3, 24) for step in (3, 6, 9, 12, 15)]
+    assert fetched == [5, 10, 15]
+
+
 def test_threads_accrue_apart() -> None:
     core = make(threads=2)
     first, second = core.begin_step(0), core.begin_step(1)
@@ -107,6 +120,15 @@ def test_a_push_contained_in_some_shards_is_lacking_in_the_others_only() -> None
     core.slots[0].sequences = np.full(SHARDS, 4)
     (reapply,) = core.fetched(base([4, 3, 4]))
     assert reapply.shards is not None and reapply.shards.tolist() == [False, True, False]
+
+
+def test_a_slot_that_holds_steps_which_are_not_counted_yet_is_lacking_too() -> None:
+    core = make(threads=2, n_push=4)
+    slot, other = core.begin_step(0, 0.25), core.begin_step(1)
+    assert core.fetched(base(0)) == []
+    assert slot is not None and other is not None
+    (reapply,) = core.fetched(base(0), begun=(slot.index,))
+    assert (reapply.slot, reapply.shards, slot.local_learning_rate) == (slot, None, 0.25)
 
 
 def test_flush_hands_over_what_is_accrued_and_nothing_empty() -> None:

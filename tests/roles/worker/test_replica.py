@@ -88,6 +88,29 @@ def test_fetched_parameters_that_contain_a_push_in_some_shards_lack_it_in_the_ot
     np.testing.assert_allclose(replica.weights, expected, rtol=1e-6)
 
 
+def test_fetched_parameters_get_the_steps_that_are_not_counted_yet(network: Network) -> None:
+    """Of those that are made together, the first may be accrued long before the last is."""
+    replica = make(network, n_push=4)
+    slot, accruing = replica.begin_step(0, 0.5), replica.accruing
+    assert slot is not None and accruing is not None
+    replica.gradient(slot)[:] = 1.0
+    for filled, expected in ((0, 3.0), (1, 2.5)):
+        accruing.filled[slot.index] = filled
+        replica.fetched[:] = 3.0
+        replica.install(nothing_contained(replica))
+        np.testing.assert_array_equal(replica.weights, expected)
+    assert replica.end_native_steps(0, 4, 16, 0.5, 0.5).push is slot
+    replica.acknowledged(slot)
+    assert replica.begin_step(0) is slot
+    assert not accruing.filled[slot.index], "what it held was pushed"
+
+
+def test_who_keeps_factors_accrues_in_python(network: Network) -> None:
+    assert make(network, factors=(0,)).accruing is None
+    without = make(network, local=False).accruing
+    assert without is not None and without.weights is None
+
+
 def test_stop_wakes_a_thread_that_waits_for_a_slot(network: Network) -> None:
     replica, context = make(network), network.context(0)
     for _ in range(4):
