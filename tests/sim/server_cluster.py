@@ -128,13 +128,13 @@ class ServerCluster:
         random = self.world.random
         if self.wild:
             return Clock(self.world, random.choice((0.3, 0.7, 1.0, 1.5, 3.0)))
-        return Clock(self.world, 1.0 + random.choice((-1, -1, 1, 1, 0)) * self.drift * random.choice((1.0, random.random())))
+        return Clock(
+            self.world, 1.0 + random.choice((-1, -1, 1, 1, 0)) * self.drift * random.choice((1.0, random.random()))
+        )
 
     def _add_server(self, name: str) -> SimServer:
         mutate = self.planted.server if self.planted is not None else None
-        server = SimServer(
-            self.world, name, self._clock(), self.hosts, self.lease_s, self.invariants, JOB, mutate
-        )
+        server = SimServer(self.world, name, self._clock(), self.hosts, self.lease_s, self.invariants, JOB, mutate)
         self.servers[name] = server
         server.peers = self.servers
         self.invariants.servers = self.servers

@@ -1,4 +1,4 @@
-"""What must hold of copies after every event, whatever happened: who may serve, and what a change of a record may do."""
+"""What must hold of copies after every event: who may serve, and what a change of a record may do."""
 
 from __future__ import annotations
 

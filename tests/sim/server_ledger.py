@@ -66,6 +66,9 @@ class Ledger:
         value = self.whole(part.shard, values, f"what {client[0]} pulled")
         if value not in self.known_values.get(part.shard, {0.0}):
             raise ViolationError(f"{client[0]} pulled shard {part.shard} as {value}, which it never was")
+        version = self.versions.get((part.shard, part.epoch, part.version))
+        if version is not None and version[0] != value:
+            raise ViolationError(f"{client[0]} pulled shard {part.shard} as {value}; its version was {version[0]}")
         if self.stale_reads or self.acks == "applied":
             return
         expected = min(known, self.known(client, part.shard))

@@ -1,4 +1,4 @@
-"""A process on a host: it crashes, starts again, and is stopped for a while, when its clock goes on and its events wait."""
+"""A process on a host: it crashes and starts again, and may be stopped: its clock goes on, its events wait."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ from tests.sim.engine import Clock, World
 
 Action = Callable[[], None]
 WATCH_S = 0.5
+RESEND_S = 0.05
+ATTEMPTS_MAX = 5
+BREAKS = 0.2
 
 
 class SimProcess:
@@ -105,6 +108,40 @@ class RunView:
 
     def chance(self, probability: float) -> bool:
         return self.world.chance(probability)
+
+    def send_reliably(self, destination: str, deliver: Action, broken: Action, attempt: int = 0) -> None:
+        """Sends as a connection does: what is lost is sent again a little later, until the connection breaks.
+
+        It may come twice and in any order all the same: by another connection that was made meanwhile.
+        """
+        world, source = self.world, self.process.name
+        faults, random = world.network, world.random.random
+        if not self.current:
+            return
+
+        def lost() -> None:
+            if attempt >= ATTEMPTS_MAX or random() < BREAKS:
+                broken()
+            else:
+                world.after(
+                    RESEND_S * 2**attempt, lambda: self.send_reliably(destination, deliver, broken, attempt + 1)
+                )
+
+        def arrive() -> None:
+            if (source, destination) in world.cut:
+                lost()
+            else:
+                deliver()
+
+        if (source, destination) in world.cut or random() < faults.loss:
+            lost()
+            return
+        delay_s = faults.delay_s_min + (faults.delay_s_max - faults.delay_s_min) * random()
+        if random() < faults.reordering:
+            delay_s += random() * faults.late_s_max
+        world.after(delay_s, arrive)
+        if random() < faults.duplication:
+            world.after(delay_s + random() * faults.late_s_max, deliver)
 
 
 class Member:

@@ -37,7 +37,7 @@ from tests.sim.server_ledger import Ledger
 
 Reply = Message | ServerRefuse
 Respond = Callable[[Reply, object], None]
-ATTEMPT_S = 0.7
+ATTEMPT_S = 0.5
 WINDOW = 6
 DELTA_MAX = 9
 

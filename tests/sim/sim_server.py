@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,7 +56,7 @@ from adamctl.wire.messages import (
     PushRequest,
 )
 from tests.sim.controllers import SimController
-from tests.sim.engine import Clock, World
+from tests.sim.engine import Clock, ViolationError, World
 from tests.sim.server_ledger import Done, done_of
 from tests.sim.sim_process import Member, RunView, SimProcess
 from tests.sim.sim_store import FLUSH, RECORD_BYTES, Held, Holding, SimDisk, StoredShard, Written
@@ -75,12 +76,18 @@ class _Request:
     kept: bool = False
 
 
-@dataclass(eq=False)
-class _PeerRequest:
-    """Another server's request."""
+@dataclass(frozen=True, eq=False)
+class PeerRequest:
+    """Another server's request. `respondent`: the incarnation that answers."""
 
     peer: str
-    respond: Callable[[Message, bytes], None]
+    incarnation: int
+    message: Message
+    body: bytes
+    respond: Callable[[Message, bytes, int], None]
+    refuse: Callable[[Refuse], None]
+    broken: Callable[[], None]
+    respondent: int = 0
 
 
 @dataclass(eq=False)
@@ -153,7 +160,7 @@ class SimServer(SimProcess):
         self._tick_due_s = float("inf")
         self._images: dict[int, Image] = {}
         self._gone: set[int] = set()
-        self._orders: set[int] = set()
+        self._orders: dict[int, str] = {}
         self.member = Member(
             self.view, self.hosts, self.lease, registered=self._registered, renewed=self._renewed, lost=self._lost
         )
@@ -172,7 +179,10 @@ class SimServer(SimProcess):
             self.invariants.leases.given_up(self.name, incarnation)
             connection = self.last_connection = self.member.connection
             for host in self.hosts.values():
-                self.world.after(self.world.random.random() * 0.05, lambda host=host: host.take(Disconnected(connection)))
+                self.world.after(self.world.random.random() * 0.05, partial(host.take, Disconnected(connection)))
+        for peer in self.peers.values():
+            if peer is not self and (self.name, peer.name) not in self.world.cut:
+                self.world.after(0.001, partial(peer.gate, peer.run, partial(peer.broken, self.name)))
         self.invariants.serves(self, {})
         self.invariants.crashed(self)
         self.on_crash(self)
@@ -264,18 +274,14 @@ class SimServer(SimProcess):
 
     # --- clients ----------------------------------------------------------------------------------------------------
 
-    def request(
-        self, connection: int, client: ClientKey, message: Message, body: memoryview, respond: Respond
-    ) -> None:
+    def request(self, connection: int, client: ClientKey, message: Message, body: memoryview, respond: Respond) -> None:
         """A client's request has come; without a process nobody answers."""
         self.gate(self.run, lambda: self._serve(connection, client, message, body, respond))
 
     def disconnect(self, connection: int) -> None:
         self.gate(self.run, lambda: self.core.disconnected(connection) if self.core is not None else None)
 
-    def _serve(
-        self, connection: int, client: ClientKey, message: Message, body: memoryview, respond: Respond
-    ) -> None:
+    def _serve(self, connection: int, client: ClientKey, message: Message, body: memoryview, respond: Respond) -> None:
         core, token, now = self.core, _Request(respond), self.clock.now()
         if core is None:
             return
@@ -311,38 +317,45 @@ class SimServer(SimProcess):
 
     def _ask(self, ask: Ask) -> None:
         """Sends a request; its body is read off the arrays a little later, when they are held for the last time."""
-        self._orders.add(ask.order)
-        peer = self.peers.get(ask.peer)
-        view, incarnation = self.view, self.incarnation
+        self._orders[ask.order] = ask.peer
+        peer, view, incarnation = self.peers[ask.peer], self.view, self.incarnation
 
         def respond(message: Message, body: bytes, peer_incarnation: int) -> None:
-            assert peer is not None
-            view.send(peer.name, self.name, lambda: answered(message, body, peer_incarnation))
+            view.process.gate(view.run, lambda: answered(message, body, peer_incarnation))
 
         def answered(message: Message, body: bytes, peer_incarnation: int) -> None:
-            if ask.order in self._orders:
-                self._orders.discard(ask.order)
+            if self._orders.pop(ask.order, None) is not None:
                 records = decode_body(memoryview(body)) if body else []
-                self._do(
-                    self.replication.answered(ask.order, message, records, peer_incarnation, self.clock.now())
-                )
+                self._do(self.replication.answered(ask.order, message, records, peer_incarnation, self.clock.now()))
 
-        def failed() -> None:
-            if ask.order in self._orders:
-                self._orders.discard(ask.order)
-                self._do(self.replication.failed(ask.order, "no answer", self.clock.now()))
+        def refuse(answer: Refuse) -> None:
+            view.process.gate(view.run, lambda: refused(answer))
+
+        def refused(answer: Refuse) -> None:
+            if self._orders.pop(ask.order, None) is not None:
+                self._do(self.replication.refused(ask.order, answer.code, answer.message, self.clock.now()))
+
+        def broken() -> None:
+            view.after(0.0, lambda: self.broken(ask.peer))
 
         def sent() -> None:
             body = b"".join(encode_body(ask.records)) if ask.records else b""
             for image in ask.images:
                 image.release()
-            if peer is not None:
-                view.send(
-                    self.name, peer.name, lambda: peer.peer_request(self.name, incarnation, ask.message, body, respond)
-                )
+            request = PeerRequest(self.name, incarnation, ask.message, body, respond, refuse, broken)
+            view.send_reliably(peer.name, lambda: peer.peer_request(request), broken)
 
         self._soon(bool(ask.images), sent)
-        self.view.after(self.clock.true_length_s(ask.deadline_s), failed)
+        self.view.after(self.clock.true_length_s(ask.deadline_s), lambda: self._failed(ask.order, "no answer in time"))
+
+    def _failed(self, order: int, why: str) -> None:
+        if self._orders.pop(order, None) is not None and self.core is not None:
+            self._do(self.replication.failed(order, why, self.clock.now()))
+
+    def broken(self, peer: str) -> None:
+        """A connection has ended, and nobody will answer over it."""
+        for order in [order for order, asked in self._orders.items() if asked == peer]:
+            self._failed(order, "the connection is closed")
 
     def _soon(self, takes_time: bool, action: Callable[[], None]) -> None:
         if takes_time:
@@ -350,43 +363,33 @@ class SimServer(SimProcess):
         else:
             action()
 
-    def peer_request(
-        self,
-        peer: str,
-        incarnation: int,
-        message: Message,
-        body: bytes,
-        respond: Callable[[Message, bytes, int], None],
-    ) -> None:
-        """A request of another server has come."""
-        self.gate(self.run, lambda: self._peer(peer, incarnation, message, body, respond))
+    def peer_request(self, request: PeerRequest) -> None:
+        """A request of another server has come; where there is no process, its connection is refused."""
+        if not self.alive or self.core is None:
+            request.broken()
+            return
+        self.gate(self.run, lambda: self._peer(request))
 
-    def _peer(
-        self,
-        peer: str,
-        incarnation: int,
-        message: Message,
-        body: bytes,
-        respond: Callable[[Message, bytes, int], None],
-    ) -> None:
+    def _peer(self, request: PeerRequest) -> None:
         if self.core is None:
             return
-        own = self.incarnation
-        token = _PeerRequest(peer, lambda reply, answer: respond(reply, answer, own))
-        records = [CopyRecord(r.copy, [a.copy() for a in r.arrays]) for r in decode_body(memoryview(body))] if body else []
-        self._do(self.replication.requested(token, peer, incarnation, message, records, self.clock.now()))
+        request = replace(request, respondent=self.incarnation)
+        body = memoryview(request.body)
+        records = [CopyRecord(r.copy, [a.copy() for a in r.arrays]) for r in decode_body(body)] if body else []
+        peer, incarnation, now = request.peer, request.incarnation, self.clock.now()
+        self._do(self.replication.requested(request, peer, incarnation, request.message, records, now))
 
     def _reply(self, reply: Reply) -> None:
-        token = reply.token
-        run = self.run
+        request: PeerRequest = reply.token
 
         def sent() -> None:
             body = b"".join(encode_body(reply.records)) if reply.records else b""
             for image in reply.images:
                 image.release()
-            token.respond(reply.message, body)
+            self.view.send_reliably(
+                request.peer, lambda: request.respond(reply.message, body, request.respondent), request.broken
+            )
 
-        del run
         self._soon(bool(reply.images), sent)
 
     # --- instructions -----------------------------------------------------------------------------------------------
@@ -404,7 +407,10 @@ class SimServer(SimProcess):
         match instruction:
             case Apply():
                 self._apply(instruction)
-            case AnswerPush() | AnswerAttach():
+            case AnswerPush():
+                self._answers(result.shard for result in instruction.message.results if not result.code)
+                instruction.token.respond(instruction.message)
+            case AnswerAttach():
                 instruction.token.respond(instruction.message)
             case AnswerPull():
                 self._answer_pull(instruction)
@@ -439,12 +445,23 @@ class SimServer(SimProcess):
 
     def _refuse(self, instruction: Refuse) -> None:
         token = instruction.token
-        if isinstance(token, _PeerRequest):
-            return  # its deadline passes
+        if isinstance(token, PeerRequest):
+            self.view.send_reliably(token.peer, lambda: token.refuse(instruction), token.broken)
+            return
         token.respond(instruction)
+
+    def _answers(self, shards: Iterable[int]) -> None:
+        """Only a primary whose lease holds answers (I1), unless nobody else has a copy; epochs alone are safe, too."""
+        if self.lease.valid():
+            return
+        layout = self.invariants.layout
+        for index in {layout.bucket_of_shard[shard] for shard in shards}:
+            if len(self.invariants.records[index].in_sync) > 1:
+                raise ViolationError(f"{self.name} answers for bucket {index} when its lease is over")
 
     def _answer_pull(self, instruction: AnswerPull) -> None:
         """The arrays are read when they are sent, a moment later."""
+        self._answers(part.shard for part in instruction.message.parts if not part.code)
 
         def sent() -> None:
             arrays = [values.array.copy() for values in instruction.values]
@@ -455,11 +472,21 @@ class SimServer(SimProcess):
         self._soon(True, sent)
 
     def _apply(self, instruction: Apply) -> None:
-        """A thread takes its time, in the middle of which nobody sees anything of it, and then writes it all."""
-        view = self.view
+        """A thread takes its time. What it writes over looks like nothing meanwhile: a reader of it would tell."""
+        random = self.world.random
+        touched: list[tuple[Any, float]] = []
+
+        def halfway() -> None:
+            for batch in instruction.batches:
+                if batch.in_place:
+                    array = batch.shard.values.array
+                    touched.append((array, float(array[-1])))
+                    array[-1] += 0.5
 
         def done() -> None:
             assert self.core is not None
+            for array, value in touched:
+                array[-1] = value
             self._applier.apply(instruction.job.rule, instruction.batches)
             out = self.core.completed(instruction.job, instruction.batches, self.clock.now())
             for batch in instruction.batches:
@@ -467,7 +494,10 @@ class SimServer(SimProcess):
                     self._check(batch.shard)
             self._do(out)
 
-        view.after(self.world.random.random() * self.apply_s_max, done)
+        due_s = random.random() * self.apply_s_max
+        if random.random() < 0.2:
+            self.view.after(due_s / 2, halfway)
+        self.view.after(due_s, done)
 
     def _propose(self, instruction: Propose) -> None:
         self.world.note(self.name, "proposes", instruction.why)
@@ -570,9 +600,9 @@ class SimServer(SimProcess):
             self._do(self.core.acknowledgements.durable((), self.clock.now()))
 
     def _kick(self) -> None:
-        if self.core is not None and self.core.flush is not None:
-            if self.core.flush.urgent and self.core.flush.group is None:
-                self._begin_group()
+        flush = self.core.flush if self.core is not None else None
+        if flush is not None and flush.urgent and flush.group is None:
+            self._begin_group()
 
     def _begin_group(self) -> None:
         assert self.core is not None and self.core.flush is not None
