@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -29,21 +29,23 @@ from adamctl.model.protocol import servers_of_tensors
 from adamctl.model.wire_types import WireType
 from adamctl.net.address import prefer
 from adamctl.net.handshake import STEPS
-from adamctl.net.transport import Body, Connection, Transport
+from adamctl.net.transport import Body, Connection, Reply, Transport
 from adamctl.roles.ps.checkpoint import load_parameters, read_checkpoint
+from adamctl.roles.ps.checkpoint_order import gather_all, order_checkpoint
 from adamctl.roles.ps.core_steps import Place
 from adamctl.roles.ps.delivery import Delivery, RefusedPart
-from adamctl.roles.ps.lane import Lane, pause
+from adamctl.roles.ps.lane import Lane
 from adamctl.roles.ps.measured import Measurements
 from adamctl.roles.ps.pending import PendingPush, PushOutcome, mark_retrieved
 from adamctl.roles.ps.pulling import Pulled, Puller
 from adamctl.roles.ps.push_set import Base, Numbers, PushSet
+from adamctl.roles.ps.rerouting import Rerouting, pause
 from adamctl.roles.ps.routing import JobRouting, ReadableStore, read_node, read_routing
 from adamctl.roles.ps.sharing import SharedArrays
 from adamctl.roles.ps.ways import Way, WayTable
 from adamctl.roles.ps.wire_choice import WireChoice
 from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import AttachReply, AttachRequest, CheckpointFile, CheckpointReply, CheckpointRequest, Hello
+from adamctl.wire.messages import AttachReply, AttachRequest, CheckpointFile, Hello
 
 if TYPE_CHECKING:
     from adamctl.roles.context import RoleContext
@@ -75,6 +77,7 @@ class ParameterClient:
         issued: per shard, the last sequence number given out.
         shared: memory from which servers on this machine take pushes, and into which they write pulls, themselves.
         measured: how busy its servers are and how fast the network.
+        rerouting: reads who holds what anew, not too often.
     """
 
     def __init__(
@@ -119,7 +122,7 @@ class ParameterClient:
         self._table = WayTable(connections)
         self._lanes: dict[Way, Lane] = {}
         self._deliveries: dict[asyncio.Task[None], Delivery] = {}
-        self._reading: asyncio.Task[None] | None = None
+        self.rerouting = Rerouting(self._read_routing)
 
     @classmethod
     def from_context(cls, context: RoleContext, job: str, **options: Any) -> ParameterClient:
@@ -183,7 +186,7 @@ class ParameterClient:
                 if waited_s >= SPEAK_AFTER_S and not spoken:
                     spoken = True
                     self._notice(f"waiting for the servers of job {self.job!r} since {waited_s:.0f} s: {error}")
-            await pause(attempt)
+            await pause(attempt, copies=bool(self._lanes) and self.copies)
             attempt += 1
 
     async def _attach_once(self) -> None:
@@ -201,26 +204,31 @@ class ParameterClient:
 
     async def _connect(self, node: str) -> Connection:
         """Looks a server up, connects and attaches; learns which of our numbers it already has."""
-        connection = await self._reach(node, "clients")
+        connection = await self.reach(node, "clients")
         try:
             self.wire.check(node, connection.peer.features)
             if self._in_step and STEPS not in connection.peer.features:
                 what = f"expected parameter server {node} to know pushes that are parts of steps; found an older one"
                 raise ConfigurationError(f'{what}; update it, or set train.consistency = "async"')
-            request = AttachRequest(self.job, self.routing.record.layout_hash)
-            reply = await connection.request(request, self._settled(node), deadline_s=self.attempt_s)
+            await self.attach_to(node, connection)
         except BaseException:
             await connection.close()
             raise
+        return connection
+
+    async def attach_to(self, node: str, connection: Connection) -> None:
+        """Binds a connection to the job, and tells the server of our numbers that are settled; again does no harm."""
+        request = AttachRequest(self.job, self.routing.record.layout_hash)
+        reply = await connection.request(request, self._settled(node), deadline_s=self.attempt_s)
         assert isinstance(reply.message, AttachReply)
         if len(reply.body):
             known = np.frombuffer(reply.body, "<i8").reshape(-1, 2)
             fresh = known[self.issued[known[:, 0]] == 0]
             self.issued[fresh[:, 0]] = fresh[:, 1]
             reply.release()
-        return connection
 
-    async def _reach(self, node: str, kind: AddressKind) -> Connection:
+    async def reach(self, node: str, kind: AddressKind) -> Connection:
+        """Looks a server up and connects to where it takes a kind of request."""
         record = await read_node(self._store, node)
         address = prefer(record.addresses_for(kind), record.host, self._transport.kind)
         return await self._transport.connect(address, self._hello(), deadline_s=CONNECT_S)
@@ -242,24 +250,47 @@ class ParameterClient:
     def lane(self, server: str, connection: int = 0) -> Lane:
         way = Way(server, connection)
         if way not in self._lanes:
-            self._lanes[way] = Lane(server, self._connect)
+            self._lanes[way] = Lane(server, self._connect, connection)
         return self._lanes[way]
 
     def transports(self) -> dict[str, str]:
         """Returns the kind of connection to each server: `shared`, `unix`, `tcp`, or nothing while there is none."""
         return {lane.node: lane.kind for lane in self._lanes.values()}
 
-    async def reread(self) -> None:
-        """Reads the routing anew, once for all who ask at the same time."""
-        if self._reading is None:
-            self._reading = asyncio.create_task(self._reread())
-        await asyncio.shield(self._reading)
+    async def _read_routing(self) -> None:
+        self.routing = await read_routing(self._store, self.job, self.layout, self._table)
 
-    async def _reread(self) -> None:
+    async def reread(self) -> None:
+        """Reads the routing anew, once for all who ask at the same time. Raises what that raises."""
+        await self.rerouting.read()
+
+    async def look(self) -> None:
+        """Reads the routing anew if that can be done soon, because something failed. RemoteError: the job has ended."""
+        await self.rerouting.look()
+
+    async def answer(self, lane: Lane, request: Coroutine[Any, Any, Reply], shards: Collection[int]) -> Reply:
+        """Returns the answer to a request about `shards`, which is given up if another server takes over meanwhile."""
+        if not self.copies:
+            return await request
+        way = Way(lane.node, lane.connection)
+
+        def moved() -> bool:
+            return any(self.routing.way_of(shard) != way for shard in shards)
+
         try:
-            self.routing = await read_routing(self._store, self.job, self.layout, self._table)
-        finally:
-            self._reading = None
+            return await self.rerouting.answer(request, moved)
+        except UnreachableError as error:
+            lane.trouble = str(error)
+            raise
+
+    async def pause(self, attempt: int) -> None:
+        """Waits before retry number `attempt` (from 0)."""
+        await pause(attempt, copies=self.copies)
+
+    @property
+    def copies(self) -> bool:
+        """Whether buckets have copies, so that another server takes over from one that is gone."""
+        return self.routing.record.replication > 1
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -352,38 +383,17 @@ class ParameterClient:
             DeadlineError, UnreachableError, RemoteError: a server did not; its message names it.
         """
 
-        async def one(node: str) -> tuple[CheckpointFile, ...]:
-            connection = await self._reach(node, "administration")
-            try:
-                reply = await connection.request(CheckpointRequest(self.job, folder), deadline_s=deadline_s)
-            except RemoteError as error:
-                raise RemoteError(error.code, f"parameter server {node}: {error}", error.details) from error
-            finally:
-                await connection.close()
-            assert isinstance(reply.message, CheckpointReply)
-            return reply.message.files
-
-        found = await gather_all(one(node) for node in self.routing.servers)
-        return tuple(sorted((file for files in found for file in files), key=lambda file: file.name))
+        return await order_checkpoint(self, folder, deadline_s)
 
     async def close(self) -> None:
         """Gives up what is unacknowledged and closes the connections."""
         for task in tuple(self._deliveries):
             task.cancel()
         await asyncio.gather(*self._deliveries, return_exceptions=True)
+        await self.rerouting.close()
         self.wire.close()
         for lane in self._lanes.values():
             await lane.drop()
 
 
 _WAIT_CODES = (ErrorCode.NOT_READY, ErrorCode.UNKNOWN_JOB, ErrorCode.NEWER_EPOCH, ErrorCode.SHUTTING_DOWN)
-
-
-async def gather_all(work: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """Runs all at once; if one fails, cancels the others and raises its error."""
-    tasks = [asyncio.ensure_future(one) for one in work]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ import numpy as np
 from adamctl.errors import RemoteError, UnreachableError
 from adamctl.net.transport import Connection
 from adamctl.roles.ps.envelope import Envelope, cut_push
-from adamctl.roles.ps.lane import Lane, Order, pause
+from adamctl.roles.ps.lane import Lane, Order
 from adamctl.roles.ps.push_set import Numbers, PushSet
 from adamctl.roles.ps.rounding import Rounding
 from adamctl.roles.ps.sharing import forget_regions
@@ -25,8 +26,14 @@ if TYPE_CHECKING:
 LATER = frozenset({ErrorCode.SEQUENCE_GAP, ErrorCode.NEWER_EPOCH, ErrorCode.NOT_READY, ErrorCode.OVER_QUOTA})
 """A part with one of these was not consumed; the same number is sent again after a pause."""
 
+GAPS_MAX = 4
+"""Gaps in a row that the oldest of our pushes may meet before the server is told of our numbers again."""
+
 MOVED = frozenset({ErrorCode.STALE_EPOCH, ErrorCode.UNKNOWN_SHARD})
 """Another server may hold the part now; the routing is read again first."""
+
+LOOK = frozenset({ErrorCode.NOT_READY, ErrorCode.NEWER_EPOCH})
+"""Likewise where buckets have copies: the server may have lost its lease, or its place."""
 
 REQUEST_LATER = frozenset(
     {
@@ -76,6 +83,7 @@ class Delivery:
         # Named to servers by where they lie, and not yet answered: on which connection last.
         self._shown: dict[Order, Connection] = {}
         self._rounding = rounding
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Returns when every part is applied or refused for good.
@@ -97,16 +105,25 @@ class Delivery:
                 self._rounding.give_back()
 
     async def _send_all(self, envelopes: list[Envelope]) -> None:
-        if len(envelopes) == 1:
-            await self._send(envelopes[0])
-            return
-        tasks = [asyncio.create_task(self._send(envelope)) for envelope in envelopes]
+        """Sends envelopes, and those that become of what has moved meanwhile; returns when all are answered."""
+        if len(envelopes) > 1:
+            self._begin(envelopes)
         try:
-            await asyncio.gather(*tasks)
+            if len(envelopes) == 1:
+                await self._send(envelopes[0])
+            while self._tasks:
+                done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+                self._tasks -= done
+                for task in done:
+                    task.result()
         finally:
+            tasks, self._tasks = self._tasks, set()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)  # what they send is the caller's again
+
+    def _begin(self, envelopes: list[Envelope]) -> None:
+        self._tasks.update(asyncio.create_task(self._send(envelope)) for envelope in envelopes)
 
     async def _send(self, envelope: Envelope) -> None:
         lane = self._client.lane(*envelope.way)
@@ -116,43 +133,75 @@ class Delivery:
         async with lane.unfinished(order):
             if self._rounding is not None:
                 await self._rounding.until(envelope)
-            attempt = 0
+            attempt, gaps = 0, 0
             while unanswered:
                 await lane.turn(order)
-                first = attempt == 0
-                message = envelope.request(self._push, self._client.routing, None if first else unanswered)
-                try:
-                    reply = await lane.request(
-                        message,
-                        envelope.body,
-                        deadline_s=self._client.attempt_s,
-                        direct=partial(self._direct, order, envelope, message),
-                    )
-                except UnreachableError:  # deadlines included
-                    lane.be_careful()
-                except RemoteError as error:
-                    lane.trouble = str(error)
-                    lane.be_careful()
-                    if error.code == ErrorCode.LAYOUT_MISMATCH and attempt == 0:
-                        await lane.drop()  # a connection that the server no longer knows; attach again
-                    elif error.code not in REQUEST_LATER:
-                        raise
-                else:
-                    assert isinstance(reply.message, PushReply)
-                    moved = self._settle(reply.message, envelope, unanswered, lane)
-                    if moved:
-                        await self._client.reread()
-                        elsewhere = {s for s in moved if self._client.routing.way_of(s) != envelope.way}
-                        unanswered -= elsewhere
-                        if elsewhere:
-                            await self._send_all(
-                                cut_push(self._push, self.sequences.tolist(), self._client.routing, elsewhere)
-                            )
-                    if not unanswered:
-                        self._shown.pop(order, None)
-                        return
-                await pause(attempt)
-                attempt += 1
+                codes = await self._attempt(lane, order, envelope, unanswered, attempt)
+                gaps = gaps + 1 if ErrorCode.SEQUENCE_GAP in codes and lane.is_next(order) else 0
+                if gaps >= GAPS_MAX:
+                    gaps = 0
+                    await self._tell_numbers(lane)
+                self._move(envelope, unanswered)
+                if unanswered:
+                    await self._client.pause(attempt)
+                    attempt += 1
+            self._shown.pop(order, None)
+
+    async def _attempt(
+        self, lane: Lane, order: Order, envelope: Envelope, unanswered: set[int], attempt: int
+    ) -> set[int]:
+        """Sends what is unanswered once, and takes in what comes back; where that is trouble, the routing is read.
+
+        Returns the codes of shards that are to be sent again.
+        """
+        client = self._client
+        message = envelope.request(self._push, client.routing, unanswered if attempt else None)
+        request = lane.request(
+            message,
+            envelope.body,
+            deadline_s=client.attempt_s,
+            direct=partial(self._direct, order, envelope, message),
+        )
+        try:
+            reply = await client.answer(lane, request, unanswered)
+        except UnreachableError:  # deadlines included
+            lane.be_careful()
+            if client.copies:
+                await client.look()
+            return set()
+        except RemoteError as error:
+            lane.trouble = str(error)
+            lane.be_careful()
+            if error.code == ErrorCode.LAYOUT_MISMATCH and attempt == 0:
+                await lane.drop()  # a connection that the server no longer knows; attach again
+            elif error.code not in REQUEST_LATER:
+                raise
+            elif client.copies:
+                await client.look()
+            return set()
+        assert isinstance(reply.message, PushReply)
+        codes = self._settle(reply.message, envelope, unanswered, lane)
+        if codes & MOVED:
+            await client.reread()
+        elif client.copies and codes & LOOK:
+            await client.look()
+        return codes
+
+    async def _tell_numbers(self, lane: Lane) -> None:
+        """Nobody older is on the way there: the server has lost what it had acknowledged, and must go on from now."""
+        with suppress(UnreachableError, RemoteError):
+            await self._client.attach_to(lane.node, await lane.connected())
+
+    def _move(self, envelope: Envelope, unanswered: set[int]) -> None:
+        """Takes what has moved out of an envelope, and sends it elsewhere."""
+        routing = self._client.routing
+        elsewhere = {shard for shard in unanswered if routing.way_of(shard) != envelope.way}
+        if elsewhere:
+            unanswered -= elsewhere
+            moved = cut_push(self._push, self.sequences.tolist(), routing, elsewhere)
+            for other in moved:  # whose order is not known there; older pushes may be moving, too
+                self._client.lane(*other.way).be_careful()
+            self._begin(moved)
 
     async def _direct(
         self, order: Order, envelope: Envelope, message: PushRequest, connection: Connection
@@ -165,9 +214,9 @@ class Delivery:
         return found.message
 
     def _settle(self, reply: PushReply, envelope: Envelope, unanswered: set[int], lane: Lane) -> set[int]:
-        """Takes in final answers and returns the shards that may have moved."""
+        """Takes in final answers and returns the codes of the others."""
         self._client.measured.told(envelope.server, reply.load)
-        moved: set[int] = set()
+        codes: set[int] = set()
         by_shard = {part.shard: part for part in envelope.parts}
         layout = self._client.layout
         for result in reply.results:
@@ -182,11 +231,10 @@ class Delivery:
             elif code in LATER or code in MOVED:
                 lane.trouble = f"shard {result.shard}: {result.message or ErrorCode(code).name}"
                 lane.be_careful()
-                if code in MOVED:
-                    moved.add(result.shard)
+                codes.add(code)
                 continue
             else:
                 self.refused.append(RefusedPart(result.shard, code, result.message))
             unanswered.discard(result.shard)
             self.unanswered.discard(result.shard)
-        return moved
+        return codes

@@ -21,21 +21,20 @@ Order: TypeAlias = tuple[int, int]
 Direct: TypeAlias = Callable[[Connection], Awaitable[Message | None]]
 """Returns a request that names memory which the connection's server has mapped, None if there is no such memory."""
 
-PAUSE_FIRST_S = 0.01
-PAUSE_LONGEST_S = 1.0
-
 
 class Lane:
     """The way to one server.
 
     Attributes:
         node: the server's name.
+        connection: which of the connections to it.
         trouble: the last failure, for messages; empty when the last request was answered.
     """
 
-    def __init__(self, node: str, connect: Callable[[str], Awaitable[Connection]]) -> None:
+    def __init__(self, node: str, connect: Callable[[str], Awaitable[Connection]], connection: int = 0) -> None:
         """`connect(node)` looks the server up, connects and attaches."""
         self.node = node
+        self.connection = connection
         self.trouble = ""
         self._connect = connect
         self._connection: Connection | None = None
@@ -110,16 +109,13 @@ class Lane:
         if self._careful_until is None:
             return
         async with self._progress:
-            await self._progress.wait_for(
-                lambda: self._careful_until is None or not self._unfinished or order <= min(self._unfinished)
-            )
+            await self._progress.wait_for(lambda: self._careful_until is None or self.is_next(order))
+
+    def is_next(self, order: Order) -> bool:
+        """Returns whether no unfinished envelope is older."""
+        return not self._unfinished or order <= min(self._unfinished)
 
     def be_careful(self) -> None:
         """Something was lost or refused for its order: from now on the oldest first, one by one."""
         if self._unfinished:
             self._careful_until = max(self._unfinished)
-
-
-async def pause(attempt: int) -> None:
-    """Waits before retry number `attempt` (from 0), longer each time."""
-    await asyncio.sleep(min(PAUSE_FIRST_S * 2 ** min(attempt, 10), PAUSE_LONGEST_S))

@@ -17,8 +17,7 @@ from adamctl.kernels.operation import Array
 from adamctl.model.layout import ELEMENT_BYTES
 from adamctl.model.wire_types import WIRE_ELEMENT_BYTES
 from adamctl.net.transport import Connection
-from adamctl.roles.ps.delivery import LATER, MOVED, REQUEST_LATER
-from adamctl.roles.ps.lane import pause
+from adamctl.roles.ps.delivery import LATER, LOOK, MOVED, REQUEST_LATER
 from adamctl.roles.ps.push_set import Base, Numbers
 from adamctl.roles.ps.sharing import direct_pull, forget_regions
 from adamctl.roles.ps.ways import Way
@@ -113,7 +112,7 @@ class Puller:
                     await forget_regions(shown.values())
             wanted = [shard for left in unanswered for shard in left]
             if wanted:
-                await pause(attempt)
+                await self._client.pause(attempt)
                 attempt += 1
 
     def _split(self, shards: list[int]) -> list[list[int]]:
@@ -148,10 +147,13 @@ class Puller:
         lane = client.lane(*way)
         into = self._targets(shards) if self._wire == "float32" else None
         try:
-            reply = await lane.request(
+            request = lane.request(
                 message, deadline_s=client.attempt_s, into=into, direct=partial(self._direct, message)
             )
+            reply = await client.answer(lane, request, shards)
         except UnreachableError:
+            if client.copies:
+                await client.look()
             return shards
         except RemoteError as error:
             self._shown.pop(message.shards, None)
@@ -160,6 +162,8 @@ class Puller:
                 await lane.drop()
             elif error.code not in REQUEST_LATER:
                 raise
+            elif client.copies:
+                await client.look()
             return shards
         assert isinstance(reply.message, PullReply)
         self._shown.pop(message.shards, None)
@@ -170,8 +174,11 @@ class Puller:
         finally:
             if len(reply.body):
                 reply.release()
-        if any(code in MOVED for _, code in left):
+        codes = {code for _, code in left}
+        if codes & MOVED:
             await client.reread()
+        elif client.copies and codes & LOOK:
+            await client.look()
         for shard, code in left:
             lane.trouble = f"shard {shard}: {ErrorCode(code).name}"
             if code not in LATER and code not in MOVED:
