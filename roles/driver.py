@@ -15,11 +15,10 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adamctl.errors import AdamctlError, ConfigurationError, RunFailedError, UnreachableError
 from adamctl.net import loop as event_loop
-from adamctl.net.address import parse_address
 from adamctl.roles.context import RoleContext
 from adamctl.roles.process import (
     CommonOptions,
@@ -33,6 +32,10 @@ from adamctl.roles.process import (
     watch_lifeline,
 )
 from adamctl.roles.registry import Role
+
+if TYPE_CHECKING:
+    from adamctl.roles.controller.client import ControllerClient
+    from adamctl.roles.controller.etcd import EtcdClient
 
 __all__ = ["CommonOptions", "RoleContext", "run_role"]
 
@@ -79,7 +82,7 @@ async def _run(
     report: ReadyReport,
 ) -> int:
     from adamctl.net.stream import StreamTransport
-    from adamctl.roles.controller.client import ControllerClient
+    from adamctl.roles.controller.client import cluster_client, configuration_addresses
 
     loop = asyncio.get_running_loop()
     host = f"[{options.bind}]" if ":" in options.bind else options.bind
@@ -97,15 +100,15 @@ async def _run(
         listen=(f"tcp://{host}:{port}", *((socket_address,) if socket_address else ())),
         ready_report=report,
     )
-    client: ControllerClient | None = None
+    client: ControllerClient | EtcdClient | None = None
     if role.needs_controller:
-        addresses = tuple(str(parse_address(text)) for text in options.controller)
-        client = ControllerClient(context.transport, addresses, context.hello, log=log)
+        addresses = configuration_addresses(options.controller)
+        client = cluster_client(context.transport, addresses, context.hello, log=log)
         context.controller = context.membership = client
 
-        def make_beacon_sender(lease_s: float) -> ControllerClient:
+        def make_beacon_sender(lease_s: float) -> ControllerClient | EtcdClient:
             attempt_s = min(BEACON_ATTEMPT_S_MAX, lease_s / 2)
-            return ControllerClient(StreamTransport(), addresses, context.hello, attempt_s=attempt_s, log=log)
+            return cluster_client(StreamTransport(), addresses, context.hello, attempt_s=attempt_s, log=log)
 
         context.make_beacon_sender = make_beacon_sender
     if options.lifeline_fd is not None:

@@ -36,7 +36,7 @@ class CommonOptions:
 
     Attributes:
         controller: addresses of the controllers (`--controller`, ADAMCTL_CONTROLLER), `host:port` or as in
-            `adamctl.net.address`.
+            `adamctl.net.address`; or the one URL of an etcd cluster (`--config-store`, ADAMCTL_CONFIG_STORE).
         name: the node's name (`--name`); empty: the role and six random hexadecimal digits.
         bind: host to listen on (`--bind`); 127.0.0.1 can be reached from this machine only.
         port: TCP port to listen on (`--port`), 0 for any free one; None: the role's `default_port`.
@@ -274,7 +274,9 @@ def advertised(addresses: tuple[str, ...], options: CommonOptions) -> tuple[str,
 
 def outward_host(controller: tuple[str, ...]) -> str:
     """Returns the address that this machine has in the network towards the controller (sends nothing)."""
-    for text in controller:
+    from adamctl.roles.controller.client import configuration_places
+
+    for text in configuration_places(controller):
         address = parse_address(text)
         if address.scheme != "tcp":
             continue

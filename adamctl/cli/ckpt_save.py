@@ -11,7 +11,7 @@ from adamctl.errors import ConfigurationError, RemoteError, UnreachableError
 from adamctl.net.address import prefer
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
-from adamctl.roles.controller.client import ConfigurationStore, ControllerClient, read_record
+from adamctl.roles.controller.client import ConfigurationStore, cluster_client, read_record
 from adamctl.roles.coordinator.client import CoordinatorClient
 from adamctl.wire.constants import ErrorCode
 
@@ -28,7 +28,7 @@ async def save_now(addresses: Sequence[str], token: str, job: str | None, wait_s
     """
     hello = make_hello("front", f"front-{os.getpid()}", 0, token)
     transport = StreamTransport()
-    controller = ControllerClient(transport, addresses, lambda: hello, deadline_s=CONTROLLER_DEADLINE_S)
+    controller = cluster_client(transport, addresses, lambda: hello, deadline_s=CONTROLLER_DEADLINE_S)
     try:
         name, record = await running_job(controller, job)
         found = await read_record(controller, node_key(record.coordinator), NodeRecord) if record.coordinator else None

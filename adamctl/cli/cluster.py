@@ -13,7 +13,7 @@ from adamctl.net.address import prefer
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
 from adamctl.net.transport import Connection
-from adamctl.roles.controller.client import ControllerClient, nodes
+from adamctl.roles.controller.client import ControllerClient, cluster_client, nodes
 from adamctl.wire.messages import Hello, StatusReply, StatusRequest
 
 NODE_DEADLINE_S = 2.0
@@ -27,7 +27,7 @@ class ClusterReader:
         self._hello = make_hello("front", f"front-{os.getpid()}", 0, token)
         self._transport = StreamTransport()
         self._addresses = tuple(addresses)
-        self._controller = ControllerClient(
+        self._controller = cluster_client(
             self._transport, addresses, lambda: self._hello, deadline_s=CONTROLLER_DEADLINE_S
         )
         self._connections: dict[tuple[str, int], Connection] = {}
@@ -57,6 +57,8 @@ class ClusterReader:
 
     async def _controller_status(self) -> dict[str, Any]:
         """Returns what the leader says, or, if it cannot be asked, the first controller that answers."""
+        if not isinstance(self._controller, ControllerClient):
+            return await self._controller.status()
         found: dict[str, Any] = {"error": "no controller answers"}
         for address in self._addresses:
             try:

@@ -26,7 +26,11 @@ def replace(node: str, replacement: str, controller: tuple[str, ...], token: str
     the one it replaces) and the controllers that live. It waits until this command has been given. Most of the
     controllers have to be alive; what NODE had promised is void from then on, so it must never come back.
     """
+    from adamctl.roles.controller.etcd_url import is_etcd
+
     addresses = options.addresses(controller)
+    if is_etcd(addresses[0]):
+        raise ConfigurationError("members of an etcd cluster are replaced with etcdctl, not with this command")
     name, separator, address = replacement.partition("=")
     if not separator or not name:
         raise ConfigurationError(f"--with: expected NAME=HOST:PORT, found {replacement!r}")

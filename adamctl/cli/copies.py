@@ -165,10 +165,10 @@ async def configuration(addresses: Sequence[str], token: str) -> AsyncIterator[A
     """Gives the configuration service at these addresses, for one command."""
     from adamctl.net.handshake import make_hello
     from adamctl.net.stream import StreamTransport
-    from adamctl.roles.controller.client import ControllerClient
+    from adamctl.roles.controller.client import cluster_client
 
     hello = make_hello("front", f"front-{os.getpid()}", 0, token)
-    store = ControllerClient(StreamTransport(), addresses, lambda: hello, deadline_s=CONTROLLER_DEADLINE_S)
+    store = cluster_client(StreamTransport(), addresses, lambda: hello, deadline_s=CONTROLLER_DEADLINE_S)
     try:
         yield store
     finally:

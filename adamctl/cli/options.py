@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from adamctl.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from adamctl.config.load import LoadedExperiment
 
+_STORE = "adamctl.config_store"
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 SETTING_FLAGS = {
@@ -35,7 +38,7 @@ data_option = click.option(
 set_option = click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set any key, e.g. --set optimizer.lr=0.01."
 )
-controller_option = click.option(
+_controllers_option = click.option(
     "--controller",
     multiple=True,
     metavar="ADDR",
@@ -48,6 +51,27 @@ token_option = click.option(
 runs_option = click.option(
     "--run-dir", default="runs", metavar="DIR", show_default=True, help="Folder that holds the run folders."
 )
+
+
+def controller_option(command: CommandT) -> CommandT:
+    """Adds --controller and --config-store; `addresses` tells which of them counts."""
+    names, attributes = config_store_flag()
+    return _controllers_option(click.option(*names, **attributes)(command))
+
+
+def config_store_flag(variable: str = "ADAMCTL_CONFIG_STORE") -> tuple[list[str], dict[str, Any]]:
+    """Returns names and attributes of --config-store, whose value `addresses` finds. `variable` may be empty."""
+    text = "etcd cluster in the place of controllers, etcd://host:port[,host:port...]."
+    attributes = {"metavar": "URL", "expose_value": False, "callback": _remember_store}
+    if variable:
+        return ["--config-store"], {**attributes, "envvar": variable, "help": f"{text} [{variable}]"}
+    return ["--config-store"], {**attributes, "help": text}
+
+
+def join_store_option(command: CommandT) -> CommandT:
+    """Adds the --config-store of a command that joins a cluster only when a flag says so."""
+    names, attributes = config_store_flag(variable="")
+    return click.option(*names, **attributes)(command)
 
 
 def experiment_options(command: CommandT) -> CommandT:
@@ -113,15 +137,44 @@ def load(
 
 
 def addresses(controller: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the controllers' addresses, checked; one flag or variable may hold several, separated by commas.
+    """Returns where the running command finds the configuration: the controllers' addresses, or an etcd URL; checked.
+
+    One flag or variable may hold several controllers, separated by commas. A flag beats a variable of the environment.
 
     Raises:
-        ConfigurationError: none was given, or one is malformed.
+        ConfigurationError: none was given, or both kinds were, or one is malformed.
     """
-    from adamctl.errors import ConfigurationError
-    from adamctl.net.address import parse_address
+    from adamctl.roles.controller.client import configuration_addresses
 
-    found = tuple(str(parse_address(part)) for text in controller for part in text.replace(",", " ").split())
+    found = tuple(part for text in controller for part in text.replace(",", " ").split())
+    store = config_store()
+    if store and found:
+        flags = {name for name in ("config_store", "controller", "join") if _is_flag(name)}
+        if len(flags) != 1:
+            raise ConfigurationError(
+                f"expected controllers or --config-store, found both: {', '.join(found)} and {store}"
+            )
+        found = (store,) if flags == {"config_store"} else found
+    elif store:
+        found = (store,)
     if not found:
-        raise ConfigurationError("no controller is known; give --controller HOST:PORT or set ADAMCTL_CONTROLLER")
-    return found
+        raise ConfigurationError(
+            "no controller is known; give --controller HOST:PORT or set ADAMCTL_CONTROLLER "
+            "(of an etcd cluster: --config-store or ADAMCTL_CONFIG_STORE)"
+        )
+    return configuration_addresses(found)
+
+
+def config_store() -> str:
+    """Returns the running command's --config-store; empty if there is none."""
+    context = click.get_current_context(silent=True)
+    return "" if context is None else str(context.meta.get(_STORE, ""))
+
+
+def _remember_store(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    context.meta[_STORE] = value or ""
+
+
+def _is_flag(name: str) -> bool:
+    source = click.get_current_context().get_parameter_source(name)
+    return source == click.core.ParameterSource.COMMANDLINE

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from adamctl.cli import options
 from adamctl.cli.lazy import LazyGroup
 from adamctl.errors import ConfigurationError
 from adamctl.roles.registry import GROUP, Option, Role
@@ -30,7 +31,7 @@ _ENVIRONMENT = {"data": "ADAMCTL_DATA"}
 
 def common_parameters(default_port: int = 0) -> list[click.Parameter]:
     """Returns the flags of `adamctl.roles.process.CommonOptions`, under the names of its fields."""
-    options: list[tuple[list[str], dict[str, Any]]] = [
+    flags: list[tuple[list[str], dict[str, Any]]] = [
         (
             ["--controller"],
             {
@@ -40,6 +41,7 @@ def common_parameters(default_port: int = 0) -> list[click.Parameter]:
                 "help": "Address of a controller, host:port. [ADAMCTL_CONTROLLER]",
             },
         ),
+        options.config_store_flag(),
         (["--name"], {"default": "", "help": "Name of this node; by default the role and random digits."}),
         (
             ["--bind"],
@@ -74,7 +76,7 @@ def common_parameters(default_port: int = 0) -> list[click.Parameter]:
             {"default": 30.0, "help": "Seconds that this role may take to end."},
         ),
     ]
-    return [click.Option(names, **attributes) for names, attributes in options]
+    return [click.Option(names, **attributes) for names, attributes in flags]
 
 
 def find_role(name: str) -> Role:
@@ -128,10 +130,8 @@ def start_command(role: Role) -> click.Command:
         from adamctl.roles.driver import CommonOptions, run_role
 
         shared = {name: value for name, value in values.items() if name in common_names}
-        controllers = (part for text in shared["controller"] for part in text.replace(",", " ").split())
-        shared["controller"] = tuple(controllers)
-        if role.needs_controller and not shared["controller"]:
-            raise ConfigurationError("no controller is known; give --controller HOST:PORT or set ADAMCTL_CONTROLLER")
+        if role.needs_controller:
+            shared["controller"] = options.addresses(shared["controller"])
         return run_role(role, CommonOptions(**shared), {name: values[name] for name in own})
 
     return click.Command(

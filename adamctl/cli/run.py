@@ -50,13 +50,13 @@ async def _stop(addresses: Sequence[str], token: str, job: str) -> bool:
     from adamctl.net.address import prefer
     from adamctl.net.handshake import make_hello
     from adamctl.net.stream import StreamTransport
-    from adamctl.roles.controller.client import ControllerClient, read_record
+    from adamctl.roles.controller.client import cluster_client, read_record
     from adamctl.roles.coordinator.client import CoordinatorClient
     from adamctl.roles.coordinator.job import end_job
 
     hello = make_hello("front", f"front-{os.getpid()}", 0, token)
     transport = StreamTransport()
-    store = ControllerClient(transport, addresses, lambda: hello, deadline_s=CONTROLLER_DEADLINE_S)
+    store = cluster_client(transport, addresses, lambda: hello, deadline_s=CONTROLLER_DEADLINE_S)
     try:
         name, record = await running_job(store, job)
         found: Any = await read_record(store, node_key(record.coordinator), NodeRecord) if record.coordinator else None

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @click.option(
     "--join", multiple=True, metavar="ADDR", help="Run on this controller's cluster instead of starting roles here."
 )
+@options.join_store_option
 @click.option(
     "--resume",
     default="none",
@@ -48,8 +49,8 @@ def command(
 ) -> int:
     """Train the network of EXP.toml.
 
-    Starts every role on this machine and ends it again; with --join, uses the servers and workers of a running
-    cluster. Ctrl-C writes a checkpoint and stops; a second one stops at once.
+    Starts every role on this machine and ends it again; with --join or --config-store, uses the servers and workers of
+    a running cluster. Ctrl-C writes a checkpoint and stops; a second one stops at once.
     """
     loaded = options.load(experiment, settings, data, flags)
     from adamctl.launch.train import TrainOptions, train
@@ -57,7 +58,7 @@ def command(
 
     reporter = choose_reporter(sys.stderr, plain=plain)
     chosen = TrainOptions(
-        join=options.addresses(join) if join else (),
+        join=options.addresses(join) if join or options.config_store() else (),
         resume=resume,
         runs=Path(run_dir),
         environment=os.environ,

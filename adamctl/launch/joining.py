@@ -8,6 +8,8 @@ from itertools import cycle
 
 from adamctl.errors import ConfigurationError, ProtocolError, UnreachableError
 from adamctl.net.transport import Transport
+from adamctl.roles.controller.client import cluster_client
+from adamctl.roles.controller.etcd_url import is_etcd
 from adamctl.wire.messages import Hello
 
 JOIN_DEADLINE_S = 5.0
@@ -27,7 +29,7 @@ async def find_controller(
     """Returns as soon as one of the controllers has greeted us; they are tried in turn.
 
     Args:
-        addresses: of the controllers to join, at least one.
+        addresses: of the controllers to join, at least one; or the URL of the etcd in their place.
         hello: the identity to connect with; its token must be the cluster's.
         note: is told, after 2 s, whom this waits for.
 
@@ -36,6 +38,9 @@ async def find_controller(
         HandshakeError: the controller refuses us: token or version.
         UnreachableError: none has answered within `deadline_s` seconds.
     """
+    if is_etcd(addresses[0]):
+        await _find_etcd(transport, addresses, hello, deadline_s)
+        return
     loop = asyncio.get_running_loop()
     where = ", ".join(addresses)
     noting = loop.call_later(FIRST_NOTE_S, note, f"waiting for the controller at {where}, since {FIRST_NOTE_S:g} s")
@@ -56,6 +61,14 @@ async def find_controller(
             await asyncio.sleep(PAUSE_S)
     finally:
         noting.cancel()
+
+
+async def _find_etcd(transport: Transport, addresses: Sequence[str], hello: Hello, deadline_s: float) -> None:
+    store = cluster_client(transport, addresses, lambda: hello, deadline_s=deadline_s)
+    try:
+        await store.read("/nodes/")
+    finally:
+        await store.close()
 
 
 async def _greet(transport: Transport, address: str, hello: Hello, deadline_s: float) -> None:

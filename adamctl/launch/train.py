@@ -20,6 +20,7 @@ from adamctl.launch.run_folder import LOGS, create_run_folder
 from adamctl.launch.supervision import Supervision
 from adamctl.live.reporter import Reporter
 from adamctl.live.view import ProcessReading
+from adamctl.roles.controller.etcd_url import is_etcd
 from adamctl.roles.private_folder import private_folder
 
 
@@ -28,7 +29,7 @@ class TrainOptions:
     """How to run, besides the experiment.
 
     Attributes:
-        join: controllers of a running cluster; empty: every role is started here.
+        join: controllers of a running cluster, or the URL of its etcd; empty: every role is started here.
         resume: `auto`, `none` or the path of a checkpoint or run folder.
         runs: folder of run folders.
         environment: of this process, passed on to roles.
@@ -60,7 +61,7 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
     with private_folder() as sockets:
         if options.join:
             common = ("--socket-folder", str(sockets))
-            controllers = tuple(part for address in options.join for part in ("--controller", address))
+            controllers = tuple(part for address in options.join for part in (_flag_of(address), address))
             node = f"{COORDINATOR}-{experiment.name}-{os.getpid()}"
             commands: Sequence[RoleCommand] = (
                 coordinator_role(file.absolute(), folder.absolute(), options.resume, (*controllers, *common), node),
@@ -90,6 +91,10 @@ def _run(front: Front) -> Outcome:
     from adamctl.net import loop
 
     return loop.run(front.run())
+
+
+def _flag_of(address: str) -> str:
+    return "--config-store" if is_etcd(address) else "--controller"
 
 
 def _find_controller(options: TrainOptions, reporter: Reporter) -> None:

@@ -6,13 +6,15 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from adamctl.errors import ConfigurationError, DeadlineError, ProtocolError, RemoteError, UnreachableError
+from adamctl.net.address import parse_address
 from adamctl.net.transport import Body, Connection, Transport
 from adamctl.roles.controller.core_state import Changes
+from adamctl.roles.controller.etcd_url import is_etcd, parse_etcd_url
 from adamctl.roles.controller.interface import (
     SILENCE_S,
     ConfigurationStore,
@@ -47,6 +49,9 @@ from adamctl.wire.messages import (
     StatusRequest,
 )
 
+if TYPE_CHECKING:
+    from adamctl.roles.controller.etcd import EtcdClient
+
 __all__ = [
     "Changes",
     "ConfigurationStore",
@@ -54,6 +59,9 @@ __all__ = [
     "Membership",
     "MemoryConfigurationStore",
     "Waiting",
+    "cluster_client",
+    "configuration_addresses",
+    "configuration_places",
     "follow",
     "nodes",
     "nodes_of",
@@ -304,6 +312,46 @@ class ControllerClient:
 
     def _where(self) -> str:
         return ", ".join(self.addresses)
+
+
+def configuration_addresses(texts: Sequence[str]) -> tuple[str, ...]:
+    """Returns where the configuration is kept, checked: addresses of controllers, or one URL of an etcd cluster.
+
+    Raises:
+        ConfigurationError: one of them is malformed, or there is more beside an etcd cluster.
+    """
+    if not any(map(is_etcd, texts)):
+        return tuple(str(parse_address(text)) for text in texts)
+    if len(texts) > 1:
+        raise ConfigurationError(f"expected one etcd cluster and nothing else; found {' and '.join(texts)}")
+    return (parse_etcd_url(texts[0]).text,)
+
+
+def configuration_places(addresses: Sequence[str]) -> tuple[str, ...]:
+    """Returns where the processes listen that keep the configuration, whichever they are."""
+    found = (parse_etcd_url(text).places if is_etcd(text) else (text,) for text in addresses)
+    return tuple(place for places in found for place in places)
+
+
+def cluster_client(
+    transport: Transport,
+    addresses: Sequence[str],
+    hello: Callable[[], Hello],
+    *,
+    deadline_s: float = 30.0,
+    attempt_s: float = 2.0,
+    log: logging.Logger | None = None,
+) -> ControllerClient | EtcdClient:
+    """Returns a client of whatever keeps the configuration: controllers at their addresses, or etcd at its one URL.
+
+    Raises:
+        ConfigurationError: there is no address, an etcd URL is malformed, or what etcd needs is not installed.
+    """
+    if addresses and is_etcd(addresses[0]):
+        from adamctl.roles.controller.etcd import EtcdClient
+
+        return EtcdClient(addresses[0], deadline_s=deadline_s, attempt_s=attempt_s, log=log)
+    return ControllerClient(transport, addresses, hello, deadline_s=deadline_s, attempt_s=attempt_s, log=log)
 
 
 class _Attempts:

@@ -122,8 +122,8 @@ class EtcdClient:
     async def beacon(self, node: str, incarnation: int, *, deadline_s: float | None = None) -> None:
         await self._nodes.beacon(node, incarnation, self._allowed_s(deadline_s))
 
-    async def leave(self, node: str, incarnation: int, *, deadline_s: float | None = None) -> None:
-        """Also for a process that is known to have ended: its key goes at once."""
+    async def leave(self, node: str, incarnation: int, *, why: str = "", deadline_s: float | None = None) -> None:
+        """Also for a process that is known to have ended: its key goes at once. Nobody is there to be told `why`."""
         await self._nodes.leave(node, incarnation, self._allowed_s(deadline_s))
 
     # --- etcd itself --------------------------------------------------------------------------------------------------

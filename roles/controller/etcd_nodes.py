@@ -16,6 +16,7 @@ import msgspec
 from adamctl.config.records import NodeRecord, decode, encode, node_key
 from adamctl.errors import ConfigurationError, RemoteError, UnreachableError
 from adamctl.net.address import parse_address
+from adamctl.roles.controller.core_config import BEACON_INTERVAL_S_MAX, BEACONS_PER_LEASE, GRANT_FACTOR
 from adamctl.roles.controller.core_requests import host_name
 from adamctl.roles.controller.core_state import KEY_BYTES_MAX
 from adamctl.roles.controller.etcd_gateway import (
@@ -32,7 +33,6 @@ from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import NodeRegisterReply, NodeRegisterRequest
 
 INCARNATIONS = "#incarnations"
-BEACONS_PER_LEASE = 5
 LATE_S = 2.0
 """etcd takes a key away up to so long after its lease has run out."""
 _PROBE_S = 1.0
@@ -72,7 +72,9 @@ class Nodes:
             await self._revoke(lease, _PROBE_S)
             raise
         self._leases[record.node, record.incarnation] = lease
-        return NodeRegisterReply(record.incarnation, lost_after_s / BEACONS_PER_LEASE, lost_after_s)
+        lease_s = lost_after_s / GRANT_FACTOR
+        interval_s = min(BEACON_INTERVAL_S_MAX, lease_s / BEACONS_PER_LEASE)
+        return NodeRegisterReply(record.incarnation, interval_s, lost_after_s, lease_s)
 
     async def beacon(self, node: str, incarnation: int, deadline_s: float) -> None:
         """Renews the lease, and makes sure that the key is still this process's own."""

@@ -18,7 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from adamctl.errors import RemoteError, UnreachableError
-from adamctl.roles.controller.core_state import KEY_BYTES_MAX, VALUE_BYTES_MAX
+from adamctl.roles.controller.core_checks import request_problem
+from adamctl.roles.controller.core_events import CompareAndSet
 from adamctl.roles.controller.etcd_gateway import (
     INVALID_ARGUMENT,
     NOT_FOUND,
@@ -65,7 +66,9 @@ class Changer:
 
     async def compare_and_set(self, changes: ConfigChanges, deadline_s: float) -> ConfigCompareAndSetReply:
         """See `ConfigurationStore`."""
-        check_changes(changes)
+        problem = request_problem(CompareAndSet(0, "etcd", 1, changes))
+        if problem:
+            raise RemoteError(ErrorCode.BAD_MESSAGE, problem)
         loop = asyncio.get_running_loop()
         until_s = loop.time() + deadline_s
         async with self._changing:
@@ -205,22 +208,6 @@ class Changer:
 def compare_revision(key: str, revision: int) -> Json:
     """Returns a condition: a key, encoded, was last changed at a revision; 0: it does not exist."""
     return {"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": str(revision)}
-
-
-def check_changes(changes: ConfigChanges) -> None:
-    """Raises RemoteError, as the controllers do: BAD_MESSAGE for a malformed key or a value that is too long."""
-    problem = ""
-    for key in {*changes.puts, *changes.deletes, *changes.conditions}:
-        if not key.startswith("/") or len(key.encode()) > KEY_BYTES_MAX:
-            problem = f"{key[:80]!r} is no key; expected at most {KEY_BYTES_MAX} bytes that begin with '/'"
-    for key, value in changes.puts.items():
-        if len(value) > VALUE_BYTES_MAX:
-            problem = f"the value of {key} has {len(value)} bytes; at most {VALUE_BYTES_MAX} are allowed"
-    both = sorted(changes.puts.keys() & set(changes.deletes))
-    if both:
-        problem = f"{both[0]} is both put and deleted"
-    if problem:
-        raise RemoteError(ErrorCode.BAD_MESSAGE, problem)
 
 
 def _explained(error: EtcdError, changes: ConfigChanges) -> RemoteError:

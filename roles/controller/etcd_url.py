@@ -46,6 +46,11 @@ class EtcdUrl:
     certificate: str = ""
     key: str = ""
 
+    @property
+    def places(self) -> tuple[str, ...]:
+        """`tcp://host:port` of each member."""
+        return tuple(f"tcp://{member.partition('://')[2]}" for member in self.members)
+
 
 def is_etcd(text: str) -> bool:
     """Returns whether an address names an etcd cluster, well or badly."""
