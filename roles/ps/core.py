@@ -11,15 +11,16 @@ gets the newest version.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from adamctl.model.wire_types import WIRE_ELEMENT_BYTES, not_known
 from adamctl.roles.ps.core_acknowledge import Acknowledgements
 from adamctl.roles.ps.core_checks import checked_source, part_problem, plain_problem, shard_refusal
 from adamctl.roles.ps.core_flush import FlushCore
+from adamctl.roles.ps.core_gate import NO_LEASE, answer_attach, attach_refusal, not_now
 from adamctl.roles.ps.core_held import HeldBytes
 from adamctl.roles.ps.core_instructions import (
-    AnswerAttach,
     AnswerPush,
     Apply,
     Instruction,
@@ -28,14 +29,13 @@ from adamctl.roles.ps.core_instructions import (
     Refuse,
 )
 from adamctl.roles.ps.core_job import Job
-from adamctl.roles.ps.core_pull import finish_pull, hold, image_of
+from adamctl.roles.ps.core_pull import MOVED, answer_waiting, finish_pull, hold, image_of
 from adamctl.roles.ps.core_sequence import ClientKey, Verdict
 from adamctl.roles.ps.core_shard import Batch, Pull, Push, Shard, Source, State, Token, Update, Values
 from adamctl.roles.ps.core_steps import Place, StepPart, find_queued, steps_done, take_part
 from adamctl.roles.ps.core_unknown import UnknownJobs
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import (
-    AttachReply,
     AttachRequest,
     PulledPart,
     PullRequest,
@@ -45,9 +45,16 @@ from adamctl.wire.messages import (
     PushResult,
 )
 
+if TYPE_CHECKING:
+    from adamctl.roles.ps.core_replication import ReplicationCore
+
 STALENESS_ON_WIRE_MAX = 1 << 31
 CLIENTS_HELD = 4  # so many of whose steps none is ever complete fill the queue
 LOST = "the server failed while it wrote parameters over, see its log; resume the run from its last checkpoint"
+
+
+def _always() -> bool:
+    return True
 
 
 class Core:
@@ -59,6 +66,7 @@ class Core:
         held: of them, what waits for steps to be complete.
         flush, acknowledgements: of the store's log; None without a store.
         unknown: what is answered about jobs that are not in `jobs`.
+        replication: copies of buckets elsewhere, and of others' buckets here; it sets `lease_holds`.
     """
 
     def __init__(self, threads: int, queue_bytes_max: int = 1 << 30, flush: FlushCore | None = None) -> None:
@@ -72,6 +80,14 @@ class Core:
         self.held = HeldBytes(queue_bytes_max // CLIENTS_HELD)
         self._attached: dict[int, set[str]] = {}
         self.unknown = UnknownJobs()
+        self.replication: ReplicationCore | None = None
+        self.lease_holds: Callable[[], bool] = _always
+
+    def wait_for_copies(self) -> None:
+        """Some bucket has copies: from now on answers of pushes may wait for them."""
+        if self.acknowledgements is None:
+            self.acknowledgements = Acknowledgements(self.flush)
+        self.acknowledgements.lease_holds = self.lease_holds
 
     # --- attach ------------------------------------------------------------------------------------------------------
 
@@ -91,29 +107,11 @@ class Core:
         job = self.jobs.get(request.job)
         if job is None:
             return [self.unknown.refuse(token, request.job, now)]
-        if job.failed is not None:
-            return [Refuse(token, *job.failed)]
-        if request.layout_hash != job.layout_hash:
-            return [
-                Refuse(
-                    token,
-                    ErrorCode.LAYOUT_MISMATCH,
-                    f"job {job.name!r} has parameter layout {job.layout_hash}, the client has {request.layout_hash}; "
-                    "both must run the same model on the same number of servers",
-                )
-            ]
-        if job.building or job.resuming:
-            left = (
-                f"{len(job.building)} buckets are still being made" if job.building else "being taken up from the store"
-            )
-            return [Refuse(token, ErrorCode.NOT_READY, f"job {job.name!r}: {left}")]
+        refusal = attach_refusal(token, job, request)
+        if refusal is not None:
+            return [refusal]
         self._attached.setdefault(connection, set()).add(job.name)
-        for index, number in settled:
-            job.go_on_from(index, client, number)
-        found = ((shard.index, shard.memory.clients.get(client)) for shard in job.shards.values())
-        known = [(index, entry.accepted) for index, entry in found if entry is not None and entry.accepted]
-        epochs = {bucket.index: bucket.epoch for bucket in job.buckets.values()}
-        return [AnswerAttach(token, AttachReply(epochs), known)]
+        return answer_attach(token, job, client, settled)
 
     def disconnected(self, connection: int) -> None:
         self._attached.pop(connection, None)
@@ -156,6 +154,8 @@ class Core:
             return Refuse(token, *job.failed)
         if name not in self._attached.get(connection, ()):
             return Refuse(token, ErrorCode.LAYOUT_MISMATCH, f"attach to job {name!r} on this connection first")
+        if job.leased and not self.lease_holds():
+            return Refuse(token, ErrorCode.NOT_READY, NO_LEASE)
         return job
 
     def _check_epochs(self, job: Job, epochs: dict[int, int], routing: dict[int, int], out: list[Instruction]) -> None:
@@ -177,6 +177,8 @@ class Core:
         job = self._find(token, connection, request.job, now)
         if isinstance(job, Refuse):
             return [job]
+        if (job.refusing or job.short) and (refusal := not_now(token, job, request.epochs, True)):
+            return [refusal]
         crowded = self.acknowledgements is not None and self.acknowledgements.crowded
         crowded = crowded or self.queued_bytes > self._queue_bytes_max
         if crowded and not request.step:  # a part of a step may be what all the others wait for
@@ -204,7 +206,7 @@ class Core:
             out.append(Keep(token))
         self._start(job, touched, out)
         if not push.remaining:
-            self._answer(push, now, out)
+            self._answer(job, push, now, out)
         return out
 
     def _accept(
@@ -271,6 +273,7 @@ class Core:
     def completed(self, job: Job, batches: list[Batch], now: float = 0.0) -> list[Instruction]:
         """An apply thread has carried out batches of one job."""
         out: list[Instruction] = []
+        shipped: list[Shard] = []
         for batch in batches:
             shard = batch.shard
             shard.batch = None
@@ -278,6 +281,9 @@ class Core:
                 self._advance(shard, batch)
             elif not batch.in_place and shard.spare is None:
                 shard.spare = batch.target
+            if shard.replica is not None:
+                shard.counter += not batch.applied  # the memory has changed
+                shipped.append(shard)
             if shard.steps is not None:
                 steps_done(shard, batch)
             if self.flush is not None and shard.entry is not None:
@@ -286,20 +292,11 @@ class Core:
                 self._finish(job, shard, update, now, out)
             if batch.damaged:
                 batch.spoil()
-            for pull, position in shard.waiting:
-                if batch.damaged:
-                    pull.parts[position] = PulledPart(shard.index, ErrorCode.INTERNAL, 0, 0, 0, 0, 0, 0, LOST)
-                else:
-                    hold(pull, position, shard)
-                pull.missing -= 1
-                if not pull.missing:
-                    out.append(finish_pull(pull))
-            shard.waiting.clear()
-            for token in shard.images:
-                out.append(image_of(shard, token))
-            shard.images.clear()
+            answer_waiting(job, shard, LOST if batch.damaged else "", self.lease_holds, out)
         if any(batch.damaged for batch in batches):
             out.extend(self._give_up(job))
+        elif shipped and self.replication is not None:
+            out.extend(self.replication.changed(job, shipped))
         self._start(job, [batch.shard for batch in batches], out)
         return out
 
@@ -340,17 +337,17 @@ class Core:
         bucket = shard.bucket
         if bucket.dropped:
             known = job.epochs.get(bucket.index, 0)
-            result = PushResult(shard.index, ErrorCode.STALE_EPOCH, known, 0, 0, "the bucket has moved meanwhile")
+            result = PushResult(shard.index, ErrorCode.STALE_EPOCH, known, 0, 0, MOVED)
         else:
             result = PushResult(shard.index, update.code, bucket.epoch, shard.counter, staleness, update.message)
         for push, position in ((update.push, update.position), *(update.waiters or ())):
             push.settle(position, result)
             push.wait_for(shard, job.durable)
             if not push.remaining:
-                self._answer(push, now, out)
+                self._answer(job, push, now, out)
                 job.pushes += push.queued
 
-    def _answer(self, push: Push, now: float, out: list[Instruction]) -> None:
+    def _answer(self, job: Job, push: Push, now: float, out: list[Instruction]) -> None:
         if push.queued:
             self.queued_bytes -= push.held_bytes
             self.held.give_back(push)
@@ -358,8 +355,10 @@ class Core:
         answer = AnswerPush(push.token, PushReply(results, push.routing), push.queued)
         if self.acknowledgements is None:
             out.append(answer)
-        else:
+        elif push.copies is None and not job.leased:
             out.extend(self.acknowledgements.take(answer, push.stored, now))
+        else:
+            out.extend(self.acknowledgements.take_copies(answer, push.stored, push.copies or (), job, now))
 
     # --- pull and image ----------------------------------------------------------------------------------------------
 
@@ -370,6 +369,8 @@ class Core:
         job = self._find(token, connection, request.job, now)
         if isinstance(job, Refuse):
             return [job]
+        if job.refusing and (refusal := not_now(token, job, request.epochs, False)):
+            return [refusal]
         if request.dtype not in WIRE_ELEMENT_BYTES:
             return [Refuse(token, ErrorCode.WRONG_DTYPE, not_known(request.dtype))]
         out: list[Instruction] = []

@@ -1,30 +1,54 @@
-"""When a push whose parts are all settled is answered: now, when it is durable, or when the loss window holds again.
+"""When a push whose parts are all settled is answered: now, when it is durable, when copies have it, or when the loss
+window holds again (pure).
 
-Two levels (docs/formats/store.md): `applied` answers when the push is in memory, but holds answers back while more is
-unsaved than the loss window allows; `durable` answers when every shard's state with the push in it is on disk.
+Three levels (docs/formats/store.md, docs/decisions/0015-replication.md): `applied` answers when the push is in memory,
+but holds answers back while more is unsaved than the loss window allows; `replicated` answers when every in-sync copy
+has prepared every shard's state with the push in it; `durable` when that is on disk everywhere.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from adamctl.roles.ps.core_flush import Entry, FlushCore, Waiter
+from adamctl.roles.ps.core_gate import NO_LEASE
 from adamctl.roles.ps.core_instructions import AnswerPush, Free, Instruction, Refuse
+from adamctl.roles.ps.core_job import Job
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import PushResult
+
+if TYPE_CHECKING:
+    from adamctl.roles.ps.core_replicate import ShardReplica
 
 WAITING_MAX = 1 << 16
+MOVED = "the bucket has moved before all of its copies had this"
+
+
+class CopiesWaiter(Waiter):
+    """Who waits for copies of shards, and perhaps for the log: `copies` are the shards, `job` is theirs."""
+
+    __slots__ = ("copies", "job")
+
+    def __init__(self, job: Job, copies: Sequence[tuple[ShardReplica, int]]) -> None:
+        super().__init__(None)
+        self.job, self.copies = job, copies
 
 
 class Acknowledgements:
     """The answers of one server that wait.
 
     Attributes:
-        waiting: pushes that wait to be durable.
+        waiting: pushes that wait to be durable, or for copies.
         held: pushes that wait for the loss window.
     """
 
-    def __init__(self, flush: FlushCore) -> None:
+    def __init__(self, flush: FlushCore | None, lease_holds: Callable[[], bool] | None = None) -> None:
         self._flush = flush
+        self.lease_holds = lease_holds
         self.waiting = 0
         self._held: deque[AnswerPush] = deque()
 
@@ -36,16 +60,22 @@ class Acknowledgements:
     def crowded(self) -> bool:
         return self.waiting + len(self._held) >= WAITING_MAX
 
-    def take(self, answer: AnswerPush, stored: Iterable[tuple[Entry, int]], now: float) -> list[Instruction]:
+    def take(
+        self, answer: AnswerPush, stored: Iterable[tuple[Entry, int]], now: float, waiter: Waiter | None = None
+    ) -> list[Instruction]:
         """Returns what to do about a push whose parts are all settled.
 
         Args:
             stored: entries of the shards that it changed, with the changes that must be durable before it is answered.
+            waiter: that waits for copies already, None if there are none to wait for.
         """
-        waiter = Waiter(None)
-        for entry, changes in stored:
-            self._flush.wait(waiter, entry, changes)
-        if not waiter.missing and not self._held and not self._flush.pressed(now):
+        if waiter is None:
+            waiter = Waiter(None)
+        if self._flush is not None:
+            for entry, changes in stored:
+                self._flush.wait(waiter, entry, changes)
+        pressed = bool(self._held) or (self._flush is not None and self._flush.pressed(now))
+        if not waiter.missing and not pressed:
             return [answer]
         later = AnswerPush(answer.token, answer.message, False)
         if waiter.missing:
@@ -55,25 +85,87 @@ class Acknowledgements:
             self._held.append(later)
         return [Free(answer.token)] if answer.queued else []
 
+    def take_copies(
+        self,
+        answer: AnswerPush,
+        stored: Iterable[tuple[Entry, int]],
+        copies: Sequence[tuple[ShardReplica, int]],
+        job: Job,
+        now: float,
+    ) -> list[Instruction]:
+        """As `take`, of a push to shards with copies elsewhere: `copies` are those, with the counters that they must
+        have. Without any, it is the lease alone that is looked at.
+        """
+        waiter = CopiesWaiter(job, copies)
+        for replica, counter in copies:
+            replica.wait(waiter, counter)
+        if waiter.missing:
+            return self.take(answer, stored, now, waiter)
+        last = self._last_look(answer, waiter)
+        if isinstance(last, AnswerPush):
+            return self.take(last, stored, now)
+        return [*([Free(answer.token)] if answer.queued else []), last]
+
+    def _last_look(self, answer: AnswerPush, waiter: CopiesWaiter) -> AnswerPush | Refuse:
+        """Returns what a push is answered when the copies have it: what they are may have changed meanwhile.
+
+        A refusal is harmless: the push is sent again and found to have been applied.
+        """
+        job = waiter.job
+        if job.leased and self.lease_holds is not None and not self.lease_holds():
+            return Refuse(answer.token, ErrorCode.NOT_READY, NO_LEASE)
+        groups = {replica.group for replica, _ in waiter.copies}
+        short = next((group for group in groups if group.short and not group.gone), None)
+        if short is not None:
+            return Refuse(answer.token, ErrorCode.NOT_READY, job.short.get(short.bucket, "too few copies are in sync"))
+        gone = {group.bucket for group in groups if group.gone}
+        if not gone:
+            return answer
+        bucket_of = job.layout.bucket_of_shard
+        results = tuple(
+            PushResult(r.shard, ErrorCode.STALE_EPOCH, job.epochs.get(bucket_of[r.shard], 0), 0, 0, MOVED)
+            if bucket_of[r.shard] in gone
+            else r
+            for r in answer.message.results
+        )
+        routing = {**answer.message.routing, **{bucket: job.epochs.get(bucket, 0) for bucket in gone}}
+        message = msgspec.structs.replace(answer.message, results=results, routing=routing)
+        return AnswerPush(answer.token, message, answer.queued)
+
     def durable(self, waiters: Iterable[Waiter], now: float) -> list[Instruction]:
         """Answers those whose wait is over, and those that were held back if the window holds again."""
-        out: list[Instruction] = []
-        for waiter in waiters:
-            if isinstance(waiter.token, AnswerPush):
-                self.waiting -= 1
-                out.append(waiter.token)
-                waiter.token = None
-        if self._held and not self._flush.pressed(now):
+        out = self.over(waiters)
+        if self._held and (self._flush is None or not self._flush.pressed(now)):
             out.extend(self._held)
             self._held.clear()
+        return out
+
+    def over(self, waiters: Iterable[Waiter]) -> list[Instruction]:
+        """Answers those whose wait is over. A waiter may also hold what is to be answered to another server."""
+        out: list[Instruction] = []
+        for waiter in waiters:
+            token, waiter.token = waiter.token, None
+            if isinstance(token, AnswerPush):
+                self.waiting -= 1
+                out.append(self._last_look(token, waiter) if isinstance(waiter, CopiesWaiter) else token)
+            elif isinstance(waiter, CopyWaiter) and token is not None:
+                out.append(token)
         return out
 
     def in_vain(self, waiters: Iterable[Waiter], code: int, message: str) -> list[Instruction]:
         """Refuses those who waited for what is no longer held here: they were applied, but will never be durable."""
         out: list[Instruction] = []
         for waiter in waiters:
-            if isinstance(waiter.token, AnswerPush):
+            token, waiter.token = waiter.token, None
+            if isinstance(token, AnswerPush):
                 self.waiting -= 1
-                out.append(Refuse(waiter.token.token, code, message))
-                waiter.token = None
+                out.append(Refuse(token.token, code, message))
+            elif isinstance(waiter, CopyWaiter) and token is not None:
+                out.append(Refuse(token.token, code, message))
         return out
+
+
+class CopyWaiter(Waiter):
+    """A primary that waits until its states are durable in a copy; the token is a `Reply`."""
+
+    __slots__ = ()

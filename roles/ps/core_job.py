@@ -57,6 +57,9 @@ class Job:
         rolled_back: shard -> pushes that its clients know as acknowledged and that a restart has taken back.
         left: entries of shards that are no longer held, for whoever keeps the log.
         parted: shards that are no longer held, with parts of a step that nobody has answered for.
+        refusing, short: buckets that can be neither pushed to nor pulled from now, or not pushed to -> why.
+        taking: buckets that are ours but not here yet, besides those in `building`.
+        leased: some bucket has other copies that may take it over, so that it is served only while our lease holds.
     """
 
     def __init__(self, name: str, layout: ParameterLayout, rule: Rule, identity: Any = None) -> None:
@@ -75,6 +78,10 @@ class Job:
         self.rolled_back: dict[int, int] = {}
         self.left: list[Entry] = []
         self.parted: list[Shard] = []
+        self.refusing: dict[int, str] = {}
+        self.short: dict[int, str] = {}
+        self.taking: set[int] = set()
+        self.leased = False
 
     @property
     def ready(self) -> bool:

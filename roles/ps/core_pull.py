@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from adamctl.model.wire_types import WIRE_ELEMENT_BYTES
-from adamctl.roles.ps.core_instructions import AnswerPull, Image
+from adamctl.roles.ps.core_gate import NO_LEASE
+from adamctl.roles.ps.core_instructions import AnswerPull, Image, Instruction, Refuse
+from adamctl.roles.ps.core_job import Job
 from adamctl.roles.ps.core_shard import Pull, Shard, Token
+from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import PulledPart, PullReply
+
+MOVED = "the bucket has moved meanwhile"
 
 
 def hold(pull: Pull, position: int, shard: Shard) -> None:
@@ -35,6 +42,35 @@ def finish_pull(pull: Pull) -> AnswerPull:
         parts.append(part)
     values = [values for values in pull.values if values is not None]
     return AnswerPull(pull.token, PullReply(tuple(parts), pull.routing), values, pull.dtype)
+
+
+def answer_waiting(job: Job, shard: Shard, lost: str, lease_holds: Callable[[], bool], out: list[Instruction]) -> None:
+    """Gives a shard's new version to the pulls and snapshots that have waited for its batch.
+
+    `lost`: why it is worth nothing. A pull is refused if another server may serve its shards by now.
+    """
+    for pull, position in shard.waiting:
+        if lost:
+            pull.parts[position] = PulledPart(shard.index, ErrorCode.INTERNAL, 0, 0, 0, 0, 0, 0, lost)
+        elif shard.bucket.dropped:
+            known = job.epochs.get(shard.bucket.index, 0)
+            pull.parts[position] = PulledPart(shard.index, ErrorCode.STALE_EPOCH, known, 0, 0, 0, 0, 0, MOVED)
+        else:
+            hold(pull, position, shard)
+        pull.missing -= 1
+        if pull.missing:
+            continue
+        if job.leased and not lease_holds():
+            for values in pull.values:
+                if values is not None:
+                    values.release()
+            out.append(Refuse(pull.token, ErrorCode.NOT_READY, NO_LEASE))
+        else:
+            out.append(finish_pull(pull))
+    shard.waiting.clear()
+    for token in shard.images:
+        out.append(image_of(shard, token))
+    shard.images.clear()
 
 
 def image_of(shard: Shard, token: Token) -> Image:

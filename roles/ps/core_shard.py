@@ -18,6 +18,7 @@ from adamctl.wire.constants import UpdateKind
 from adamctl.wire.messages import PulledPart, PushResult, PushSource
 
 if TYPE_CHECKING:
+    from adamctl.roles.ps.core_replicate import ShardReplica
     from adamctl.roles.ps.core_steps import Place, ShardSteps
 
 Token: TypeAlias = Any
@@ -81,6 +82,7 @@ class Shard:
         images: snapshots that wait for the batch to end.
         spare: a buffer of the shard's size that nobody uses, or None.
         entry: its place in the store's log, None without a store.
+        replica: what other servers have of it, None if nobody is to have any.
         given: its initial values come with its first push, without which what is pushed later is worth nothing.
         steps: parts of steps that are not complete, None before the first.
     """
@@ -97,6 +99,7 @@ class Shard:
         "memory",
         "pushes",
         "queue",
+        "replica",
         "row_size",
         "row_start",
         "row_stop",
@@ -124,6 +127,7 @@ class Shard:
         self.batch: Batch | None = None
         self.entry: Entry | None = None
         self.given = False
+        self.replica: ShardReplica | None = None
         self.queue: list[Update] = []
         self.steps: ShardSteps | None = None
         self.waiting: list[tuple[Pull, int]] = []
@@ -143,7 +147,8 @@ class Push:
     """A push under way. `results` are in the order of its parts; `remaining` of them are still to come.
 
     `body` is read by apply threads and valid until `remaining` is 0. They note in `finite` which activations, by
-    offset, size and type, were found finite. `stored` are the changes that must be durable before it is answered.
+    offset, size and type, were found finite. `stored` are the changes that must be durable before it is answered,
+    `copies` the states of shards that copies must have, None if there are no copies.
     `place` says of which step it is a part, None of none. `held_bytes` of the body are memory of ours: none of them if
     it is the client's. `holder`: whose they are if they are held for a step, or behind one.
     """
@@ -151,6 +156,7 @@ class Push:
     __slots__ = (
         "body",
         "body_bytes",
+        "copies",
         "finite",
         "held_bytes",
         "holder",
@@ -175,6 +181,7 @@ class Push:
         self.remaining = parts
         self.routing: dict[int, int] = {}
         self.stored: list[tuple[Entry, int]] = []
+        self.copies: list[tuple[ShardReplica, int]] | None = None
         self.queued = False
         self.place: Place | None = None
         self.holder: ClientKey | None = None
@@ -184,9 +191,13 @@ class Push:
         self.remaining -= 1
 
     def wait_for(self, shard: Shard, durable: bool) -> None:
-        """Makes the answer wait for what a shard holds now: if that is to be durable, or there are no values else."""
+        """Makes the answer wait for what a shard holds now: to be durable, in copies, or all there is."""
         if shard.entry is not None and (durable or shard.unfounded):
             self.stored.append((shard.entry, shard.entry.changes))
+        if shard.replica is not None and shard.replica.group.awaits:
+            if self.copies is None:
+                self.copies = []
+            self.copies.append((shard.replica, shard.counter))
 
 
 class Source:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from adamctl.roles.ps.core_flush import Waiter
 from adamctl.roles.ps.core_instructions import Image, Instruction
 from adamctl.roles.ps.core_replication_events import Ask, NodeView, ReplicationConfig
 from adamctl.roles.ps.replica_body import CopyRecord
@@ -29,6 +30,7 @@ class Site:
         incarnation, registered_revision: of this process, as the configuration service has it.
         nodes: the living servers.
         out: what the shell is to do, in order, of the event that is being dealt with.
+        over: whose wait for copies has ended with it.
         fill_bytes: that may be sent to learners now.
     """
 
@@ -48,6 +50,8 @@ class Site:
         self.draining: frozenset[str] = frozenset()
         self.out: list[Instruction] = []
         self.fill_bytes = float(config.message_bytes_max)
+        self.over: list[Waiter] = []
+        self._filled_s: float | None = None
         self._order = 0
         self._asked: dict[int, Asker] = {}
 
@@ -62,6 +66,18 @@ class Site:
         """Returns what has come together, and begins anew."""
         out, self.out = self.out, []
         return out
+
+    def refill(self, now: float) -> None:
+        """Lets as much be sent to learners as the time that has passed allows."""
+        if self._filled_s is not None:
+            more = (now - self._filled_s) * self.config.learner_bytes_per_s
+            self.fill_bytes = min(self.fill_bytes + more, float(self.config.message_bytes_max))
+        self._filled_s = now
+
+    @property
+    def fill_wait_s(self) -> float:
+        """Returns how long it takes until something may be sent to learners."""
+        return max(1.0 - self.fill_bytes, 0.0) / self.config.learner_bytes_per_s
 
     def ask(
         self,

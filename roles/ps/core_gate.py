@@ -1,0 +1,63 @@
+"""Whether a job can be attached to, pushed to and pulled from at this moment (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from adamctl.roles.ps.core_instructions import AnswerAttach, Instruction, Refuse
+from adamctl.roles.ps.core_job import Job
+from adamctl.roles.ps.core_sequence import ClientKey
+from adamctl.roles.ps.core_shard import Token
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import AttachReply, AttachRequest
+
+NO_LEASE = "this server's lease has run out, so another one may serve its buckets now; retry"
+
+
+def attach_refusal(token: Token, job: Job, request: AttachRequest) -> Refuse | None:
+    """Returns why a client cannot attach to a job now, None if it can.
+
+    What an attaching client tells is kept with shards, so all that are to be served here must be here.
+    """
+    if job.failed is not None:
+        return Refuse(token, *job.failed)
+    if request.layout_hash != job.layout_hash:
+        return Refuse(
+            token,
+            ErrorCode.LAYOUT_MISMATCH,
+            f"job {job.name!r} has parameter layout {job.layout_hash}, the client has {request.layout_hash}; "
+            "both must run the same model on the same number of servers",
+        )
+    if job.building:
+        return Refuse(token, ErrorCode.NOT_READY, f"job {job.name!r}: {len(job.building)} buckets are still being made")
+    if job.resuming:
+        return Refuse(token, ErrorCode.NOT_READY, f"job {job.name!r}: being taken up from the store")
+    if job.taking:
+        why = job.refusing.get(min(job.taking), "buckets are being taken over")
+        return Refuse(token, ErrorCode.NOT_READY, f"job {job.name!r}: {why}")
+    return None
+
+
+def answer_attach(token: Token, job: Job, client: ClientKey, settled: Iterable[tuple[int, int]]) -> list[Instruction]:
+    """Answers a client that attaches with the numbers of its that are known here.
+
+    `settled`: (shard, number) where the client was told of every number so far what became of it.
+    """
+    for index, number in settled:
+        job.go_on_from(index, client, number)
+    found = ((shard.index, shard.memory.clients.get(client)) for shard in job.shards.values())
+    known = [(index, entry.accepted) for index, entry in found if entry is not None and entry.accepted]
+    epochs = {bucket.index: bucket.epoch for bucket in job.buckets.values()}
+    return [AnswerAttach(token, AttachReply(epochs), known)]
+
+
+def not_now(token: Token, job: Job, epochs: Iterable[int], pushes: bool) -> Refuse | None:
+    """Returns why a request for buckets with copies elsewhere cannot be served now; None: it can.
+
+    A refusal concerns the request as a whole; nothing of it is taken, so it can be sent again as it is.
+    """
+    for reasons in (job.refusing, job.short if pushes else {}):
+        for bucket in epochs if reasons else ():
+            if bucket in reasons:
+                return Refuse(token, ErrorCode.NOT_READY, reasons[bucket])
+    return None
