@@ -102,6 +102,8 @@ class SimClient:
         self._sequence = 0
         self._known_serial = 0
         self._number = 0
+        self._pause = 0
+        self._pausing = -1
 
     def begin(self) -> None:
         if self.world.chance(self.reads):
@@ -110,7 +112,21 @@ class SimClient:
             self._change()
 
     def _later(self) -> None:
-        self.world.after(self.world.random.random() * self.pause_s_max, self.begin)
+        self._pause = pause = self._pause + 1
+
+        def go_on() -> None:
+            if pause == self._pause:
+                self._pause += 1
+                self.begin()
+
+        self._pausing = pause
+        self.world.after(self.world.random.random() * self.pause_s_max, go_on)
+
+    def wake(self, pause_s_max: float) -> None:
+        """Ends a pause that has begun; later ones are at most so long."""
+        self.pause_s_max = pause_s_max
+        if self._pausing == self._pause:
+            self._later()
 
     def _read(self) -> None:
         operation = self.history.invoke(self.name, "read")

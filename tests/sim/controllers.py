@@ -83,9 +83,9 @@ def _groups(instructions: Sequence[Persist]) -> list[list[Persist]]:
     return groups
 
 
-def _parts(instructions: Sequence[Persist]) -> bool:
+def _parts(instructions: Sequence[Persist]) -> set[Part]:
     entries = [instruction.entry for instruction in instructions if isinstance(instruction, Append)]
-    return any(isinstance(command, Part) for entry in entries for command in decode_commands(entry.value))
+    return {command for entry in entries for command in decode_commands(entry.value) if isinstance(command, Part)}
 
 
 class SimCore(ControllerCore):
@@ -138,6 +138,7 @@ class SimController:
         self.compact_entries = 24
         self.send_first = False
         self.same_identity = False
+        self.parts: set[Part] = set()  # that somebody had on disk; all hosts of a scenario have the same set
         self.hosts: dict[str, SimController] = {}
         self.on_crash: Callable[[SimController], None] = lambda _: None
         self.applied: list[tuple[Entry, int]] = []  # in memory; a member that is alone decides when it is on disk
@@ -259,12 +260,18 @@ class SimController:
                 return
             self.disk.write(batch)
             self._busy = False
-            if self.crash_at_part and _parts(batch) and self.world.chance(self.crash_at_part):
+            if self.crash_at_part and self._dies_at(_parts(batch)):
                 self.crash()
                 return
             self._carry_out([] if self.send_first else instructions)
 
         self.world.after(0.0001 + random.random() * self.disk_s_max, synced)
+
+    def _dies_at(self, parts: set[Part]) -> bool:
+        """Only the first to have it on disk dies of it, lest nobody ever completes it."""
+        new = parts - self.parts
+        self.parts |= new
+        return bool(new) and self.world.chance(self.crash_at_part)
 
     def _carry_out(self, instructions: list[Instruction]) -> None:
         if self.applied:

@@ -53,6 +53,7 @@ class SimNode:
         self.interval_s = lease_s / 4
         self.incarnation = 0
         self.pid = 0
+        self.patience = 0.7  # probability that it goes on when its beacon was not answered, and does not start anew
         self._sent_s = 0.0
 
     def begin(self) -> None:
@@ -84,6 +85,8 @@ class SimNode:
                 self.leases.renewed(self.name, incarnation, sent_s + self.clock.true_length_s(self.lease_s))
                 pause_s = self.clock.true_length_s(self.interval_s) - (self.world.now_s - sent_s)
                 self.world.after(max(pause_s, 0.0), again)
+            elif answer is None and self.world.chance(self.patience):
+                self._beat()  # perhaps it is not too late
             else:
                 self.leases.given_up(self.name, incarnation)
                 self.world.after(0.2, self.begin)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from adamctl.roles.controller.core_commands import Part
 from adamctl.roles.controller.core_config import ControllerConfig
 from adamctl.roles.controller.core_events import Answer, Refuse, Replace
 from adamctl.roles.controller.core_paxos import PaxosConfig
@@ -32,6 +33,7 @@ KINDS = (
     "jump",
     "wipe",
 )
+KINDS_OF_SHORT_LIVES = ("snub", "snub", "snub", "snub", "weather", "heal")
 FAULTS_S_MIN = 12.0
 FAULTS_S_MAX = 400.0
 FAULTS_EVENTS_MIN = 4_000
@@ -81,7 +83,9 @@ class Scenario:
         config = config_of(random.choice(ELECTIONS_S), random.choice((1.0, 1.0, 4.0)))
         self.invariants = Invariants(self.world, config, self.leases)
         drift = random.choice(DRIFTS)
-        self.jumps = random.random() < 0.3
+        # What a leader leaves undecided does harm only if the next one decides nothing: few requests, early deaths.
+        self.lives_short = random.random() < 0.25
+        self.jumps = random.random() < 0.3 and not self.lives_short
         self.leases.checked = not self.jumps
         peers = {name: name for name in "abcdefgh"[:members]}
         self.hosts: dict[str, SimController] = {}
@@ -92,23 +96,25 @@ class Scenario:
             if planted is not None and planted.host is not None:
                 planted.host(host)
             self.hosts[name] = host
+        parts: set[Part] = set()
         for host in self.hosts.values():
             host.hosts = self.hosts
+            host.parts = parts
             host.on_crash = self._crashed
-            host.crash_at_part = random.choice((0.0, 0.5, 1.0))
+            host.crash_at_part = 1.0 if self.lives_short else random.choice((0.0, 0.5))
         self.clients = [SimClient(self.world, f"c{number}", self.hosts, self.history) for number in range(1, 4)]
-        # What a leader leaves undecided does harm only if the next one decides nothing: few requests, early deaths.
-        self.lives_short = random.random() < 0.25
         self.quiet = self.lives_short or random.random() < 0.3
         for client, reads in zip(self.clients, (0.9, 0.3, 0.3), strict=True):
             client.reads = reads
-            client.pause_s_max = 4.0 if self.quiet else 0.1
+            client.pause_s_max = 20.0 if self.lives_short else 4.0 if self.quiet else 0.1
         lease_s = config.lost_after_s * lease_share(drift)
         self.nodes = []
         for number in range(1, 4):
             clock = Clock(self.world, 1.0 + random.choice((-1, 1, 0)) * drift * random.random() ** 0.2)
             caller = Caller(self.world, f"n{number}", self.hosts)
-            self.nodes.append(SimNode(self.world, f"n{number}", caller, clock, self.leases, lease_s))
+            node = SimNode(self.world, f"n{number}", caller, clock, self.leases, lease_s)
+            node.patience = 1.0 if self.lives_short else 0.7
+            self.nodes.append(node)
         self.calm = False
         self._wiped = ""
 
@@ -160,10 +166,10 @@ class Scenario:
             return
         world, random = self.world, self.world.random
         host = random.choice(list(self.hosts.values()))
-        if random.random() < 0.5:  # the leader is where it hurts
+        if random.random() < (1.0 if self.lives_short else 0.5):  # the leader is where it hurts
             leading = [one for one, core in self._up() if core.paxos.leading]
             host = random.choice(leading) if leading else host
-        kind = random.choice(KINDS)
+        kind = random.choice(KINDS_OF_SHORT_LIVES if self.lives_short else KINDS)
         match kind:
             case "crash":
                 host.crash()
@@ -179,6 +185,8 @@ class Scenario:
                 self._cut(random.sample(list(self.hosts), count), both=True)
             case "depose":
                 self._depose(host)
+            case "snub":
+                self._snub(host)
             case "young":
                 self._kill_the_next_leader()
             case "heal":
@@ -190,7 +198,7 @@ class Scenario:
                 host.clock.jump(random.random() * 3.0)
             case "wipe" if not self._wiped and len(self.hosts) > 1 and random.random() < 0.5:
                 self._wipe(host)
-        pause_s = random.choice((0.2, 1.0, 3.0)) * random.random()
+        pause_s = random.choice((0.2, 1.0, 3.0)) * random.random() if kind != "snub" else 2.0 + 3.0 * random.random()
         world.after(pause_s if kind != "depose" or random.random() < 0.3 else 4.0, self._misfortune)
 
     def _depose(self, host: SimController) -> None:
@@ -202,6 +210,14 @@ class Scenario:
         for name in (host.name, *actors):
             for other in others:
                 self.world.cut |= {(name, other), (other, name)}
+
+    def _snub(self, host: SimController) -> None:
+        """A node that the others could hear is lost to this one alone."""
+        node = self.world.random.choice(self.nodes)
+        self.world.note("network", "cut", host.name, "from", node.name)
+        links = {(host.name, node.name), (node.name, host.name)}
+        self.world.cut |= links
+        self.world.after(4.0, lambda: self.world.cut.difference_update(links))
 
     def _up(self) -> list[tuple[SimController, SimCore]]:
         return [(host, host.core) for host in self.hosts.values() if host.core is not None]
@@ -217,7 +233,7 @@ class Scenario:
                 host for host, core in self._up() if core.paxos.leading and core.paxos.acceptor.vote.promised > known
             ]
             if young:
-                self.world.after(self.world.random.random() * 0.6, lambda: self.calm or young[0].crash())
+                self.world.after(self.world.random.random() * 1.2, lambda: self.calm or young[0].crash())
             elif tries:
                 self.world.after(0.02, lambda: look(tries - 1))
 
@@ -238,9 +254,12 @@ class Scenario:
                     self.world.cut.add((other, name))
 
     def _crashed(self, host: SimController) -> None:
-        pause_s = 0.1 if self.calm else self.world.random.random() * self.world.random.choice((0.05, 0.5, 3.0))
-        if self.lives_short and not self.calm and self.world.chance(0.5):
-            self._kill_the_next_leader()
+        random = self.world.random
+        pause_s = 0.1 if self.calm else random.random() * random.choice((0.05, 0.5, 3.0))
+        if self.lives_short and not self.calm:
+            pause_s = 1.0 + 1.5 * random.random()  # away while the next leader is elected, back for the one after
+            if random.random() < 0.7:
+                self._kill_the_next_leader()
         self.world.after(pause_s, host.start)
 
     def _wipe(self, host: SimController) -> None:
@@ -269,7 +288,7 @@ class Scenario:
         self.world.network = NetworkFaults()
         self.world.cut.clear()
         for client in self.clients:
-            client.pause_s_max = CALM_PAUSE_S
+            client.wake(CALM_PAUSE_S)
         for host in self.hosts.values():
             host.crash_probability = host.crash_at_part = 0.0
             host.disk_s_max = 0.002
