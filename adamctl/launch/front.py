@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from adamctl.errors import AdamctlError, RemoteError, RunFailedError, UnreachableError
+from adamctl.launch.deaths import Deaths
 from adamctl.launch.failure import first_cause, last_error
 from adamctl.launch.roles import POLL_S, STOP_GRACE_S, LocalRoles
 from adamctl.launch.supervision import Fail, Note, Restart, Supervision, describe_status
@@ -95,6 +96,7 @@ class Front:
         self._serving: asyncio.Future[tuple[str, ...]] | None = None
         self._client: CoordinatorClient | None = None
         self._progress: RunProgress | None = None
+        self._deaths = Deaths(transport, make_hello("front", f"front-{coordinator}", 0, token))
         self._signals: list[int] = []
         self._interrupted = asyncio.Event()
 
@@ -121,6 +123,7 @@ class Front:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await self._deaths.close()
             await self._end_roles(grace_s)
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
@@ -207,9 +210,14 @@ class Front:
             for node, addresses in self._roles.newly_serving():
                 self._supervision.serves(node)
                 self._on_serving(node, addresses)
+                if self._roles.role(node) == "controller":
+                    self._deaths.controllers_at(_nearest(addresses))
                 if node == self._coordinator and self._serving is not None and not self._serving.done():
                     self._serving.set_result(addresses)
-            for decision in self._supervision.ended(self._roles.newly_ended()):
+            ends = self._roles.newly_ended()
+            for end in ends:
+                self._deaths.tell(end)
+            for decision in self._supervision.ended(ends):
                 if isinstance(decision, Fail):
                     return _Ending(decision.exit_code, decision.node, decision.reason)
                 if isinstance(decision, Restart):

@@ -101,6 +101,11 @@ class RoleProcess:
         """Where the role serves, by its report; none before it does."""
         return tuple(map(str, (self.ready or {}).get("addresses", ())))
 
+    @property
+    def incarnation(self) -> int:
+        """As which it is a member of its cluster, by its report; 0 before."""
+        return int((self.ready or {}).get("incarnation", 0))
+
     def read_reports(self) -> None:
         """Sets `ready` and `failure` from what has come since the last call."""
         if self._ready_fd < 0:

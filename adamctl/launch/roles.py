@@ -99,7 +99,7 @@ class LocalRoles:
             if status is not None:
                 process.kill()
                 process.read_reports()
-                self.ends[node] = _role_end(node, status, process.failure)
+                self.ends[node] = _role_end(node, status, process.failure, process.incarnation)
                 ends.append(self.ends[node])
         return ends
 
@@ -158,9 +158,9 @@ class LocalRoles:
         self._lifeline.close()
 
 
-def _role_end(node: str, status: int, failure: Mapping[str, Any] | None) -> RoleEnd:
+def _role_end(node: str, status: int, failure: Mapping[str, Any] | None, incarnation: int = 0) -> RoleEnd:
     if failure is None:
-        return RoleEnd(node, status, failed_s=time.monotonic())
+        return RoleEnd(node, status, failed_s=time.monotonic(), incarnation=incarnation)
     return RoleEnd(
         node,
         status,
@@ -168,4 +168,5 @@ def _role_end(node: str, status: int, failure: Mapping[str, Any] | None) -> Role
         int(failure.get("exit_code", 1)),
         bool(failure.get("retry_helps", True)),
         float(failure.get("failed_s", 0.0)),
+        incarnation,
     )

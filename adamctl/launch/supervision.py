@@ -7,7 +7,8 @@
     run over         as it should be         as it should be                 as it should be
 
     *  but for a data server that had served before: the run goes on while another one remains.
-    ** but for a parameter server that keeps its part of the model on disk: it is started again, else the run fails.
+    ** but for a parameter server whose part of the model is on disk or held by others, too: it is started again, else
+       the run fails.
 
 A configuration or start-up failure is never retried, nor is one of which the role said that to try again does not help.
 The first cause is kept: what ends because of it says nothing new. What is found first may be such a consequence itself,
@@ -63,6 +64,7 @@ Decision: TypeAlias = Restart | Note | Fail
 class RoleEnd:
     """A process that has been reaped; `status` as `subprocess` gives it: negative for a signal's number.
 
+    `incarnation`: as which the process was a member of its cluster, 0: it never was.
     `error`, `exit_code` and `retry_helps` are what the role itself reported when it failed; `failed_s` is when it did
     so, or when its end was found, by the monotonic clock of this machine.
     """
@@ -73,13 +75,14 @@ class RoleEnd:
     exit_code: int = 0
     retry_helps: bool = True
     failed_s: float = 0.0
+    incarnation: int = 0
 
 
 class Supervision:
     """The roles of one run. Not thread-safe; used by the front's event loop only."""
 
     def __init__(self, roles: dict[str, str], restarts_max: int = RESTARTS_MAX, stored: Collection[str] = ()) -> None:
-        """`roles` maps node -> role; those in `stored` take up what they held when they are started again."""
+        """`roles` maps node -> role; those in `stored` can be started again without what they held being lost."""
         self._roles = dict(roles)
         self._stored = frozenset(stored)
         self._serving: set[str] = set()

@@ -285,11 +285,29 @@ class Coordinator:
     def _server_lost(self, record: NodeRecord, cause: str) -> None:
         if self._parameter.pop((record.node, record.incarnation), None) is None:
             return  # known already
+        if self.experiment.cluster.replication > 1:
+            self.service.say(f"parameter server {record.node} is gone ({cause}); others take its part over")
+            self._spawn(self._copy_again(record))
+            return
         if self.experiment.cluster.store != "none":
             self.service.say(f"parameter server {record.node} is gone; waiting for it to take its part up again")
             self._spawn(self._server_again(record, cause))
             return
         self._fail(_part_lost(record, cause))
+
+    async def _copy_again(self, record: NodeRecord) -> None:
+        """Looks after the next process of a server whose part others have; fails the run if no server is left."""
+        loop = asyncio.get_running_loop()
+        while True:
+            again = await wait_for_successor(self.store, record, loop.time() + SERVER_AGAIN_S)
+            if again is not None:
+                break
+            if not self._parameter:
+                self._fail(_part_lost(record, f"no parameter server has come back within {SERVER_AGAIN_S:g} s"))
+                return
+        self._parameter[again.node, again.incarnation] = again
+        self._spawn(watch_server(self.context, again, partial(self._server_lost, again)))
+        self.service.say(f"parameter server {again.node} is back and gets copies anew")
 
     async def _server_again(self, record: NodeRecord, cause: str) -> None:
         """Fails the run unless the server is started again soon and takes its part of the model up from its store."""

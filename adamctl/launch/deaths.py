@@ -1,0 +1,53 @@
+"""Tells the controllers at once that a process has ended, so that nobody waits for its beacons to be missed.
+
+Whoever has reaped a process knows for certain; others can only wait until its lease must be over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from adamctl.errors import AdamctlError
+from adamctl.launch.supervision import RoleEnd, describe_status
+from adamctl.net.transport import Transport
+from adamctl.roles.controller.client import ControllerClient
+from adamctl.wire.messages import Hello
+
+TELL_DEADLINE_S = 5.0
+
+
+class Deaths:
+    """Reports of one supervisor. Used by one event loop."""
+
+    def __init__(self, transport: Transport, hello: Hello) -> None:
+        self._transport = transport
+        self._hello = hello
+        self._client: ControllerClient | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def controllers_at(self, addresses: Sequence[str]) -> None:
+        """Says where the controllers are; nothing can be told before."""
+        self._client = ControllerClient(
+            self._transport, addresses, lambda: self._hello, deadline_s=TELL_DEADLINE_S, attempt_s=1.0
+        )
+
+    def tell(self, end: RoleEnd) -> None:
+        """Begins to tell of a process that has been reaped, if it ever was a member."""
+        if self._client is not None and end.incarnation:
+            task = asyncio.create_task(self._tell(self._client, end))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._client is not None:
+            await self._client.close()
+
+    async def _tell(self, client: ControllerClient, end: RoleEnd) -> None:
+        try:
+            await client.leave(end.node, end.incarnation, why=f"has ended: {describe_status(end.status)}")
+        except AdamctlError:
+            return  # its beacons will be missed
