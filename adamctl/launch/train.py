@@ -73,13 +73,18 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
             )
         token = {"ADAMCTL_TOKEN": options.token} if options.token else {}  # arguments are for everybody to see
         roles = LocalRoles(commands, folder / LOGS, {**options.environment, **token})
-        front = _front(roles, commands, node, options, reporter, experiment.cluster.store == "disk")
+        front = _front(roles, commands, node, options, reporter, _held_elsewhere(experiment))
         outcome = _run(front)
     if (
         not outcome.exit_code or outcome.signal
     ):  # what a failure left may tell why; checkpoints are what one goes on from
         shutil.rmtree(folder / STORES, ignore_errors=True)
     return outcome, folder
+
+
+def _held_elsewhere(experiment: Experiment) -> bool:
+    """Returns whether what a parameter server holds is not lost with its process."""
+    return experiment.cluster.store == "disk" or experiment.cluster.replication > 1
 
 
 def available_cores() -> int:
