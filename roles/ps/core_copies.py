@@ -107,15 +107,16 @@ class HeldCopy:
         expected = 1 + len(self.job.rule.state_names)
         return index in self.shards and size == self.job.layout.shards[index].size and len(record.arrays) == expected
 
-    def prepare(self, record: CopyRecord) -> HeldShard:
-        """Takes a state in unless what is held is as new."""
+    def prepare(self, record: CopyRecord) -> bool:
+        """Takes a state in unless what is held is as new; says whether it did."""
         shard = self.shards[record.copy.shard]
         if (record.copy.epoch, record.copy.counter) > shard.version:
             shard.put(record)
-        elif shard.copy is not None and record.copy.committed > shard.copy.committed:
+            return True
+        if shard.copy is not None and record.copy.committed > shard.copy.committed:
             committed = min(record.copy.committed, shard.copy.counter)
             shard.copy = msgspec.structs.replace(shard.copy, committed=committed)
-        return shard
+        return False
 
     def versions(self) -> tuple[tuple[int, int, int], ...]:
         return tuple((shard.index, *shard.version) for shard in self.shards.values() if shard.copy is not None)
@@ -124,6 +125,11 @@ class HeldCopy:
         """Returns states to send, of those shards that are held."""
         found = (self.shards.get(index) for index in indices)
         return [CopyRecord(held.copy, held.arrays) for held in found if held is not None and held.copy is not None]
+
+    def image(self, index: int) -> Image | None:
+        """Holds a shard's state while it is sent; None if it is not held."""
+        held = self.shards.get(index)
+        return held.image(None) if held is not None else None
 
     def contents(self) -> list[ShardContent]:
         """Returns what a primary begins with; the arrays are its own from now on."""

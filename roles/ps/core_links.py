@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from adamctl.roles.ps.core_instructions import Image, Refresh
-from adamctl.roles.ps.core_replicate import Group, Member, ShardReplica
+from adamctl.roles.ps.core_replicate import Group, Member, Part, ShardReplica
 from adamctl.roles.ps.core_site import Site
 from adamctl.roles.ps.replica_body import CopyRecord
 from adamctl.wire.constants import ErrorCode
@@ -172,6 +172,7 @@ class Link:
             member.beginning = False
             if self._current(group, member) and group.bucket not in refused:
                 group.begun(member)
+                self._site.stirred = True
                 self.fill.update(dict.fromkeys(group.shards.values()))
         for replica, counter, member in flight.parts:
             if self.flying.get(replica) != order:
@@ -183,6 +184,8 @@ class Link:
             kept = group.bucket not in refused
             if kept:
                 group.prepared(member, replica, counter, self._site.over)
+                if member.part is Part.COUNTED or group.closing:
+                    self._site.stirred = True
             if not kept or replica.shard.counter != counter:
                 self.dirty[replica] = None
         self.ship(now)
@@ -219,6 +222,7 @@ class Link:
         self.retry_s = now + self._site.config.retry_s
         if code in HOLDS_NOTHING:
             member.lost = member.lost or "it holds no copy"
+            self._site.stirred = True
         elif code == ErrorCode.STALE_EPOCH and routing > group.epoch:
             self._site.emit(Refresh(self._job))
 

@@ -1,23 +1,47 @@
 """Copies of buckets on one parameter server: events in, instructions out (docs/decisions/0015-replication.md; pure).
 
-It composes what is held for others (core_copies), what is shipped to others (core_replicate), and how a bucket is taken
-over (core_takeover), and proposes the changes of buckets' records that follow from all that and from core_plan.
+It composes, for each job, what this server is for each bucket (core_roles), what it holds for others (core_copies,
+core_replies), what it ships to others (core_replicate, core_links), how it takes a bucket over (core_takeover), and
+which changes of records it proposes (core_proposals).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from adamctl.roles.ps.core import Core
-from adamctl.roles.ps.core_copies import HeldShard
+from adamctl.roles.ps.core_copies import HeldCopy, HeldShard
 from adamctl.roles.ps.core_instructions import Image, Instruction
 from adamctl.roles.ps.core_job import Job, ShardContent
-from adamctl.roles.ps.core_replication_events import NodeView, ReplicationConfig
+from adamctl.roles.ps.core_links import Link
+from adamctl.roles.ps.core_proposals import Proposals
+from adamctl.roles.ps.core_replicate import Group
+from adamctl.roles.ps.core_replication_events import NodeView, ReadNode, ReplicationConfig
+from adamctl.roles.ps.core_replies import Replies, refuse_unknown
+from adamctl.roles.ps.core_roles import JobCopies
 from adamctl.roles.ps.core_shard import Shard, Token
+from adamctl.roles.ps.core_site import Site
+from adamctl.roles.ps.core_takeover import Takeover
 from adamctl.roles.ps.following import JobView
 from adamctl.roles.ps.replica_body import CopyRecord
-from adamctl.wire.messages import ConfigCompareAndSetReply, Message
+from adamctl.wire.messages import (
+    ConfigCompareAndSetReply,
+    Message,
+    ReplicaFetchRequest,
+    ReplicaPrepareRequest,
+    ReplicaStateRequest,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Replicated:
+    """The parts for one job."""
+
+    copies: JobCopies
+    proposals: Proposals
+    replies: Replies
 
 
 class ReplicationCore:
@@ -31,6 +55,7 @@ class ReplicationCore:
         lease_holds: Callable[[], bool],
         clock: Callable[[], float],
         unix_s: Callable[[], float] = lambda: 0.0,
+        store_clock: Callable[[], float] | None = None,
     ) -> None:
         """Makes itself known to `core` (`Core.replication`).
 
@@ -38,14 +63,31 @@ class ReplicationCore:
             lease_holds: says, by the clock at the moment of the call, whether this server's lease holds.
             clock: what `now` is elsewhere, for calls that come from `core`, which has another.
             unix_s: the host's clock, for what people read in records.
+            store_clock: the clock of the store's log; None: the same as `clock`.
         """
-        raise NotImplementedError
+        self.config = config
+        self._core = core
+        self._site = Site(core, node, config, lease_holds, clock, unix_s, store_clock or clock)
+        self._jobs: dict[str, Replicated] = {}
+        self._asked_s: dict[str, float] = {}
+        self._ticked_s: float | None = None
+        core.replication, core.lease_holds = self, lease_holds
+
+    def copies(self, name: str) -> dict[int, HeldCopy]:
+        """Returns what is held of a job for others, by bucket."""
+        one = self._jobs.get(name)
+        return one.copies.copies if one is not None else {}
+
+    def groups(self, name: str) -> dict[int, Group]:
+        """Returns the buckets of a job that are served here and may have other copies."""
+        one = self._jobs.get(name)
+        return one.copies.groups if one is not None else {}
 
     # --- configuration ----------------------------------------------------------------------------------------------
 
     def registered(self, incarnation: int, revision: int) -> None:
         """This process is known as `incarnation`, by a node key of `revision`; first of all, and when it changes."""
-        raise NotImplementedError
+        self._site.incarnation, self._site.registered_revision = incarnation, revision
 
     def configured(
         self, name: str, view: JobView | None, nodes: Mapping[str, NodeView], draining: frozenset[str], now: float
@@ -56,19 +98,51 @@ class ReplicationCore:
         the place of `Job.configure`, for jobs with one copy as well: `Build` says what is to be made. Also to be called
         when only `nodes` or `draining` have changed. Older records than those known are ignored.
         """
-        raise NotImplementedError
+        self._site.follow(nodes, draining, now)
+        job, one = self._core.jobs.get(name), self._jobs.get(name)
+        if one is not None and (view is None or job is not one.copies.job or one.copies.born != view.revision):
+            one.copies.close()
+            del self._jobs[name]
+            one = None
+        if view is None or job is None:
+            return self._taken()
+        if one is None:
+            copies = JobCopies(self._site, job, view)
+            one = Replicated(copies, Proposals(self._site, copies), Replies(self._site, copies))
+            self._jobs[name] = one
+        one.copies.follow(view, now)
+        one.proposals.followed(now)
+        self._pump(one, now)
+        return self._taken()
 
     def built(self, name: str, contents: Mapping[int, Sequence[ShardContent]], now: float) -> list[Instruction]:
         """Buckets have been made, as `Build` asked for. Those that are no longer wanted are dropped."""
-        raise NotImplementedError
+        one = self._jobs.get(name)
+        if one is not None:
+            for bucket, shards in contents.items():
+                one.copies.built(bucket, shards, now)
+            self._pump(one, now)
+        return self._taken()
 
     def loaded(self, name: str, contents: Mapping[int, Sequence[ShardContent] | None], now: float) -> list[Instruction]:
-        """What `Load` found: bucket -> all its shards, each with its record's epoch; None: the store has none of it."""
-        raise NotImplementedError
+        """What `Load` found: bucket -> all its shards, each with its record's epoch; None: the store has none of it.
+
+        Of a job that no server has ever served (`JobView.served`), it is what the job begins with, at epoch 0.
+        """
+        one = self._jobs.get(name)
+        if one is not None:
+            for bucket, shards in contents.items():
+                one.copies.loaded(bucket, shards)
+            self._pump(one, now)
+        return self._taken()
 
     def proposed(self, order: int, reply: ConfigCompareAndSetReply | None, now: float) -> list[Instruction]:
         """A compare-and-set was answered; None: nobody knows whether it was done."""
-        raise NotImplementedError
+        for one in self._jobs.values():
+            if one.proposals.proposed(order, reply, now):
+                self._pump(one, now)
+                break
+        return self._taken()
 
     # --- other servers ----------------------------------------------------------------------------------------------
 
@@ -76,42 +150,147 @@ class ReplicationCore:
         self, token: Token, peer: str, incarnation: int, message: Message, records: Sequence[CopyRecord], now: float
     ) -> list[Instruction]:
         """A Replica...Request of server `peer`. Arrays of `records` are ours from now on and nobody writes to them."""
-        raise NotImplementedError
+        assert isinstance(message, ReplicaPrepareRequest | ReplicaStateRequest | ReplicaFetchRequest)
+        one = self._jobs.get(message.job)
+        if one is None or one.copies.born != message.born:
+            refuse_unknown(self._site, token, message.job, "it is not known here as you know it")
+        elif isinstance(message, ReplicaPrepareRequest):
+            one.replies.prepare(token, peer, message, records, now)
+        elif isinstance(message, ReplicaStateRequest):
+            one.replies.state(token, peer, message)
+        else:
+            one.replies.fetch(token, peer, message)
+        return self._taken()
 
     def answered(
         self, order: int, message: Message, records: Sequence[CopyRecord], incarnation: int, now: float
     ) -> list[Instruction]:
         """A Replica...Reply to an `Ask`; `incarnation` as the peer's HELLO says it, 0 if unknown."""
-        raise NotImplementedError
+        asker = self._site.asker(order)
+        if asker is not None:
+            asker.answered(order, message, records, now)
+            self._after(asker, now)
+        return self._taken()
 
     def refused(self, order: int, code: int, why: str, now: float) -> list[Instruction]:
         """An `Ask` was answered with an error (the peer lives)."""
-        raise NotImplementedError
+        return self._failed(order, True, why, now)
 
     def failed(self, order: int, why: str, now: float) -> list[Instruction]:
         """An `Ask` was not answered: no connection, or its deadline has passed."""
-        raise NotImplementedError
+        return self._failed(order, False, why, now)
 
-    def image(self, token: Token, held: HeldShard) -> Image | None:
-        """Holds the state of a copy's shard, for the store; None: it is let go, or nothing has come yet."""
-        raise NotImplementedError
+    def _failed(self, order: int, lives: bool, why: str, now: float) -> list[Instruction]:
+        asker = self._site.asker(order)
+        if asker is not None:
+            asker.failed(order, lives, why, now)
+            self._after(asker, now)
+        return self._taken()
+
+    def _after(self, asker: object, now: float) -> None:
+        """Goes on after an answer: a change of a record may follow from it, or a bucket may be whole now."""
+        if isinstance(asker, Takeover) or self._site.stirred:
+            for one in self._jobs.values():
+                self._pump(one, now)
+        self._site.stirred = False
 
     # --- our own shards ---------------------------------------------------------------------------------------------
 
     def changed(self, job: Job, shards: Iterable[Shard]) -> list[Instruction]:
         """Called by `Core` when batches are done, before the next ones begin: their outcome is shipped."""
-        raise NotImplementedError
+        one = self._jobs.get(job.name)
+        if one is None or one.copies.job is not job:
+            return []
+        touched: dict[Link, None] = {}
+        links_of: dict[Group, list[Link]] = {}
+        for shard in shards:
+            replica = shard.replica
+            if replica is None:
+                continue
+            links = links_of.get(replica.group)
+            if links is None:
+                links = links_of[replica.group] = one.copies.links_of(replica.group)
+                touched.update(dict.fromkeys(links))
+            for link in links:
+                link.changed(replica)
+        now = self._site.clock()
+        for link in touched:
+            link.ship(now)
+        return self._taken()
+
+    def image(self, token: Token, held: HeldShard) -> Image | None:
+        """Holds the state of a copy's shard, for the store; None: nothing has come yet."""
+        return held.image(token)
 
     # --- time -------------------------------------------------------------------------------------------------------
 
     def next_deadline_s(self, now: float) -> float:
         """Returns when `tick` is due: `now` or later, at most a heartbeat later."""
-        raise NotImplementedError
+        due_s = now + self.config.heartbeat_s
+        for one in self._jobs.values():
+            due_s = min(due_s, one.proposals.next_deadline_s(now))
+            for link in one.copies.links.values():
+                due_s = min(due_s, link.next_deadline_s(now))
+            for takeover in one.copies.takeovers.values():
+                due_s = min(due_s, takeover.next_deadline_s(now))
+        return due_s
 
     def tick(self, now: float) -> list[Instruction]:
         """Heartbeats, retries, who has been silent, takeovers, what the plan says."""
-        raise NotImplementedError
+        if self._ticked_s is not None and now - self._ticked_s > 2 * self.config.heartbeat_s:
+            self._awake(now)
+        self._ticked_s = now
+        self._site.refill(now)
+        for one in self._jobs.values():
+            self._pump(one, now)
+            self._listen(one.copies, now)
+        self._site.stirred = False
+        return self._taken()
+
+    def _awake(self, now: float) -> None:
+        """This process did not run for a while, so that nobody's silence says anything."""
+        for one in self._jobs.values():
+            for link in one.copies.links.values():
+                link.awoke(now)
+            for takeover in one.copies.takeovers.values():
+                takeover.awoke(now)
+            one.copies.heard_s = dict.fromkeys(one.copies.heard_s, now)
+
+    def _listen(self, copies: JobCopies, now: float) -> None:
+        """Reads the node keys of primaries that have been silent for too long."""
+        for bucket in copies.copies:
+            primary = copies.known[bucket].record.primary
+            if primary == self._site.node or bucket in copies.takeovers:
+                continue
+            silent_s = now - copies.heard_s.setdefault(primary, now)
+            asked_s = self._asked_s.get(primary, float("-inf"))
+            if silent_s >= self.config.member_silent_s and now - asked_s >= self.config.heartbeat_s:
+                self._asked_s[primary] = now
+                self._site.emit(ReadNode(copies.job.name, primary))
+
+    def _pump(self, one: Replicated, now: float) -> None:
+        """Does whatever of one job is due."""
+        copies = one.copies
+        for bucket, takeover in tuple(copies.takeovers.items()):
+            takeover.judge(now)
+            takeover.advance(now)
+            copies.finish_takeover(bucket)
+        for link in copies.links.values():
+            link.judge(now)
+            link.tick(now)
+        copies.forget_links()
+        copies.search()
+        one.proposals.review(now)
+
+    def _taken(self) -> list[Instruction]:
+        """Returns what has come together, with the answers to those whose wait has ended with it."""
+        if self._site.over and self._core.acknowledgements is not None:
+            over, self._site.over = self._site.over, []
+            self._site.emit(*self._core.acknowledgements.over(over))
+        return self._site.taken()
+
+    # --- status -----------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """Plain values for `adamctl status` and `adamctl shards`."""
-        raise NotImplementedError
+        """Plain values for `adamctl status` and `adamctl shards`: per job and bucket, what this server is for it."""
+        return {name: one.copies.status() for name, one in self._jobs.items()}

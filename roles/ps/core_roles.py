@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from adamctl.config.records import BucketRecord
 from adamctl.roles.ps.core_copies import HeldCopy, copy_of_contents, copy_of_shards
@@ -165,12 +166,17 @@ class JobCopies:
         self.loading.discard(bucket)
         self.takeovers.pop(bucket, None)
         self._step_down(bucket, keep=False)
-        copy = self.copies.pop(bucket, None)
-        if copy is not None:
-            self.job.left += [shard.entry for shard in copy.shards.values() if shard.entry is not None]
+        self.forget_copy(bucket)
         self.flag(bucket)
         if held:
             self.site.emit(LetGo(self.job.name, bucket))
+            self.site.emit(*self.site.core.forget_left(self.job))
+
+    def forget_copy(self, bucket: int) -> None:
+        """Drops what is held of a bucket for its primary."""
+        copy = self.copies.pop(bucket, None)
+        if copy is not None:
+            self.job.left += [shard.entry for shard in copy.shards.values() if shard.entry is not None]
             self.site.emit(*self.site.core.forget_left(self.job))
 
     def _step_down(self, bucket: int, keep: bool) -> None:
@@ -205,10 +211,20 @@ class JobCopies:
         self.copies[bucket] = copy_of_contents(self.job, self.born, described, FIRST_EPOCH, contents)
         self.site.emit(Holds(self.job.name, bucket, known.record.epoch, False))
 
-    def load(self, buckets: Sequence[int]) -> None:
-        """Has the shell look for buckets in the store."""
-        self.loading.update(buckets)
-        self.site.emit(Load(self.job.name, tuple(buckets)))
+    def search(self) -> None:
+        """Has the shell look for lost buckets in the store, if no process that its record means lives any more."""
+        buckets = [
+            bucket
+            for bucket in self.lost
+            if bucket not in self.loading
+            and bucket not in self.copies
+            and all(
+                self.site.registered_after(node, self.known[bucket].revision) for node in self.known[bucket].members
+            )
+        ]
+        if buckets:
+            self.loading.update(buckets)
+            self.site.emit(Load(self.job.name, buckets))
 
     def loaded(self, bucket: int, contents: Sequence[ShardContent] | None) -> None:
         """What the store was found to hold of a bucket; it counts if nobody has it in memory."""
@@ -299,6 +315,11 @@ class JobCopies:
         if link is not None:
             link.remove(group)
 
+    def links_of(self, group: Group) -> list[Link]:
+        """Returns what leads to the copies of a bucket that take states."""
+        found = (self.links.get((m.node, m.incarnation)) for m in group.members.values() if m.begun and not m.lost)
+        return [link for link in found if link is not None]
+
     def forget_links(self) -> None:
         """Drops links that lead to no copy any more; late answers find nothing of theirs."""
         for key in [key for key, link in self.links.items() if not link.members]:
@@ -322,6 +343,33 @@ class JobCopies:
             job.short[bucket] = f"bucket {bucket} has {members} copies in sync; pushes need {group.min_in_sync}"
         job.taking = set(self.takeovers) | {bucket for bucket in self.lost if bucket in job.refusing}
         job.leased = any(any(True for _ in group.in_sync()) for group in self.groups.values())
+
+    def status(self) -> dict[int, dict[str, Any]]:
+        """Returns per bucket that concerns us what we are for it."""
+        found: dict[int, dict[str, Any]] = {}
+        for bucket, known in self.known.items():
+            part = self._part(bucket)
+            if part:
+                members = self.groups[bucket].members.values() if bucket in self.groups else ()
+                found[bucket] = {
+                    "epoch": known.record.epoch,
+                    "part": part,
+                    "members": {m.node: m.lost or m.part.name.lower() for m in members},
+                    "left": max((len(m.missing) for m in members), default=0),
+                }
+        return found
+
+    def _part(self, bucket: int) -> str:
+        held = self.copies.get(bucket)
+        if bucket in self.job.buckets:
+            return "primary"
+        if bucket in self.takeovers:
+            return "taking over"
+        if bucket in self.building or bucket in self.job.building:
+            return "building"
+        if bucket in self.lost:
+            return "lost"
+        return "" if held is None else "copy" if held.complete else "learner"
 
     def close(self) -> None:
         """The job is over."""

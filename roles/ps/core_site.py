@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from adamctl.roles.ps.core_flush import Waiter
+from adamctl.roles.ps.core_flush import Entry, Waiter
 from adamctl.roles.ps.core_instructions import Image, Instruction
 from adamctl.roles.ps.core_replication_events import Ask, NodeView, ReplicationConfig
 from adamctl.roles.ps.replica_body import CopyRecord
@@ -31,6 +31,7 @@ class Site:
         nodes: the living servers.
         out: what the shell is to do, in order, of the event that is being dealt with.
         over: whose wait for copies has ended with it.
+        stirred: something has happened that a change of a record may follow from.
         fill_bytes: that may be sent to learners now.
     """
 
@@ -42,9 +43,10 @@ class Site:
         lease_holds: Callable[[], bool],
         clock: Callable[[], float],
         unix_s: Callable[[], float],
+        store_clock: Callable[[], float],
     ) -> None:
         self.core, self.node, self.config = core, node, config
-        self.lease_holds, self.clock, self.unix_s = lease_holds, clock, unix_s
+        self.lease_holds, self.clock, self.unix_s, self.store_clock = lease_holds, clock, unix_s, store_clock
         self.incarnation = self.registered_revision = 0
         self.nodes: Mapping[str, NodeView] = {}
         self.draining: frozenset[str] = frozenset()
@@ -52,6 +54,8 @@ class Site:
         self.fill_bytes = float(config.message_bytes_max)
         self.over: list[Waiter] = []
         self._filled_s: float | None = None
+        self.stirred = False
+        self._nodes_changed_s = float("-inf")
         self._order = 0
         self._asked: dict[int, Asker] = {}
 
@@ -66,6 +70,21 @@ class Site:
         """Returns what has come together, and begins anew."""
         out, self.out = self.out, []
         return out
+
+    def changed(self, entry: Entry | None) -> None:
+        """What stands in the store's log for a shard is not its newest state any more."""
+        if entry is not None and self.core.flush is not None:
+            self.core.flush.changed(entry, self.store_clock())
+
+    def settled(self, now: float) -> bool:
+        """Says whether no server has come or gone lately."""
+        return now - self._nodes_changed_s >= self.config.settle_s
+
+    def follow(self, nodes: Mapping[str, NodeView], draining: frozenset[str], now: float) -> None:
+        """Takes in who lives."""
+        if set(nodes) != set(self.nodes):
+            self._nodes_changed_s = now
+        self.nodes, self.draining = dict(nodes), draining
 
     def refill(self, now: float) -> None:
         """Lets as much be sent to learners as the time that has passed allows."""

@@ -208,8 +208,8 @@ class Takeover:
     def _fetched(self, other: Other, records: Sequence[CopyRecord]) -> None:
         assert other.versions is not None
         for record in records:
-            if self.held.fits(record):
-                self.held.prepare(record)
+            if self.held.fits(record) and self.held.prepare(record):
+                self._site.changed(self.held.shards[record.copy.shard].entry)
         for index, _ in other.part:
             other.versions[index] = min(other.versions[index], self.held.shards[index].version)
 

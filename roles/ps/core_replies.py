@@ -1,0 +1,151 @@
+"""What another server is answered that ships states to us or takes a bucket over (pure).
+
+Nothing is taken or told but at exactly the epoch that this server knows a bucket to be at. An older one is a primary's
+that was deposed. A newer one has to wait until the records are read that say what became of our own part in the bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from adamctl.roles.ps.core_acknowledge import CopyWaiter
+from adamctl.roles.ps.core_copies import HeldCopy, HeldShard
+from adamctl.roles.ps.core_instructions import Refresh, Refuse
+from adamctl.roles.ps.core_replication_events import Holds, Reply
+from adamctl.roles.ps.core_roles import JobCopies
+from adamctl.roles.ps.core_shard import Token
+from adamctl.roles.ps.core_site import Site
+from adamctl.roles.ps.replica_body import CopyRecord
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import (
+    ReplicaFetchReply,
+    ReplicaFetchRequest,
+    ReplicaPrepareReply,
+    ReplicaPrepareRequest,
+    ReplicaStateReply,
+    ReplicaStateRequest,
+)
+
+
+class Replies:
+    """Answers the requests of other servers about one job."""
+
+    def __init__(self, site: Site, copies: JobCopies) -> None:
+        self._site, self._copies = site, copies
+
+    def _code(self, bucket: int, epoch: int, peer: str) -> int:
+        """Returns whether a request for a bucket's copy here may be carried out; 0: it may."""
+        known = self._copies.known.get(bucket)
+        if known is None:
+            return ErrorCode.NOT_READY
+        if epoch < known.record.epoch:
+            return ErrorCode.STALE_EPOCH
+        if epoch > known.record.epoch:
+            self._site.emit(Refresh(self._copies.job.name))
+            return ErrorCode.NEWER_EPOCH
+        if bucket in self._copies.building or bucket in self._copies.loading:
+            return ErrorCode.NOT_READY
+        if known.record.primary != peer or bucket not in self._copies.copies:
+            return ErrorCode.UNKNOWN_SHARD
+        return 0
+
+    def _epoch(self, bucket: int) -> int:
+        known = self._copies.known.get(bucket)
+        return known.record.epoch if known is not None else 0
+
+    # --- states from a primary --------------------------------------------------------------------------------------
+
+    def prepare(
+        self, token: Token, peer: str, message: ReplicaPrepareRequest, records: Sequence[CopyRecord], now: float
+    ) -> None:
+        if message.receiver != self._site.incarnation:
+            refused = dict.fromkeys(message.epochs, int(ErrorCode.STALE_INCARNATION))
+            self._site.emit(Reply(token, ReplicaPrepareReply(self._site.incarnation, refused)))
+            return
+        self._copies.heard_s[peer] = now
+        refused = {}
+        for bucket, epoch in message.epochs.items():
+            if bucket in message.begins:
+                self._begin(bucket, epoch, message.begins[bucket], peer)
+            code = self._code(bucket, epoch, peer)
+            if code:
+                refused[bucket] = int(code)
+            elif not records:
+                self._copies.copies[bucket].stored = False  # a primary that only says it is there serves
+        waiter = CopyWaiter(None)
+        self._take(message, records, refused, waiter)
+        routing = {bucket: self._epoch(bucket) for bucket, code in refused.items() if code == ErrorCode.STALE_EPOCH}
+        reply = Reply(token, ReplicaPrepareReply(self._site.incarnation, refused, routing))
+        if waiter.missing:
+            waiter.token = reply
+        else:
+            self._site.emit(reply)
+
+    def _begin(self, bucket: int, epoch: int, number: int, peer: str) -> None:
+        """Starts an empty copy of a bucket that we are a learner of, unless it was begun so or later already."""
+        known, copies = self._copies.known.get(bucket), self._copies
+        if known is None or epoch != known.record.epoch or peer != known.record.primary:
+            return
+        held = copies.copies.get(bucket)
+        if self._site.node not in known.record.learners or (held is not None and held.begun >= (epoch, number)):
+            return
+        if held is not None:
+            copies.forget_copy(bucket)
+        described = copies.job.layout.buckets[bucket]
+        copies.copies[bucket] = HeldCopy(copies.job, described, (epoch, number), False)
+        self._site.emit(Holds(copies.job.name, bucket, epoch, False))
+
+    def _take(
+        self,
+        message: ReplicaPrepareRequest,
+        records: Sequence[CopyRecord],
+        refused: dict[int, int],
+        waiter: CopyWaiter,
+    ) -> None:
+        bucket_of = self._copies.job.layout.bucket_of_shard
+        taken: list[HeldShard] = []
+        for record in records:
+            index = record.copy.shard
+            bucket = bucket_of[index] if 0 <= index < len(bucket_of) else -1
+            if bucket in refused or bucket not in message.epochs:
+                continue
+            held = self._copies.copies[bucket]
+            if not held.fits(record):
+                refused[bucket] = int(ErrorCode.BAD_MESSAGE)
+                continue
+            if held.prepare(record):
+                self._site.changed(held.shards[index].entry)
+            taken.append(held.shards[index])
+        flush = self._site.core.flush
+        for shard in taken if message.durable and flush is not None else ():
+            if shard.entry is not None and flush is not None:
+                flush.wait(waiter, shard.entry, shard.entry.changes)
+
+    # --- a new primary ----------------------------------------------------------------------------------------------
+
+    def state(self, token: Token, peer: str, message: ReplicaStateRequest) -> None:
+        code = self._addressed(message.receiver) or self._code(message.bucket, message.epoch, peer)
+        epoch, incarnation = self._epoch(message.bucket), self._site.incarnation
+        if code:
+            self._site.emit(Reply(token, ReplicaStateReply(incarnation, int(code), epoch)))
+            return
+        held = self._copies.copies[message.bucket]
+        self._site.emit(Reply(token, ReplicaStateReply(incarnation, 0, epoch, held.versions(), held.stored)))
+
+    def fetch(self, token: Token, peer: str, message: ReplicaFetchRequest) -> None:
+        code = self._addressed(message.receiver) or self._code(message.bucket, message.epoch, peer)
+        reply = ReplicaFetchReply(self._site.incarnation, int(code), self._epoch(message.bucket))
+        if code:
+            self._site.emit(Reply(token, reply))
+            return
+        held = self._copies.copies[message.bucket]
+        images = [image for index in message.shards if (image := held.image(index)) is not None]
+        self._site.emit(Reply(token, reply, held.records(message.shards), images))
+
+    def _addressed(self, receiver: int) -> int:
+        return 0 if receiver == self._site.incarnation else ErrorCode.STALE_INCARNATION
+
+
+def refuse_unknown(site: Site, token: Token, job: str, why: str) -> None:
+    """Answers about a job that is not known here, or not as the other server means it; it tries again."""
+    site.emit(Refuse(token, ErrorCode.NOT_READY, f"job {job!r}: {why}"))
