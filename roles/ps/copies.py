@@ -86,6 +86,8 @@ class Copies:
     async def _build(self, job: Job, view: JobView, buckets: Sequence[int]) -> list[Instruction]:
         record = view.record
         contents = await asyncio.to_thread(build_buckets, job.layout, buckets, job.rule, record.seed, record.restore)
+        if any(view.buckets[bucket].primary == self._node for bucket in buckets):
+            await self._keeper.tell_served(job, view)
         if self._core.jobs.get(job.name) is not job:
             return []
         return self._replicating.built(job.name, contents)
@@ -94,10 +96,16 @@ class Copies:
         found = self._found(job.name, view)
         there = [bucket for bucket in buckets if found is not None and bucket in found.holding.buckets]
         contents: dict[int, Sequence[ShardContent] | None] = dict.fromkeys(buckets)
-        if found is not None and there:
+        if not view.served:  # nobody has ever pushed anything
+            record = view.record
+            contents |= await asyncio.to_thread(
+                build_buckets, job.layout, buckets, job.rule, record.seed, record.restore
+            )
+        elif found is not None and there:
             contents |= await asyncio.to_thread(self._read_back, job, view, there, found)
-            if self._core.jobs.get(job.name) is not job:
-                return []
+        if self._core.jobs.get(job.name) is not job:
+            return []
+        if found is not None and view.served:
             for bucket in there:
                 self._loaded[job.name, bucket] = entries_that_count(found, job.layout, [bucket])
         self._log.info("job %s: the store has %d of %d buckets that were asked for", job.name, len(there), len(buckets))

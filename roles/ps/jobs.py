@@ -243,7 +243,7 @@ class JobKeeper:
             contents = await asyncio.to_thread(self._contents, job, view, buckets, found)
             if self._storing is not None and self._wanted(job):
                 await self._storing.hold(identity, {bucket: job.building.get(bucket, 0) for bucket in buckets})
-            await self._tell_served(job, view)
+            await self.tell_served(job, view)
         finally:
             self.memory.end(job.name, needed_bytes)
         if not self._wanted(job):
@@ -265,7 +265,7 @@ class JobKeeper:
         """Says whether a job has neither ended nor failed meanwhile."""
         return self._core.jobs.get(job.name) is job and job.failed is None
 
-    async def _tell_served(self, job: Job, view: JobView) -> None:
+    async def tell_served(self, job: Job, view: JobView) -> None:
         """Returns when everybody can know that we have served buckets of a job; a conflict says that they do."""
         key = served_key(job.name, self._context.node)
         while self._context.node not in view.served and self._core.jobs.get(job.name) is job:

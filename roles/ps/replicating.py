@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
@@ -71,11 +72,11 @@ class Replicating:
         self._carry_out, self._spawn = carry_out, spawn
         lease_s = context.lease.lease_s
         config = ReplicationConfig.of_lease(lease_s) if lease_s < inf else ReplicationConfig()
+        self._loop = asyncio.get_running_loop()
         self.core = ReplicationCore(
-            core, context.node, config, lambda: context.lease.valid(), self._now, lambda: time.time()
+            core, context.node, config, lambda: context.lease.valid(), self._now, time.time, self._loop.time
         )
         self.asked_records = self.asked_bytes = self.kept_records = 0
-        self._loop = asyncio.get_running_loop()
         self._links = PeerLinks(context)
         self._threads: ThreadPoolExecutor | None = None
         self._keys = NodeKeys()
@@ -308,7 +309,7 @@ class Replicating:
         }
         rates = self._rates.sample(self._loop.time(), counters)
         return {
-            **self.core.status(),
+            "jobs": {name: _job_status(buckets) for name, buckets in self.core.status().items()},
             "records": self.asked_records,
             "bytes": self.asked_bytes,
             "records_per_s": rates["records"],
@@ -317,6 +318,21 @@ class Replicating:
             "records_kept_per_s": rates["kept"],
             "lease": self._context.lease.valid(),
         }
+
+
+def _job_status(buckets: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns what this server is for how many buckets of a job, and what is still to be done about its own."""
+    parts = Counter(str(bucket["part"]) for bucket in buckets.values())
+    members = [state for bucket in buckets.values() for state in bucket["members"].values()]
+    return {
+        "primary": parts.pop("primary", 0),
+        "secondary": parts.pop("copy", 0),
+        "learner": parts.pop("learner", 0),
+        "other": dict(parts),
+        "members_in_sync": sum(state == "in_sync" for state in members),
+        "members_learning": sum(state in ("learner", "counted") for state in members),
+        "shards_waiting": sum(int(bucket["left"]) for bucket in buckets.values()),
+    }
 
 
 def own_records(body: memoryview) -> list[CopyRecord]:

@@ -147,10 +147,7 @@ class ParameterServer:
 
     def _replicate(self) -> None:
         """Begins to keep copies of buckets, as soon as we are a member."""
-        try:
-            replicating = Replicating(self._context, self.core, self._carry_out, self._spawn)
-        except NotImplementedError:
-            return
+        replicating = Replicating(self._context, self.core, self._carry_out, self._spawn)
         copies = Copies(
             self._context, self.core, self._storing, self._keeper, replicating, self._carry_out, self._spawn
         )

@@ -22,6 +22,7 @@ from adamctl.model.layout import ParameterLayout, place_copies
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.context import RoleContext
 from adamctl.roles.ps import server
+from adamctl.roles.ps.core_copies import HeldCopy
 from adamctl.wire.messages import ConfigChanges
 from tests.cluster import ClusterInMemory
 from tests.roles.ps.ps_cluster import SMALL, make_tensors
@@ -51,7 +52,8 @@ class ReplicatedCluster:
                     if store is not None:
                         store.close()
 
-            await self.cluster.start("ps", name, run, {"apply_threads": "1", **options})
+            own = {"store": f"{options['store']}/{name}"} if "store" in options else {}
+            await self.cluster.start("ps", name, run, {"apply_threads": "1", **options, **own})
 
     async def kill(self, name: str) -> None:
         del self.servers[name]
@@ -94,14 +96,18 @@ class ReplicatedCluster:
             raise AssertionError(f"not {what}: {found}") from None
         return found
 
+    def copy(self, name: str, bucket: int) -> HeldCopy | None:
+        """Returns what a server holds of a bucket for its primary."""
+        replicating = self.servers[name]._keeper.replicating
+        return replicating.core.copies("a").get(bucket) if replicating is not None else None
+
     def states(self, bucket: int) -> dict[str, dict[int, tuple[Any, ...]]]:
         """Returns what each server holds of a bucket: shard -> (counter, pushes, bytes of values and state)."""
         held: dict[str, dict[int, tuple[Any, ...]]] = {}
         described = self.layout.buckets[bucket]
         for name, one in self.servers.items():
             job = one.core.jobs.get("a")
-            assert one._keeper.replicating is not None
-            copy = one._keeper.replicating.core.copies("a").get(bucket)
+            copy = self.copy(name, bucket)
             if job is not None and bucket in job.buckets:
                 shards = [job.shards[index] for index in range(described.shard_start, described.shard_stop)]
                 held[name] = {

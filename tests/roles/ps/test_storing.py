@@ -261,7 +261,7 @@ async def test_a_job_that_ends_while_it_is_made_is_not_held(tmp_path: Path, monk
         context = await start(cluster, tmp_path, loss_window_s=0.1)
         reached, go_on, build = threading.Event(), threading.Event(), jobs.build_buckets
         told, held = asyncio.Event(), []
-        tell, hold = JobKeeper._tell_served, Storing.hold
+        tell, hold = JobKeeper.tell_served, Storing.hold
 
         def held_up(*arguments: Any) -> Any:
             reached.set()
@@ -277,7 +277,7 @@ async def test_a_job_that_ends_while_it_is_made_is_not_held(tmp_path: Path, monk
             await hold(storing, identity, *arguments)
 
         monkeypatch.setattr(jobs, "build_buckets", held_up)
-        monkeypatch.setattr(JobKeeper, "_tell_served", telling)
+        monkeypatch.setattr(JobKeeper, "tell_served", telling)
         monkeypatch.setattr(Storing, "hold", holding)
         await add_job(cluster, "a", ["ps-0"], RuleConfig("add"))
         assert await asyncio.to_thread(reached.wait, 20)
