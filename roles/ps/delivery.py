@@ -82,6 +82,7 @@ class Delivery:
         self._envelopes = 0
         # Named to servers by where they lie, and not yet answered: on which connection last.
         self._shown: dict[Order, Connection] = {}
+        self._given_up: dict[Order, set[Connection]] = {}
         self._rounding = rounding
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -93,16 +94,17 @@ class Delivery:
         """
         try:
             await self._send_all(cut_push(self._push, self.sequences.tolist(), self._client.routing))
-        except BaseException:
-            # Servers may go on reading what the caller is now free to change.
-            if self._shown:
-                shown, self._shown = self._shown, {}
-                self._client.shared.renew(*self._push.arrays())
-                await forget_regions(shown.values())
-            raise
         finally:
-            if self._rounding is not None:
-                self._rounding.give_back()
+            # Servers may go on reading what the caller is now free to change: where we gave up, or went elsewhere.
+            try:
+                shown = {*self._shown.values(), *(one for given_up in self._given_up.values() for one in given_up)}
+                if shown:
+                    self._shown, self._given_up = {}, {}
+                    self._client.shared.renew(*self._push.arrays())
+                    await forget_regions(shown)
+            finally:
+                if self._rounding is not None:
+                    self._rounding.give_back()
 
     async def _send_all(self, envelopes: list[Envelope]) -> None:
         """Sends envelopes, and those that become of what has moved meanwhile; returns when all are answered."""
@@ -145,7 +147,6 @@ class Delivery:
                 if unanswered:
                     await self._client.pause(attempt)
                     attempt += 1
-            self._shown.pop(order, None)
 
     async def _attempt(
         self, lane: Lane, order: Order, envelope: Envelope, unanswered: set[int], attempt: int
@@ -165,11 +166,15 @@ class Delivery:
         try:
             reply = await client.answer(lane, request, unanswered)
         except UnreachableError:  # deadlines included
+            shown = self._shown.pop(order, None)
+            if shown is not None:
+                self._given_up.setdefault(order, set()).add(shown)
             lane.be_careful()
             if client.copies:
                 await client.look()
             return set()
         except RemoteError as error:
+            self._answered(order)
             lane.trouble = str(error)
             lane.be_careful()
             if error.code == ErrorCode.LAYOUT_MISMATCH and attempt == 0:
@@ -179,6 +184,7 @@ class Delivery:
             elif client.copies:
                 await client.look()
             return set()
+        self._answered(order)
         assert isinstance(reply.message, PushReply)
         codes = self._settle(reply.message, envelope, unanswered, lane)
         if codes & MOVED:
@@ -186,6 +192,12 @@ class Delivery:
         elif client.copies and codes & LOOK:
             await client.look()
         return codes
+
+    def _answered(self, order: Order) -> None:
+        """A server that has answered has no use for the memory any more, nor have earlier requests on the connection."""
+        shown = self._shown.pop(order, None)
+        if shown is not None and order in self._given_up:
+            self._given_up[order].discard(shown)
 
     async def _tell_numbers(self, lane: Lane) -> None:
         """Nobody older is on the way there: the server has lost what it had acknowledged, and must go on from now."""
