@@ -40,6 +40,7 @@ from adamctl.roles.controller.core_events import (
     Tick,
     Watch,
 )
+from adamctl.roles.controller.core_limits import Limits
 from adamctl.roles.controller.core_nodes import NodeTable
 from adamctl.roles.controller.core_paxos import PaxosCore
 from adamctl.roles.controller.core_paxos_forming import Forming
@@ -74,6 +75,7 @@ class ControllerCore:
         """
         self.config = config or ControllerConfig()
         self.state = KeyState(history_keys_max=self.config.history_keys_max, sessions_max=self.config.sessions_max)
+        self.limits = Limits(self.config)
         self.nodes = NodeTable()
         self.paxos = PaxosCore(self, self, self.config.paxos, Forming(peers or {}), chance)
         self._fresh = Vote(name, identity)
@@ -100,7 +102,11 @@ class ControllerCore:
         requests = self._requests
         match event:
             case Received():
-                self.paxos.receive(event, now)
+                problem = self.limits.accepts(event.address, event.limits)
+                if problem is None:
+                    self.paxos.receive(event, now)
+                elif problem:
+                    self.put(Notice(problem))
             case Read() | Watch() | Beacon():
                 requests.confirm(event, now)
             case CompareAndSet():
@@ -145,6 +151,16 @@ class ControllerCore:
         """The leader, as far as this member knows."""
         leader = self.paxos.leader
         return next((member for member in self.members if member.identity == leader), None)
+
+    @property
+    def outvoted(self) -> str:
+        """Why this member cannot take part in the cluster: most of the others have other limits. "" if it can."""
+        if not self.limits.differing:
+            return ""
+        peers = self.paxos.forming.peers
+        known = {member.name: member.address for member in self.members} or peers
+        own = self.paxos.acceptor.vote.name
+        return self.limits.outvoted([address for name, address in known.items() if name != own])
 
     def own_address(self, name: str) -> str:
         """Returns where the other controllers reach this one; empty if there are none."""

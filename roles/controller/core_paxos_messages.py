@@ -190,13 +190,17 @@ PeerMessage: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """Event: a message of another member, which is reached at `address`. `destination` 0: whoever is here."""
+    """Event: a message of another member, which is reached at `address`. `destination` 0: whoever is here.
+
+    `limits` are the sender's (`core_limits`); empty: not told.
+    """
 
     cluster: int
     source: int
     address: str
     destination: int
     message: PeerMessage
+    limits: str = ""
 
 
 # --- instructions ---------------------------------------------------------------------------------------------------

@@ -56,17 +56,20 @@ class PeerLinks:
         hello: Callable[[], Hello],
         member: PaxosMember,
         address: str,
+        limits: str,
         log: logging.Logger,
     ) -> None:
         """
         Args:
             member: whose cluster and identity the messages carry.
             address: where this controller is reached by the others.
+            limits: this controller's (`core_limits`).
         """
         self._transport = transport
         self._hello = hello
         self._member = member
         self._address = address
+        self._limits = limits
         self._log = log
         self._links: dict[str, _Link] = {}
 
@@ -76,7 +79,7 @@ class PeerLinks:
         if address not in self._links:
             self._links[address] = _Link(self._transport, self._hello, address, self._log)
         vote = self._member.acceptor.vote
-        head = ControllerPeerRequest(vote.cluster, vote.identity, self._address, instruction.destination)
+        head = ControllerPeerRequest(vote.cluster, vote.identity, self._address, instruction.destination, self._limits)
         self._links[address].put(head, encode_peer(instruction.message))
 
     async def close(self) -> None:

@@ -141,6 +141,7 @@ class ControllerServer:
 
         Raises:
             RunFailedError: the disk failed; nothing that it did not take was answered.
+            ConfigurationError: most of the other controllers have other limits.
         """
         config = self.core.config
         tick_s = min(config.lost_after_s / 4, max(config.granted_s / 8, TICK_S_MIN))
@@ -157,6 +158,8 @@ class ControllerServer:
                     self._events.append(Tick())
                     next_tick_s = self._loop.time() + tick_s
                 await self._work_off()
+                if self.core.outvoted:
+                    raise ConfigurationError(self.core.outvoted)
         finally:
             self._probes.close()
             self._disk.shutdown(wait=True)  # so that nothing is written after the store has been closed
@@ -224,12 +227,15 @@ class ControllerServer:
             "leader_address": "" if leader is None else leader.address,
             "slot": core.paxos.acceptor.chosen_to,
             "members": self._members(),
+            "differing": dict(core.limits.differing),
             "strangers": [{"name": name, "address": address} for name, address in core.paxos.forming.strangers],
         }
 
     def _members(self) -> list[dict[str, Any]]:
-        """Returns the controllers; `lag` is how many slots a member is behind the leader, known there only."""
+        """Returns the controllers; the leader knows how many slots each was behind when it last answered (`lag`), and
+        how long ago that was (`silent_s`)."""
         paxos = self.core.paxos
+        now_s = self._loop.time()
         found: list[dict[str, Any]] = []
         for member in self.core.members:
             described: dict[str, Any] = {"name": member.name, "address": member.address, "identity": member.identity}
@@ -238,6 +244,8 @@ class ControllerServer:
                 if member.identity == paxos.identity:
                     slot = paxos.acceptor.chosen_to
                 described["lag"] = None if slot is None else paxos.acceptor.chosen_to - slot
+                heard_s = now_s if member.identity == paxos.identity else paxos.leadership.heard_s.get(member.identity)
+                described["silent_s"] = None if heard_s is None else round(max(now_s - heard_s, 0.0), 3)
             found.append(described)
         return found
 
@@ -260,9 +268,10 @@ def _event(request: Request, token: int) -> Event | None:
             return Beacon(token, request.connection_id, node, incarnation)
         case NodeLeaveRequest(node=node, incarnation=incarnation, why=why):
             return Leave(token, node, incarnation, why)
-        case ControllerPeerRequest(cluster=cluster, source=source, address=address, destination=destination):
+        case ControllerPeerRequest() as head:
             try:
-                return Received(cluster, source, address, destination, decode_peer(request.body))
+                told = decode_peer(request.body)
+                return Received(head.cluster, head.source, head.address, head.destination, told, head.limits)
             except msgspec.MsgspecError as error:
                 raise RemoteError(ErrorCode.BAD_MESSAGE, f"not a message between controllers: {error}") from error
         case ControllerReplaceRequest(old=old, name=name, address=address, identity=identity):
@@ -301,7 +310,8 @@ async def run(context: RoleContext) -> None:
 async def serve(context: RoleContext, core: ControllerCore, store: Store) -> None:
     """Serves a core until the context is told to stop."""
     own = core.own_address(context.node)
-    links = PeerLinks(context.transport, context.hello, core.paxos, own, context.log) if own else None
+    limits = core.limits.own
+    links = PeerLinks(context.transport, context.hello, core.paxos, own, limits, context.log) if own else None
     server = ControllerServer(
         core, store, log=context.log, probe=lambda record: has_ended(context, record), links=links
     )

@@ -121,13 +121,15 @@ class NodeLeaveRequest(Message, frozen=True):
 class ControllerPeerRequest(Message, frozen=True):
     """One-way, between controllers: one message of their protocol in the body (docs/decisions/0008).
 
-    `cluster` and the identities are 0 while they are not known; the sender is reached at `address`.
+    `cluster` and the identities are 0 while they are not known; the sender is reached at `address`. Who has other
+    `limits` is not listened to.
     """
 
     cluster: int
     source: int
     address: str
     destination: int
+    limits: str = ""
 
 
 class ControllerReplaceRequest(Message, frozen=True):

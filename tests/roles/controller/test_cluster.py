@@ -186,6 +186,24 @@ async def test_processes_elect_another_leader_when_theirs_is_killed_or_stopped(
             process.close()
 
 
+async def test_a_controller_with_other_limits_does_not_join(tmp_path: Path) -> None:
+    peers = dict(zip("abc", free_addresses(3), strict=True))
+    processes = {name: MemberProcess(tmp_path / name, name, peers) for name in "ab"}
+    processes["c"] = MemberProcess(tmp_path / "c", "c", peers, "--lost-after", "9")
+    client = client_of(peers.values())
+    try:
+        assert await asyncio.to_thread(processes["c"].process.wait, BOUND_S) == 2
+        told = (tmp_path / "c.log").read_text()
+        assert "2 of the other 2 controllers have other limits" in told and "found lease_s=4 lost_after_s=5" in told
+        processes["c"].close()
+        processes["c"] = MemberProcess(tmp_path / "c", "c", peers)
+        await put(client, "/0")
+    finally:
+        await client.close()
+        for process in processes.values():
+            process.close()
+
+
 async def _leader_by_status(client: ControllerClient) -> str:
     await client.read("/")
     assert client._connection is not None

@@ -8,12 +8,14 @@ from adamctl.roles.controller.core_events import (
     Beacon,
     CompareAndSet,
     Event,
+    Notice,
     Read,
     Refuse,
     Register,
     Replace,
     Tick,
 )
+from adamctl.roles.controller.core_limits import limits_of
 from adamctl.roles.controller.core_paxos_member import PaxosConfig
 from adamctl.roles.controller.core_paxos_messages import (
     Accept,
@@ -22,6 +24,7 @@ from adamctl.roles.controller.core_paxos_messages import (
     Confirm,
     Confirmed,
     Entry,
+    Fetch,
     Introduce,
     Learn,
     Prepare,
@@ -246,3 +249,18 @@ def test_a_repeated_replacement_exchanges_nobody_for_a_member_of_long_ago() -> N
     assert answers(three.step("a", again)) and three.cores["a"].members == members
     (refuse,) = answers(three.step("a", Replace(10, "c", "d", "d", identity=3)), Refuse)
     assert isinstance(refuse, Refuse) and "has been replaced already" in refuse.message
+
+
+def test_a_member_with_other_limits_is_not_listened_to() -> None:
+    three = Three()
+    core = three.cores["a"]
+    vote, other = core.paxos.acceptor.vote, limits_of(ControllerConfig(sessions_max=7))
+    heard = Received(vote.cluster, 2, "b", 1, Prepare(Ballot(99, 2)), other)
+    (notice,) = three.step("a", heard)
+    assert isinstance(notice, Notice) and "expected sessions=4096, found sessions=7" in notice.message
+    assert three.step("a", heard) == [] and core.paxos.acceptor.vote == vote
+    assert core.outvoted == ""
+    three.step("a", Received(vote.cluster, 3, "c", 1, Prepare(Ballot(99, 3)), other))
+    assert "2 of the other 2 controllers have other limits" in core.outvoted
+    three.step("a", Received(vote.cluster, 2, "b", 1, Fetch(0), core.limits.own))
+    assert core.outvoted == "" and list(core.limits.differing) == ["c"]
