@@ -194,7 +194,7 @@ class Delivery:
         return codes
 
     def _answered(self, order: Order) -> None:
-        """A server that has answered has no use for the memory any more, nor have earlier requests on the connection."""
+        """A server that has answered has no use for the memory, nor have earlier requests on that connection."""
         shown = self._shown.pop(order, None)
         if shown is not None and order in self._given_up:
             self._given_up[order].discard(shown)
