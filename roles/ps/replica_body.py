@@ -23,6 +23,7 @@ import numpy as np
 from adamctl.errors import DamagedDataError
 from adamctl.kernels.operation import Array
 from adamctl.roles.ps.core_sequence import MemoryRecord
+from adamctl.roles.ps.memory import LINE
 
 MAGIC: Final = b"ADRB"
 VERSION: Final = 1
@@ -66,7 +67,7 @@ _DECODER: Final = msgspec.msgpack.Decoder(tuple[ShardCopy, ...])
 
 def lengths_of(arrays: Sequence[Array]) -> tuple[int, ...]:
     """Returns how many elements of flat arrays are sent: all, or one of those that are one number seen many times."""
-    return tuple(1 if _repeats(array) else array.size for array in arrays)
+    return tuple(_length(array) for array in arrays)
 
 
 def encode_body(records: Iterable[CopyRecord]) -> list[bytes | memoryview]:
@@ -116,6 +117,26 @@ def decode_body(body: memoryview) -> list[CopyRecord]:
     return records
 
 
+def own_records(body: memoryview) -> list[CopyRecord]:
+    """Returns the records of a body in memory of their own; blocking. Raises DamagedDataError."""
+    if not len(body):
+        return []
+    return [CopyRecord(record.copy, _own(record.arrays)) for record in decode_body(body)]
+
+
+def _own(arrays: Sequence[Array]) -> list[Array]:
+    """Returns copies of the arrays of one shard that lie side by side; a number for a whole shard stays one."""
+    starts = np.cumsum([0, *(-(-_length(array) // LINE) * LINE for array in arrays)]).tolist()
+    flat = np.empty(starts[-1], np.float32)
+    copies = []
+    for start, array in zip(starts, arrays, strict=False):
+        length = _length(array)
+        flat[start : start + length] = array[:length]
+        strides = (4,) if length == array.size else (0,)
+        copies.append(np.ndarray((array.size,), np.float32, flat[start:].data, strides=strides))
+    return copies
+
+
 def _described(described: memoryview) -> tuple[ShardCopy, ...]:
     """Returns the descriptions, each of which fits itself. Raises DamagedDataError."""
     try:
@@ -129,6 +150,10 @@ def _described(described: memoryview) -> tuple[ShardCopy, ...]:
         if min(copy.shard, copy.epoch, copy.counter, copy.pushes) < 0:
             raise DamagedDataError(f"shard {copy.shard} has a negative number: {copy.epoch}, {copy.counter}")
     return copies
+
+
+def _length(array: Array) -> int:
+    return 1 if _repeats(array) else array.size
 
 
 def _repeats(array: Array) -> bool:

@@ -14,14 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from math import inf
 from typing import Any
 
-import numpy as np
-
 from adamctl.config.records import NodeRecord, node_key
 from adamctl.errors import AdamctlError, DamagedDataError, RemoteError, UnreachableError
-from adamctl.kernels.operation import Array
 from adamctl.net.transport import Request
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.client import follow, read_record
+from adamctl.roles.ps.building import bytes_needed
 from adamctl.roles.ps.core import Core
 from adamctl.roles.ps.core_instructions import Image, Instruction
 from adamctl.roles.ps.core_job import ShardContent
@@ -36,12 +34,13 @@ from adamctl.roles.ps.core_replication_events import (
     Reply,
 )
 from adamctl.roles.ps.following import JobView
-from adamctl.roles.ps.memory import LINE
+from adamctl.roles.ps.memory import MemoryAccount
 from adamctl.roles.ps.node_keys import DRAINS_PREFIX, NODES_PREFIX, NodeKeys
-from adamctl.roles.ps.replica_body import CopyRecord, decode_body, encode_body
+from adamctl.roles.ps.replica_body import CopyRecord, encode_body, own_records
 from adamctl.roles.ps.replica_links import PeerLinks
 from adamctl.roles.ps.statistics import Rates
 from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import ReplicaPrepareReply, ReplicaPrepareRequest
 
 INLINE_BYTES_MAX = 128 << 10
 """Bodies up to this are summed up and copied on the event loop: it takes less than waking up a thread and back."""
@@ -63,12 +62,14 @@ class Replicating:
         self,
         context: RoleContext,
         core: Core,
+        memory: MemoryAccount,
         carry_out: Callable[[list[Instruction]], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         """Only after registration. `carry_out` does what the core says; `spawn` runs work in the background."""
         assert context.controller is not None
         self._context, self._log, self._store = context, context.log, context.controller
+        self._jobs, self._memory = core.jobs, memory
         self._carry_out, self._spawn = carry_out, spawn
         lease_s = context.lease.lease_s
         config = ReplicationConfig.of_lease(lease_s) if lease_s < inf else ReplicationConfig()
@@ -189,6 +190,11 @@ class Replicating:
 
     def requested(self, request: Request) -> None:
         """Takes in one of the requests between servers; called on the loop."""
+        message = request.message
+        if isinstance(message, ReplicaPrepareRequest) and message.begins and not self._has_room(message):
+            refused = dict.fromkeys(message.epochs, int(ErrorCode.UNKNOWN_SHARD))  # and it will hold none
+            request.reply(ReplicaPrepareReply(self._context.incarnation, refused))
+            return
         if len(request.body) <= INLINE_BYTES_MAX:
             try:
                 self._take_in(request, own_records(request.body))
@@ -197,6 +203,18 @@ class Replicating:
             return
         request.lease.retain()
         self._spawn(self._receive(request, request.body))
+
+    def _has_room(self, message: ReplicaPrepareRequest) -> bool:
+        """Says whether copies that a primary wants to begin here fit into the memory."""
+        job = self._jobs.get(message.job)
+        if job is None:
+            return True
+        count = len(job.layout.buckets)
+        new = [index for index in message.begins if (job.name, index) not in self._memory.copies and 0 <= index < count]
+        problem = self._memory.problem(job.name, bytes_needed(job.layout, new, job.rule))
+        if problem is not None:
+            self._log.warning("a copy of buckets %s is not begun here: %s", new, problem)
+        return problem is None
 
     async def _receive(self, request: Request, body: memoryview) -> None:
         try:
@@ -333,30 +351,6 @@ def _job_status(buckets: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
         "members_learning": sum(state in ("learner", "counted") for state in members),
         "shards_waiting": sum(int(bucket["left"]) for bucket in buckets.values()),
     }
-
-
-def own_records(body: memoryview) -> list[CopyRecord]:
-    """Returns the records of a body in memory of their own; blocking. Raises DamagedDataError."""
-    if not len(body):
-        return []
-    return [CopyRecord(record.copy, _own(record.arrays)) for record in decode_body(body)]
-
-
-def _own(arrays: Sequence[Array]) -> list[Array]:
-    """Returns copies of the arrays of one shard that lie side by side; a number for a whole shard stays one."""
-    starts = np.cumsum([0, *(-(-_elements(array) // LINE) * LINE for array in arrays)]).tolist()
-    flat = np.empty(starts[-1], np.float32)
-    copies = []
-    for start, array in zip(starts, arrays, strict=False):
-        length = _elements(array)
-        flat[start : start + length] = array[:length]
-        strides = (4,) if length == array.size else (0,)
-        copies.append(np.ndarray((array.size,), np.float32, flat[start:].data, strides=strides))
-    return copies
-
-
-def _elements(array: Array) -> int:
-    return 1 if array.size > 1 and array.strides == (0,) else array.size
 
 
 def _size_bytes(records: Sequence[CopyRecord]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,9 @@ class ParameterServer:
     async def _serve(self) -> None:
         """Listens at one address, or at one each for clients, administration and replication (Adam 3.3.4)."""
         options = self._options
+        common = self._context.common
+        if not common.capacity_bytes:  # so that others place no copies here that do not fit
+            self._context.common = replace(common, capacity_bytes=options.memory_bytes_max)
         sockets = tuple(text for text in self._context.listen if not text.startswith("tcp://"))
         self._server = await self._context.serve(
             self.handle,
@@ -147,7 +151,7 @@ class ParameterServer:
 
     def _replicate(self) -> None:
         """Begins to keep copies of buckets, as soon as we are a member."""
-        replicating = Replicating(self._context, self.core, self._carry_out, self._spawn)
+        replicating = Replicating(self._context, self.core, self._keeper.memory, self._carry_out, self._spawn)
         copies = Copies(
             self._context, self.core, self._storing, self._keeper, replicating, self._carry_out, self._spawn
         )

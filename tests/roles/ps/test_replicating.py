@@ -16,8 +16,7 @@ from adamctl.model.rule import RuleConfig
 from adamctl.roles.controller.core import ControllerConfig
 from adamctl.roles.ps.client import ParameterClient
 from adamctl.roles.ps.core_sequence import MemoryRecord
-from adamctl.roles.ps.replica_body import CopyRecord, ShardCopy, encode_body, lengths_of
-from adamctl.roles.ps.replicating import own_records
+from adamctl.roles.ps.replica_body import CopyRecord, ShardCopy, encode_body, lengths_of, own_records
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ReplicaPrepareRequest
 from tests.cluster import memory_cluster
