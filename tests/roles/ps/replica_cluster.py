@@ -1,4 +1,4 @@
-"""A few parameter servers' cores with copies of one job's buckets, driven by hand: messages in order, unless they are held.
+"""A few parameter servers' cores with copies of one job's buckets, driven by hand: messages in order, unless held back.
 
 The configuration service is a dictionary; a server's death is its node key's. Nothing happens but what a test asks for.
 """
@@ -23,7 +23,7 @@ from adamctl.config.records import (
     node_key,
 )
 from adamctl.kernels.rules.make import make_rule
-from adamctl.model.layout import ParameterLayout
+from adamctl.model.layout import Bucket, ParameterLayout
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.ps.apply import Applier
 from adamctl.roles.ps.core import Core
@@ -73,8 +73,8 @@ from tests.roles.ps.ps_cluster import make_tensors
 JOB = "job"
 CLIENT = ("w", 1)
 BORN = 1
-ONE = ((4, 8),)
-"""Shapes of a model that is one bucket when cut coarsely enough."""
+ONE = ((1, 32),)
+"""Shapes of a model that is one shard."""
 
 
 class Config:
@@ -251,7 +251,7 @@ class Cluster:
         held: those, to be delivered by `deliver_held`.
         applies: batches are carried out as soon as their turn comes.
         proposals: compare-and-sets that were made: (server, record, done).
-        propose_hook: called before one is; may return False to lose it without an answer.
+        propose_hook: called before one is; may return False: nobody knows what became of it.
     """
 
     def __init__(
@@ -264,11 +264,14 @@ class Cluster:
         rule: str = "add",
         shapes: tuple[tuple[int, ...], ...] = ONE,
         spare: str = "",
+        one_bucket: bool = True,
         start: bool = True,
         **config: float,
     ) -> None:
         layout_record = LayoutRecord(make_tensors(shapes), 1)
-        self.layout: ParameterLayout = layout_record.layout()
+        cut = layout_record.layout()
+        whole = Bucket(0, 0, len(cut.shards), sum(bucket.size_bytes for bucket in cut.buckets))
+        self.layout = ParameterLayout(cut.tensors, cut.shards, (whole,)) if one_bucket else cut
         self.rule = rule
         self.now = 100.0
         self.config_of_cores = ReplicationConfig.of_lease(4.0, **config)
@@ -343,6 +346,7 @@ class Cluster:
         def change() -> None:
             if not self.propose_hook(server, record):
                 self.proposals.append((server.node, record, False))
+                server.take(server.replication.proposed(instruction.order, None, self.now))
                 return
             reply = self.config.change(instruction.changes)
             self.proposals.append((server.node, record, not reply.conflicts))

@@ -1,0 +1,180 @@
+"""What a secondary or a learner takes in, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from adamctl.config.records import bucket_key, encode
+from adamctl.roles.ps.core_sequence import ClientRecord, MemoryRecord
+from adamctl.roles.ps.replica_body import CopyRecord, ShardCopy
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import (
+    Message,
+    ReplicaFetchReply,
+    ReplicaFetchRequest,
+    ReplicaPrepareReply,
+    ReplicaPrepareRequest,
+    ReplicaStateReply,
+    ReplicaStateRequest,
+)
+from tests.roles.ps.replica_cluster import BORN, JOB, Cluster, Server
+
+
+def record(
+    counter: int, value: float, epoch: int = 1, size: int = 32, memory: MemoryRecord | None = None
+) -> CopyRecord:
+    described = ShardCopy(JOB, BORN, 0, epoch, counter, counter, size, (size,), memory or MemoryRecord(), 0)
+    return CopyRecord(described, [np.full(size, value, np.float32)])
+
+
+def ask(server: Server, message: Message, records: list[CopyRecord] | None = None, peer: str = "a") -> Any:
+    """Returns (message, records, code of a refusal)."""
+    answers: list[Any] = []
+    now = server.cluster.now
+    server.take(
+        server.replication.requested(lambda *answer: answers.append(answer), peer, 11, message, records or [], now)
+    )
+    (answer,) = answers
+    return answer
+
+
+def prepare(server: Server, epoch: int = 1, receiver: int | None = None, **fields: Any) -> ReplicaPrepareRequest:
+    incarnation = server.incarnation if receiver is None else receiver
+    return ReplicaPrepareRequest(JOB, BORN, incarnation, {0: epoch}, **fields)
+
+
+def test_a_newer_state_replaces_an_older_one_and_never_the_other_way() -> None:
+    b = Cluster()["b"]
+    for counter, value in ((2, 2.0), (1, 1.0), (2, 7.0)):
+        reply, _, _ = ask(b, prepare(b), [record(counter, value)])
+        assert reply == ReplicaPrepareReply(b.incarnation)
+    assert b.value(0) == 2.0
+    ask(b, prepare(b), [record(3, 3.0)])
+    assert b.value(0) == 3.0
+
+
+def test_nothing_of_an_older_epoch_is_taken() -> None:
+    cluster = Cluster()
+    b = cluster["b"]
+    cluster.kill("a")
+    cluster.configure("b", "c")
+    cluster.run()
+    assert cluster.record().primary == "b"
+    c = cluster["c"]
+    reply, _, _ = ask(c, prepare(c, epoch=1), [record(9, 9.0)])
+    assert reply.refused == {0: ErrorCode.STALE_EPOCH} and reply.routing == {0: 2}
+    assert c.value(0) == 0.0
+    assert b.serves()
+
+
+def test_a_newer_epoch_has_to_wait_until_the_records_are_read() -> None:
+    cluster = Cluster()
+    c = cluster["c"]
+    changed = cluster.record().changed(0.0, "test", primary="b", in_sync=["b", "c"])
+    reply, _, _ = ask(c, prepare(c, epoch=2), [record(9, 9.0)], "b")
+    assert reply.refused == {0: ErrorCode.NEWER_EPOCH} and c.value(0) == 0.0
+    cluster.config.set(bucket_key(JOB, 0), encode(changed))
+    cluster.run()  # it refreshes itself
+    reply, _, _ = ask(c, prepare(c, epoch=2), [record(9, 9.0, 2)], "b")
+    assert not reply.refused and c.value(0) == 9.0
+
+
+def test_somebody_who_is_not_the_primary_is_refused() -> None:
+    b = Cluster()["b"]
+    reply, _, _ = ask(b, prepare(b), [record(9, 9.0)], "c")
+    assert reply.refused == {0: ErrorCode.UNKNOWN_SHARD}
+
+
+def test_what_was_meant_for_a_former_process_is_refused() -> None:
+    cluster = Cluster()
+    b = cluster["b"]
+    reply, _, _ = ask(b, prepare(b, receiver=b.incarnation - 1), [record(9, 9.0)])
+    assert reply.refused == {0: ErrorCode.STALE_INCARNATION}
+    state, _, _ = ask(b, ReplicaStateRequest(JOB, BORN, b.incarnation - 1, 0, 1))
+    assert state.code == ErrorCode.STALE_INCARNATION
+
+
+def test_a_process_that_was_restarted_holds_nothing_and_says_so() -> None:
+    cluster = Cluster()
+    cluster.kill("b")
+    cluster.hold = lambda source, target, message: True
+    b = cluster.start("b")
+    b.configure()
+    cluster.run()
+    reply, _, _ = ask(b, prepare(b), [record(9, 9.0)])
+    assert reply.refused == {0: ErrorCode.UNKNOWN_SHARD}
+    state, _, _ = ask(b, ReplicaStateRequest(JOB, BORN, b.incarnation, 0, 1))
+    assert state.code == ErrorCode.UNKNOWN_SHARD and state.versions == ()
+
+
+def test_a_record_that_does_not_fit_is_refused() -> None:
+    b = Cluster()["b"]
+    reply, _, _ = ask(b, prepare(b), [record(9, 9.0, size=16)])
+    assert reply.refused == {0: ErrorCode.BAD_MESSAGE} and b.value(0) == 0.0
+
+
+def test_a_job_that_is_not_known_is_refused_as_a_whole() -> None:
+    b = Cluster()["b"]
+    message, _, code = ask(b, ReplicaPrepareRequest(JOB, BORN + 5, b.incarnation, {0: 1}))
+    assert message is None and code == ErrorCode.NOT_READY
+
+
+def test_nobody_has_a_copy_begun_who_is_no_learner() -> None:
+    b = Cluster()["b"]
+    ask(b, prepare(b), [record(5, 5.0)])
+    ask(b, prepare(b, begins={0: 99}))
+    assert b.value(0) == 5.0
+
+
+def test_a_copy_that_was_begun_is_not_begun_again_by_the_same_message_or_an_older_one() -> None:
+    cluster = Cluster("ab", replication=2, spare="c")
+    cluster.hold = lambda source, target, message: target == "c"
+    changed = cluster.record().changed(0.0, "test", learners=["c"])
+    cluster.config.set(bucket_key(JOB, 0), encode(changed))
+    cluster.configure()
+    cluster.run()
+    c = cluster["c"]
+    ask(c, prepare(c, epoch=2, begins={0: 50}))
+    ask(c, prepare(c, epoch=2), [record(5, 5.0, 2)])
+    for number in (50, 49):
+        ask(c, prepare(c, epoch=2, begins={0: number}))
+        assert c.value(0) == 5.0
+    ask(c, prepare(c, epoch=2, begins={0: 51}))
+    held = c.held()
+    assert held is not None and not held.whole
+
+
+def test_versions_and_states_are_told_to_a_new_primary() -> None:
+    cluster = Cluster()
+    c = cluster["c"]
+    memory = MemoryRecord((ClientRecord("w", 1, 4),))
+    ask(c, prepare(c), [record(4, 4.0, memory=memory)])
+    cluster.hold = lambda source, target, message: True
+    cluster.kill("a")
+    cluster.configure("b", "c")
+    cluster.run()
+    state, _, _ = ask(c, ReplicaStateRequest(JOB, BORN, c.incarnation, 0, 2), peer="b")
+    assert state == ReplicaStateReply(c.incarnation, 0, 2, ((0, 1, 4),))
+    reply, records, _ = ask(c, ReplicaFetchRequest(JOB, BORN, c.incarnation, 0, 2, (0,)), peer="b")
+    assert reply == ReplicaFetchReply(c.incarnation, 0, 2)
+    assert records[0].copy.memory == memory and set(records[0].arrays[0].tolist()) == {4.0}
+
+
+def test_an_image_is_not_written_over_by_a_takeover() -> None:
+    cluster = Cluster()
+    b = cluster["b"]
+    held = b.held()
+    assert held is not None
+    image = b.replication.image("token", held.shards[0])
+    assert image is not None
+    cluster.kill("a")
+    cluster.configure("b", "c")
+    cluster.run()
+    b.attach()
+    b.push("p", [(0, 1, 1.0)])
+    cluster.run()
+    assert b.code("p") == ErrorCode.OK and b.value(0) == 1.0
+    assert set(image.values.array.tolist()) == {0.0}
+    image.release()
