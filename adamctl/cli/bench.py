@@ -23,6 +23,7 @@ command = TableGroup(
             "adamctl.cli.bench_ps:ps_throughput",
             "Parameter servers end to end against sockets, products and memory",
         ),
+        "replication": ("adamctl.cli.bench_replication:replication", "What three copies of every bucket cost"),
         "failover": ("adamctl.cli.bench_failover:failover", "How long pushes stand still when a server is lost"),
         "store": ("adamctl.cli.bench:store", "Parameter servers' store against the disk: flush, recovery, long runs"),
         "worker": ("adamctl.cli.bench:worker", "Training steps per second by threads and batch size, against PyTorch"),
