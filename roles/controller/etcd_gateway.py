@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from adamctl.errors import ConfigurationError, DeadlineError, RemoteError, UnreachableError
+from adamctl.errors import AdamctlError, ConfigurationError, DeadlineError, RemoteError, UnreachableError
 from adamctl.roles.controller.etcd_url import PASSWORD_VARIABLE, USER_VARIABLE, EtcdUrl
 from adamctl.roles.controller.interface import SILENCE_S, Waiting
 from adamctl.wire.constants import ErrorCode
@@ -28,6 +28,7 @@ Json: TypeAlias = dict[str, Any]
 
 INVALID_ARGUMENT = 3
 NOT_FOUND = 5
+PERMISSION_DENIED = 7
 RESOURCE_EXHAUSTED = 8
 FAILED_PRECONDITION = 9
 OUT_OF_RANGE = 11
@@ -38,7 +39,6 @@ _AGAIN = frozenset({1, 4, 10, 13, 14})
 _RETRY_FIRST_S = 0.05
 _RETRY_MAX_S = 0.5
 _BODY_BYTES_MAX = 128 << 20
-_NOT_SENT = "nothing was sent"
 
 
 class EtcdError(RemoteError):
@@ -113,7 +113,7 @@ class Gateway:
                 remaining_s = until_s - loop.time()
                 if remaining_s <= 0:
                     raise UnreachableError(
-                        f"etcd at {self.url.text} did not answer within {deadline_s:g} s ({attempts.problem}); "
+                        f"etcd at {self.url.text} did not answer within {deadline_s:.2g} s ({attempts.problem}); "
                         "is it running, and does --config-store name it?"
                     )
                 try:
@@ -158,7 +158,7 @@ class Gateway:
             async with asyncio.timeout(deadline_s), self._post(path, message, member) as response:
                 return _decode(await response.content.read())
         except TimeoutError:
-            raise DeadlineError(f"{member} did not answer within {deadline_s:g} s") from None
+            raise DeadlineError(f"{member} did not answer within {deadline_s:.2g} s") from None
 
     # --- one attempt --------------------------------------------------------------------------------------------------
 
@@ -171,7 +171,7 @@ class Gateway:
                     raise _AskAgainError(f"{self._where()} ended its answer early", sent=True)
                 return _decode(await response.content.read())
         except TimeoutError:
-            raise _AskAgainError(f"{self._where()} did not answer within {deadline_s:g} s", sent=True) from None
+            raise _AskAgainError(f"{self._where()} did not answer within {deadline_s:.2g} s", sent=True) from None
 
     @asynccontextmanager
     async def _post(self, path: str, message: Json, member: str | None) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -192,7 +192,7 @@ class Gateway:
             if isinstance(error, aiohttp.ClientSSLError):
                 raise ConfigurationError(f"{where} and this process do not agree about TLS: {error}") from error
             text = error.os_error.strerror or str(error)
-            raise _AskAgainError(f"{where}: {text}; {_NOT_SENT}", sent=False) from error
+            raise _AskAgainError(f"{where}: {text}", sent=False) from error
         except (aiohttp.ClientError, OSError) as error:
             raise _AskAgainError(f"{where}: {error or type(error).__name__}", sent=True) from error
 
@@ -209,7 +209,8 @@ class Gateway:
                     raise self._refused(line, 200, self._where())
                 yield answer["result"]
 
-    def _refused(self, body: bytes, status: int, where: str) -> EtcdError | _AskAgainError:
+    def _refused(self, body: bytes, status: int, where: str) -> AdamctlError:
+        """Returns what an answer other than the expected one means: an EtcdError, or one that says more."""
         try:
             answer = _decode(body)
         except UnreachableError:
@@ -221,6 +222,15 @@ class Gateway:
         text = str(details.get("message") or inner or f"HTTP status {status}")
         if code in _AGAIN or "too many requests" in text or "leader changed" in text:
             return _AskAgainError(f"{where}: {text}", sent=True)
+        if "user name is empty" in text:
+            return ConfigurationError(
+                f"{where} lets only its users in; set {USER_VARIABLE} and {PASSWORD_VARIABLE} to one of them"
+            )
+        if code == PERMISSION_DENIED:
+            return ConfigurationError(
+                f"{where}: {text}: the user {self.url.user!r} may not use keys that begin with {self.url.root!r}; "
+                f"etcdctl role grant-permission --prefix=true ROLE readwrite {self.url.root}"
+            )
         return EtcdError(code, f"{where}: {text}")
 
     def _opened(self) -> aiohttp.ClientSession:

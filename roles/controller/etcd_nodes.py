@@ -84,10 +84,8 @@ class Nodes:
             self._check(node, incarnation, held)
             assert held is not None
             lease = self._leases[node, incarnation] = held.lease
-        renewed, held = await asyncio.gather(
-            self._gateway.call("lease/keepalive", {"ID": lease}, deadline_s, stream=True),
-            self._held(node, deadline_s),
-        )
+        renewed = await self._gateway.call("lease/keepalive", {"ID": lease}, deadline_s, stream=True)
+        held = await self._held(node, deadline_s)
         self._check(node, incarnation, held if number(renewed, "TTL") else None)
 
     async def leave(self, node: str, incarnation: int, deadline_s: float) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import time
 import urllib.request
@@ -17,6 +19,7 @@ import pytest
 ENOUGH = ("--max-txn-ops=8192", "--max-request-bytes=33554432")
 """What the conformance suite needs: 2,000 keys in one transaction."""
 START_S = 30.0
+_roots = itertools.count()
 
 
 def needs_etcd() -> str:
@@ -40,10 +43,19 @@ def free_ports(count: int) -> list[int]:
 class EtcdCluster:
     """One etcd server or several that form a cluster."""
 
-    def __init__(self, folder: Path, members: int, flags: Sequence[str]) -> None:
+    def __init__(
+        self, folder: Path, members: int, flags: Sequence[str], certificate: Path | None, key: Path | None
+    ) -> None:
         self._binary = needs_etcd()
         self._folder = folder
         self._flags = tuple(flags)
+        self._secure = "s" if certificate is not None else ""
+        self._tls = ssl.create_default_context(cafile=certificate)
+        if certificate is not None:
+            assert key is not None
+            self._tls.load_cert_chain(certificate, key)
+            trusted = f"--trusted-ca-file={certificate}"
+            self._flags += (f"--cert-file={certificate}", f"--key-file={key}", trusted, "--client-cert-auth")
         ports = free_ports(2 * members)
         self.clients = [f"127.0.0.1:{port}" for port in ports[:members]]
         self._peers = [f"http://127.0.0.1:{port}" for port in ports[members:]]
@@ -51,11 +63,11 @@ class EtcdCluster:
 
     @property
     def url(self) -> str:
-        return f"etcd://{','.join(self.clients)}"
+        return f"etcd{self._secure}://{','.join(self.clients)}"
 
     def start(self, number: int) -> None:
         """Starts a member, anew with what it had if it ran before."""
-        client, peer = f"http://{self.clients[number]}", self._peers[number]
+        client, peer = f"http{self._secure}://{self.clients[number]}", self._peers[number]
         arguments = {
             "--name": f"etcd-{number}",
             "--data-dir": str(self._folder / f"etcd-{number}"),
@@ -81,7 +93,8 @@ class EtcdCluster:
         until_s = time.monotonic() + START_S
         while True:
             try:
-                with urllib.request.urlopen(f"http://{self.clients[number]}/health", timeout=1.0) as answer:
+                url = f"http{self._secure}://{self.clients[number]}/health"
+                with urllib.request.urlopen(url, timeout=1.0, context=self._tls) as answer:
                     if b"true" in answer.read():
                         return
             except OSError:
@@ -108,11 +121,25 @@ class EtcdCluster:
 
 
 @contextmanager
-def etcd_cluster(folder: Path, members: int = 1, flags: Sequence[str] = ENOUGH) -> Iterator[EtcdCluster]:
-    """Yields a cluster that answers; its processes end with the block."""
-    cluster = EtcdCluster(folder, members, flags)
+def etcd_cluster(
+    folder: Path,
+    members: int = 1,
+    flags: Sequence[str] = ENOUGH,
+    certificate: Path | None = None,
+    key: Path | None = None,
+) -> Iterator[EtcdCluster]:
+    """Yields a cluster that answers; its processes end with the block.
+
+    With a certificate, which is its own authority, it speaks TLS, and only to those who have the same.
+    """
+    cluster = EtcdCluster(folder, members, flags, certificate, key)
     try:
         cluster.start_all()
         yield cluster
     finally:
         cluster.stop()
+
+
+def a_root() -> str:
+    """Returns a prefix that no other test uses."""
+    return f"/test-{next(_roots)}"

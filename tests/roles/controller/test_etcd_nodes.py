@@ -1,0 +1,169 @@
+"""Membership under leases of etcd: names, incarnations, beacons, the end of a node."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from adamctl.config.records import NodeRecord, decode
+from adamctl.errors import ConfigurationError, RemoteError
+from adamctl.net.address import host_id
+from adamctl.roles.controller.client import nodes, wait_for
+from adamctl.roles.controller.etcd import EtcdClient
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import ConfigEntry, NodeRegisterRequest
+from tests.roles.controller.etcd_server import EtcdCluster, a_root, etcd_cluster, free_ports
+
+BOUND_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
+    with etcd_cluster(tmp_path_factory.mktemp("etcd")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def client(etcd: EtcdCluster) -> AsyncIterator[EtcdClient]:
+    """Its nodes are lost after 2 s, the shortest that etcd grants by default."""
+    client = EtcdClient(f"{etcd.url}{a_root()}?lost_after=2")
+    yield client
+    await client.close()
+
+
+def process(node: str, number: int = 0, *addresses: str) -> NodeRegisterRequest:
+    return NodeRegisterRequest(node, "ps", addresses, host_id(), os.getpid() + number, 7, (), ("tcp://r:1",), 8, 9)
+
+
+async def gone(client: EtcdClient, node: str) -> None:
+    def is_gone(entries: list[ConfigEntry]) -> bool:
+        return all(decode(entry.value, NodeRecord).node != node for entry in entries)
+
+    await wait_for(client, "/nodes/", is_gone, BOUND_S, f"the end of {node}")
+
+
+async def test_a_node_is_a_key_with_all_that_it_said(client: EtcdClient) -> None:
+    reply = await client.register(process("ps-0"))
+    assert (reply.lost_after_s, reply.lease_s, reply.beacon_interval_s) == (2.0, 1.6, 0.4)
+    record = NodeRecord("ps-0", "ps", reply.incarnation, (), host_id(), os.getpid(), 7, (), ("tcp://r:1",), 8, 9)
+    assert await nodes(client) == [record]
+    await client.leave("ps-0", reply.incarnation)
+    assert await nodes(client) == []
+
+
+async def test_a_silent_node_is_lost_and_told_so(client: EtcdClient) -> None:
+    lost = await client.register(process("ps-0"))
+    kept = await client.register(process("ps-1", 1))
+    ending = asyncio.create_task(gone(client, "ps-0"))
+    while not ending.done():
+        await client.beacon("ps-1", kept.incarnation)
+        await asyncio.sleep(kept.beacon_interval_s)
+    await ending
+    assert [record.node for record in await nodes(client)] == ["ps-1"]
+    with pytest.raises(RemoteError, match="no longer a member") as caught:
+        await client.beacon("ps-0", lost.incarnation)
+    assert caught.value.code == ErrorCode.STALE_INCARNATION
+    await client.leave("ps-1", kept.incarnation)
+
+
+async def test_beacons_may_come_from_another_client(etcd: EtcdCluster, client: EtcdClient) -> None:
+    """A thread of its own sends them, through a client of its own."""
+    reply = await client.register(process("ps-0"))
+    other = EtcdClient(client.addresses[0])
+    for _ in range(8):
+        await other.beacon("ps-0", reply.incarnation)
+        await asyncio.sleep(reply.beacon_interval_s)
+    assert [record.node for record in await nodes(client)] == ["ps-0"]
+    await client.leave("ps-0", reply.incarnation)
+    with pytest.raises(RemoteError, match="no longer a member"):
+        await other.beacon("ps-0", reply.incarnation)
+    await other.close()
+
+
+async def test_incarnations_are_never_issued_twice(etcd: EtcdCluster, client: EtcdClient) -> None:
+    clients = [EtcdClient(client.addresses[0]) for _ in range(4)]
+    replies = await asyncio.gather(
+        *(clients[number % 4].register(process(f"ps-{number}", number)) for number in range(12))
+    )
+    issued = {reply.incarnation for reply in replies}
+    assert len(issued) == 12 and 0 not in issued
+    for number, reply in enumerate(replies):
+        await client.leave(f"ps-{number}", reply.incarnation)
+    again = await client.register(process("ps-0"))
+    assert again.incarnation > max(issued)
+    for one in clients:
+        await one.close()
+
+
+async def test_the_same_process_may_register_again(client: EtcdClient) -> None:
+    first = await client.register(process("ps-0"))
+    second = await client.register(process("ps-0"))
+    assert second.incarnation > first.incarnation
+    await client.beacon("ps-0", second.incarnation)
+    with pytest.raises(RemoteError, match="taken over by incarnation") as caught:
+        await client.beacon("ps-0", first.incarnation)
+    assert caught.value.code == ErrorCode.STALE_INCARNATION
+    await client.leave("ps-0", first.incarnation)
+    assert len(await nodes(client)) == 1
+
+
+async def test_the_name_of_one_who_listens_is_refused(client: EtcdClient) -> None:
+    server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    await client.register(process("ps-0", 0, f"tcp://127.0.0.1:{port}"))
+    with pytest.raises(ConfigurationError, match="belongs to a living ps"):
+        await client.register(process("ps-0", 1, "tcp://127.0.0.1:1"), deadline_s=BOUND_S)
+    server.close()
+    await server.wait_closed()
+
+
+async def test_the_name_of_one_whose_lease_is_renewed_is_refused(client: EtcdClient) -> None:
+    """It cannot be asked; so its lease is waited for."""
+    first = await client.register(process("ps-0"))
+    wanted = asyncio.create_task(client.register(process("ps-0", 1), deadline_s=BOUND_S))
+    while not wanted.done():
+        await client.beacon("ps-0", first.incarnation)
+        await asyncio.sleep(first.beacon_interval_s)
+    with pytest.raises(ConfigurationError, match="belongs to a living ps"):
+        await wanted
+    await client.beacon("ps-0", first.incarnation)
+
+
+async def test_the_name_of_one_who_fell_silent_is_free_when_its_lease_has_run_out(client: EtcdClient) -> None:
+    first = await client.register(process("ps-0"))
+    second = await client.register(process("ps-0", 1), deadline_s=BOUND_S)
+    assert second.incarnation > first.incarnation
+    await client.beacon("ps-0", second.incarnation)
+
+
+@pytest.mark.parametrize("where", ["elsewhere", "in its place"])
+async def test_the_name_of_one_who_has_ended_is_free_at_once(etcd: EtcdCluster, where: str) -> None:
+    client = EtcdClient(f"{etcd.url}{a_root()}?lost_after=3600")
+    port, other = free_ports(2)
+    await client.register(process("ps-0", 0, f"tcp://127.0.0.1:{port}"))
+    new = f"tcp://127.0.0.1:{other if where == 'elsewhere' else port}"
+    async with asyncio.timeout(BOUND_S):
+        await client.register(process("ps-0", 1, new))
+    assert [record.pid for record in await nodes(client)] == [os.getpid() + 1]
+    await client.close()
+
+
+async def test_names_that_cannot_be_keys_are_refused(client: EtcdClient) -> None:
+    for name in ("", "a/b", "x" * 300):
+        with pytest.raises(ConfigurationError, match="no name for a node"):
+            await client.register(process(name))
+
+
+async def test_a_node_outlives_a_restart_of_etcd(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with etcd_cluster(tmp_path_factory.mktemp("restart")) as cluster:
+        client = EtcdClient(f"{cluster.url}?lost_after=2", attempt_s=0.5)
+        reply = await client.register(process("ps-0"))
+        cluster.kill(0)
+        await asyncio.sleep(2.5)
+        cluster.start(0)
+        await client.beacon("ps-0", reply.incarnation)
+        assert len(await nodes(client)) == 1
+        await client.close()

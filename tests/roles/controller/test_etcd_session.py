@@ -1,0 +1,186 @@
+"""Changes in etcd are made at most once, and once if they are answered so, whatever happens to requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from random import Random
+
+import pytest
+
+from adamctl.errors import AdamctlError, RemoteError, UnreachableError
+from adamctl.roles.controller.etcd import EtcdClient
+from adamctl.roles.controller.etcd_gateway import Gateway, Json, _AskAgainError, encoded
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import ConfigChanges
+from tests.roles.controller.etcd_server import EtcdCluster, a_root, etcd_cluster
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
+    """With the limits that etcd has by itself."""
+    with etcd_cluster(tmp_path_factory.mktemp("etcd"), flags=()) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def client(etcd: EtcdCluster) -> AsyncIterator[EtcdClient]:
+    client = EtcdClient(etcd.url + a_root())
+    yield client
+    await client.close()
+
+
+class Deceit:
+    """Between a client and etcd: loses requests and answers, and brings requests long after they were given up."""
+
+    def __init__(self, gateway: Gateway, seed: int, *, loss: float, deafness: float, lateness: float) -> None:
+        self._honest = gateway._attempt
+        self._random = Random(seed)
+        self._chances = (loss, loss + deafness, loss + deafness + lateness)
+        self._late: list[asyncio.Task[None]] = []
+        gateway._attempt = self._attempt  # type: ignore[method-assign]
+
+    async def _attempt(self, path: str, message: Json, deadline_s: float, stream: bool) -> Json:
+        drawn = self._random.random()
+        if drawn < self._chances[0]:
+            raise _AskAgainError("lost on its way", sent=True)
+        if drawn < self._chances[1]:
+            await self._honest(path, message, deadline_s, stream)
+            raise _AskAgainError("its answer was lost", sent=True)
+        if drawn < self._chances[2]:
+            self._late.append(asyncio.create_task(self._bring(path, message, stream)))
+            raise _AskAgainError("still on its way", sent=True)
+        return await self._honest(path, message, deadline_s, stream)
+
+    async def _bring(self, path: str, message: Json, stream: bool) -> None:
+        await asyncio.sleep(self._random.random() * 0.4)
+        with suppress(AdamctlError):
+            await self._honest(path, message, 10.0, stream)
+
+    async def settle(self) -> None:
+        """Waits until nothing is under way any more."""
+        await asyncio.gather(*self._late)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_answers_are_true_over_a_deceitful_network(etcd: EtcdCluster, seed: int) -> None:
+    """Each change makes a key of its own and raises a counter; some conditions fail, some come true again later."""
+    root = a_root()
+    clients = [EtcdClient(etcd.url + root) for _ in range(3)]
+    deceits = [
+        Deceit(client._gateway, 10 * seed + number, loss=0.1, deafness=0.15, lateness=0.15)
+        for number, client in enumerate(clients)
+    ]
+    random = Random(seed)
+    done: dict[str, int] = {}
+    refused: set[str] = set()
+
+    async def work(number: int) -> None:
+        client = clients[number]
+        for round_number in range(12):
+            key = f"/t/{number}-{round_number}"
+            _, entries = await client.read("/t/n")
+            value, revision = (int(entries[0].value), entries[0].revision) if entries else (0, 0)
+            conditions = {"/t/n": revision, key: 0}
+            if random.random() < 0.3:
+                conditions["/t/flag"] = 0
+            puts = {"/t/n": str(value + 1).encode(), key: b"x"}
+            reply = await client.compare_and_set(ConfigChanges(conditions, puts))
+            if reply.conflicts:
+                refused.add(key)
+            else:
+                done[key] = reply.revision
+            flag = ConfigChanges({}, {"/t/flag": b""}) if random.random() < 0.5 else ConfigChanges({}, {}, ("/t/flag",))
+            await client.compare_and_set(flag)
+
+    await asyncio.gather(*(work(number) for number in range(3)))
+    await asyncio.gather(*(deceit.settle() for deceit in deceits))
+    judge = EtcdClient(etcd.url + root)
+    _, entries = await judge.read("/t/")
+    there = {entry.key: entry.revision for entry in entries if "-" in entry.key}
+    counted = next(int(entry.value) for entry in entries if entry.key == "/t/n")
+    assert there == done
+    assert counted == len(done) and not refused & there.keys() and refused
+    for client in (*clients, judge):
+        await client.close()
+
+
+async def test_a_change_whose_answer_was_lost_is_answered_as_done(client: EtcdClient) -> None:
+    await client.compare_and_set(ConfigChanges({}, {"/t/a": b"1"}))
+    deceit = Deceit(client._gateway, 0, loss=0.0, deafness=1.0, lateness=0.0)
+    asked = asyncio.create_task(client.compare_and_set(ConfigChanges({"/t/b": 0}, {"/t/b": b"1"})))
+    await asyncio.sleep(0.3)
+    deceit._chances = (0.0, 0.0, 0.0)
+    reply = await asked
+    assert reply.conflicts == ()
+    assert (await client.read("/t/b"))[1][0].revision == reply.revision
+
+
+async def test_a_session_that_etcd_has_forgotten_is_begun_anew(client: EtcdClient) -> None:
+    await client.compare_and_set(ConfigChanges({}, {"/t/a": b"1"}))
+    session = client._changer._session
+    assert session is not None
+    await client._gateway.call("lease/revoke", {"ID": session.lease}, 10.0)
+    refused = await client.compare_and_set(ConfigChanges({"/t/a": 0}, {"/t/a": b"2"}))
+    assert refused.conflicts == ("/t/a",)
+    assert client._changer._session is not session
+    assert (await client.compare_and_set(ConfigChanges({"/t/c": 0}, {"/t/c": b"2"}))).conflicts == ()
+
+
+async def test_a_forgotten_session_and_a_lost_answer_are_told_as_not_known(client: EtcdClient) -> None:
+    await client.compare_and_set(ConfigChanges({}, {"/t/a": b"1"}))
+    session = client._changer._session
+    assert session is not None
+    deceit = Deceit(client._gateway, 0, loss=0.0, deafness=1.0, lateness=0.0)
+    asked = asyncio.create_task(client.compare_and_set(ConfigChanges({}, {"/t/a": b"2"})))
+    await asyncio.sleep(0.1)
+    await deceit._honest("lease/revoke", {"ID": session.lease}, 10.0, False)
+    deceit._chances = (0.0, 0.0, 0.0)
+    with pytest.raises(UnreachableError, match="may have been made or not"):
+        await asked
+    assert (await client.compare_and_set(ConfigChanges({}, {"/t/a": b"3"}))).conflicts == ()
+
+
+async def test_a_session_leaves_nothing_behind(etcd: EtcdCluster) -> None:
+    client = EtcdClient(etcd.url + a_root())
+    await client.compare_and_set(ConfigChanges({}, {"/t/a": b"1"}))
+    marker = client._key("#sessions/")
+    request = {"key": encoded(marker), "range_end": encoded(marker + "~")}
+    assert (await client._gateway.call("kv/range", request, 10.0)).get("count") == "1"
+    await client.close()
+    assert (await client._gateway.call("kv/range", request, 10.0)).get("count") is None
+    await client.close()
+
+
+async def test_conditions_alone_change_nothing(client: EtcdClient) -> None:
+    reply = await client.compare_and_set(ConfigChanges({}, {"/t/a": b"1"}))
+    asked = await client.compare_and_set(ConfigChanges({"/t/a": reply.revision}, {}))
+    assert (asked.revision, asked.conflicts) == (reply.revision, ())
+    assert (await client.compare_and_set(ConfigChanges({"/t/a": 0}, {}))).conflicts == ("/t/a",)
+
+
+async def test_too_many_keys_name_the_flag_to_raise(client: EtcdClient) -> None:
+    puts = {f"/t/{number}": b"" for number in range(200)}
+    with pytest.raises(RemoteError, match=r"201 operations at once.*--max-txn-ops=1024") as caught:
+        await client.compare_and_set(ConfigChanges({}, puts))
+    assert caught.value.code == ErrorCode.OVER_QUOTA
+    assert (await client.read("/t/"))[1] == []
+
+
+async def test_too_many_bytes_name_the_flag_to_raise(client: EtcdClient) -> None:
+    puts = {f"/t/{number}": b"x" * 1_000_000 for number in range(5)}
+    with pytest.raises(RemoteError, match=r"--max-request-bytes=\d+ or more") as caught:
+        await client.compare_and_set(ConfigChanges({}, puts))
+    assert caught.value.code == ErrorCode.OVER_QUOTA
+
+
+async def test_what_is_refused_outright_is_refused_before_it_is_sent(client: EtcdClient) -> None:
+    for changes in (
+        ConfigChanges({}, {"/t/a": b"x" * ((1 << 20) + 1)}),
+        ConfigChanges({}, {"/t/a": b""}, ("/t/a",)),
+        ConfigChanges({"no-slash": 0}, {}),
+    ):
+        with pytest.raises(RemoteError) as caught:
+            await client.compare_and_set(changes)
+        assert caught.value.code == ErrorCode.BAD_MESSAGE
