@@ -84,6 +84,7 @@ class Replicating:
         self._views: dict[str, JobView] = {}
         self._following = False
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
         self._rates = Rates(self._loop.time())
 
     def _now(self) -> float:
@@ -176,9 +177,10 @@ class Replicating:
         now = self._now()
         when = self._loop.time() + max(self.core.next_deadline_s(now) - now, 0.0)
         if self._timer is not None:
-            if self._timer.when() <= when + SOON_S:
+            if self._timer_s <= when + SOON_S:
                 return
             self._timer.cancel()
+        self._timer_s = when  # uvloop's handle of a time that has come does not know it
         self._timer = self._loop.call_at(when, self._tick)
 
     def _tick(self) -> None:
