@@ -33,6 +33,7 @@ class Probes:
         self._gone = gone
         self._running: dict[tuple[str, int], asyncio.Task[None]] = {}  # by node and incarnation
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
         self._loop = asyncio.get_running_loop()
 
     def later(self, after_s: float) -> None:
@@ -41,9 +42,10 @@ class Probes:
             return
         when_s = self._loop.time() + after_s
         if self._timer is not None:
-            if self._timer.when() <= when_s:
+            if self._timer_s <= when_s:
                 return
             self._timer.cancel()
+        self._timer_s = when_s
         self._timer = self._loop.call_at(when_s, self._all)
 
     def now(self, record: NodeRecord) -> None:
