@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from adamctl.config.records import JobRecord, NodeRecord, decode
-from adamctl.errors import AdamctlError
+from adamctl.errors import AdamctlError, UnreachableError
 from adamctl.net.address import prefer
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
@@ -71,6 +71,28 @@ class ClusterReader:
                 if "error" in found:
                     found = {"error": str(error)}
         return found
+
+    async def controllers(self) -> list[dict[str, Any]]:
+        """Returns what each controller that is known says of itself, with its `name` (if known) and `address`.
+
+        Asks every one, so that it also works when none leads; one that does not answer has an `error` instead.
+        """
+        names: dict[str, str] = dict.fromkeys(self._addresses, "")
+        found: dict[str, dict[str, Any]] = {}
+        while missing := [address for address in names if address not in found]:
+            asked = await asyncio.gather(*(self._asked(address) for address in missing))
+            for address, status in zip(missing, asked, strict=True):
+                found[address] = status
+                names[address] = names[address] or str(status.get("node", ""))
+                for member in status.get("members", ()):
+                    names[member["address"] or address] = member["name"]
+        return [status | {"name": names[address], "address": address} for address, status in found.items()]
+
+    async def _asked(self, address: str) -> dict[str, Any]:
+        try:
+            return await self._ask(("", hash(address)), address, self._hello)
+        except UnreachableError as error:
+            return {"error": str(error)}
 
     async def _status(self, node: NodeRecord) -> dict[str, Any]:
         if not node.addresses:  # a client of another framework serves nobody

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from adamctl.live.units import count, duration, share, size
@@ -15,6 +15,9 @@ _DETAILS_MAX = 5
 _LEFT_OUT_FIRST = ("address", "up", "role", "last seen")
 """Columns that a narrow terminal does without, in this order."""
 STATUS_WIDTH_MIN = 32
+
+SILENT_S = 3.0
+"""A controller that has not answered the leader for so long is said to be silent."""
 
 Values = Mapping[str, Any]
 
@@ -50,10 +53,54 @@ def controller_rows(cluster: Values) -> list[tuple[str, ...]]:
             state = "" if status.get("leader") else "no leader is known"
         else:
             state = "not heard yet" if lag is None else "up to date" if lag <= 1 else f"{lag} decisions behind"
+            silent_s = member.get("silent_s") or 0.0
+            if silent_s > SILENT_S:
+                state = f"silent for {duration(silent_s)}" + (f", {state}" if lag and lag > 1 else "")
         rows.append((member["name"], member["address"].removeprefix("tcp://"), state))
+    differing = status.get("differing", {})
+    rows = [(*row[:2], "has other limits") if f"tcp://{row[1]}" in differing else row for row in rows]
     strangers = status.get("strangers", [])
     rows += [(one["name"], one["address"].removeprefix("tcp://"), "waits to replace one") for one in strangers]
     return rows
+
+
+def standing_rows(controllers: Sequence[Values]) -> list[tuple[str, ...]]:
+    """Returns one row per controller, from what each says of itself: for when none of them leads."""
+    rows: list[tuple[str, ...]] = []
+    for status in controllers:
+        slot = f", knows {status.get('slot', 0)} decisions"
+        match status.get("state"):
+            case None:
+                state = f"does not answer: {status.get('error', 'it is no controller')}"
+            case "leader":
+                state = f"leads, or did{slot}"
+            case "follower" if status.get("leader"):
+                state = f"follows {status['leader']}{slot}"
+            case "forming":
+                state = "belongs to no cluster yet"
+            case _:
+                state = f"knows no leader{slot}"
+        rows.append((status["name"] or "?", status["address"].removeprefix("tcp://"), state))
+    return rows
+
+
+def why_none_leads(controllers: Sequence[Values]) -> str:
+    """Returns what is wrong with controllers that could not be read from, and what to do."""
+    members = max(len(status.get("members", ())) for status in controllers) or len(controllers)
+    answering = sum("error" not in status for status in controllers)
+    needed = members // 2 + 1
+    granted = "until then nothing joins, changes or is granted; jobs go on as far as they need no controller"
+    if all(status.get("state", "forming") == "forming" for status in controllers):
+        return (
+            "the controllers have not formed a cluster yet; start every one that --peers names, each with the same "
+            f"--peers, and see that they reach each other: {granted}"
+        )
+    if answering < needed:
+        return f"{answering} of {members} controllers answer, {needed} are needed; start the others again: {granted}"
+    return (
+        f"{answering} of {members} controllers answer, and none is confirmed as leader by {needed}; see that they "
+        f"reach each other, or wait a moment if they elect one just now: {granted}"
+    )
 
 
 def job_rows(cluster: Values) -> list[tuple[str, ...]]:

@@ -8,6 +8,7 @@ import click
 
 from adamctl.cli import options
 from adamctl.cli.output import print_json, table
+from adamctl.errors import UnreachableError
 
 
 @click.command("status")
@@ -19,11 +20,15 @@ def command(controller: tuple[str, ...], token: str, as_json: bool) -> None:
     addresses = options.addresses(controller)
     from adamctl.net import loop
 
-    cluster = loop.run(_read(addresses, token))
+    cluster, problem = loop.run(_read(addresses, token))
     if as_json:
         print_json(cluster)
-        return
-    print_cluster(cluster)
+    elif problem is None:
+        print_cluster(cluster)
+    else:
+        print_controllers(cluster["controllers"])
+    if problem is not None:
+        raise problem
 
 
 def print_cluster(cluster: dict[str, Any]) -> None:
@@ -46,8 +51,24 @@ def print_cluster(cluster: dict[str, Any]) -> None:
     click.echo(table(JOB_COLUMNS, job_rows(cluster)) if cluster["jobs"] else "no jobs")
 
 
-async def _read(addresses: tuple[str, ...], token: str) -> dict[str, Any]:
+def print_controllers(controllers: list[dict[str, Any]]) -> None:
+    """Prints what each controller says of itself."""
+    from adamctl.cli.cluster_table import CONTROLLER_COLUMNS, standing_rows
+
+    click.echo(table(CONTROLLER_COLUMNS, standing_rows(controllers)))
+
+
+async def _read(addresses: tuple[str, ...], token: str) -> tuple[dict[str, Any], UnreachableError | None]:
+    """Returns a cluster; or, if none of several controllers leads, the controllers alone, and what is wrong."""
     from adamctl.cli.cluster import ClusterReader
+    from adamctl.cli.cluster_table import why_none_leads
 
     async with ClusterReader(addresses, token) as reader:
-        return await reader.read()
+        try:
+            return await reader.read(), None
+        except UnreachableError:
+            controllers = await reader.controllers()
+            if len(controllers) == 1 or all("error" in status for status in controllers):
+                raise
+            problem = why_none_leads(controllers)
+            return {"problem": problem, "controllers": controllers}, UnreachableError(problem)

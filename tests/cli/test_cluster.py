@@ -11,7 +11,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from adamctl.cli.cluster_table import NODE_COLUMNS, controller_rows, details, fitting_columns, job_rows, node_rows
+from adamctl.cli.cluster_table import (
+    NODE_COLUMNS,
+    controller_rows,
+    details,
+    fitting_columns,
+    job_rows,
+    node_rows,
+    standing_rows,
+    why_none_leads,
+)
 
 TOKEN = "a secret"
 
@@ -153,3 +162,26 @@ def test_the_controllers_of_a_cluster() -> None:
     ]
     leaderless = {"leader": "", "revision": 7, "members": members}
     assert controller_rows({"controller": leaderless})[0] == ("a", "h:1", "no leader is known")
+    silent = {
+        "leader": "a",
+        "revision": 7,
+        "members": [members[0] | {"lag": 0}, members[1] | {"lag": 0, "silent_s": 9}],
+    }
+    assert controller_rows({"controller": silent})[1] == ("b", "h:2", "silent for 9.0 s")
+    silent["differing"] = {"tcp://h:2": "lost_after_s=9"}
+    assert controller_rows({"controller": silent})[1] == ("b", "h:2", "has other limits")
+
+
+def test_what_is_wrong_with_controllers_of_which_none_leads() -> None:
+    members = [{"name": name, "address": f"tcp://h:{port}"} for name, port in (("a", 1), ("b", 2), ("c", 3))]
+    one = {"name": "a", "address": "tcp://h:1", "state": "probing", "leader": "", "slot": 7, "members": members}
+    two = {"name": "b", "address": "tcp://h:2", "error": "nobody listens"}
+    three = one | {"name": "c", "address": "tcp://h:3", "state": "follower", "leader": "b"}
+    assert standing_rows([one, two, three]) == [
+        ("a", "h:1", "knows no leader, knows 7 decisions"),
+        ("b", "h:2", "does not answer: nobody listens"),
+        ("c", "h:3", "follows b, knows 7 decisions"),
+    ]
+    assert why_none_leads([one, two, two | {"name": "c"}]).startswith("1 of 3 controllers answer, 2 are needed")
+    assert "none is confirmed as leader by 2" in why_none_leads([one, two, three])
+    assert "have not formed a cluster yet" in why_none_leads([{"state": "forming"}, two])
