@@ -148,7 +148,7 @@ class Link:
         now: float,
     ) -> int:
         durable = self._durable and bool(records)
-        message = ReplicaPrepareRequest(self._job, self._born, self.incarnation, epochs, begins, durable)
+        message = ReplicaPrepareRequest(self._job, self._born, self.incarnation, epochs, begins, durable, True)
         deadline_s = max(DATA_DEADLINE_S, 4 * self._site.config.member_silent_s) if records else None
         order = self._site.ask(self, self.node, message, records, images, deadline_s)
         self.flights[order] = flight

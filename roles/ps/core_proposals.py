@@ -9,6 +9,7 @@ all else from the plan (core_plan).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from adamctl.config.records import BucketRecord, bucket_key, encode, node_key
 from adamctl.roles.ps.core_instructions import Refresh
@@ -20,60 +21,88 @@ from adamctl.roles.ps.core_site import Site
 from adamctl.wire.messages import ConfigChanges, ConfigCompareAndSetReply
 
 CLOSING_S_MAX_LEASES = 2.0
+CHANGES_MAX = 64
+"""Buckets in one compare-and-set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One bucket's record as it should become, and the keys that must be as they were seen."""
+
+    bucket: int
+    record: BucketRecord
+    conditions: dict[str, int]
 
 
 class Proposals:
-    """The changes of one job's records.
+    """The changes of one job's records. What is due at one moment is one compare-and-set.
 
     Attributes:
-        pending: order -> (bucket, the record proposed).
+        pending: order -> what was proposed.
         shunned: server -> until when it is given no learner.
     """
 
     def __init__(self, site: Site, copies: JobCopies) -> None:
         self._site, self._copies = site, copies
-        self.pending: dict[int, tuple[int, BucketRecord]] = {}
+        self.pending: dict[int, list[Change]] = {}
         self.shunned: dict[str, float] = {}
+        self._busy: set[int] = set()
+        self._due: list[Change] = []
         self._retry_s: dict[int, float] = {}
         self._dead_since_s: dict[int, tuple[int, float]] = {}  # bucket -> (revision of its record, since when)
         self._closed_s: dict[int, float] = {}
-        self._unsure: set[int] = set()
+        self._reopened_s: dict[int, float] = {}
+        self._unsure: dict[int, int] = {}  # bucket -> revision of its record when the answer was lost
         self.plan_s = float("-inf")
 
     # --- proposing --------------------------------------------------------------------------------------------------
 
-    def _propose(
-        self, bucket: int, record: BucketRecord, conditions: dict[str, int] | None = None, now: float = 0.0
-    ) -> None:
-        copies, site = self._copies, self._site
-        name = copies.job.name
-        key = bucket_key(name, bucket)
-        demanded = {key: copies.known[bucket].revision, node_key(site.node): site.registered_revision}
-        order = site.next_order()
-        self.pending[order] = (bucket, record)
-        changes = ConfigChanges({**demanded, **(conditions or {})}, {key: encode(record)})
-        site.emit(Propose(order, name, changes, f"bucket {bucket}: {record.why}"))
+    def _propose(self, bucket: int, record: BucketRecord, conditions: dict[str, int] | None = None) -> None:
+        """Puts a change among those that are due."""
+        key = bucket_key(self._copies.job.name, bucket)
+        demanded = {
+            key: self._copies.known[bucket].revision,
+            node_key(self._site.node): self._site.registered_revision,
+        }
+        self._busy.add(bucket)
+        self._due.append(Change(bucket, record, {**demanded, **(conditions or {})}))
+
+    def _send(self) -> None:
+        """Proposes what is due, together."""
+        due, self._due = self._due, []
+        name = self._copies.job.name
+        for start in range(0, len(due), CHANGES_MAX):
+            changes = due[start : start + CHANGES_MAX]
+            conditions: dict[str, int] = {}
+            puts: dict[str, bytes] = {}
+            for change in changes:
+                conditions |= change.conditions
+                puts[bucket_key(name, change.bucket)] = encode(change.record)
+            order = self._site.next_order()
+            self.pending[order] = changes
+            self._site.emit(Propose(order, name, ConfigChanges(conditions, puts), _reasons(changes)))
 
     def proposed(self, order: int, reply: ConfigCompareAndSetReply | None, now: float) -> bool:
         """A change was answered; returns whether it was one of this job's."""
-        if order not in self.pending:
+        changes = self.pending.pop(order, None)
+        if changes is None:
             return False
-        bucket, record = self.pending.pop(order)
+        name = self._copies.job.name
+        self._busy -= {change.bucket for change in changes}
         if reply is not None and not reply.conflicts:
-            self._unsure.discard(bucket)
-            self._took(bucket, record, reply.revision, now)
+            for change in changes:
+                self._copies.take(change.bucket, change.record, reply.revision, now)
+            self.plan_s = min(self.plan_s, now)
+            self._site.emit(Notice(name, changes[0].bucket, _reasons(changes)))
             return True
-        self._retry_s[bucket] = now + self._site.config.retry_s * (1 if reply is not None else 10)
-        if reply is None:
-            self._unsure.add(bucket)
-        self._site.emit(Refresh(self._copies.job.name))
+        for change in changes:
+            if reply is None:
+                self._retry_s[change.bucket] = now + 10 * self._site.config.retry_s
+                self._unsure[change.bucket] = self._copies.known[change.bucket].revision
+            elif not change.conditions.keys().isdisjoint(reply.conflicts):
+                self._retry_s[change.bucket] = now + self._site.config.retry_s
+        self._site.emit(Refresh(name))
         return True
-
-    def _took(self, bucket: int, record: BucketRecord, revision: int, now: float) -> None:
-        """A change of ours is made: it need not come back to us first."""
-        self._copies.take(bucket, record, revision, now)
-        self.plan_s = min(self.plan_s, now)
-        self._site.emit(Notice(self._copies.job.name, bucket, record.why))
 
     def followed(self, now: float) -> None:
         """Records, servers or drains may have changed."""
@@ -83,9 +112,8 @@ class Proposals:
 
     def review(self, now: float) -> None:
         """Proposes whatever is due."""
-        busy = {bucket for bucket, _ in self.pending.values()}
         for bucket, known in tuple(self._copies.known.items()):
-            if bucket in busy or now < self._retry_s.get(bucket, now):
+            if bucket in self._busy or now < self._retry_s.get(bucket, now):
                 continue
             if bucket in self._copies.groups:
                 self._review_group(bucket, known, self._copies.groups[bucket], now)
@@ -96,6 +124,7 @@ class Proposals:
         if now >= self.plan_s:
             self.plan_s = now + self._site.config.heartbeat_s
             self._plan(now)
+        self._send()
 
     def _review_group(self, bucket: int, known: Known, group: Group, now: float) -> None:
         lost = {member.node: member.lost for member in group.members.values() if member.lost}
@@ -109,31 +138,31 @@ class Proposals:
             changed = record.changed(
                 self._site.unix_s(), f"{', '.join(ready)} has everything", in_sync=in_sync, learners=learners
             )
-            self._propose(bucket, changed, now=now)
-        elif bucket in self._unsure:  # whatever was proposed before can no longer come to pass after this
+            self._propose(bucket, changed)
+        elif self._unsure.get(bucket) == known.revision:  # after this, what was proposed can no longer come to pass
             self._propose(bucket, known.record.changed(self._site.unix_s(), "nobody knows what became of a change"))
         elif group.closing:
             self._review_closing(bucket, known, group, now)
+
+    # --- handing over -----------------------------------------------------------------------------------------------
 
     def _review_closing(self, bucket: int, known: Known, group: Group, now: float) -> None:
         """Hands a bucket over when nothing is under way any more, or goes on serving it if that takes too long."""
         target = group.members.get(group.closing)
         in_sync = self._in_sync(known.record)
         if target is None or group.closing not in in_sync:
-            self._reopen(group)
+            self._reopen(group, now)
         elif group.quiet:
             order = [group.closing, *(node for node in in_sync if node != group.closing)]
             why = f"handed over by {self._site.node}"
-            self._propose(
-                bucket,
-                known.record.changed(self._site.unix_s(), why, primary=group.closing, in_sync=order),
-                now=now,
-            )
+            unix_s = self._site.unix_s()
+            self._propose(bucket, known.record.changed(unix_s, why, primary=group.closing, in_sync=order))
         elif now - self._closed_s.get(bucket, now) > CLOSING_S_MAX_LEASES * self._site.config.lease_s:
-            self._reopen(group)
+            self._reopen(group, now)
 
-    def _reopen(self, group: Group) -> None:
+    def _reopen(self, group: Group, now: float) -> None:
         group.closing = ""
+        self._reopened_s[group.bucket] = now
         self._retry_s.pop(group.bucket, None)
         self._copies.flag(group.bucket)
 
@@ -157,7 +186,7 @@ class Proposals:
             in_sync=[node for node in self._in_sync(record) if node not in lost],
             learners=[node for node in record.learners if node not in lost],
         )
-        self._propose(bucket, changed, conditions, now)
+        self._propose(bucket, changed, conditions)
 
     def _in_sync(self, record: BucketRecord) -> list[str]:
         """Returns who is in sync, in order; a record may leave out the primary if it is alone."""
@@ -189,7 +218,7 @@ class Proposals:
             in_sync=[node for node in self._in_sync(record) if node not in gone and node != record.primary],
             learners=[node for node in record.learners if node in living],
         )
-        self._propose(bucket, changed, conditions, now)
+        self._propose(bucket, changed, conditions)
 
     def _dead_s(self, bucket: int, known: Known, now: float) -> float:
         """Returns since when the primary that a record names is known to be gone."""
@@ -213,7 +242,7 @@ class Proposals:
             why = "no copy was left in memory; taken up from the stores"
             conditions = {node_key(known.record.primary): site.revision_of(known.record.primary)}
             changed = known.record.changed(site.unix_s(), why, primary=site.node, in_sync=members)
-            self._propose(bucket, changed, conditions, now)
+            self._propose(bucket, changed, conditions)
 
     # --- the plan ---------------------------------------------------------------------------------------------------
 
@@ -242,19 +271,18 @@ class Proposals:
         self._begin(plan(situation, site.node), now)
 
     def _begin(self, steps: Iterable[Step], now: float) -> None:
-        busy = {bucket for bucket, _ in self.pending.values()}
         for step in steps:
             bucket, known = step.bucket, self._copies.known[step.bucket]
             group = self._copies.groups.get(bucket)
             waits = now < self._retry_s.get(bucket, now)
-            if bucket not in self._copies.job.buckets or bucket in busy or waits or (group and group.closing):
+            if bucket not in self._copies.job.buckets or bucket in self._busy or waits or (group and group.closing):
                 continue
             if isinstance(step, HandOver):
                 self._close(bucket, group, step.node, now)
             else:
-                self._change(step, known, now)
+                self._change(step, known)
 
-    def _change(self, step: AddLearner | RemoveMember, known: Known, now: float) -> None:
+    def _change(self, step: AddLearner | RemoveMember, known: Known) -> None:
         record, unix_s = known.record, self._site.unix_s()
         in_sync, learners = self._in_sync(record), list(record.learners)
         conditions = {}
@@ -266,11 +294,12 @@ class Proposals:
             learners = [node for node in learners if node != step.node]
         why = f"{step.node}: {step.why}" if isinstance(step, AddLearner) else step.why
         changed = record.changed(unix_s, why, in_sync=in_sync, learners=learners)
-        self._propose(step.bucket, changed, conditions, now)
+        self._propose(step.bucket, changed, conditions)
 
     def _close(self, bucket: int, group: Group | None, node: str, now: float) -> None:
         """Takes nothing in any more, so that the bucket can be handed over."""
-        if group is not None and node in group.members:
+        reopened_s = self._reopened_s.get(bucket, float("-inf"))
+        if group is not None and node in group.members and now - reopened_s >= self._site.config.lease_s:
             group.closing = node
             self._closed_s[bucket] = now
             self._copies.flag(bucket)
@@ -281,7 +310,7 @@ class Proposals:
     def next_deadline_s(self, now: float) -> float:
         """Returns when to review again."""
         config = self._site.config
-        busy = {bucket for bucket, _ in self.pending.values()}
+        busy = self._busy
         due_s = self.plan_s if self._copies.job.buckets else float("inf")
         for bucket, retry_s in self._retry_s.items():
             if retry_s > now and bucket not in busy:
@@ -290,6 +319,27 @@ class Proposals:
             if bucket not in busy:
                 due_s = min(due_s, now + config.beacon_s / 4)
         for group in self._copies.groups.values():
-            if group.closing and group.bucket not in busy:
-                due_s = min(due_s, now + config.retry_s)
+            if group.closing and group.bucket not in busy and self._retry_s.get(group.bucket, now) <= now:
+                closed_s = self._closed_s.get(group.bucket, now)
+                due_s = min(due_s, max(closed_s + CLOSING_S_MAX_LEASES * config.lease_s, now + config.retry_s))
         return max(due_s, now)
+
+
+def _reasons(changes: list[Change]) -> str:
+    """Returns `bucket 1: why; buckets 3, 7-9: why`, or the like."""
+    buckets_of: dict[str, list[int]] = {}
+    for change in changes:
+        buckets_of.setdefault(change.record.why, []).append(change.bucket)
+    return "; ".join(f"{ranges(buckets)}: {why}" for why, buckets in buckets_of.items())
+
+
+def ranges(buckets: Iterable[int]) -> str:
+    """Returns `bucket 3`, or `buckets 3, 7-9`."""
+    found: list[list[int]] = []
+    for bucket in sorted(buckets):
+        if found and bucket == found[-1][-1] + 1:
+            found[-1].append(bucket)
+        else:
+            found.append([bucket])
+    text = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in found)
+    return f"{'bucket' if text.isdecimal() else 'buckets'} {text}"

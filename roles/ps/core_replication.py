@@ -16,9 +16,9 @@ from adamctl.roles.ps.core_copies import HeldCopy, HeldShard
 from adamctl.roles.ps.core_instructions import Image, Instruction
 from adamctl.roles.ps.core_job import Job, ShardContent
 from adamctl.roles.ps.core_links import Link
-from adamctl.roles.ps.core_proposals import Proposals
+from adamctl.roles.ps.core_proposals import Proposals, ranges
 from adamctl.roles.ps.core_replicate import Group
-from adamctl.roles.ps.core_replication_events import NodeView, ReadNode, ReplicationConfig
+from adamctl.roles.ps.core_replication_events import NodeView, Notice, ReadNode, ReplicationConfig
 from adamctl.roles.ps.core_replies import Replies, refuse_unknown
 from adamctl.roles.ps.core_roles import JobCopies
 from adamctl.roles.ps.core_shard import Shard, Token
@@ -157,9 +157,9 @@ class ReplicationCore:
         elif isinstance(message, ReplicaPrepareRequest):
             one.replies.prepare(token, peer, message, records, now)
         elif isinstance(message, ReplicaStateRequest):
-            one.replies.state(token, peer, message)
+            one.replies.state(token, message)
         else:
-            one.replies.fetch(token, peer, message)
+            one.replies.fetch(token, message)
         return self._taken()
 
     def answered(
@@ -279,8 +279,12 @@ class ReplicationCore:
             link.judge(now)
             link.tick(now)
         copies.forget_links()
-        copies.search()
+        copies.search(now)
         one.proposals.review(now)
+        if copies.taken_up:
+            text = f"{ranges(copies.taken_up)}: taken over, served from now on"
+            self._site.emit(Notice(copies.job.name, copies.taken_up[0], text))
+            copies.taken_up.clear()
 
     def _taken(self) -> list[Instruction]:
         """Returns what has come together, with the answers to those whose wait has ended with it."""

@@ -149,7 +149,7 @@ class LetGo:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something for the log."""
+    """Something for the log; `text` names the buckets that it is about, `bucket` is the first of them."""
 
     job: str
     bucket: int

@@ -33,7 +33,7 @@ class Replies:
     def __init__(self, site: Site, copies: JobCopies) -> None:
         self._site, self._copies = site, copies
 
-    def _code(self, bucket: int, epoch: int, peer: str) -> int:
+    def _code(self, bucket: int, epoch: int) -> int:
         """Returns whether a request for a bucket's copy here may be carried out; 0: it may."""
         known = self._copies.known.get(bucket)
         if known is None:
@@ -45,9 +45,7 @@ class Replies:
             return ErrorCode.NEWER_EPOCH
         if bucket in self._copies.building or bucket in self._copies.loading:
             return ErrorCode.NOT_READY
-        if known.record.primary != peer or bucket not in self._copies.copies:
-            return ErrorCode.UNKNOWN_SHARD
-        return 0
+        return 0 if bucket in self._copies.copies else ErrorCode.UNKNOWN_SHARD
 
     def _epoch(self, bucket: int) -> int:
         known = self._copies.known.get(bucket)
@@ -67,11 +65,13 @@ class Replies:
         for bucket, epoch in message.epochs.items():
             if bucket in message.begins:
                 self._begin(bucket, epoch, message.begins[bucket], peer)
-            code = self._code(bucket, epoch, peer)
+            code = self._code(bucket, epoch)
+            if not code and self._copies.known[bucket].record.primary != peer:
+                code = ErrorCode.UNKNOWN_SHARD
             if code:
                 refused[bucket] = int(code)
-            elif not records:
-                self._copies.copies[bucket].stored = False  # a primary that only says it is there serves
+            elif message.serves:
+                self._copies.copies[bucket].stored = False
         waiter = CopyWaiter(None)
         self._take(message, records, refused, waiter)
         routing = {bucket: self._epoch(bucket) for bucket, code in refused.items() if code == ErrorCode.STALE_EPOCH}
@@ -123,8 +123,8 @@ class Replies:
 
     # --- a new primary ----------------------------------------------------------------------------------------------
 
-    def state(self, token: Token, peer: str, message: ReplicaStateRequest) -> None:
-        code = self._addressed(message.receiver) or self._code(message.bucket, message.epoch, peer)
+    def state(self, token: Token, message: ReplicaStateRequest) -> None:
+        code = self._addressed(message.receiver) or self._code(message.bucket, message.epoch)
         epoch, incarnation = self._epoch(message.bucket), self._site.incarnation
         if code:
             self._site.emit(Reply(token, ReplicaStateReply(incarnation, int(code), epoch)))
@@ -132,8 +132,8 @@ class Replies:
         held = self._copies.copies[message.bucket]
         self._site.emit(Reply(token, ReplicaStateReply(incarnation, 0, epoch, held.versions(), held.stored)))
 
-    def fetch(self, token: Token, peer: str, message: ReplicaFetchRequest) -> None:
-        code = self._addressed(message.receiver) or self._code(message.bucket, message.epoch, peer)
+    def fetch(self, token: Token, message: ReplicaFetchRequest) -> None:
+        code = self._addressed(message.receiver) or self._code(message.bucket, message.epoch)
         reply = ReplicaFetchReply(self._site.incarnation, int(code), self._epoch(message.bucket))
         if code:
             self._site.emit(Reply(token, reply))

@@ -28,6 +28,7 @@ from adamctl.roles.ps.core_replication_events import Build, Holds, LetGo, Load, 
 from adamctl.roles.ps.core_site import Site
 from adamctl.roles.ps.core_takeover import Takeover
 from adamctl.roles.ps.following import JobView
+from adamctl.wire.constants import ErrorCode
 
 FIRST_EPOCH = 1
 
@@ -57,6 +58,7 @@ class JobCopies:
         building, loading: buckets that the shell is making, or is looking for in the store.
         lost: buckets that we should hold and do not.
         links: (server, incarnation) -> what is sent there.
+        taken_up: buckets that have been taken over of late, to be told.
         heard_s: server -> when it was heard of as a primary last.
     """
 
@@ -73,6 +75,8 @@ class JobCopies:
         self.lost: set[int] = set()
         self.links: dict[tuple[str, int], Link] = {}
         self.heard_s: dict[str, float] = {}
+        self.taken_up: list[int] = []
+        self._lost_since_s: dict[int, float] = {}
 
     @property
     def durable(self) -> bool:
@@ -211,20 +215,26 @@ class JobCopies:
         self.copies[bucket] = copy_of_contents(self.job, self.born, described, FIRST_EPOCH, contents)
         self.site.emit(Holds(self.job.name, bucket, known.record.epoch, False))
 
-    def search(self) -> None:
-        """Has the shell look for lost buckets in the store, if no process that its record means lives any more."""
-        buckets = [
-            bucket
-            for bucket in self.lost
-            if bucket not in self.loading
-            and bucket not in self.copies
-            and all(
-                self.site.registered_after(node, self.known[bucket].revision) for node in self.known[bucket].members
-            )
-        ]
-        if buckets:
-            self.loading.update(buckets)
-            self.site.emit(Load(self.job.name, buckets))
+    def search(self, now: float) -> None:
+        """Has the shell look for lost buckets in the store.
+
+        At once if no process that the record means lives any more; else if no other copy has taken the bucket over for
+        long: its primary may be waiting for what is in our store.
+        """
+        sought: list[int] = []
+        for bucket in self.lost:
+            if bucket in self.loading or bucket in self.copies:
+                continue
+            known = self.known[bucket]
+            since_s = self._lost_since_s.setdefault(bucket, now)
+            alone = all(self.site.registered_after(node, known.revision) for node in known.members)
+            if alone or now - since_s >= self.site.config.lease_s:
+                sought.append(bucket)
+        for bucket in [bucket for bucket in self._lost_since_s if bucket not in self.lost]:
+            del self._lost_since_s[bucket]
+        if sought:
+            self.loading.update(sought)
+            self.site.emit(Load(self.job.name, sought))
 
     def loaded(self, bucket: int, contents: Sequence[ShardContent] | None) -> None:
         """What the store was found to hold of a bucket; it counts if nobody has it in memory."""
@@ -252,6 +262,10 @@ class JobCopies:
         """Begins to serve a bucket that has been made whole."""
         takeover = self.takeovers.get(bucket)
         if takeover is None or not takeover.done:
+            if takeover is not None and takeover.patient and takeover.empty and self.job.failed is None:
+                text = f"no server has bucket {bucket} of job {self.job.name!r} any more, in memory or in its store"
+                self.job.failed = (ErrorCode.INTERNAL, f"{text}; resume the run from its last checkpoint")
+                self.site.emit(Notice(self.job.name, bucket, text, True))
             return
         del self.takeovers[bucket]
         copy = self.copies.pop(bucket)
@@ -262,7 +276,7 @@ class JobCopies:
             if entry is not None:
                 self.job.shards[index].entry = entry
                 entry.owner = self.job.shards[index]
-        self.site.emit(Notice(self.job.name, bucket, f"taken over at epoch {takeover.epoch}"))
+        self.taken_up.append(bucket)
         self.flag(bucket)
 
     def _serve(self, bucket: int, contents: Sequence[ShardContent], takeover: Takeover | None) -> None:

@@ -10,6 +10,9 @@ that nobody acknowledged may survive that; exactly-once makes its retry harmless
 
 A member that does not answer, or that holds nothing, is given up: its removal is proposed, and what it alone had was
 never acknowledged. The change of the record that follows begins a new takeover, which asks anew.
+
+If no copy was left in memory, and the bucket is taken up from the members' stores, that is not so: any of them may have
+the highest durable version. So nobody is given up then, and whoever is away is waited for (`patient`).
 """
 
 from __future__ import annotations
@@ -64,6 +67,7 @@ class Takeover:
 
     Attributes:
         held: our own copy, which becomes the highest of all.
+        patient: nobody is given up.
         others: the other in-sync members.
     """
 
@@ -73,8 +77,9 @@ class Takeover:
         """`others`: server -> incarnation of the process that the record means, 0 if that is gone."""
         self._site, self._born, self.held, self.epoch, self._durable = site, born, held, epoch, durable
         self.others = {node: Other(incarnation) for node, incarnation in others.items()}
+        self.patient = held.stored
         for other in self.others.values():
-            if not other.incarnation:
+            if not other.incarnation and not self.patient:
                 other.lost = "it is gone"
 
     @property
@@ -124,7 +129,7 @@ class Takeover:
         told = all(other.versions is not None for other in self.others.values())
         fetched = told and not any(self._higher(other) for other in self.others.values())
         for node, other in self.others.items():
-            if other.order or other.lost or now < other.retry_s:
+            if other.order or other.lost or not other.incarnation or now < other.retry_s:
                 continue
             if other.versions is None:
                 self._ask(node, other, now)
@@ -189,7 +194,7 @@ class Takeover:
             other.retry_s = now + self._site.config.retry_s
             if code == ErrorCode.STALE_EPOCH:
                 self._site.emit(Refresh(self.held.job.name))
-            elif code not in WAITS:
+            elif code not in WAITS and not self.patient:
                 other.lost = "it holds no copy"
             return
         if isinstance(message, ReplicaStateReply):
@@ -233,20 +238,36 @@ class Takeover:
 
     def judge(self, now: float) -> None:
         """Gives up members that do not answer, or whose process is gone."""
+        if self.patient:
+            return self._renew()
         for node, other in self.others.items():
             if self._site.incarnation_of(node) != other.incarnation:
                 other.lost = other.lost or "its process is gone"
             elif other.since_s is not None and now - other.since_s >= self._site.config.member_silent_s:
                 other.lost = other.lost or "it does not answer"
 
+    def _renew(self) -> None:
+        """Asks whoever was started anew once more."""
+        for node, other in self.others.items():
+            incarnation = self._site.incarnation_of(node)
+            if incarnation != other.incarnation:
+                self.others[node] = Other(incarnation)
+
+    @property
+    def empty(self) -> bool:
+        """Says whether no member has some shard at all, though all have told what they have."""
+        told = all(other.versions is not None for other in self.others.values())
+        missing = (index for index, shard in self.held.shards.items() if shard.copy is None)
+        return told and any(self._best(index) == NOTHING for index in missing)
+
     def next_deadline_s(self, now: float) -> float:
         due_s = float("inf")
         for other in self.others.values():
-            if other.lost:
+            if other.lost or not other.incarnation:
                 continue
             if not other.order and self._owes(other):
                 due_s = min(due_s, other.retry_s)
-            if other.since_s is not None:
+            if other.since_s is not None and not self.patient:
                 due_s = min(due_s, other.since_s + self._site.config.member_silent_s)
         return max(due_s, now)
 

@@ -15,7 +15,7 @@ class ReplicaPrepareRequest(Message, frozen=True):
 
     `epochs` maps each bucket that the sender and the receiver share to its epoch. For those in `begins` the receiver
     starts an empty copy, unless the one it holds was begun with this number or a higher one, in this epoch or a later
-    one. `durable`: answer when it is on disk.
+    one. `durable`: answer when it is on disk. `serves`: the sender does not only take the buckets over.
     """
 
     job: str
@@ -24,6 +24,7 @@ class ReplicaPrepareRequest(Message, frozen=True):
     epochs: dict[int, int]
     begins: dict[int, int] = {}
     durable: bool = False
+    serves: bool = False
 
 
 class ReplicaPrepareReply(Message, frozen=True):

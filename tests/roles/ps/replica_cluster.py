@@ -341,15 +341,16 @@ class Cluster:
             self.servers[node].configure()
 
     def propose(self, server: Server, instruction: Propose) -> None:
-        record = decode(next(iter(instruction.changes.puts.values())), BucketRecord)
+        records = [decode(value, BucketRecord) for value in instruction.changes.puts.values()]
 
         def change() -> None:
-            if not self.propose_hook(server, record):
-                self.proposals.append((server.node, record, False))
+            known = [self.propose_hook(server, record) for record in records]
+            if not all(known):
+                self.proposals += [(server.node, record, False) for record in records]
                 server.take(server.replication.proposed(instruction.order, None, self.now))
                 return
             reply = self.config.change(instruction.changes)
-            self.proposals.append((server.node, record, not reply.conflicts))
+            self.proposals += [(server.node, record, not reply.conflicts) for record in records]
             if server.alive:
                 server.take(server.replication.proposed(instruction.order, reply, self.now))
             self.configure()
