@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from adamctl.config.records import (
     Acks,
@@ -40,17 +42,34 @@ GRACE_S = 2.0
 SERVERS_EXPECTED = 1
 KINDS = (
     *("crash", "crash", "crash", "crash-two", "crash-all", "pause", "pause", "pause", "cut", "one-way", "one-way"),
-    *("alone", "alone", "heal", "heal", "heal", "weather", "jump", "full", "drain", "controller"),
+    *("alone", "alone", "heal", "heal", "heal", "weather", "jump", "full", "drain", "drain", "fourth", "controller"),
 )
 
 
 @dataclass
 class ServerFault:
-    """A planted fault to be found. `server`: changes a process that has just begun; `cluster`: the whole."""
+    """A planted fault to be found.
+
+    Attributes:
+        changes: (owner, name, what takes its place) while the seed runs.
+        cluster: changes a cluster before it begins.
+    """
 
     name: str
-    server: Callable[[SimServer], None] | None = None
+    changes: Sequence[tuple[Any, str, Any]] = ()
     cluster: Callable[[ServerCluster], None] | None = None
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """Puts other functions in the place of some, and puts those back."""
+        before = [(owner, name, getattr(owner, name)) for owner, name, _ in self.changes]
+        try:
+            for owner, name, instead in self.changes:
+                setattr(owner, name, instead)
+            yield
+        finally:
+            for owner, name, original in before:
+                setattr(owner, name, original)
 
 
 def make_layout() -> ParameterLayout:
@@ -71,6 +90,14 @@ class QuietWorld(World):
             super().note(who, what, *details)
 
 
+class WildClock(Clock):
+    """A clock that is wrong by any factor, until somebody sets it right."""
+
+    def calm(self) -> None:
+        """It goes on at the right pace from what it shows now."""
+        self._base_s, self._rate = self.now() - self._world.now_s, 1.0
+
+
 class ServerCluster:
     """See the module.
 
@@ -86,8 +113,10 @@ class ServerCluster:
         random = self.world.random
         self.layout = make_layout()
         self.acks: Acks = random.choice(("replicated", "replicated", "replicated", "replicated", "durable", "applied"))
-        self.min_in_sync = random.choice((2, 2, 2, 1))
+        self.replication = random.choice((3, 3, 3, 2))
+        self.min_in_sync = random.choice((self.replication - 1, self.replication - 1, 1, 2))
         self.wild = random.random() < 0.15
+        self.wild_clocks: list[WildClock] = []
         self.drift = random.choice(DRIFTS)
         self.lease_s = (LOST_AFTER_S - MARGIN_S) * (1 - self.drift) / (1 + self.drift)
         self.ledger = Ledger(self.world, self.acks)
@@ -118,6 +147,7 @@ class ServerCluster:
             client.pause_s_max = random.choice((0.05, 0.15, 0.4))
         self.kinds = tuple(random.sample(KINDS, random.randint(3, len(KINDS))))
         self.made = False
+        self.drained = ("", 0)
         self._session = 0
         self._caller = Caller(self.world, "coordinator", self.hosts)
         if planted is not None and planted.cluster is not None:
@@ -127,14 +157,15 @@ class ServerCluster:
         """A clock as wrong as is allowed, or nearly; in wild seeds, any."""
         random = self.world.random
         if self.wild:
-            return Clock(self.world, random.choice((0.3, 0.7, 1.0, 1.5, 3.0)))
+            clock = WildClock(self.world, random.choice((0.3, 0.7, 1.0, 1.5, 3.0)))
+            self.wild_clocks.append(clock)
+            return clock
         return Clock(
             self.world, 1.0 + random.choice((-1, -1, 1, 1, 0)) * self.drift * random.choice((1.0, random.random()))
         )
 
     def _add_server(self, name: str) -> SimServer:
-        mutate = self.planted.server if self.planted is not None else None
-        server = SimServer(self.world, name, self._clock(), self.hosts, self.lease_s, self.invariants, JOB, mutate)
+        server = SimServer(self.world, name, self._clock(), self.hosts, self.lease_s, self.invariants, JOB)
         self.servers[name] = server
         server.peers = self.servers
         self.invariants.servers = self.servers
@@ -171,10 +202,10 @@ class ServerCluster:
 
     def _make_job(self) -> None:
         rule = RuleConfig("add")
-        record = JobRecord("running", self.layout.hash, rule, 0, "", "", self.acks, 3, self.min_in_sync)
+        record = JobRecord("running", self.layout.hash, rule, 0, "", "", self.acks, self.replication, self.min_in_sync)
         puts = {job_key(JOB): encode(record)}
         puts[layout_key(JOB)] = encode(LayoutRecord(self.layout.tensors, SERVERS_EXPECTED))
-        for bucket, nodes in place_copies(self.layout, JOB, sorted(self.servers), 3).items():
+        for bucket, nodes in place_copies(self.layout, JOB, sorted(self.servers), self.replication).items():
             puts[bucket_key(JOB, bucket)] = encode(BucketRecord(1, nodes[0], nodes))
         self._change(ConfigChanges(dict.fromkeys(puts, 0), puts), self._job_made)
 
@@ -187,6 +218,7 @@ class ServerCluster:
         """An operator wants a server to hold nothing, or takes it back."""
         self.world.note("operator", "drain" if begins else "undrain", node)
         key, incarnation = drain_key(node), self.invariants.incarnation(node)
+        self.drained = (node, incarnation) if begins else ("", 0)
         puts = {key: encode(DrainRecord(incarnation, 0.0))} if begins else {}
         self._change(ConfigChanges({}, puts, () if begins else (key,)), lambda: None)
 

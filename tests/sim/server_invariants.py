@@ -152,6 +152,20 @@ class ServerInvariants(Invariants):
                 self.world.note("world", "ALL LOST", "bucket", index)
                 self.ledger.all_lost(self.shards_of(index))
 
+    def hopeless(self) -> bool:
+        """Says whether a bucket is neither in the memory nor, whole, in the store of any member (I4).
+
+        Only an operator could give it up. Nothing may have been acknowledged as durable.
+        """
+        for index, record in self.records.items():
+            members = [self.servers[node] for node in record.in_sync]
+            if any(server.has_in_memory(index) or server.has_in_store(index) for server in members):
+                continue
+            if self.ledger.acks == "durable" and any(self.ledger.must.get(shard) for shard in self.shards_of(index)):
+                raise ViolationError(f"bucket {index} is lost, and what was pushed to it was acknowledged as durable")
+            return True
+        return False
+
     def check_served(self) -> None:
         """Every bucket has a primary that serves (I13)."""
         for index, record in self.records.items():

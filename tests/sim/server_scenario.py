@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from tests.sim.engine import NetworkFaults, ViolationError
@@ -14,7 +15,6 @@ FAULTS_EVENTS_MIN = 4_000
 EVENTS_MIN = 5_000
 COPIES_S = 6.0
 """After faults have ended, until every bucket has all its copies and every push is answered."""
-REPLICATION = 3
 
 
 @dataclass
@@ -46,6 +46,11 @@ class ServerScenario:
         Raises:
             ViolationError: something that must hold did not.
         """
+        planted = self.cluster.planted
+        with planted.planted() if planted is not None else nullcontext():
+            return self._run()
+
+    def _run(self) -> Result:
         world, cluster = self.world, self.cluster
         cluster.begin()
         for server in cluster.servers.values():
@@ -129,6 +134,8 @@ class ServerScenario:
                 world.note(server.name, "disk", "full" if server.disk_full else "has room")
             case "drain":
                 self._drain(server.name)
+            case "fourth":
+                self._add_fourth()
             case "controller":
                 self._trouble_controller()
         world.after(random.choice((0.1, 0.5, 2.0)) * random.random(), self._misfortune)
@@ -175,9 +182,13 @@ class ServerScenario:
         if self._drained:
             cluster.drain(self._drained, False)
             self._drained = ""
-        elif len(cluster.servers) > REPLICATION:
+        elif len(cluster.servers) > cluster.replication:
             self._drained = name
             cluster.drain(name, True)
+
+    def _add_fourth(self) -> None:
+        if "p4" not in self.cluster.servers:
+            self.cluster.add_fourth().on_crash = self._server_crashed
 
     def _trouble_controller(self) -> None:
         random = self.world.random
@@ -209,6 +220,8 @@ class ServerScenario:
         self.calm = True
         self.world.network = NetworkFaults()
         self.world.cut.clear()
+        for clock in self.cluster.wild_clocks:
+            clock.calm()
         for host in self.cluster.hosts.values():
             host.disk_s_max = 0.002
             host.resume()
@@ -225,15 +238,21 @@ class ServerScenario:
         world, cluster, invariants = self.world, self.cluster, self.cluster.invariants
         invariants.gentle = False
         world.run_until(world.now_s + LOST_AFTER_S * 1.1 + cluster.lease_s / 4 + GRACE_S + 0.3)
+        if invariants.hopeless():
+            return
         invariants.check_served()
         invariants.gentle = True
+        if world.chance(0.3):
+            self._add_fourth()
+        if world.chance(0.3) and not self._drained:
+            self._drain(world.random.choice(list(cluster.servers)))
         world.run_until(world.now_s + COPIES_S / 2)
         for client in cluster.clients:
             client.goes_on = False
         world.run_until(world.now_s + COPIES_S / 2)
         invariants.check_served()
-        hosts = [name for name in cluster.servers if name != self._drained]
-        invariants.check_copies(REPLICATION, hosts)
+        hosts = [name for name in cluster.servers if (name, invariants.incarnation(name)) != cluster.drained]
+        invariants.check_copies(cluster.replication, hosts)
         for client in cluster.clients:
             if client.open:
                 shards = sorted({shard for left in client.open.values() for shard in left})

@@ -174,7 +174,7 @@ class Member:
         self._session = self._sequence = self._beats = 0
         self._session_known = False
         self._known_serial = 0
-        self._changes: list[tuple[ConfigChanges, Callable[[tuple[str, ...] | None], None]]] = []
+        self._changes: list[tuple[ConfigChanges, Callable[[ConfigCompareAndSetReply | None], None]]] = []
         self._changing = False
 
     def caller(self, what: str) -> Caller:
@@ -265,8 +265,8 @@ class Member:
 
         self.caller(f"read {what}").call(lambda token: Read(token, prefix), answered, 2.0)
 
-    def compare_and_set(self, changes: ConfigChanges, done: Callable[[tuple[str, ...] | None], None]) -> None:
-        """Calls `done` with the conflicts, or with None: nobody knows whether it was done."""
+    def compare_and_set(self, changes: ConfigChanges, done: Callable[[ConfigCompareAndSetReply | None], None]) -> None:
+        """Calls `done` with the answer, or with None: nobody knows whether it was done."""
         self._changes.append((changes, done))
         self._next_change()
 
@@ -285,21 +285,21 @@ class Member:
         self._sequence = 0
 
     def _send_change(
-        self, changes: ConfigChanges, done: Callable[[tuple[str, ...] | None], None], *, again: bool
+        self, changes: ConfigChanges, done: Callable[[ConfigCompareAndSetReply | None], None], *, again: bool
     ) -> None:
         session = f"{self.name}.{self.view.run}+{self._session}"
         sequence, serial = self._sequence, self._known_serial
         caller = self.caller("change")
 
-        def finished(conflicts: tuple[str, ...] | None) -> None:
+        def finished(reply: ConfigCompareAndSetReply | None) -> None:
             self._changing = False
-            done(conflicts)
+            done(reply)
             self._next_change()
 
         def answered(answer: Answer | Refuse | None) -> None:
             if isinstance(answer, Answer) and isinstance(answer.message, ConfigCompareAndSetReply):
                 self._session_known = True
-                finished(answer.message.conflicts)
+                finished(answer.message)
             elif isinstance(answer, Refuse) and answer.code == ErrorCode.CLIENT_EVICTED and caller.made == 1 and again:
                 self._known_serial = int(str(answer.details["serial"]))
                 self._begin_session()

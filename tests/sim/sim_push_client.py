@@ -17,7 +17,7 @@ from adamctl.model.layout import ParameterLayout
 from adamctl.roles.controller.core_events import Answer, Read, Refuse
 from adamctl.roles.ps.core_instructions import Refuse as ServerRefuse
 from adamctl.roles.ps.core_sequence import ClientKey
-from adamctl.roles.ps.delivery import LATER, MOVED, REQUEST_LATER
+from adamctl.roles.ps.delivery import GAPS_MAX, LATER, MOVED, REQUEST_LATER
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import (
     AttachReply,
@@ -75,6 +75,7 @@ class Lane:
     attaching: int = 0
     unfinished: dict[tuple[int, int], Envelope] = field(default_factory=dict)
     careful: tuple[int, int] | None = None
+    gaps: int = 0
 
 
 class SimPushClient:
@@ -285,6 +286,12 @@ class SimPushClient:
     def _settle(self, lane: Lane, envelope: Envelope, reply: PushReply) -> None:
         push = envelope.order[0]
         moved = False
+        oldest = envelope.order == min(lane.unfinished, default=envelope.order)
+        gap = any(result.code == ErrorCode.SEQUENCE_GAP for result in reply.results)
+        lane.gaps = lane.gaps + 1 if oldest and gap else 0
+        if lane.gaps >= GAPS_MAX:  # nobody older is on the way there: the server has lost what it had acknowledged
+            lane.gaps = 0
+            self._drop(lane)
         for result in reply.results:
             number = envelope.parts.get(result.shard)
             if number is None:

@@ -16,7 +16,7 @@ from adamctl.roles.controller.core_state import Changes
 from adamctl.roles.lease import Lease
 from adamctl.roles.ps.apply import Applier
 from adamctl.roles.ps.core import Core
-from adamctl.roles.ps.core_copies import HeldShard
+from adamctl.roles.ps.core_copies import HeldCopy, HeldShard
 from adamctl.roles.ps.core_flush import Entry, FlushCore, Group, Item
 from adamctl.roles.ps.core_instructions import (
     AnswerAttach,
@@ -117,11 +117,9 @@ class SimServer(SimProcess):
         lease_s: float,
         invariants: ServerInvariants,
         job: str,
-        mutate: Callable[[SimServer], None] | None = None,
     ) -> None:
         super().__init__(world, name, clock)
         self.hosts, self.lease_s, self.invariants, self.job_name = hosts, lease_s, invariants, job
-        self.mutate = mutate
         self.disk = SimDisk()
         self.disk_s_max, self.apply_s_max, self.disk_full = 0.002, 0.001, False
         self.peers: dict[str, SimServer] = {}
@@ -132,7 +130,7 @@ class SimServer(SimProcess):
         self.member: Member
         self.lease: Lease
         self.from_receipt = False  # planted fault
-        self.sync_first = True  # planted fault if not: durable before it is synced
+        self.sync_first = True  # if not, a planted fault: durable before it is synced
         self.view: RunView
         self._applier = Applier()
 
@@ -217,8 +215,6 @@ class SimServer(SimProcess):
         self.core = core
         self.registered_revision = revision
         core.unknown.begin(told=False)
-        if self.mutate is not None:
-            self.mutate(self)
         self.replication.registered(self.member.incarnation, revision)
         for prefix in (JOBS_PREFIX, NODES_PREFIX, DRAINS_PREFIX):
             self.member.follow(prefix, lambda changes, prefix=prefix: self._follow(prefix, changes))
@@ -378,6 +374,12 @@ class SimServer(SimProcess):
         records = [CopyRecord(r.copy, [a.copy() for a in r.arrays]) for r in decode_body(body)] if body else []
         peer, incarnation, now = request.peer, request.incarnation, self.clock.now()
         self._do(self.replication.requested(request, peer, incarnation, request.message, records, now))
+        for record in records:
+            held = owner_of(self, record.copy.shard)
+            if isinstance(held, HeldShard) and held.copy is not None:
+                version = (held.copy.epoch, held.copy.counter)
+                done = done_of(held.copy.memory)
+                self.invariants.ledger.holds(self.name, held.index, version, held.arrays[0], done)
 
     def _reply(self, reply: Reply) -> None:
         request: PeerRequest = reply.token
@@ -502,10 +504,9 @@ class SimServer(SimProcess):
     def _propose(self, instruction: Propose) -> None:
         self.world.note(self.name, "proposes", instruction.why)
 
-        def answered(conflicts: tuple[str, ...] | None) -> None:
+        def answered(reply: ConfigCompareAndSetReply | None) -> None:
             if self.core is None:
                 return
-            reply = ConfigCompareAndSetReply(0, conflicts) if conflicts is not None else None
             self._do(self.replication.proposed(instruction.order, reply, self.clock.now()))
 
         self.member.compare_and_set(instruction.changes, answered)
@@ -669,8 +670,9 @@ class SimServer(SimProcess):
         def synced() -> None:
             there = self.run == run and self.alive
             if not full and (there or survives):
-                self.disk.write(written())
-            self.gate(run, finished)
+                self.disk.write(record if record is not None else written())
+            if record is None:
+                self.gate(run, finished)
 
         def finished() -> None:
             assert self.core is not None and self.core.flush is not None
@@ -685,6 +687,10 @@ class SimServer(SimProcess):
             self._do(self.core.acknowledgements.durable(waiters, self.clock.now()))
             self._begin_group()
 
+        record = None
+        if not self.sync_first:
+            record = written()
+            self.view.after(0.0, finished)
         self.world.after(due_s, synced)
 
     # --- time -------------------------------------------------------------------------------------------------------
@@ -746,10 +752,18 @@ class SimServer(SimProcess):
         content = self.content_of(index)
         return content[1] if content is not None else None
 
+    def copy(self, index: int) -> HeldCopy | None:
+        return self.replication.copies(self.job_name).get(index) if self.core is not None else None
+
     def has_in_memory(self, index: int) -> bool:
         """Says whether a bucket would be there if all other servers were gone."""
-        shards = self.invariants.shards_of(index)
-        return self.core is not None and all(self.content_of(shard) is not None for shard in shards)
+        job, copy = self.job, self.copy(index)
+        return job is not None and (index in job.buckets or (copy is not None and copy.complete and not copy.stored))
+
+    def has_in_store(self, index: int) -> bool:
+        """Says whether this process has found all of a bucket on its disk."""
+        job = self.job
+        return job is not None and self._found_bucket(job, index) is not None
 
     def holds_since_learning(self, index: int) -> bool:
         """Says whether the process that learnt a bucket is the one that is there."""
@@ -768,11 +782,10 @@ def serving(server: SimServer) -> dict[int, float]:
     job = server.job
     if job is None or job.failed is not None:
         return {}
-    lease_s = server.world.now_s + server.clock.true_delay_s(server.lease.until_s)
-    found = {}
-    for index in job.buckets:
-        found[index] = lease_s
-    return found
+    until_s = float("inf")
+    if job.leased:
+        until_s = server.world.now_s + server.clock.true_delay_s(server.lease.until_s)
+    return {index: until_s for index in job.buckets if index not in job.refusing}
 
 
 def owner_of(server: SimServer, index: int) -> Shard | HeldShard | None:
@@ -780,7 +793,10 @@ def owner_of(server: SimServer, index: int) -> Shard | HeldShard | None:
     job = server.job
     if job is None:
         return None
-    return job.shards.get(index)
+    if index in job.shards:
+        return job.shards[index]
+    copy = server.copy(job.layout.bucket_of_shard[index])
+    return copy.shards[index] if copy is not None else None
 
 
 def _run_number(run: int, sequence: int) -> int:

@@ -1,0 +1,146 @@
+"""Planted faults of servers: each a mistake that is easily made, as a change of one function while a seed runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from adamctl.roles.ps import core_proposals
+from adamctl.roles.ps.core_plan import AddLearner, RemoveMember, Situation, Step
+from adamctl.roles.ps.core_replicate import Group, Member, Part, ShardReplica
+from adamctl.roles.ps.core_roles import JobCopies, Known
+from adamctl.roles.ps.core_sequence import Client, MemoryRecord, Verdict
+from adamctl.roles.ps.core_shard import Batch, Shard
+from adamctl.roles.ps.core_takeover import Takeover
+from adamctl.roles.ps.replica_body import CopyRecord
+from tests.sim.server_cluster import LOST_AFTER_S, ServerCluster, ServerFault
+from tests.sim.sim_server import SimServer
+
+# --- leases ---------------------------------------------------------------------------------------------------------
+
+
+def _from_receipt(cluster: ServerCluster) -> None:
+    for server in cluster.servers.values():
+        server.from_receipt = True
+
+
+def _lease_as_long_as_the_wait(cluster: ServerCluster) -> None:
+    cluster.lease_s = LOST_AFTER_S
+    for server in cluster.servers.values():
+        server.lease_s = LOST_AFTER_S
+
+
+# --- copies ---------------------------------------------------------------------------------------------------------
+
+
+def _wait_for_nobody(self: ShardReplica, waiter: Any, counter: int) -> None:
+    """Acknowledged when it is in the primary's memory."""
+
+
+def _one_member_less(self: Group, over: list[Any]) -> None:
+    counted = [node for node, member in self.members.items() if member.part is not Part.LEARNER]
+    self.counted = tuple(counted[:1])
+    for replica in self.shards.values():
+        self._commit(replica, over)
+
+
+_record = ShardReplica.record
+
+
+def _record_without_memory(self: ShardReplica) -> tuple[CopyRecord, Any]:
+    record, image = _record(self)
+    return CopyRecord(msgspec.structs.replace(record.copy, memory=MemoryRecord()), record.arrays), image
+
+
+def _record_with_memory_of_its_bucket(self: ShardReplica) -> tuple[CopyRecord, Any]:
+    record, image = _record(self)
+    shards = [replica.shard for replica in self.group.shards.values()]
+    highest: dict[Any, Any] = {}
+    for one in (client for shard in shards for client in shard.memory.record().clients):
+        known = highest.get((one.node, one.incarnation))
+        if known is None or known.sequence < one.sequence:
+            highest[one.node, one.incarnation] = one
+    memory = msgspec.structs.replace(record.copy.memory, clients=tuple(highest.values()))
+    return CopyRecord(msgspec.structs.replace(record.copy, memory=memory), record.arrays), image
+
+
+def _any_later_number(self: Client, sequence: int) -> Verdict:
+    if sequence > self.accepted:
+        return Verdict.NEXT
+    return Verdict.DONE if sequence <= self.done else Verdict.QUEUED
+
+
+def _learner_counts_at_once(self: Group, member: Member) -> None:
+    member.begun = True
+    member.missing = set()
+    member.part = Part.COUNTED
+    self.counted = (*self.counted, member.node)
+
+
+def _always_first(self: JobCopies, known: Known) -> bool:
+    """A process takes up the place that its name has, though it has just been started."""
+    return True
+
+
+_plan = core_proposals.plan
+
+
+def _remove_first(situation: Situation, node: str) -> list[Step]:
+    """Whoever moves takes the old copy away first, and then makes the new one."""
+    steps: list[Step] = []
+    for step in _plan(situation, node):
+        record = situation.records[step.bucket]
+        others = [member for member in record.in_sync if member != node]
+        leaving = [member for member in others if member in situation.draining] or others
+        if isinstance(step, AddLearner) and leaving and len(record.in_sync) >= situation.replication:
+            step = RemoveMember(step.bucket, leaving[0], "to make room")
+        steps.append(step)
+    return steps
+
+
+# --- disks and memory -----------------------------------------------------------------------------------------------
+
+
+_found_bucket = SimServer._found_bucket
+
+
+def _found_without_epochs(self: SimServer, *arguments: Any) -> Any:
+    found = _found_bucket(self, *arguments)
+    return found and [replace(content, epoch=0) for content in found]
+
+
+def _not_synced(cluster: ServerCluster) -> None:
+    for server in cluster.servers.values():
+        server.sync_first = False
+
+
+_batch = Batch.__init__
+
+
+def _always_in_place(self: Batch, shard: Shard) -> None:
+    _batch(self, shard)
+    if not self.in_place:
+        shard.spare, self.target, self.in_place = self.target, None, True
+
+
+MUTANTS = {
+    one.name: one
+    for one in (
+        ServerFault("lease-from-receipt", cluster=_from_receipt),
+        ServerFault("g-equals-d", cluster=_lease_as_long_as_the_wait),
+        ServerFault("acknowledged-before-prepared", [(ShardReplica, "wait", _wait_for_nobody)]),
+        ServerFault("acknowledged-without-a-member", [(Group, "recount", _one_member_less)]),
+        ServerFault("memory-left-out", [(ShardReplica, "record", _record_without_memory)]),
+        ServerFault("memory-per-bucket", [(ShardReplica, "record", _record_with_memory_of_its_bucket)]),
+        ServerFault("window-instead-of-next", [(Client, "judge", _any_later_number)]),
+        ServerFault("no-reconciliation", [(Takeover, "done", property(lambda self: self.held.whole))]),
+        ServerFault("learner-counts-early", [(Group, "begun", _learner_counts_at_once)]),
+        ServerFault("restart-resumes", [(JobCopies, "_first", _always_first)]),
+        ServerFault("old-copy-removed-first", [(core_proposals, "plan", _remove_first)]),
+        ServerFault("epoch-not-persisted", [(SimServer, "_found_bucket", _found_without_epochs)]),
+        ServerFault("durable-before-synced", cluster=_not_synced),
+        ServerFault("torn-pull", [(Batch, "__init__", _always_in_place)]),
+    )
+}
