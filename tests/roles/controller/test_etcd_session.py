@@ -10,8 +10,9 @@ from random import Random
 import pytest
 
 from adamctl.errors import AdamctlError, RemoteError, UnreachableError
+from adamctl.roles.controller import etcd_gateway
 from adamctl.roles.controller.etcd import EtcdClient
-from adamctl.roles.controller.etcd_gateway import Gateway, Json, _AskAgainError, encoded
+from adamctl.roles.controller.etcd_gateway import Gateway, Json, _AskAgainError, encoded, number
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges
 from tests.roles.controller.etcd_server import EtcdCluster, a_root, etcd_cluster
@@ -54,7 +55,7 @@ class Deceit:
         return await self._honest(path, message, deadline_s, stream)
 
     async def _bring(self, path: str, message: Json, stream: bool) -> None:
-        await asyncio.sleep(self._random.random() * 0.4)
+        await asyncio.sleep(self._random.random() * 0.2)
         with suppress(AdamctlError):
             await self._honest(path, message, 10.0, stream)
 
@@ -64,29 +65,27 @@ class Deceit:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_answers_are_true_over_a_deceitful_network(etcd: EtcdCluster, seed: int) -> None:
-    """Each change makes a key of its own and raises a counter; some conditions fail, some come true again later."""
+async def test_answers_are_true_over_a_deceitful_network(
+    etcd: EtcdCluster, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each change puts a key of its own, half of them on a condition that fails and comes true again later."""
+    monkeypatch.setattr(etcd_gateway, "_RETRY_MAX_S", 0.05)
     root = a_root()
     clients = [EtcdClient(etcd.url + root) for _ in range(3)]
     deceits = [
-        Deceit(client._gateway, 10 * seed + number, loss=0.1, deafness=0.15, lateness=0.15)
-        for number, client in enumerate(clients)
+        Deceit(client._gateway, 10 * seed + worker, loss=0.1, deafness=0.15, lateness=0.2)
+        for worker, client in enumerate(clients)
     ]
     random = Random(seed)
     done: dict[str, int] = {}
     refused: set[str] = set()
 
-    async def work(number: int) -> None:
-        client = clients[number]
-        for round_number in range(12):
-            key = f"/t/{number}-{round_number}"
-            _, entries = await client.read("/t/n")
-            value, revision = (int(entries[0].value), entries[0].revision) if entries else (0, 0)
-            conditions = {"/t/n": revision, key: 0}
-            if random.random() < 0.3:
-                conditions["/t/flag"] = 0
-            puts = {"/t/n": str(value + 1).encode(), key: b"x"}
-            reply = await client.compare_and_set(ConfigChanges(conditions, puts))
+    async def work(worker: int) -> None:
+        client = clients[worker]
+        for round_number in range(10):
+            key = f"/t/{worker}-{round_number}"
+            conditions = {"/t/flag": 0} if random.random() < 0.5 else {}
+            reply = await client.compare_and_set(ConfigChanges(conditions, {key: b"x"}))
             if reply.conflicts:
                 refused.add(key)
             else:
@@ -94,14 +93,14 @@ async def test_answers_are_true_over_a_deceitful_network(etcd: EtcdCluster, seed
             flag = ConfigChanges({}, {"/t/flag": b""}) if random.random() < 0.5 else ConfigChanges({}, {}, ("/t/flag",))
             await client.compare_and_set(flag)
 
-    await asyncio.gather(*(work(number) for number in range(3)))
+    await asyncio.gather(*(work(worker) for worker in range(3)))
     await asyncio.gather(*(deceit.settle() for deceit in deceits))
     judge = EtcdClient(etcd.url + root)
-    _, entries = await judge.read("/t/")
-    there = {entry.key: entry.revision for entry in entries if "-" in entry.key}
-    counted = next(int(entry.value) for entry in entries if entry.key == "/t/n")
-    assert there == done
-    assert counted == len(done) and not refused & there.keys() and refused
+    pairs = (await judge._gateway.call("kv/range", judge._range("/t/"), 10.0)).get("kvs", [])
+    written = {judge._entry(pair).key: (number(pair, "version"), judge._entry(pair).revision) for pair in pairs}
+    written.pop("/t/flag", None)
+    assert written == {key: (1, revision) for key, revision in done.items()}
+    assert refused
     for client in (*clients, judge):
         await client.close()
 
@@ -115,6 +114,28 @@ async def test_a_change_whose_answer_was_lost_is_answered_as_done(client: EtcdCl
     reply = await asked
     assert reply.conflicts == ()
     assert (await client.read("/t/b"))[1][0].revision == reply.revision
+
+
+async def test_a_change_that_was_answered_as_refused_is_not_made_later(etcd: EtcdCluster, client: EtcdClient) -> None:
+    """Its condition comes true after the answer; then the first attempt arrives, which had been given up."""
+    await client.compare_and_set(ConfigChanges({}, {"/t/flag": b""}))
+    honest = client._gateway._attempt
+    held: list[tuple[str, Json]] = []
+
+    async def attempt(path: str, message: Json, deadline_s: float, stream: bool) -> Json:
+        if not held:
+            held.append((path, message))
+            raise _AskAgainError("still on its way", sent=True)
+        return await honest(path, message, deadline_s, stream)
+
+    client._gateway._attempt = attempt  # type: ignore[method-assign]
+    reply = await client.compare_and_set(ConfigChanges({"/t/flag": 0}, {"/t/a": b"1"}))
+    assert reply.conflicts == ("/t/flag",)
+    other = EtcdClient(client.addresses[0])
+    await other.compare_and_set(ConfigChanges({}, {}, ("/t/flag",)))
+    await honest(*held[0], 10.0, False)
+    assert (await other.read("/t/"))[1] == []
+    await other.close()
 
 
 async def test_a_session_that_etcd_has_forgotten_is_begun_anew(client: EtcdClient) -> None:
