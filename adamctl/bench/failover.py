@@ -184,12 +184,16 @@ class _Series:
         return away_s
 
     async def _bring_back(self, node: str) -> None:
-        """Starts a server again if its process has ended or ends now: a supervisor would."""
+        """Starts a server again when its process has ended, as it does when it is no longer a member: a supervisor would.
+
+        Raises:
+            RunFailedError: it has not ended.
+        """
         cluster, loop = self._cluster, asyncio.get_running_loop()
-        until_s = loop.time() + (0.0 if self._fault == "kill" else 2 * cluster.lease_s)
+        until_s = loop.time() + WHOLE_S
         while not await asyncio.to_thread(cluster.has_ended, node):
-            if self._fault != "kill" and loop.time() > until_s:
-                return  # it has joined anew
+            if loop.time() > until_s:
+                raise RunFailedError(f"{node} has not ended:\n{cluster.log_end(node)}")
             await asyncio.sleep(0.05)
         await asyncio.to_thread(cluster.start, node)
         await asyncio.to_thread(cluster.wait_serving, node)
