@@ -2,8 +2,8 @@
 
 docs/decisions/0008-controllers-by-paxos.md says why. In short: a member that hears no leader asks whether others would
 vote for it (Probe), then for promises (Prepare); with those of a majority, and knowing as much as the best informed of
-them, it leads: it proposes again what was accepted for the open slot, or an empty value, and from then on one value
-after another. Its heartbeats ask the others to confirm that it leads (`core_paxos_leader`).
+them, it leads: it proposes again what was accepted for the open slot, if anything, then an empty value of its own, and
+from then on one value after another. Its heartbeats ask the others to confirm that it leads (`core_paxos_leader`).
 
 What a member promises stands in an instruction before the message that tells of it; the shell keeps that order.
 """
@@ -214,6 +214,7 @@ class PaxosCore(PaxosMember):
         found = [promise.accepted for promise in self._promises.values()] + [acceptor.accepted]
         adopted = self._adopted([entry for entry in found if entry is not None and entry.slot == open_slot])
         if adopted is not None:
+            self.leadership.adopting = True
             self.propose(adopted.value, adopted.members)
         elif len(acceptor.members) > 1:
             self.propose(b"")
@@ -269,17 +270,18 @@ class PaxosCore(PaxosMember):
         if entry is None or not is_majority(leadership.acknowledged, self.acceptor.members):
             return
         leadership.proposal = None
-        first = not leadership.ready
-        if not entry.members:
-            leadership.ready = True
-        if first and leadership.ready:
-            self.acceptor.choose()
-            self._machine.began_to_lead(now)
-            self._release(now)
-        else:
-            self.acceptor.choose()
+        adopted, leadership.adopting = leadership.adopting, False
+        first = not (leadership.ready or adopted or entry.members)
+        leadership.ready |= first
+        self.acceptor.choose()
         if entry.members:
             self._members_changed(now)
+        elif adopted:
+            self.propose(b"")
+            self._count_accepted(now)
+        elif first:
+            self._machine.began_to_lead(now)
+            self._release(now)
 
     def _members_changed(self, now: float) -> None:
         """The next slot belongs to other members, whose promises have to be asked for anew."""

@@ -24,8 +24,10 @@ class Leadership:
     """One leadership, under one ballot.
 
     Attributes:
-        ready: a value has been decided under this ballot, so nothing that was accepted under a lower one and is still
-            undecided can ever be. Only then is anybody answered.
+        ready: a value of this leader's own has been decided, so nothing that was accepted under a lower ballot and is
+            still undecided can ever be. Only then is anybody answered.
+        adopting: the open slot's value is another leader's. It may have been decided before, and then that leader may
+            have proposed something for the next slot that nobody who has promised knows of.
         proposal, previous, acknowledged: the open slot's entry, the ballot of the slot before, and who has accepted.
         progress, heard_s: identity -> how far that member knows what is decided, and when it said so.
         confirmed_s: when the latest round was begun that a majority has answered.
@@ -34,6 +36,7 @@ class Leadership:
     def __init__(self, ballot: Ballot, now: float) -> None:
         self.ballot = ballot
         self.ready = False
+        self.adopting = False
         self.proposal: Entry | None = None
         self.previous = Ballot()
         self.acknowledged: set[int] = set()

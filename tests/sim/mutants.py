@@ -93,6 +93,18 @@ def _no_value_of_its_own_first(core: SimCore) -> None:
     paxos.propose = at_once  # type: ignore[method-assign]
 
 
+def _no_own_value_after_an_adopted_one(core: SimCore) -> None:
+    paxos = core.paxos
+    propose = paxos.propose
+
+    def ready_with_it(value: bytes, members: Any = ()) -> None:
+        if paxos.leadership is not None:
+            paxos.leadership.adopting = False
+        propose(value, members)
+
+    paxos.propose = ready_with_it  # type: ignore[method-assign]
+
+
 def _old_promises_for_new_members(core: SimCore) -> None:
     core.paxos._members_changed = lambda now: None  # type: ignore[method-assign]
 
@@ -143,6 +155,11 @@ MUTANTS = {
             "leads-without-own-value",
             "a new leader answers before a value of its own is decided",
             _no_value_of_its_own_first,
+        ),
+        Planted(
+            "leads-with-an-adopted-value",
+            "a new leader answers as soon as what another had proposed is decided",
+            _no_own_value_after_an_adopted_one,
         ),
         Planted("unconfirmed-read", "reads are answered without confirmation", _unconfirmed(Read)),
         Planted(

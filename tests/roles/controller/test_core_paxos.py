@@ -186,6 +186,23 @@ def test_what_reached_no_majority_is_dead_as_soon_as_another_leads() -> None:
     assert all(core.state.get("/lost") is None for core in three.cores.values())
 
 
+def test_so_is_what_came_after_a_value_that_the_next_leader_has_to_adopt() -> None:
+    three = Three()
+    before = three.cores["a"].paxos.acceptor.chosen_to
+    three.put("a", "/k", 1)  # accepted by all, decided by a, which has not told the others yet
+    assert [core.paxos.acceptor.chosen_to for core in three.cores.values()] == [before + 1, before, before]
+    three.cut("a")
+    three.put("a", "/lost", 2)  # accepted by a alone, for the slot after it
+    three.wait(3.0)
+    accepted = three.cores["a"].paxos.acceptor.accepted
+    assert accepted is not None and accepted.slot == before + 2
+    new = three.cores[three.leader]
+    assert new.state.get("/k") is not None and new.paxos.acceptor.chosen_to >= accepted.slot
+    three.lost.clear()
+    three.wait(3.0)
+    assert all(core.state.get("/lost") is None for core in three.cores.values())
+
+
 def test_a_member_that_hears_nobody_deposes_nobody() -> None:
     three = Three()
     three.lost = {("a", "c"), ("b", "c")}  # c hears nothing and is heard
