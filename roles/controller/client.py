@@ -95,7 +95,7 @@ class ControllerClient:
         hello: Callable[[], Hello],
         *,
         deadline_s: float = 30.0,
-        attempt_s: float = 2.0,
+        attempt_s: float = 1.0,
         watch_s: float = 5.0,
         session: str | None = None,
         log: logging.Logger | None = None,
@@ -105,7 +105,8 @@ class ControllerClient:
             addresses: of the controllers, at least one.
             hello: gives the identity to connect with.
             deadline_s: for every call that is not given its own.
-            attempt_s: after this long without an answer the connection counts as dead and is made anew.
+            attempt_s: after this long without an answer the connection counts as dead, and another controller is
+                tried; after twice as long from the second time on.
             watch_s: longer watches are asked for in pieces of this length, so that a silent end is noticed.
             session: a name that no other client ever uses; random if left out.
         """
@@ -122,6 +123,8 @@ class ControllerClient:
         self._connecting = asyncio.Lock()
         self._next_address = 0
         self._leader = ""  # address of the controller that another one said leads; tried once
+        self._address = ""  # of the connection
+        self._silent, self._silent_until_s = "", 0.0  # an address that gave no answer, and how long to avoid it
         self._changing = asyncio.Lock()  # one compare-and-set at a time, so that sequence numbers arrive in order
         self._session = session or secrets.token_hex(12)
         self._session_known = False  # whether the controllers have remembered a request of this session
@@ -230,6 +233,7 @@ class ControllerClient:
         until_s = loop.time() + allowed_s
         pause_s, pause_s_max = _RETRY_FIRST_S, _RETRY_MAX_S
         redirects = 0
+        attempt_s = self.attempt_s
         with Waiting(f"the controller at {self._where()}", patience_s=SILENCE_S + wait_s, log=self._log):
             while True:
                 remaining_s = until_s - loop.time()
@@ -239,11 +243,12 @@ class ControllerClient:
                         f"({attempts.problem}); is it running, and is --controller its address?"
                     )
                 try:
-                    return await self._attempt(message, kind, body, min(self.attempt_s + wait_s, remaining_s), attempts)
+                    return await self._attempt(message, kind, body, min(attempt_s + wait_s, remaining_s), attempts)
                 except ProtocolError:
                     raise
                 except UnreachableError as error:
                     attempts.problem = str(error)
+                    attempt_s = 2 * self.attempt_s
                 except RemoteError as error:
                     if error.code not in _AGAIN:
                         raise
@@ -266,6 +271,7 @@ class ControllerClient:
         try:
             reply = await connection.request(message, body, deadline_s=deadline_s)
         except DeadlineError:
+            self._avoid(self._address)
             await self._drop(connection)
             raise
         entries: list[ConfigEntry] = []
@@ -284,10 +290,12 @@ class ControllerClient:
         async with self._connecting:
             if self._connection is not None and not self._connection.closed:
                 return self._connection
-            address, self._leader = self._leader or self.addresses[self._next_address % len(self.addresses)], ""
+            self._address = address = self._choose_address()
             try:
                 self._connection = await self._transport.connect(address, self._hello(), deadline_s=deadline_s)
-            except UnreachableError:
+            except UnreachableError as error:
+                if isinstance(error, DeadlineError):
+                    self._avoid(address)
                 self._next_address += 1
                 raise
             peer = self._connection.peer
@@ -297,6 +305,21 @@ class ControllerClient:
                     f"expected a controller at {address}, found {peer.role} {peer.node}; give --controller its address"
                 )
             return self._connection
+
+    def _choose_address(self) -> str:
+        """Returns where to connect next: who is said to lead, or the next one, and just now not who was silent."""
+        leader, self._leader = self._leader, ""
+        avoided = self._silent if asyncio.get_running_loop().time() < self._silent_until_s else ""
+        if leader and leader != avoided:
+            return leader
+        if self.addresses[self._next_address % len(self.addresses)] == avoided:
+            self._next_address += 1
+        return self.addresses[self._next_address % len(self.addresses)]
+
+    def _avoid(self, address: str) -> None:
+        """Somebody who gave no answer may still be taken for the leader by the others, until they elect another."""
+        self._silent = address
+        self._silent_until_s = asyncio.get_running_loop().time() + 2 * self.attempt_s
 
     async def _redirect(self, error: RemoteError, connection: Connection | None) -> None:
         """Leaves a controller that does not lead for the one it names, or for the next one."""
@@ -339,7 +362,7 @@ def cluster_client(
     hello: Callable[[], Hello],
     *,
     deadline_s: float = 30.0,
-    attempt_s: float = 2.0,
+    attempt_s: float = 1.0,
     log: logging.Logger | None = None,
 ) -> ControllerClient | EtcdClient:
     """Returns a client of whatever keeps the configuration: controllers at their addresses, or etcd at its one URL.
