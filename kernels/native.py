@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -35,6 +35,7 @@ REFUSED = -1  # no kernel's status
 NO_TRANSPOSE, TRANSPOSE, ROW_MAJOR = 111, 112, 101  # as in every CBLAS
 SYMBOLS = ("scipy_cblas_sgemm64_", "cblas_sgemm64_", "scipy_cblas_sgemm", "cblas_sgemm")  # of numpy's BLAS
 RESULT_WORDS = 4
+DATA_OFFSET_BYTES = object.__basicsize__  # of an array's address in its object: the first thing of its own
 LLVM_MIN = (15, 0, 0)  # the first that writes pointers without what they point to
 
 
@@ -75,12 +76,14 @@ Call: TypeAlias = NativeCall | NativeProduct | NativeCheck
 
 @cache
 def can_compile() -> bool:
-    """Whether numba's compiler is there, and one of those that the instructions here are written for."""
+    """Whether numba's compiler and numpy's arrays are there as the instructions here are written for."""
     try:
         import llvmlite.binding as llvm
     except ImportError:
         return False
-    if llvm.llvm_version_info < LLVM_MIN:
+    probe = np.zeros(1)
+    found = ctypes.c_void_p.from_address(id(probe) + DATA_OFFSET_BYTES).value
+    if llvm.llvm_version_info < LLVM_MIN or found != _address(probe):
         return False
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
@@ -123,7 +126,10 @@ def blas() -> tuple[int, int] | None:
 
 
 def compile_calls(
-    calls: Sequence[Call], stand_ins: Mapping[int, NDArray[Any]] | None = None, words: int = 1
+    calls: Sequence[Call],
+    stand_ins: Mapping[int, NDArray[Any]] | None = None,
+    words: int = 1,
+    objects: Collection[int] = (),
 ) -> NativeSteps:
     """Returns one function that makes all calls, one after another, for each row of a table, until one fails.
 
@@ -132,6 +138,8 @@ def compile_calls(
     Args:
         stand_ins: arguments of the calls in whose place others come, by the word of the row that has their address.
         words: how long a row is.
+        objects: those words that have the `id` of an array in the place of its address, which takes Python a
+            microsecond to find out.
 
     Raises:
         TypeError: an argument does not fit its kernel.
@@ -139,11 +147,11 @@ def compile_calls(
     """
     import llvmlite.binding as llvm
 
-    source = _Source(stand_ins or {}, words)
+    source = _Source(stand_ins or {}, words, objects)
     for call in calls:
         source.add(call)
     if not can_compile():
-        raise RuntimeError(f"expected LLVM {LLVM_MIN[0]} or later; found {llvm.llvm_version_info}")
+        raise RuntimeError(f"expected LLVM {LLVM_MIN[0]} or later, and numpy's arrays; found {llvm.llvm_version_info}")
     machine = llvm.Target.from_default_triple().create_target_machine(opt=1)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(source.text()), machine)
     engine.finalize_object()
@@ -159,18 +167,23 @@ class _Source:
         held: what must live as long as the function.
     """
 
-    def __init__(self, stand_ins: Mapping[int, NDArray[Any]], words: int) -> None:
-        self._words_of_row = words
+    def __init__(self, stand_ins: Mapping[int, NDArray[Any]], words: int, objects: Collection[int]) -> None:
+        self._words_of_row, self._names = words, 0
         self._variables = {_address(array): f"ptr %at{word}" for word, array in stand_ins.items()}
         self._scratch = np.zeros(RESULT_WORDS, np.int64)
         self.held: list[Any] = [*stand_ins.values(), self._scratch]
-        self._lines = [
-            line
-            for word in stand_ins
-            for line in (f"%from{word} = {self._place(word)}", f"%at{word} = load ptr, ptr %from{word}")
-        ]
+        self._lines: list[str] = []
+        for word in stand_ins:
+            place = self._name("place")
+            self._lines.append(f"{place} = {self._place(word)}")
+            if word in objects:
+                found, place = place, self._name("place")
+                array = self._name("array")
+                self._lines.append(f"{array} = load ptr, ptr {found}")
+                self._lines.append(f"{place} = getelementptr i8, ptr {array}, i64 {DATA_OFFSET_BYTES}")
+            self._lines.append(f"%at{word} = load ptr, ptr {place}")
         self._failures: list[str] = []
-        self._block, self._names = "row", 0
+        self._block = "row"
 
     def text(self) -> str:
         lines = [

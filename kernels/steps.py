@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,23 +22,29 @@ from adamctl.kernels.operation import Array
 from adamctl.kernels.plan import BoundLayer, Piece, StepOutputs, step_pieces
 
 STEPS_MAX = 16
+FLOAT32, INT32 = np.dtype(np.float32), np.dtype(np.int32)
 
 IMAGES, LABELS, ACCRUED, FILLED, RATE, LOSS, CORRECT, CLIPPED = range(8)
 WORDS = 8
-ARGUMENTS = Struct("=qqqqf4x24x")  # addresses and the rate; what the step returns is zero
+ARGUMENTS = Struct("=qqqqf4x24x")  # arrays, addresses and the rate; place for what the step returns
 RESULTS = Struct("=40xdqq")
 
 
-StepOf: TypeAlias = tuple[Array, NDArray[np.int32], float]
-"""A batch of `Steps`: contiguous float32 images and int32 labels, and the rate at which it moves the weights."""
+class StepBatch(Protocol):
+    """A batch of `Steps`: contiguous float32 images and int32 labels, and the rate at which it moves the weights."""
+
+    @property
+    def images(self) -> Array: ...
+
+    @property
+    def labels(self) -> NDArray[np.int32]: ...
+
+    @property
+    def local_learning_rate(self) -> float: ...
 
 
-class StepMade(NamedTuple):
-    """What came of a step: summed loss, correctly classified examples, layers whose gradient was scaled down."""
-
-    loss_sum: float
-    correct: int
-    clipped: int
+StepMade: TypeAlias = tuple[float, int, int]
+"""What came of a step: summed loss, correctly classified examples, layers whose gradient was scaled down."""
 
 
 class Accruing(NamedTuple):
@@ -70,7 +76,7 @@ class Steps:
         filled = accruing.filled
         self._slots = [(_address(slot), _address(filled[place:])) for place, slot in enumerate(accruing.slots)]
         stand_ins = {IMAGES: values[0], LABELS: step.labels, ACCRUED: accruing.slots[0], FILLED: filled[:1]}
-        self._native = compile_calls(calls, stand_ins, WORDS)
+        self._native = compile_calls(calls, stand_ins, WORDS, objects=(IMAGES, LABELS))
         table = np.zeros((STEPS_MAX, WORDS), np.int64)
         self._address, self._table = _address(table), table.data.cast("B")
 
@@ -79,29 +85,33 @@ class Steps:
         return (
             images.shape == self._images_shape
             and labels.shape == self._step.labels.shape
-            and labels.dtype == np.int32
-            and images.dtype == np.float32
+            and labels.dtype == INT32
+            and images.dtype == FLOAT32
             and images.flags.c_contiguous
             and labels.flags.c_contiguous
         )
 
-    def run(self, steps: Sequence[StepOf], slot: int) -> list[StepMade]:
+    def run(self, batches: Sequence[StepBatch], slot: int) -> list[StepMade]:
         """Makes steps of batches that it takes, in order, accruing in a slot.
 
         Raises:
             ValueError: a label is out of range; the steps before it were made.
         """
-        table, accrued, size = self._table, self._slots[slot], ARGUMENTS.size
-        for row, (images, labels, rate) in enumerate(steps):
-            addresses = images.__array_interface__["data"][0], labels.__array_interface__["data"][0]
-            ARGUMENTS.pack_into(table, row * size, *addresses, *accrued, rate)
-        status = self._native(self._address, len(steps))
-        if status == REFUSED:
-            for _, labels, _ in steps:  # says what is wrong
-                self._step.loss.backward(self._outputs, labels, self._step.error)
+        table, (accrued, filled), place = self._table, self._slots[slot], 0
+        for batch in batches:
+            rate = batch.local_learning_rate
+            ARGUMENTS.pack_into(table, place, id(batch.images), id(batch.labels), accrued, filled, rate)
+            place += ARGUMENTS.size
+        status = self._native(self._address, len(batches))
         if status:
-            raise RuntimeError(f"a compiled kernel failed with status {status}")
-        return [StepMade(*made) for made in RESULTS.iter_unpack(table[: len(steps) * size])]
+            self._failed(status, batches)
+        return list(RESULTS.iter_unpack(table[:place]))
+
+    def _failed(self, status: int, batches: Sequence[StepBatch]) -> None:
+        if status == REFUSED:
+            for batch in batches:  # says what is wrong
+                self._step.loss.backward(self._outputs, batch.labels, self._step.error)
+        raise RuntimeError(f"a compiled kernel failed with status {status}")
 
 
 def native_steps(

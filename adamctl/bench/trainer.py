@@ -20,11 +20,10 @@ from adamctl.model.layout import build_layout
 from adamctl.model.protocol import bytes_per_push
 from adamctl.roles.worker.compute import Batch, BatchDone, ComputeThreads
 from adamctl.roles.worker.replica import Replica
-from adamctl.roles.worker.session import BATCHES_AHEAD_PER_THREAD
 from adamctl.wire.messages import TrainTask
 
 LEARNING_RATE = 1e-3  # low: what is learned from noise must not run away, and costs the same
-RANGES_AHEAD = 2  # a worker has this many in memory at the least, while it asks for another
+BATCHES_AHEAD = 3  # per thread, as a worker has at the least
 EXAMPLES_BYTES_MAX = 64 << 20
 JOIN_S = 60.0
 
@@ -51,7 +50,6 @@ class Trainer:
     def __init__(self, experiment: Experiment, threads: int, batch: int) -> None:
         model, train = experiment.model, experiment.train
         self.threads, self.batch = threads, batch
-        self._ahead = max(threads * BATCHES_AHEAD_PER_THREAD, RANGES_AHEAD * train.range_batches)
         self._network = Network(model, batch)
         self._network.compile()
         self.connections = sum(shape.connections for shape in self._network.shapes)
@@ -65,7 +63,7 @@ class Trainer:
         for index, tensor in enumerate(layout.tensors):
             rows = initial_rows(tensor, index, 0, tensor.shape[0], experiment.seed)
             self._replica.weights[tensor.offset : tensor.offset + tensor.size] = rows.reshape(-1)
-        self._images, self._labels = self._examples(experiment.seed)
+        self._batches = self._made_up(experiment.seed)
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._deadline = 0.0
@@ -88,7 +86,7 @@ class Trainer:
             self._examples_done = 0
             start = time.perf_counter()
             self._deadline = start + seconds
-            for _ in range(self._ahead):
+            for _ in range(self.threads * BATCHES_AHEAD):
                 self._submit()
             while self._in_flight:
                 self._idle.wait()
@@ -100,22 +98,25 @@ class Trainer:
         self._compute.stop()
         self._compute.join(JOIN_S)
 
-    def _examples(self, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    def _made_up(self, seed: int) -> list[Batch]:
         """Returns enough batches that they do not all stay in the cache, within EXAMPLES_BYTES_MAX."""
         generator = np.random.default_rng(seed)
         shape = (self.batch, *self._network.model.input)
         count = max(2, min(64, EXAMPLES_BYTES_MAX // (4 * int(np.prod(shape)))))
         units = self._network.shapes[-1].output[0]
-        images = [generator.standard_normal(shape, np.float32) for _ in range(count)]
-        return images, [generator.integers(0, units, self.batch).astype(np.int32) for _ in range(count)]
+        batches = []
+        for number in range(count):
+            images = generator.standard_normal(shape, np.float32)
+            labels = generator.integers(0, units, self.batch).astype(np.int32)
+            task = TrainTask(number, 0, 0, self.batch, 0.0, 0.0)
+            batches.append(Batch(task, images, labels, LEARNING_RATE, LEARNING_RATE))
+        return batches
 
     def _submit(self) -> None:
         """Hands the threads one more batch. With the lock held."""
-        place = self._next % len(self._images)
-        task = TrainTask(self._next, 0, 0, self.batch, 0.0, 0.0)
+        self._compute.submit(self._batches[self._next % len(self._batches)])
         self._next += 1
         self._in_flight += 1
-        self._compute.submit(Batch(task, self._images[place], self._labels[place], LEARNING_RATE, LEARNING_RATE))
 
     def _done(self, done: BatchDone) -> None:
         if done.actions is not None and done.actions.push is not None:

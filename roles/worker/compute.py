@@ -26,6 +26,7 @@ from adamctl.wire.messages import TrainTask
 
 TOGETHER_S = 0.03  # that a thread may train without looking up: it must notice when to stop, and share what waits
 NOTHING = StepActions(None, False)
+NOT_MADE: StepMade = (0.0, 0, 0)
 
 
 class Countdown(Protocol):
@@ -128,26 +129,26 @@ class ComputeThreads:
         following: Batch | None = None
         while (batch := following or taken()) is not None:
             following, started = None, clock()
-            wait_s = started - idle_since
+            wait_s, batches = started - idle_since, [batch]
             try:
                 if isinstance(own, BaseException):
                     raise own
-                if own.steps is not None and _trains(own.steps, batch):
-                    batches, following = self._together(thread, own.steps, batch, int(TOGETHER_S / step_s))
-                    made, actions = self._make_steps(thread, own, own.steps, batches)
-                    idle_since = clock()
-                    step_s = (idle_since - started) / len(batches)
-                    for batch, (loss_sum, correct, _) in zip(batches, made, strict=True):
-                        its = actions if batch is batches[-1] or actions is None else NOTHING
-                        self._done(BatchDone(batch, loss_sum, correct, step_s, wait_s, its))
-                        wait_s = 0.0
-                    continue
-                loss_sum, correct, actions = self._work(thread, own, batch)
+                steps = own.steps
+                if steps is not None and _trains(steps, batch):
+                    batches, following = self._together(thread, steps, batch, int(TOGETHER_S / step_s))
+                    made, actions = self._make_steps(thread, own, steps, batches)
+                else:
+                    made, actions = self._work(thread, own, batch)
             except BaseException as failure:  # reported: the loop's thread ends the worker with it
                 self._done(BatchDone(batch, 0.0, 0, 0.0, 0.0, None, failure))
                 return
             idle_since = clock()
-            self._done(BatchDone(batch, loss_sum, correct, idle_since - started, wait_s, actions))
+            step_s = (idle_since - started) / len(batches)
+            last = batches[-1]
+            for batch, (loss_sum, correct, _) in zip(batches, made, strict=True):
+                its = actions if batch is last or actions is None else NOTHING
+                self._done(BatchDone(batch, loss_sum, correct, step_s, wait_s, its))
+                wait_s = 0.0
 
     def _together(self, thread: int, steps: Steps, first: Batch, limit: int) -> tuple[list[Batch], Batch | None]:
         """Returns batches to train on before anything else can fall due, and one taken that is not of the kind.
@@ -174,22 +175,20 @@ class ComputeThreads:
     def _make_steps(
         self, thread: int, own: _Own, steps: Steps, batches: list[Batch]
     ) -> tuple[list[StepMade], StepActions | None]:
-        last = batches[-1]
-        nothing = [StepMade(0.0, 0, 0)] * len(batches)
-        if self._gate is not None and not self._gate.begin():
-            return nothing, None
-        slot = self._replica.begin_step(thread, batches[0].local_learning_rate)
+        gate, count, last = self._gate, len(batches), batches[-1]
+        if gate is not None and not gate.begin():
+            return [NOT_MADE] * count, None
+        slot = self._replica.begin_step(thread, last.local_learning_rate)
         if slot is None:
-            return nothing, None
-        made = steps.run([(batch.images, batch.labels, batch.local_learning_rate) for batch in batches], slot.index)
+            return [NOT_MADE] * count, None
+        made = steps.run(batches, slot.index)
         if own.clip is not None:
-            own.clip.clipped += sum(step.clipped for step in made)
-        examples = len(batches) * len(last.labels)
-        actions = self._replica.end_native_steps(
-            thread, len(batches), examples, last.learning_rate, last.local_learning_rate
-        )
-        if self._gate is not None:
-            self._gate.finish()
+            for _, _, clipped in made:
+                own.clip.clipped += clipped
+        examples = count * len(last.labels)
+        actions = self._replica.end_native_steps(thread, count, examples, last.learning_rate, last.local_learning_rate)
+        if gate is not None:
+            gate.finish()
         return made, actions
 
     def _prepare(self, thread: int) -> _Own | BaseException:
@@ -214,17 +213,17 @@ class ComputeThreads:
             return None
         return self._network.native_steps(context, self._replica.weight_views, accruing, clipping)
 
-    def _work(self, thread: int, own: _Own, batch: Batch) -> tuple[float, int, StepActions | None]:
+    def _work(self, thread: int, own: _Own, batch: Batch) -> tuple[list[StepMade], StepActions | None]:
         context, clip, _ = own
         if not isinstance(batch.task, TrainTask):
             views = self._replica.snapshot_views
             loss_sum, correct = self._network.evaluate(context, views, batch.images, batch.labels)
-            return loss_sum, correct, None
+            return [(loss_sum, correct, 0)], None
         if self._gate is not None and not self._gate.begin():
-            return 0.0, 0, None
+            return [NOT_MADE], None
         slot = self._replica.begin_step(thread)
         if slot is None:
-            return 0.0, 0, None
+            return [NOT_MADE], None
         if batch.chance is not None:
             context.generator.bit_generator.state = np.random.default_rng(batch.chance).bit_generator.state
         count = len(batch.labels)
@@ -239,7 +238,7 @@ class ComputeThreads:
         actions = self._replica.end_step(thread, slot, context, count, batch.learning_rate, batch.local_learning_rate)
         if self._gate is not None:
             self._gate.finish()
-        return result.loss * count, result.correct, actions
+        return [(result.loss * count, result.correct, 0)], actions
 
 
 def _trains(steps: Steps, batch: Batch) -> bool:

@@ -107,8 +107,10 @@ class SlotCore:
         slot = self.filling[thread]
         if slot is not None:
             return slot
-        slot = next((slot for slot in self.slots_of(thread) if slot.state is SlotState.FREE), None)
-        if slot is None:
+        for slot in self.slots_of(thread):
+            if slot.state is SlotState.FREE:
+                break
+        else:
             return None
         slot.state, slot.base, slot.sequences = SlotState.FILLING, self.base, None
         slot.steps = slot.examples = 0

@@ -53,7 +53,7 @@ def test_training_changes_the_weights_of_all_layers() -> None:
 def test_a_failure_in_a_thread_ends_the_round() -> None:
     trainer = Trainer(EXPERIMENT, 1, 16)
     try:
-        for labels in trainer._labels:
+        for labels in (batch.labels for batch in trainer._batches):
             labels[:] = 99
         with pytest.raises(ValueError, match="99"):
             trainer.run(0.05)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 from kernel_checks import BACKENDS
@@ -40,10 +42,16 @@ class Side:
         return network.native_steps(self.context, self.weights, accruing, clipping)
 
 
-def batches_of(count: int) -> list[tuple[np.ndarray, np.ndarray, float]]:
+class Batch(NamedTuple):
+    images: np.ndarray
+    labels: np.ndarray
+    local_learning_rate: float
+
+
+def batches_of(count: int) -> list[Batch]:
     generator = np.random.default_rng(7)
     return [
-        (
+        Batch(
             generator.standard_normal((BATCH, 9, 8, 2)).astype(np.float32),
             generator.integers(0, 4, BATCH).astype(np.int32),
             0.1 * (number + 1),
