@@ -5,6 +5,10 @@ drawn independently of what the threads do find the lock taken as often as it is
 to wait is the share of time that it is held. No step is changed or slowed by it, whatever its kernels are made of. On a
 machine that others use, a look may also be held up by them, and by the caches that training keeps sweeping: how often
 that happens while as many threads walk through as much memory without the lock is taken off.
+
+Counted is whoever holds the lock while compute threads train: they themselves, from a native call's return to the next
+one, with the taking of batches and reporting. A thread that waits for it holds nothing and is not counted. There is no
+event loop here: what a worker's own does, to read, to push and to fetch, comes on top.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -29,6 +33,7 @@ from adamctl.kernels.backend import installed
 WAIT_NS = 8_000  # a free lock takes a tenth of this; a taken one means sleeping and being woken, which takes more
 NAP_US = (20, 300)  # between looks: never in step with the steps
 WARM_UP_S = 0.3
+TURNS = 4  # in a round
 BURN_NS = 5_000_000
 BURN_BYTES = 8 << 20  # that a thread walks through: about what a step touches, more than a core's own caches hold
 
@@ -74,13 +79,13 @@ class InterpreterShare:
 def interpreter_share(
     experiment: Experiment, batch: int, threads: int = 1, seconds: float = 1.0, rounds: int = 3, seed: int = 0
 ) -> InterpreterShare:
-    """Trains on made-up examples and watches the lock; of several rounds the one with the shortest steps counts.
+    """Trains on made-up examples and watches the lock; the median of several rounds counts.
 
     Args:
         experiment: whose model, clipping and push settings are used.
         batch: examples per step.
         threads: compute threads; the observer wants a core of its own beside them for a quiet measurement.
-        seconds, rounds: how long a round is, and how many there are.
+        seconds, rounds: how long a round trains, and how many there are.
         seed: of the observer's naps.
 
     Raises:
@@ -90,30 +95,43 @@ def interpreter_share(
     with closing(Trainer(experiment, threads, batch)) as trainer:
         trainer.run(WARM_UP_S)
         found = [_round(trainer, nap, burn, seconds, seed + number) for number in range(rounds)]
-    return min(found, key=lambda share: share.step_us)
+    share = sorted(found, key=lambda share: share.held)[len(found) // 2]
+    return replace(share, held=max(share.held, 0.0), per_step_us=max(share.per_step_us, 0.0))
 
 
 def _round(trainer: Trainer, nap: Wait, burn: Burn, seconds: float, seed: int) -> InterpreterShare:
-    with _Burners(threads := trainer.threads, burn), _Observer(nap, seed) as idle:
-        time.sleep(seconds)
-    with _Observer(nap, seed) as observer:
-        rate = trainer.run(seconds)
-    batch = trainer.batch
-    step_us = 1e6 * rate.seconds * threads * batch / rate.examples
-    held = max(observer.share - idle.share, 0.0) / (1 - min(idle.share, 0.5))
-    return InterpreterShare(threads, batch, held, held * step_us / threads, step_us, observer.looks)
+    """Without the lock and training by turns, so that what others do to this machine meets both alike."""
+    threads, batch = trainer.threads, trainer.batch
+    idle, training = _Looks(), _Looks()
+    examples, trained_s = 0, 0.0
+    for turn in range(TURNS):
+        with _Burners(threads, burn), _Observer(nap, seed * TURNS + turn, idle):
+            time.sleep(seconds / TURNS)
+        with _Observer(nap, seed * TURNS + turn, training):
+            rate = trainer.run(seconds / TURNS)
+        examples, trained_s = examples + rate.examples, trained_s + rate.seconds
+    step_us = 1e6 * trained_s * threads * batch / examples
+    held = (training.share - idle.share) / (1 - min(idle.share, 0.5))
+    return InterpreterShare(threads, batch, held, held * step_us / threads, step_us, training.looks)
+
+
+@dataclass
+class _Looks:
+    """How often an observer asked for the lock, and how often it had to wait."""
+
+    looks: int = 0
+    waited: int = 0
+
+    @property
+    def share(self) -> float:
+        return self.waited / max(self.looks, 1)
 
 
 class _Observer:
-    """A thread that counts how often it found the lock taken.
+    """A thread that counts how often it finds the lock taken, into `looks`; they are valid once it has stopped."""
 
-    Attributes:
-        looks, waited: how often it asked for the lock, and how often it had to wait. Valid once stopped.
-    """
-
-    def __init__(self, nap: Wait, seed: int) -> None:
-        self.looks = self.waited = 0
-        self._random, self._nap = random.Random(seed), nap
+    def __init__(self, nap: Wait, seed: int, looks: _Looks) -> None:
+        self._random, self._nap, self._looks = random.Random(seed), nap, looks
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="observer", daemon=True)
 
@@ -125,16 +143,12 @@ class _Observer:
         self._stopping = True
         self._thread.join()
 
-    @property
-    def share(self) -> float:
-        return self.waited / max(self.looks, 1)
-
     def _run(self) -> None:
-        nap, clock, scratch = self._nap, time.perf_counter_ns, np.zeros(2, np.int64)
+        nap, clock, scratch, looks = self._nap, time.perf_counter_ns, np.zeros(2, np.int64), self._looks
         while not self._stopping:
             woken_ns = nap(self._random.randrange(*NAP_US), scratch)
-            self.waited += clock() - woken_ns > WAIT_NS
-            self.looks += 1
+            looks.waited += clock() - woken_ns > WAIT_NS
+            looks.looks += 1
 
 
 class _Burners:

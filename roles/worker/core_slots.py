@@ -43,7 +43,7 @@ class Base:
     sequences: Sequences
 
 
-@dataclass
+@dataclass(slots=True)
 class Slot:
     """One accrued gradient. `sequences` are the numbers it was pushed under, None until it was."""
 
@@ -73,7 +73,7 @@ class Reapply:
     shards: NDArray[np.bool_] | None
 
 
-@dataclass
+@dataclass(slots=True)
 class SlotCore:
     """The slots of all threads of one replica.
 
