@@ -145,9 +145,15 @@ def addresses(controller: tuple[str, ...]) -> tuple[str, ...]:
         ConfigurationError: none was given, or both kinds were, or one is malformed.
     """
     from adamctl.roles.controller.client import configuration_addresses
+    from adamctl.roles.controller.etcd_url import is_etcd
 
     found = tuple(part for text in controller for part in text.replace(",", " ").split())
     store = config_store()
+    if (store and not is_etcd(store)) or any(map(is_etcd, found)):
+        raise ConfigurationError(
+            "expected --controller HOST:PORT or --config-store etcd://HOST:PORT[,...]; "
+            f"found {store or controller[0]!r}"
+        )
     if store and found:
         flags = {name for name in ("config_store", "controller", "join") if _is_flag(name)}
         if len(flags) != 1:
