@@ -6,7 +6,9 @@ few megabytes and is refilled all the time, and a pass over many shards takes ha
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from weakref import finalize
 
 import numpy as np
 
@@ -14,6 +16,7 @@ from adamctl.kernels.operation import Array
 from adamctl.model.layout import ELEMENT_BYTES
 from adamctl.net.large_pages import map_memory
 
+RECYCLED_SIZE_MIN = 1 << 14
 LINE = 16  # elements: every array starts on its own 64-byte cache line
 
 
@@ -25,6 +28,38 @@ def side_by_side(arrays: Sequence[Array]) -> list[Array]:
     for copy, array in zip(copies, arrays, strict=True):
         copy[:] = array
     return copies
+
+
+class RecycledMemory:
+    """Memory of arrays that nobody uses any more, for others of the same size; to be used from any thread.
+
+    What comes fresh from the system is cleared page by page when it is first written to, which takes longer than
+    copying into it.
+
+    Attributes:
+        idle_bytes_max: kept of each size.
+    """
+
+    def __init__(self, idle_bytes_max: int = 32 << 20) -> None:
+        self.idle_bytes_max = idle_bytes_max
+        self._idle: dict[int, deque[bytearray]] = {}
+
+    def new(self, size: int) -> Array:
+        """Returns a flat array of float32, its contents anything. Its memory comes back with the last view of it."""
+        if size < RECYCLED_SIZE_MIN:
+            return np.empty(size, np.float32)
+        idle = self._idle.get(size)
+        if idle is None:
+            idle = self._idle[size] = deque(maxlen=max(self.idle_bytes_max // (ELEMENT_BYTES * size), 2))
+        try:
+            block = idle.pop()
+        except IndexError:
+            block = bytearray(ELEMENT_BYTES * (size + LINE))
+        # Views of an array hold on to the last array before the bytes, so this one lives as long as any of them.
+        address = np.frombuffer(block, np.uint8).__array_interface__["data"][0]
+        flat = np.frombuffer(block, np.float32, size, -address % (ELEMENT_BYTES * LINE))
+        finalize(flat, idle.append, block).atexit = False
+        return flat
 
 
 class MemoryAccount:

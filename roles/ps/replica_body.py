@@ -1,17 +1,19 @@
-"""States of shards in one body between servers: descriptions, then the arrays, under one checksum (pure).
+"""States of shards in one body between servers: descriptions, then the arrays, all of it under checksums (pure).
 
     header          16 bytes: magic, version, 0, length of the descriptions, checksum
-    descriptions    MessagePack: one `ShardCopy` per record; zeros until a multiple of 64 bytes is full
+    descriptions    MessagePack: per record a `ShardCopy` and the CRC-32 of its arrays; zeros until a multiple of 64
+                    bytes is full
     arrays          float32, little-endian, one after another in the order of the records
 
-The checksum is a CRC-32 of everything but itself. Writing copies nothing: a body is a list of buffers, the arrays
-themselves among them. Reading copies nothing either, and looks at no array before every length has been found to fit.
-Both take as long as summing up the bytes does, so bodies that are not small are written and read in a thread.
+The header's checksum is a CRC-32 of the header before it and the descriptions with their zeros; so every bit is under
+one of them, and arrays that go to several servers are summed up once. Writing copies nothing: a body is a list of
+buffers, the arrays themselves among them. Reading looks at no array before every length has been found to fit. Both
+take as long as summing up the bytes does, so bodies that are not small are written and read in a thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
@@ -23,7 +25,7 @@ import numpy as np
 from adamctl.errors import DamagedDataError
 from adamctl.kernels.operation import Array
 from adamctl.roles.ps.core_sequence import MemoryRecord
-from adamctl.roles.ps.memory import LINE
+from adamctl.roles.ps.memory import LINE, RecycledMemory
 
 MAGIC: Final = b"ADRB"
 VERSION: Final = 1
@@ -62,7 +64,7 @@ class CopyRecord:
     arrays: Sequence[Array]
 
 
-_DECODER: Final = msgspec.msgpack.Decoder(tuple[ShardCopy, ...])
+_DECODER: Final = msgspec.msgpack.Decoder(tuple[tuple[ShardCopy, int], ...])
 
 
 def lengths_of(arrays: Sequence[Array]) -> tuple[int, ...]:
@@ -70,17 +72,24 @@ def lengths_of(arrays: Sequence[Array]) -> tuple[int, ...]:
     return tuple(_length(array) for array in arrays)
 
 
-def encode_body(records: Iterable[CopyRecord]) -> list[bytes | memoryview]:
+def arrays_checksum(record: CopyRecord) -> int:
+    """Returns the CRC-32 of the arrays of a record, as they are sent."""
+    checksum = 0
+    for array in record.arrays:
+        checksum = crc32(_sent(array), checksum)
+    return checksum
+
+
+def encode_body(
+    records: Iterable[CopyRecord], checksum_of: Callable[[CopyRecord], int] = arrays_checksum
+) -> list[bytes | memoryview]:
     """Returns the buffers of a body; the arrays must stay as they are until it is sent."""
     records = tuple(records)
-    described = msgspec.msgpack.encode([record.copy for record in records])
+    described = msgspec.msgpack.encode([(record.copy, checksum_of(record)) for record in records])
     header = HEADER.pack(MAGIC, VERSION, 0, len(described), 0)[:_SUMMED]
     described += bytes(-(HEADER.size + len(described)) % ALIGNMENT)
-    pieces: list[bytes | memoryview] = [described, *(_sent(array) for record in records for array in record.arrays)]
-    checksum = crc32(header)
-    for piece in pieces:
-        checksum = crc32(piece, checksum)
-    return [header + CHECKSUM.pack(checksum), *pieces]
+    checksum = CHECKSUM.pack(crc32(described, crc32(header)))
+    return [header + checksum, described, *(_sent(array) for record in records for array in record.arrays)]
 
 
 def decode_body(body: memoryview) -> list[CopyRecord]:
@@ -89,6 +98,43 @@ def decode_body(body: memoryview) -> list[CopyRecord]:
     Raises:
         DamagedDataError: it is not what was written, or not of this version.
     """
+    return [CopyRecord(part.copy, part.arrays()) for part in _parts(body)]
+
+
+def own_records(body: memoryview, memory: RecycledMemory | None = None) -> list[CopyRecord]:
+    """Returns the records of a body in memory of their own, from `memory` if it is given; blocking.
+
+    Raises:
+        DamagedDataError: as `decode_body`.
+    """
+    if not len(body):
+        return []
+    return [CopyRecord(part.copy, _own(part.arrays(), memory)) for part in _parts(body)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A record in a body: its description, its bytes and what they should sum up to."""
+
+    copy: ShardCopy
+    data: memoryview
+    checksum: int
+
+    def arrays(self) -> list[Array]:
+        """Returns views of its arrays. Raises DamagedDataError."""
+        if crc32(self.data) != self.checksum:
+            raise DamagedDataError(f"the checksum of shard {self.copy.shard} of job {self.copy.job!r} is wrong")
+        elements = np.frombuffer(self.data, "<f4")
+        arrays, offset = [], 0
+        for length in self.copy.lengths:
+            array = elements[offset : offset + length]
+            arrays.append(array if length == self.copy.size else np.broadcast_to(array, (self.copy.size,)))
+            offset += length
+        return arrays
+
+
+def _parts(body: memoryview) -> list[_Part]:
+    """Returns what a body holds, all lengths checked; nothing of the arrays is looked at. Raises DamagedDataError."""
     view = body.cast("B") if body.format != "B" else body
     if len(view) < HEADER.size:
         raise DamagedDataError(f"expected states of shards; found {len(view)} bytes, less than their header")
@@ -99,35 +145,26 @@ def decode_body(body: memoryview) -> list[CopyRecord]:
     start = -(-described_stop // ALIGNMENT) * ALIGNMENT
     if start > len(view):
         raise DamagedDataError(f"expected descriptions of {described_bytes} bytes; found {len(view) - HEADER.size}")
-    if crc32(view[HEADER.size :], crc32(view[:_SUMMED])) != checksum:
-        raise DamagedDataError(f"the checksum of {len(view)} bytes of states of shards is wrong")
-    copies = _described(view[HEADER.size : described_stop])
-    expected = 4 * sum(sum(copy.lengths) for copy in copies)
+    if crc32(view[HEADER.size : start], crc32(view[:_SUMMED])) != checksum:
+        raise DamagedDataError(f"the checksum of {start} bytes that describe states of shards is wrong")
+    described = _described(view[HEADER.size : described_stop])
+    expected = 4 * sum(sum(copy.lengths) for copy, _ in described)
     if expected != len(view) - start:
         raise DamagedDataError(f"expected {expected} bytes of arrays; found {len(view) - start}")
-    elements = np.frombuffer(view[start:], "<f4")
-    records, offset = [], 0
-    for copy in copies:
-        arrays = []
-        for length in copy.lengths:
-            array = elements[offset : offset + length]
-            arrays.append(array if length == copy.size else np.broadcast_to(array, (copy.size,)))
-            offset += length
-        records.append(CopyRecord(copy, arrays))
-    return records
+    parts = []
+    for copy, arrays_sum in described:
+        stop = start + 4 * sum(copy.lengths)
+        parts.append(_Part(copy, view[start:stop], arrays_sum))
+        start = stop
+    return parts
 
 
-def own_records(body: memoryview) -> list[CopyRecord]:
-    """Returns the records of a body in memory of their own; blocking. Raises DamagedDataError."""
-    if not len(body):
-        return []
-    return [CopyRecord(record.copy, _own(record.arrays)) for record in decode_body(body)]
-
-
-def _own(arrays: Sequence[Array]) -> list[Array]:
+def _own(arrays: Sequence[Array], memory: RecycledMemory | None) -> list[Array]:
     """Returns copies of the arrays of one shard that lie side by side; a number for a whole shard stays one."""
-    starts = np.cumsum([0, *(-(-_length(array) // LINE) * LINE for array in arrays)]).tolist()
-    flat = np.empty(starts[-1], np.float32)
+    starts = [0]
+    for array in arrays:
+        starts.append(starts[-1] + -(-_length(array) // LINE) * LINE)
+    flat = np.empty(starts[-1], np.float32) if memory is None else memory.new(starts[-1])
     copies = []
     for start, array in zip(starts, arrays, strict=False):
         length = _length(array)
@@ -137,19 +174,19 @@ def _own(arrays: Sequence[Array]) -> list[Array]:
     return copies
 
 
-def _described(described: memoryview) -> tuple[ShardCopy, ...]:
+def _described(described: memoryview) -> tuple[tuple[ShardCopy, int], ...]:
     """Returns the descriptions, each of which fits itself. Raises DamagedDataError."""
     try:
-        copies = _DECODER.decode(described)
+        pairs = _DECODER.decode(described)
     except (msgspec.MsgspecError, ValueError) as error:
         raise DamagedDataError(f"descriptions of shards are not what this version writes: {error}") from error
-    for copy in copies:
+    for copy, _ in pairs:
         fits = 0 <= copy.size <= SIZE_MAX and 0 < len(copy.lengths) <= ARRAYS_MAX
         if not fits or any(length not in (1, copy.size) for length in copy.lengths) or not copy.lengths[0] == copy.size:
             raise DamagedDataError(f"shard {copy.shard} of {copy.size} elements cannot have arrays of {copy.lengths}")
         if min(copy.shard, copy.epoch, copy.counter, copy.pushes) < 0:
             raise DamagedDataError(f"shard {copy.shard} has a negative number: {copy.epoch}, {copy.counter}")
-    return copies
+    return pairs
 
 
 def _length(array: Array) -> int:

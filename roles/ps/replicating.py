@@ -34,9 +34,10 @@ from adamctl.roles.ps.core_replication_events import (
     Reply,
 )
 from adamctl.roles.ps.following import JobView
-from adamctl.roles.ps.memory import MemoryAccount
+from adamctl.roles.ps.memory import MemoryAccount, RecycledMemory
 from adamctl.roles.ps.node_keys import DRAINS_PREFIX, NODES_PREFIX, NodeKeys
 from adamctl.roles.ps.replica_body import CopyRecord, encode_body, own_records
+from adamctl.roles.ps.replica_checksums import Checksums
 from adamctl.roles.ps.replica_links import PeerLinks
 from adamctl.roles.ps.statistics import Rates
 from adamctl.wire.constants import ErrorCode
@@ -80,6 +81,8 @@ class Replicating:
         self.asked_records = self.asked_bytes = self.kept_records = 0
         self._links = PeerLinks(context)
         self._threads: ThreadPoolExecutor | None = None
+        self._recycled = RecycledMemory()
+        self._checksums = Checksums()
         self._keys = NodeKeys()
         self._views: dict[str, JobView] = {}
         self._following = False
@@ -199,7 +202,7 @@ class Replicating:
             return
         if len(request.body) <= INLINE_BYTES_MAX:
             try:
-                self._take_in(request, own_records(request.body))
+                self._take_in(request, self._own(request.body))
             except DamagedDataError as error:
                 request.fail(ErrorCode.DAMAGED_DATA, str(error))
             return
@@ -220,7 +223,7 @@ class Replicating:
 
     async def _receive(self, request: Request, body: memoryview) -> None:
         try:
-            records = await self._in_thread(own_records, body)
+            records = await self._in_thread(self._own, body)
             self._take_in(request, records)
         except DamagedDataError as error:
             self._log.error("from %s: %s", request.peer_name, error)
@@ -241,14 +244,14 @@ class Replicating:
         """Answers another server."""
         size_bytes = _size_bytes(instruction.records)
         if size_bytes <= INLINE_BYTES_MAX:
-            body = encode_body(instruction.records) if instruction.records else ()
+            body = self._encode(instruction.records) if instruction.records else ()
             _answer(instruction, body)
         else:
             self._spawn(self._reply(instruction))
 
     async def _reply(self, instruction: Reply) -> None:
         try:
-            body = await self._in_thread(encode_body, instruction.records)
+            body = await self._in_thread(self._encode, instruction.records)
         except BaseException:
             release(instruction.images)
             raise
@@ -268,9 +271,9 @@ class Replicating:
                 size_bytes = _size_bytes(ask.records)
                 body: Sequence[Any] = ()
                 if ask.records and size_bytes <= INLINE_BYTES_MAX:
-                    body = encode_body(ask.records)
+                    body = self._encode(ask.records)
                 elif ask.records:
-                    body = await self._in_thread(encode_body, ask.records)
+                    body = await self._in_thread(self._encode, ask.records)
                 self.asked_records += len(ask.records)
                 self.asked_bytes += size_bytes
                 left_s = max(until_s - self._loop.time(), SOON_S)
@@ -279,9 +282,9 @@ class Replicating:
                 release(ask.images)
             try:
                 if len(answer.body) <= INLINE_BYTES_MAX:
-                    records = own_records(answer.body)
+                    records = self._own(answer.body)
                 else:
-                    records = await self._in_thread(own_records, answer.body)
+                    records = await self._in_thread(self._own, answer.body)
             finally:
                 answer.release()
         except RemoteError as error:
@@ -314,6 +317,12 @@ class Replicating:
         log("job %s, bucket %d: %s", instruction.job, instruction.bucket, instruction.text)
 
     # --- threads and status -----------------------------------------------------------------------------------------
+
+    def _own(self, body: memoryview) -> list[CopyRecord]:
+        return own_records(body, self._recycled)
+
+    def _encode(self, records: Sequence[CopyRecord]) -> list[bytes | memoryview]:
+        return encode_body(records, self._checksums.of)
 
     async def _in_thread(self, function: Callable[[Any], Any], argument: Any) -> Any:
         if self._threads is None:

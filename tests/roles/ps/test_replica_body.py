@@ -43,8 +43,8 @@ def joined(records: list[CopyRecord]) -> bytes:
 def sealed(described: bytes, data: bytes = b"", version: int = VERSION) -> memoryview:
     """A body of anything, with its checksum right."""
     start = HEADER.pack(MAGIC, version, 0, len(described), 0)[:12]
-    rest = described + bytes(-(HEADER.size + len(described)) % ALIGNMENT) + data
-    return memoryview(start + crc32(rest, crc32(start)).to_bytes(4, "little") + rest)
+    rest = described + bytes(-(HEADER.size + len(described)) % ALIGNMENT)
+    return memoryview(start + crc32(rest, crc32(start)).to_bytes(4, "little") + rest + data)
 
 
 @pytest.mark.parametrize("sizes", [(), (1,), (5,), (3, 1000, 1), (0, 2)])
@@ -126,10 +126,10 @@ def test_bytes_of_anybody_are_refused() -> None:
 )
 def test_lengths_and_numbers_that_fit_nothing_are_refused(changes: dict[str, object], data: bytes) -> None:
     copy = ShardCopy("job", 17, 0, 1, 1, 1, 3, (3,), MemoryRecord())
-    described = msgspec.msgpack.encode([msgspec.structs.replace(copy, **changes)])
+    described = msgspec.msgpack.encode([(msgspec.structs.replace(copy, **changes), crc32(data))])
     with pytest.raises(DamagedDataError):
         decode_body(sealed(described, data))
-    decode_body(sealed(msgspec.msgpack.encode([copy]), bytes(12)))
+    decode_body(sealed(msgspec.msgpack.encode([(copy, crc32(bytes(12)))]), bytes(12)))
 
 
 def test_another_version_is_refused_and_named() -> None:
