@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from adamctl.errors import RemoteError, UnreachableError
 from adamctl.net.handshake import make_hello
@@ -104,7 +105,7 @@ class Fire:
                         return name
                 await asyncio.sleep(0.05)
 
-    async def _status(self, name: str) -> dict[str, object]:
+    async def _status(self, name: str) -> dict[str, Any]:
         try:
             address = f"tcp://127.0.0.1:{self._ports[name]}"
             connection = await StreamTransport().connect(address, make_hello("front", "looks"), deadline_s=ASK_S)

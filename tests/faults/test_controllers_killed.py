@@ -34,7 +34,12 @@ async def kill_a_minority(fire: Fire, random: Random) -> Callable[[], None]:
         names[0] = next(name for name in others if name not in names)
     for name in names:
         fire.kill(name)
-    return lambda: [fire.start(name) for name in names] and None
+
+    def mend() -> None:
+        for name in names:
+            fire.start(name)
+
+    return mend
 
 
 async def stop_the_leader(fire: Fire, random: Random) -> Callable[[], None]:

@@ -14,7 +14,7 @@ from tests.sim.controllers import SimController, SimCore
 from tests.sim.scenario import Planted
 
 
-def _unconfirmed(kind: type) -> Callable[[SimCore], None]:
+def _unconfirmed(kind: type[Beacon | Read]) -> Callable[[SimCore], None]:
     """Who believes to lead answers at once."""
 
     def mutate(core: SimCore) -> None:

@@ -111,8 +111,8 @@ def blocks(
 def _run_named(task: tuple[str, int, str, int, int]) -> Block:
     from tests.sim.suites import SUITES
 
-    name, *rest = task
-    return run_block(SUITES[name], *rest)
+    name, members, planted, first, count = task
+    return run_block(SUITES[name], members, planted, first, count)
 
 
 # --- going on -------------------------------------------------------------------------------------------------------
@@ -150,7 +150,10 @@ class Ledger:
         self.progress = Progress(suite.name, members, suite.fingerprint(), first)
         if path is None or not path.exists():
             return
-        found = msgspec.json.decode(path.read_bytes(), type=Progress)
+        try:
+            found = msgspec.json.decode(path.read_bytes(), type=Progress)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise ValueError(f"{path}: expected a file that --progress made, found: {error}") from error
         same = (found.suite, found.members, found.first) == (suite.name, members, first)
         if not same:
             raise ValueError(

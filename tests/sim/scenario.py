@@ -118,6 +118,10 @@ class Scenario:
         self.calm = False
         self._wiped = ""
 
+    @property
+    def _actors(self) -> list[SimClient | SimNode]:
+        return [*self.clients, *self.nodes]
+
     def run(self) -> Result:
         """Runs both phases.
 
@@ -127,7 +131,7 @@ class Scenario:
         world, random = self.world, self.world.random
         for host in self.hosts.values():
             world.after(random.random() * 0.5, host.start)
-        for actor in (*self.clients, *self.nodes):
+        for actor in self._actors:
             world.after(random.random(), actor.begin)
         self._set_weather()
         world.after(random.random() * 2.0, self._misfortune)
@@ -203,7 +207,7 @@ class Scenario:
 
     def _depose(self, host: SimController) -> None:
         """The others elect another, while some of the clients and nodes can only talk to this one."""
-        actors = [actor.name for actor in (*self.clients, *self.nodes) if self.world.chance(0.6)]
+        actors = [actor.name for actor in self._actors if self.world.chance(0.6)]
         others = [name for name in self.hosts if name != host.name]
         self.world.note("network", "cut", host.name, "and", actors, "from", others, "and nothing else")
         self.world.cut.clear()
@@ -229,20 +233,23 @@ class Scenario:
         def look(tries: int) -> None:
             if self.calm:
                 return
-            young = [
-                host for host, core in self._up() if core.paxos.leading and core.paxos.acceptor.vote.promised > known
-            ]
+            leaders = [(host, core.paxos.leadership) for host, core in self._up() if core.paxos.leading]
+            young = [host for host, leadership in leaders if leadership is not None and leadership.ballot > known]
             if young:
-                self.world.after(self.world.random.random() * 1.2, lambda: self.calm or young[0].crash())
+                self.world.after(self.world.random.random() * 1.2, lambda: self._crash(young[0]))
             elif tries:
                 self.world.after(0.02, lambda: look(tries - 1))
 
         look(200)
 
+    def _crash(self, host: SimController) -> None:
+        if not self.calm:
+            host.crash()
+
     def _cut(self, names: list[str], *, both: bool) -> None:
         """Cuts some off from the other controllers, and perhaps from everybody else."""
         random = self.world.random
-        everybody = [actor.name for actor in (*self.hosts.values(), *self.clients, *self.nodes)]
+        everybody = [*self.hosts, *(actor.name for actor in self._actors)]
         others = [name for name in (everybody if random.random() < 0.3 else self.hosts) if name not in names]
         outward = random.random() < 0.5
         self.world.note("network", "cut", names, "from", others, "both ways" if both else "one way")
