@@ -90,7 +90,7 @@ def run_block(suite: Suite, members: int, planted: str, first: int, count: int) 
 
 def reason(error: BaseException) -> str:
     """Returns what a violation begins with, which is the same for all of its kind."""
-    text = str(error).strip() or type(error).__name__
+    text = str(error).strip() or ("an assertion of the core" if isinstance(error, AssertionError) else repr(error))
     return text.splitlines()[0].partition(":")[0][:100]
 
 
