@@ -23,6 +23,10 @@ class RunFailedError(AdamctlError):
     """A training run ended without its result; the first cause is in the message."""
 
 
+class MembershipLostError(RunFailedError):
+    """This process is a member of its cluster no more: it was silent for too long, or another one has its name."""
+
+
 class ConfigurationError(AdamctlError):
     """A flag, an environment variable or a line of an experiment is wrong; retrying cannot help."""
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Protocol
 
-from adamctl.errors import AdamctlError, ProtocolError, RemoteError, RunFailedError, UnreachableError
+from adamctl.errors import AdamctlError, MembershipLostError, ProtocolError, RemoteError, UnreachableError
 from adamctl.net.loop import new_event_loop
 from adamctl.roles.lease import Lease
 from adamctl.wire.constants import ErrorCode
@@ -90,7 +90,7 @@ async def send_beacons(
         except RemoteError as error:
             if error.code == ErrorCode.STALE_INCARNATION:
                 lease.end()
-                return RunFailedError(f"this process is no longer part of the cluster: {error}")
+                return MembershipLostError(f"this process is no longer part of the cluster: {error}")
             log.warning("the controller refused a beacon: %s", error)
         except (UnreachableError, ProtocolError) as error:
             return UnreachableError(f"lost the cluster: {error}")

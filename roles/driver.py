@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from adamctl.errors import AdamctlError, ConfigurationError, RunFailedError, UnreachableError
+from adamctl.errors import AdamctlError, ConfigurationError, MembershipLostError, RunFailedError, UnreachableError
 from adamctl.net import loop as event_loop
 from adamctl.roles.context import RoleContext
 from adamctl.roles.process import (
@@ -42,13 +42,16 @@ __all__ = ["CommonOptions", "RoleContext", "run_role"]
 CANCEL_DEADLINE_S = 3.0
 BEACON_ATTEMPT_S_MAX = 2.0
 GC_ALLOCATIONS = 50_000
+BEGIN_ANEW = 75
+"""An exit status, EX_TEMPFAIL, for those who start roles by other means than the command line."""
 
 
 def run_role(role: Role, options: CommonOptions, role_options: Mapping[str, Any]) -> int:
     """Runs a role until it ends and returns the process's exit code; messages go to stderr and the log file.
 
     0 at the end of the run or when told by a SHUTDOWN request, 130 and 143 after SIGINT and SIGTERM, the code of an
-    `AdamctlError`, 1 with a traceback for any other exception.
+    `AdamctlError`, 1 with a traceback for any other exception. BEGIN_ANEW if the process is a member no more and the
+    role begins anew then: the caller sees to that, with `adamctl.roles.process.begin_anew`.
     """
     report: ReadyReport | None = None
     log = logging.getLogger("adamctl")
@@ -129,7 +132,11 @@ async def _run(
             await _until_ended(context, task)
         failure = _failure(context, task)
         # Before the goodbye: from there on, others fail because of this one.
-        exit_code = context.exit_code if failure is None else _tell(failure, log, report)
+        if isinstance(failure, MembershipLostError) and role.begins_anew:
+            log.warning("%s; beginning anew", failure)
+            exit_code = BEGIN_ANEW
+        else:
+            exit_code = context.exit_code if failure is None else _tell(failure, log, report)
     finally:
         await context.close()
         if client is not None:

@@ -167,6 +167,19 @@ def end_by_force(socket_address: str | None, folder: Path | None) -> NoReturn:
     os._exit(1)
 
 
+def begin_anew(*descriptors: int | None) -> NoReturn:
+    """Replaces this process by the same command from its beginning, so that nothing is left of what it held.
+
+    `descriptors` are those that it was started with and is to have again.
+    """
+    for descriptor in descriptors:
+        if descriptor is not None:
+            os.set_inheritable(descriptor, True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
 @contextmanager
 def signals_to(call: Callable[[int], None]) -> Iterator[None]:
     """Calls `call(number)` on the running loop on SIGINT and SIGTERM while the block lasts.

@@ -41,6 +41,8 @@ class Role:
         options: flags of its own, besides those every role has.
         needs_controller: False only for the controller itself.
         default_port: TCP port if `--port` is not given; 0 is any free one.
+        begins_anew: a process that is a member of its cluster no more, because it was silent for too long, begins anew
+            as another incarnation instead of ending.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Role:
     options: tuple[Option, ...] = ()
     needs_controller: bool = True
     default_port: int = 0
+    begins_anew: bool = False
 
 
 def all_roles() -> dict[str, Role]:

@@ -24,6 +24,7 @@ from adamctl.api.parameter_client_async import AsyncParameterClient
 from adamctl.bench.failover_cluster import FailoverCluster, buckets_of, wait_whole
 from adamctl.bench.report import make_report
 from adamctl.errors import RunFailedError
+from adamctl.roles.controller.client import nodes_of
 
 Fault: TypeAlias = Literal["kill", "stop", "cut"]
 FAULTS: tuple[Fault, ...] = ("kill", "stop", "cut")
@@ -163,6 +164,7 @@ class _Series:
         """Makes it happen, and returns after how long a push that began afterwards was acknowledged."""
         loop = asyncio.get_running_loop()
         cluster = self._cluster
+        before = await self._incarnation(node)
         began_s = loop.time()
         if self._fault == "kill":
             cluster.kill(node)
@@ -180,23 +182,34 @@ class _Series:
             else:
                 assert cluster.links is not None
                 await asyncio.to_thread(cluster.links.heal, node)
-        await self._bring_back(node)
+        await self._bring_back(node, before)
         return away_s
 
-    async def _bring_back(self, node: str) -> None:
-        """Starts a server again when its process has ended, as it does when it is no longer a member: a supervisor would.
+    async def _bring_back(self, node: str, before: int) -> None:
+        """Returns when a server is a member again, by itself or, if it has ended, started again: a supervisor would.
 
         Raises:
-            RunFailedError: it has not ended.
+            RunFailedError: neither happens.
         """
         cluster, loop = self._cluster, asyncio.get_running_loop()
         until_s = loop.time() + WHOLE_S
         while not await asyncio.to_thread(cluster.has_ended, node):
+            if await self._incarnation(node) > before:
+                return
             if loop.time() > until_s:
-                raise RunFailedError(f"{node} has not ended:\n{cluster.log_end(node)}")
+                raise RunFailedError(f"{node} has neither joined anew nor ended:\n{cluster.log_end(node)}")
             await asyncio.sleep(0.05)
         await asyncio.to_thread(cluster.start, node)
         await asyncio.to_thread(cluster.wait_serving, node)
+
+    async def _incarnation(self, node: str) -> int:
+        """Returns as which a server is a member, 0 if it is none."""
+        store = self._cluster.connect()
+        try:
+            _, entries = await store.read("/nodes/")
+        finally:
+            await store.close()
+        return next((record.incarnation for record in nodes_of(entries, "ps") if record.node == node), 0)
 
     async def _next_push(self, after_s: float) -> float:
         """Waits for the first push that began after a time; returns how long after that it was acknowledged."""

@@ -55,7 +55,7 @@ class RoleProcess:
     Attributes:
         command: how it was started.
         log: where its stdout and stderr go.
-        ready: what it reported when it began to serve; None before.
+        ready: what it reported when it began to serve, or last began to serve anew; None before.
         failure: what it reported when it failed, before it left its cluster; None before, and for one that was killed.
     """
 
@@ -120,7 +120,7 @@ class RoleProcess:
                 if "error" in report:
                     self.failure = self.failure or report
                 else:
-                    self.ready = self.ready or report
+                    self.ready = report
 
     def terminate(self) -> None:
         """Asks the role to end in order."""

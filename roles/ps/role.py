@@ -23,4 +23,5 @@ ROLE = Role(
         ),
         Option("loss-window-bytes", "most bytes of shards that may differ from the disk, as 4GB or 10%", str, "4GB"),
     ),
+    begins_anew=True,
 )

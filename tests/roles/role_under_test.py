@@ -9,7 +9,8 @@ from typing import Any
 
 from adamctl.errors import DamagedDataError, UnreachableError
 from adamctl.roles.controller.role import ROLE as CONTROLLER
-from adamctl.roles.driver import CommonOptions, RoleContext, run_role
+from adamctl.roles.driver import BEGIN_ANEW, CommonOptions, RoleContext, run_role
+from adamctl.roles.process import begin_anew
 from adamctl.roles.registry import Role
 from adamctl.wire.messages import Empty
 
@@ -63,6 +64,8 @@ async def stubborn(context: RoleContext) -> None:
 def main(kind: str, *settings: str) -> int:
     values: dict[str, Any] = dict(setting.split("=", 1) for setting in settings)
     own = {name.removeprefix("own."): values.pop(name) for name in list(values) if name.startswith("own.")}
+    if "lease" in own:
+        own["lease"] = float(own["lease"])
     for name, value in values.items():
         if name in ("port", "ready_fd", "lifeline_fd"):
             values[name] = int(value)
@@ -73,8 +76,12 @@ def main(kind: str, *settings: str) -> int:
         elif name == "controller":
             values[name] = (value,)
     needs_controller = "controller" in values
-    role = CONTROLLER if kind == "controller" else Role("sample", "", f"__main__:{kind}", (), needs_controller)
-    return run_role(role, CommonOptions(**values), own)
+    begins_anew = values.pop("begins_anew", "") == "True"
+    role = Role("sample", "", f"__main__:{kind}", (), needs_controller, begins_anew=begins_anew)
+    code = run_role(CONTROLLER if kind == "controller" else role, CommonOptions(**values), own)
+    if code == BEGIN_ANEW:
+        begin_anew(values.get("ready_fd"), values.get("lifeline_fd"))
+    return code
 
 
 if __name__ == "__main__":

@@ -78,6 +78,13 @@ def process(folder: Path, kind: str, **settings: Any) -> Iterator[Process]:
 
 
 @pytest.fixture
+def hasty_controller(tmp_path: Path) -> Iterator[str]:
+    """One whose leases are short."""
+    with process(tmp_path, "controller", port=0, **{"own.dir": tmp_path / "hasty", "own.lease": 0.5}) as one:
+        yield one.ready()["addresses"][0]
+
+
+@pytest.fixture
 def controller(tmp_path: Path) -> Iterator[str]:
     with process(tmp_path, "controller", port=0, name="controller-0", **{"own.dir": tmp_path / "state"}) as one:
         yield one.ready()["addresses"][0]
@@ -198,6 +205,24 @@ def test_peers_that_stop_first_are_no_failure(tmp_path: Path) -> None:
         one.ready()
         one.popen.send_signal(signal.SIGTERM)
         assert one.end()[0] == 143
+
+
+@pytest.mark.parametrize("begins_anew", [True, False])
+def test_a_process_that_slept_too_long_is_another_incarnation_or_ends(
+    tmp_path: Path, hasty_controller: str, begins_anew: bool
+) -> None:
+    with process(tmp_path, "serve", controller=hasty_controller, port=0, begins_anew=begins_anew) as role:
+        first = role.ready()
+        os.kill(role.popen.pid, signal.SIGSTOP)
+        time.sleep(1.5)
+        os.kill(role.popen.pid, signal.SIGCONT)
+        if begins_anew:
+            second = role.ready()
+            assert second["pid"] == first["pid"] and second["incarnation"] > first["incarnation"]
+            assert "beginning anew" in role.log.read_text()
+        else:
+            code, errors = role.end()
+            assert code == 1 and "no longer part of the cluster" in errors
 
 
 def test_a_busy_port_is_named(tmp_path: Path) -> None:
