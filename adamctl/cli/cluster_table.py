@@ -68,7 +68,8 @@ def standing_rows(controllers: Sequence[Values]) -> list[tuple[str, ...]]:
     """Returns one row per controller, from what each says of itself: for when none of them leads."""
     rows: list[tuple[str, ...]] = []
     for status in controllers:
-        slot = f", knows {status.get('slot', 0)} decisions"
+        known = status.get("slot", 0)
+        slot = f", knows {known} decision{'s' * (known != 1)}"
         match status.get("state"):
             case None:
                 state = f"does not answer: {status.get('error', 'it is no controller')}"
