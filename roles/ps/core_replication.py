@@ -218,6 +218,21 @@ class ReplicationCore:
             link.ship(now)
         return self._taken()
 
+    def abandon(self, job: Job, damaged: set[int]) -> list[Instruction]:
+        """Values of buckets were damaged. Other copies take over those that have any; if one has none, all of them.
+
+        It stays in `Job.buckets` then, for `Core` to give up the job here.
+        """
+        one = self._jobs.get(job.name)
+        if one is None or one.copies.job is not job:
+            return []
+        alone = any(not one.copies.has_others(bucket) for bucket in damaged)
+        for bucket in tuple(one.copies.groups) if alone else damaged:
+            if one.copies.has_others(bucket):
+                one.copies.abandon(bucket)
+        self._pump(one, self._site.clock())
+        return self._taken()
+
     def image(self, token: Token, held: HeldShard) -> Image | None:
         """Holds the state of a copy's shard, for the store; None: nothing has come yet."""
         return held.image(token)
@@ -238,7 +253,7 @@ class ReplicationCore:
     def tick(self, now: float) -> list[Instruction]:
         """Heartbeats, retries, who has been silent, takeovers, what the plan says."""
         if self._ticked_s is not None and now - self._ticked_s > 2 * self.config.heartbeat_s:
-            self._awake(now)
+            self.stalled(now)
         self._ticked_s = now
         self._site.refill(now)
         for one in self._jobs.values():
@@ -247,8 +262,8 @@ class ReplicationCore:
         self._site.stirred = False
         return self._taken()
 
-    def _awake(self, now: float) -> None:
-        """This process did not run for a while, so that nobody's silence says anything."""
+    def stalled(self, now: float) -> None:
+        """This process did not run for a while, so that nobody's silence says anything; before what it missed."""
         for one in self._jobs.values():
             for link in one.copies.links.values():
                 link.awoke(now)

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -48,6 +49,8 @@ INLINE_BYTES_MAX = 128 << 10
 THREADS = 2
 CONTROLLER_PAUSE_S = 0.5
 SOON_S = 0.001
+STALL_SHARE = 0.25
+"""Of the time between heartbeats: a timer that is later than this says that the loop stood still."""
 
 
 class Replicating:
@@ -81,17 +84,29 @@ class Replicating:
         self.asked_records = self.asked_bytes = self.kept_records = 0
         self._links = PeerLinks(context)
         self._threads: ThreadPoolExecutor | None = None
-        self._recycled = RecycledMemory()
-        self._checksums = Checksums()
+        self._own = partial(own_records, memory=RecycledMemory())
+        self._encode = partial(encode_body, checksum_of=Checksums().of)
         self._keys = NodeKeys()
         self._views: dict[str, JobView] = {}
         self._following = False
         self._timer: asyncio.TimerHandle | None = None
+        self._due_s = inf
         self._timer_s = 0.0
         self._rates = Rates(self._loop.time())
 
     def _now(self) -> float:
         return self._context.lease.clock()
+
+    def _event_s(self) -> float:
+        """Returns what time it is, before an event. If the loop stood still, the core hears of that first.
+
+        What others have sent meanwhile has not been read yet, so that they are not silent for that.
+        """
+        now = self._now()
+        if now > self._due_s + self.core.config.heartbeat_s * STALL_SHARE:
+            self._due_s = inf
+            self.core.stalled(now)
+        return now
 
     async def close(self) -> None:
         """Ends the links; the background's tasks have been ended before."""
@@ -119,7 +134,7 @@ class Replicating:
     def over(self, name: str) -> None:
         """A job has ended, or is no longer ours to keep: before `Core.remove_job`."""
         if self._views.pop(name, None) is not None:
-            self._do(self.core.configured(name, None, self._keys.nodes, self._keys.draining, self._now()))
+            self._do(self.core.configured(name, None, self._keys.nodes, self._keys.draining, self._event_s()))
 
     def handles(self, name: str) -> bool:
         """Says whether a job is kept here rather than by its only copy."""
@@ -128,15 +143,15 @@ class Replicating:
     def _configure(self, name: str) -> None:
         if self._keys.told and name in self._views:
             view = self._views[name]
-            self._do(self.core.configured(name, view, self._keys.nodes, self._keys.draining, self._now()))
+            self._do(self.core.configured(name, view, self._keys.nodes, self._keys.draining, self._event_s()))
 
     def built(self, name: str, contents: Mapping[int, Sequence[ShardContent]]) -> list[Instruction]:
         """Buckets of a job are made."""
-        return self.core.built(name, contents, self._now())
+        return self.core.built(name, contents, self._event_s())
 
     def loaded(self, name: str, contents: Mapping[int, Sequence[ShardContent] | None]) -> list[Instruction]:
         """Buckets of a job were looked for in the store."""
-        return self.core.loaded(name, contents, self._now())
+        return self.core.loaded(name, contents, self._event_s())
 
     async def _follow(self, prefix: str) -> None:
         take = self._keys.take_nodes if prefix == NODES_PREFIX else self._keys.take_drains
@@ -178,18 +193,19 @@ class Replicating:
     def _arm(self) -> None:
         """Sets the timer for the core's next deadline, if it is earlier than the one that is set."""
         now = self._now()
-        when = self._loop.time() + max(self.core.next_deadline_s(now) - now, 0.0)
+        due_s = max(self.core.next_deadline_s(now), now)
+        when = self._loop.time() + due_s - now
         if self._timer is not None:
             if self._timer_s <= when + SOON_S:
                 return
             self._timer.cancel()
         self._timer_s = when  # uvloop's handle of a time that has come does not know it
-        self._timer = self._loop.call_at(when, self._tick)
+        self._timer, self._due_s = self._loop.call_at(when, self._tick), due_s
 
     def _tick(self) -> None:
-        self._timer = None
+        now, self._timer, self._due_s = self._event_s(), None, inf
         if self._views:
-            self._do(self.core.tick(self._now()))
+            self._do(self.core.tick(now))
 
     # --- requests of other servers ----------------------------------------------------------------------------------
 
@@ -238,7 +254,7 @@ class Replicating:
     def _take_in(self, request: Request, records: Sequence[CopyRecord]) -> None:
         self.kept_records += len(records)
         peer = request.peer
-        self._do(self.core.requested(request, peer.node, peer.incarnation, request.message, records, self._now()))
+        self._do(self.core.requested(request, peer.node, peer.incarnation, request.message, records, self._event_s()))
 
     def reply(self, instruction: Reply) -> None:
         """Answers another server."""
@@ -288,12 +304,12 @@ class Replicating:
             finally:
                 answer.release()
         except RemoteError as error:
-            self._do(self.core.refused(ask.order, error.code, str(error), self._now()))
+            self._do(self.core.refused(ask.order, error.code, str(error), self._event_s()))
         except AdamctlError as error:
-            self._do(self.core.failed(ask.order, str(error), self._now()))
+            self._do(self.core.failed(ask.order, str(error), self._event_s()))
         else:
             incarnation = self._links.incarnation(ask.peer)
-            self._do(self.core.answered(ask.order, answer.message, records, incarnation, self._now()))
+            self._do(self.core.answered(ask.order, answer.message, records, incarnation, self._event_s()))
 
     # --- the configuration service ----------------------------------------------------------------------------------
 
@@ -309,7 +325,7 @@ class Replicating:
             self._log.info("job %s: %s (%s)", propose.job, propose.why, outcome)
         except (UnreachableError, RemoteError) as error:
             self._log.warning("job %s: %s: nobody knows whether it was done: %s", propose.job, propose.why, error)
-        self._do(self.core.proposed(propose.order, reply, self._now()))
+        self._do(self.core.proposed(propose.order, reply, self._event_s()))
 
     def notice(self, instruction: Notice) -> None:
         """Writes to the log."""
@@ -317,12 +333,6 @@ class Replicating:
         log("job %s, bucket %d: %s", instruction.job, instruction.bucket, instruction.text)
 
     # --- threads and status -----------------------------------------------------------------------------------------
-
-    def _own(self, body: memoryview) -> list[CopyRecord]:
-        return own_records(body, self._recycled)
-
-    def _encode(self, records: Sequence[CopyRecord]) -> list[bytes | memoryview]:
-        return encode_body(records, self._checksums.of)
 
     async def _in_thread(self, function: Callable[[Any], Any], argument: Any) -> Any:
         if self._threads is None:

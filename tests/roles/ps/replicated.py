@@ -27,7 +27,7 @@ from adamctl.wire.messages import ConfigChanges
 from tests.cluster import ClusterInMemory
 from tests.roles.ps.ps_cluster import SMALL, make_tensors
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 class ReplicatedCluster:
@@ -93,7 +93,12 @@ class ReplicatedCluster:
                     await asyncio.sleep(0.02)
                     found = await self.records()
         except TimeoutError:
-            raise AssertionError(f"not {what}: {found}") from None
+            wrong = {
+                index: (record.epoch, record.primary, record.in_sync, record.learners, record.why)
+                for index, record in found.items()
+                if not condition(record)
+            }
+            raise AssertionError(f"not {what}: {wrong}") from None
         return found
 
     def copy(self, name: str, bucket: int) -> HeldCopy | None:

@@ -25,12 +25,12 @@ from tests.roles.ps.replicated import ReplicatedCluster
 from tests.roles.ps.store_cluster import crash
 
 THREE = ("ps-0", "ps-1", "ps-2")
-FAST = ControllerConfig(beacon_interval_s=0.25, lost_after_s=1.5)
+FAST = ControllerConfig(beacon_interval_s=0.5, lost_after_s=2.5)
 
 
 @asynccontextmanager
 async def replicated(seed: int, *names: str, **options: Any) -> AsyncIterator[ReplicatedCluster]:
-    async with memory_cluster(seed, config=FAST) as cluster, asyncio.timeout(90):
+    async with memory_cluster(seed, config=FAST) as cluster, asyncio.timeout(150):
         world = ReplicatedCluster(cluster)
         await world.start(*(names or THREE), **options)
         yield world
