@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from adamctl.config.records import (
@@ -22,7 +23,16 @@ from adamctl.config.records import (
 from adamctl.model.layout import ParameterLayout, Tensor, place_copies
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.controller.core_config import ControllerConfig
-from adamctl.roles.controller.core_events import Answer, CompareAndSet, Disconnected, Gone, Read, Refuse
+from adamctl.roles.controller.core_events import (
+    Answer,
+    CompareAndSet,
+    Disconnected,
+    Gone,
+    Instruction,
+    Probe,
+    Read,
+    Refuse,
+)
 from adamctl.roles.controller.core_paxos import PaxosConfig
 from adamctl.wire.messages import ConfigChanges, ConfigReadReply
 from tests.sim.clients import Caller
@@ -98,6 +108,23 @@ class WildClock(Clock):
         self._base_s, self._rate = self.now() - self._world.now_s, 1.0
 
 
+class ProbingController(SimController):
+    """Looks at once whether a process has ended, when the leader asks for that."""
+
+    ended: Callable[[str, int], bool]
+
+    def _send_all(self, instructions: list[Instruction]) -> None:
+        super()._send_all(instructions)
+        for instruction in instructions:
+            if isinstance(instruction, Probe):
+                node, incarnation = instruction.record.node, instruction.record.incarnation
+                self.world.after(0.002 + 0.05 * self.world.random.random(), partial(self._probe, node, incarnation))
+
+    def _probe(self, node: str, incarnation: int) -> None:
+        if (self.name, node) not in self.world.cut and self.ended(node, incarnation):
+            self.take(Gone(node, incarnation))
+
+
 class ServerCluster:
     """See the module.
 
@@ -128,9 +155,10 @@ class ServerCluster:
         self.invariants = ServerInvariants(self.world, config, self.leases, self.ledger, self.layout, JOB)
         self.invariants.leases_hold = not self.wild
         self.hosts: dict[str, SimController] = {}
-        peers = {name: name for name in "abc"[: members or random.choice((1, 1, 1, 3))]}
+        peers = {name: name for name in "abc"[: members or random.choice((1, 1, 1, 1, 3))]}
         for name in peers:
-            host = SimController(self.world, name, peers, config, self.invariants, self._clock())
+            host = ProbingController(self.world, name, peers, config, self.invariants, self._clock())
+            host.ended = self._ended
             host.compact_entries = 200
             self.hosts[name] = host
         for host in self.hosts.values():
@@ -144,7 +172,7 @@ class ServerCluster:
             for number in (1, 2)
         ]
         for client in self.clients:
-            client.pause_s_max = random.choice((0.05, 0.15, 0.4))
+            client.pause_s_max = random.choice((0.1, 0.3, 0.6))
         self.kinds = tuple(random.sample(KINDS, random.randint(3, len(KINDS))))
         self.made = False
         self.drained = ("", 0)
@@ -236,6 +264,10 @@ class ServerCluster:
             self._caller.call(lambda token: CompareAndSet(token, session, 1, changes, 0), answered, 5.0)
 
         again()
+
+    def _ended(self, node: str, incarnation: int) -> bool:
+        server = self.servers.get(node)
+        return server is not None and (not server.alive or server.incarnation not in (incarnation, 0))
 
     def report_gone(self, server: SimServer, incarnation: int) -> None:
         """A supervisor tells the controllers that a process has ended, if it has."""

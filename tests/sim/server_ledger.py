@@ -39,6 +39,7 @@ class Ledger:
         self.known_values: dict[int, set[float]] = {}
         self._deltas: dict[tuple[ClientKey, int], list[int]] = {}
         self._sums: dict[tuple[ClientKey, int], list[int]] = {}
+        self._lost_s: dict[int, float] = {}
         self._skips: dict[int, list[tuple[ClientKey, int, int, int]]] = {}
 
     # --- clients ----------------------------------------------------------------------------------------------------
@@ -53,8 +54,10 @@ class Ledger:
     def delta(self, client: ClientKey, shard: int, number: int) -> int:
         return self._deltas[client, shard][number]
 
-    def acknowledged(self, client: ClientKey, shard: int, number: int) -> None:
-        """A client is told that a number is done."""
+    def acknowledged(self, client: ClientKey, shard: int, number: int, sent_s: float) -> None:
+        """A client is told that a number is done; `sent_s`: when the server said so."""
+        if sent_s < self._lost_s.get(shard, sent_s):
+            return
         must = self.must.setdefault(shard, {})
         must[client] = max(must.get(client, 0), number)
 
@@ -142,6 +145,7 @@ class Ledger:
             return
         for shard in shards:
             self.excused.add(shard)
+            self._lost_s[shard] = self.world.now_s
             self.must.pop(shard, None)
 
     def final(self, where: str, shard: int, values: Values, numbers: Done) -> None:

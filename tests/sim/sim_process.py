@@ -23,6 +23,7 @@ from tests.sim.engine import Clock, World
 
 Action = Callable[[], None]
 WATCH_S = 0.5
+JOIN_AGAIN_S = 2.5
 RESEND_S = 0.05
 ATTEMPTS_MAX = 5
 BREAKS = 0.2
@@ -171,6 +172,7 @@ class Member:
         self.from_receipt = False
         self.connection = 0
         self._callers: dict[str, Caller] = {}
+        self._joined_s = float("-inf")
         self._session = self._sequence = self._beats = 0
         self._session_known = False
         self._known_serial = 0
@@ -192,13 +194,26 @@ class Member:
 
         def answered(answer: Answer | Refuse | None) -> None:
             if isinstance(answer, Answer) and isinstance(answer.message, NodeRegisterReply):
+                self._joined_s = float("inf")
                 self.incarnation = answer.message.incarnation
                 self._registered()
                 self._beat()
             else:
+                if isinstance(answer, Refuse):
+                    self._joined_s = float("-inf")
                 self.view.after(0.1, self.join)
 
-        self.caller("join").call(lambda token: Register(token, self.connection, request), answered, 5.0)
+        def event(token: int) -> Event:
+            """An attempt that was given up must not come long after one that succeeded: it would name a new process.
+
+            Connections see to that: the one before is closed when another is made.
+            """
+            if self.view.now_s - self._joined_s < JOIN_AGAIN_S:
+                return Read(token, "/none")
+            self._joined_s = self.view.now_s
+            return Register(token, self.connection, request)
+
+        self.caller("join").call(event, answered, 5.0)
 
     def _beat(self) -> None:
         sent_s = self.clock.now()

@@ -112,7 +112,7 @@ class SimPushClient:
         self._sequences: dict[int, dict[int, int]] = {}
         self._pushes = self._orders = self._connections = 0
         self._reading = False
-        self._homeless: list[dict[int, tuple[int, int]]] = []
+        self._reply_sent_s = 0.0
         self.trouble = ""
 
     # --- routing ----------------------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ class SimPushClient:
             if result.code == ErrorCode.OK:
                 del envelope.parts[result.shard]
                 self.acknowledged += 1
-                self.ledger.acknowledged(self.key, result.shard, number)
+                self.ledger.acknowledged(self.key, result.shard, number, self._reply_sent_s)
                 self._answered(push, result.shard)
             elif result.code in LATER or result.code in MOVED:
                 self.trouble = f"shard {result.shard}: {result.message or result.code}"
@@ -407,10 +407,16 @@ class SimPushClient:
         server, connection = self.servers[lane.server], lane.connection
 
         def respond(reply: Reply, arrays: object = None) -> None:
-            if arrays is None:
-                self.world.send(server.name, self.name, lambda: answered(reply))
-            else:
-                self.world.send(server.name, self.name, lambda: answered(reply, arrays))
+            sent_s = self.world.now_s
+
+            def arrived() -> None:
+                self._reply_sent_s = sent_s
+                if arrays is None:
+                    answered(reply)
+                else:
+                    answered(reply, arrays)
+
+            self.world.send(server.name, self.name, arrived)
 
         self.world.send(self.name, server.name, lambda: server.request(connection, self.key, message, body, respond))
         self.world.after(ATTEMPT_S, lambda: answered(None))

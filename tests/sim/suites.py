@@ -5,9 +5,22 @@ from __future__ import annotations
 from tests.sim.mutants import MUTANTS
 from tests.sim.runner import Suite
 from tests.sim.scenario import Scenario
+from tests.sim.server_mutants import MUTANTS as SERVER_MUTANTS
+from tests.sim.server_scenario import ServerScenario
 
 _PARTS = ("engine", "scenario", "controllers", "clients", "nodes", "history", "invariants")
 CONTROLLERS = Suite(
     "controllers", Scenario, MUTANTS, ("roles/controller/core*.py", *(f"tests/sim/{part}.py" for part in _PARTS))
 )
-SUITES = {suite.name: suite for suite in (CONTROLLERS,)}
+_SERVER_PARTS = ("server_cluster", "server_invariants", "server_ledger", "server_scenario", "sim_process", "sim_server")
+SERVERS = Suite(
+    "servers",
+    ServerScenario,
+    SERVER_MUTANTS,
+    (
+        "roles/controller/core*.py",
+        "roles/ps/core*.py",
+        *(f"tests/sim/{part}.py" for part in (*_PARTS, *_SERVER_PARTS, "sim_push_client", "sim_store")),
+    ),
+)
+SUITES = {suite.name: suite for suite in (CONTROLLERS, SERVERS)}
