@@ -52,12 +52,17 @@ class FactorUpdate:
     def __init__(self) -> None:
         self._product = np.empty(0, np.float32)
         self._packed = (np.empty(0, np.float32), np.empty(0, np.float32))
+        self._packed_shape: tuple[int, ...] | None = None
         self._compiled: Any = None
         self._errors = self._activations = np.empty((0, 0), np.float32)
         self._row_start = self._row_stop = 0
 
-    def begin(self, rule: Rule, errors: Array, activations: Array, row_start: int, row_stop: int) -> None:
+    def begin(
+        self, rule: Rule, errors: Array, activations: Array, row_start: int, row_stop: int, *, same: bool = False
+    ) -> None:
         """Takes errors [k, outputs] and activations [k, inputs], C-contiguous and unchanged until the last `apply`.
+
+        `same`: the activations hold what those of the `begin` before did, so they need not be packed again.
 
         Raises:
             ValueError: the shapes do not fit together, or the arrays are not contiguous float32.
@@ -72,8 +77,12 @@ class FactorUpdate:
         self._errors, self._activations = errors, activations
         self._row_start, self._row_stop = row_start, row_stop
         self._compiled = compiled_if(rule.backend, "factors")
+        if self._compiled is not None and same and self._packed_shape == activations.shape:
+            return
+        self._packed_shape = None
         if self._compiled is not None:
             self._pack(1, activations, 0, activations.shape[1], self._compiled.COLUMNS)
+            self._packed_shape = activations.shape
             return
         size = (row_stop - row_start) * activations.shape[1]
         self._product = self._product if self._product.size >= size else np.empty(size, np.float32)

@@ -46,6 +46,7 @@ class Applier:
         """`done` is told what was applied and how long it took."""
         self._done = done or Work()
         self._factors = FactorUpdate()
+        self._begun: tuple[object, object] = (None, None)  # whose activations, and which of them
         self._before = np.empty(0, np.float32)
         self._narrow = NarrowUpdate()
         self._steps = StepSums()
@@ -111,7 +112,10 @@ class Applier:
             source.finite = finite[where] and all_finite(errors)
         if source.finite:
             first = row_start - source.header.row_start
-            self._factors.begin(rule, errors, activations, first, first + row_stop - row_start)
+            same = self._begun[0] is finite and self._begun[1] == where  # `finite` is this push's alone
+            self._begun = (None, None)
+            self._factors.begin(rule, errors, activations, first, first + row_stop - row_start, same=same)
+            self._begun = (finite, where)
         return source.finite
 
     def _apply_alone(self, rule: Rule, batch: Batch) -> None:

@@ -97,6 +97,17 @@ def test_no_examples_no_rows_and_other_shards_stay_as_they_are(backend):
     np.testing.assert_allclose(1 - weights[17:34], (ERRORS.T @ ACTIVATIONS)[4], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_same_activations_again_need_not_be_packed_and_others_are(backend):
+    rule, update = make_rule(RuleConfig("add"), backend), FactorUpdate()
+    narrow = np.ascontiguousarray(ACTIVATIONS[:, :5])
+    for activations, same in ((ACTIVATIONS, False), (ACTIVATIONS, True), (narrow, True), (2 * narrow, False)):
+        weights = np.zeros((30, activations.shape[1]), np.float32)
+        update.begin(rule, ERRORS, activations, 0, 30, same=same)
+        update.apply(rule, weights.reshape(-1), weights.reshape(-1), [], 0, 1.0)
+        np.testing.assert_allclose(weights, ERRORS.T @ activations, rtol=1e-5, atol=1e-5)
+
+
 def test_a_layers_shards_are_updated_in_one_call():
     rule, weights = make_rule(RuleConfig("add")), np.zeros(30 * 17, np.float32)
     apply_factors(rule, [weights[: 20 * 17], weights[20 * 17 :]], [[], []], ERRORS, ACTIVATIONS, 1.0)

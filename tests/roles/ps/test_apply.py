@@ -131,6 +131,30 @@ def test_factors_that_are_not_finite_change_nothing(which: int) -> None:
     np.testing.assert_allclose(tensor_value(h), -0.2, rtol=1e-6)
 
 
+def test_several_sources_share_their_activations_and_no_other_pushs() -> None:
+    """Pushes of the same shape, one after the other: each source of a push has the activations of that push."""
+    generator, h, expected = np.random.default_rng(3), Harness("add", WIDE), np.zeros((40, 30))
+    shards = [s for s in WIDE.shards if s.tensor == 0]
+    cut = len(shards) // 2
+    assert 0 < cut < len(shards)
+    halves = shards[:cut], shards[cut:]
+    for step in range(1, 5):
+        errors, activations = generator.standard_normal((6, 40)), generator.standard_normal((6, 30))
+        expected += errors.T @ activations
+        body, sources, parts = activations.astype(np.float32).tobytes(), [], []
+        for number, half in enumerate(halves):
+            start, stop = half[0].row_start, half[-1].row_stop
+            body += bytes(-len(body) % 64)
+            sources.append(PushSource(UpdateKind.FACTORS, 0, start, stop, len(body), 6, 0))
+            body += errors[:, start:stop].astype(np.float32).tobytes()
+            parts += [PushPart(shard.index, step, number) for shard in half]
+        request = PushRequest(JOB, h.epochs(), 1.0, 1, 1, tuple(sources), tuple(parts))
+        h.take(h.core.push(step, 1, ("w", 1), request, memoryview(body), 0.0))
+        if step != 2:
+            h.apply()
+    np.testing.assert_allclose(tensor_value(h), expected, rtol=1e-4, atol=1e-4)
+
+
 def test_factors_of_no_examples_are_a_zero_gradient() -> None:
     h = Harness("adagrad", WIDE)
     push_tensor(h, "p", 1, UpdateKind.FACTORS, [np.ones((0, 40)), np.ones((0, 30))], 0.1)
