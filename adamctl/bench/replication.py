@@ -38,6 +38,8 @@ from adamctl.roles.ps.client import ParameterClient, PendingPush, PushSet
 PACKAGES = ("adamctl", "numpy", "uvloop", "msgspec")
 SERVERS = 3
 COPIES = 3
+HOT_CUT_FOR = 1
+"""Servers: into larger shards than three would have, so that what is measured are bytes."""
 ATTACH_S = 60.0
 CALL_S = 120.0
 SETTLE_S = 0.5
@@ -58,8 +60,8 @@ class ReplicationSettings:
     """
 
     model_bytes: int = 32_000_000
-    hot_bytes: int = 1 << 20
-    pushes_per_s: float = 40.0
+    hot_bytes: int = 8 << 20
+    pushes_per_s: float = 8.0
     factors_of_rate: tuple[int, ...] = (1, 4, 16)
     rounds: int = 5
     seconds: float = 2.0
@@ -97,7 +99,7 @@ def run_replication_benchmark(
         weights = weights_record(settings.model_bytes, 1 << 20, SERVERS)
         run(_create_job(cluster.controller, ONE, weights, 1))
         run(_create_job(cluster.controller, THREE, weights, COPIES))
-        run(_create_job(cluster.controller, HOT, factors_record(settings.hot_size, SERVERS), COPIES))
+        run(_create_job(cluster.controller, HOT, factors_record(settings.hot_size, HOT_CUT_FOR), COPIES))
         child = Child(_serve, cluster.controller, settings.transport, settings.hot_size)
         stack.callback(child.close)
         child.receive(ATTACH_S + CALL_S)
