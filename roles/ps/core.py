@@ -53,10 +53,6 @@ CLIENTS_HELD = 4  # so many of whose steps none is ever complete fill the queue
 LOST = "the server failed while it wrote parameters over, see its log; resume the run from its last checkpoint"
 
 
-def _always() -> bool:
-    return True
-
-
 class Core:
     """All jobs of one server.
 
@@ -81,7 +77,7 @@ class Core:
         self._attached: dict[int, set[str]] = {}
         self.unknown = UnknownJobs()
         self.replication: ReplicationCore | None = None
-        self.lease_holds: Callable[[], bool] = _always
+        self.lease_holds: Callable[[], bool] = lambda: True
 
     def wait_for_copies(self) -> None:
         """Some bucket has copies: from now on answers of pushes may wait for them."""
@@ -293,17 +289,20 @@ class Core:
             if batch.damaged:
                 batch.spoil()
             answer_waiting(job, shard, LOST if batch.damaged else "", self.lease_holds, out)
-        if any(batch.damaged for batch in batches):
-            out.extend(self._give_up(job))
-        elif shipped and self.replication is not None:
+        damaged = {batch.shard.bucket.index for batch in batches if batch.damaged}
+        if damaged:
+            out.extend(self._give_up(job, damaged))
+        if shipped and self.replication is not None:
             out.extend(self.replication.changed(job, shipped))
         self._start(job, [batch.shard for batch in batches], out)
         return out
 
-    def _give_up(self, job: Job) -> list[Instruction]:
-        """Serves no bucket of a job any more: values of it are lost, and a record must not be made of them."""
-        job.give_up(ErrorCode.INTERNAL, LOST)
-        return self.forget_left(job)
+    def _give_up(self, job: Job, damaged: set[int]) -> list[Instruction]:
+        """Serves damaged buckets no more, nor any bucket of the job if one of them has no other copy."""
+        left = self.replication.abandon(job, damaged) if self.replication is not None else []
+        if not damaged.isdisjoint(job.buckets):
+            job.give_up(ErrorCode.INTERNAL, LOST)
+        return [*left, *self.forget_left(job)]
 
     def _advance(self, shard: Shard, batch: Batch) -> None:
         """Makes a batch's outcome the shard's new version."""

@@ -117,6 +117,8 @@ class Proposals:
                 continue
             if bucket in self._copies.groups:
                 self._review_group(bucket, known, self._copies.groups[bucket], now)
+            elif bucket in self._copies.abandoned:
+                self._review_abandoned(bucket, known)
             elif bucket in self._copies.takeovers:
                 self._review_takeover(bucket, known, now)
             elif bucket in self._copies.copies:
@@ -143,6 +145,14 @@ class Proposals:
             self._propose(bucket, known.record.changed(self._site.unix_s(), "nobody knows what became of a change"))
         elif group.closing:
             self._review_closing(bucket, known, group, now)
+
+    def _review_abandoned(self, bucket: int, known: Known) -> None:
+        """Gives a bucket that is damaged here to the first member that lives."""
+        others = [node for node in known.members[1:] if node in self._site.nodes]
+        if others:
+            in_sync = [node for node in self._in_sync(known.record) if node != self._site.node]
+            why = f"damaged on {self._site.node}"
+            self._propose(bucket, known.record.changed(self._site.unix_s(), why, primary=others[0], in_sync=in_sync))
 
     # --- handing over -----------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from adamctl.roles.ps.core_replies import Replies, refuse_unknown
 from adamctl.roles.ps.core_roles import JobCopies
 from adamctl.roles.ps.core_shard import Shard, Token
 from adamctl.roles.ps.core_site import Site
+from adamctl.roles.ps.core_status import status_of
 from adamctl.roles.ps.core_takeover import Takeover
 from adamctl.roles.ps.following import JobView
 from adamctl.roles.ps.replica_body import CopyRecord
@@ -312,4 +313,4 @@ class ReplicationCore:
 
     def status(self) -> dict[str, Any]:
         """Plain values for `adamctl status` and `adamctl shards`: per job and bucket, what this server is for it."""
-        return {name: one.copies.status() for name, one in self._jobs.items()}
+        return {name: status_of(one.copies) for name, one in self._jobs.items()}

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from adamctl.config.records import BucketRecord
 from adamctl.roles.ps.core_copies import HeldCopy, copy_of_contents, copy_of_shards
@@ -58,6 +57,7 @@ class JobCopies:
         building, loading: buckets that the shell is making, or is looking for in the store.
         lost: buckets that we should hold and do not.
         links: (server, incarnation) -> what is sent there.
+        abandoned: buckets that were damaged here, until another server is their primary.
         taken_up: buckets that have been taken over of late, to be told.
         heard_s: server -> when it was heard of as a primary last.
     """
@@ -76,6 +76,7 @@ class JobCopies:
         self.links: dict[tuple[str, int], Link] = {}
         self.heard_s: dict[str, float] = {}
         self.taken_up: list[int] = []
+        self.abandoned: set[int] = set()
         self._lost_since_s: dict[int, float] = {}
 
     @property
@@ -102,7 +103,11 @@ class JobCopies:
         self.job.epochs[bucket] = max(record.epoch, self.job.epochs.get(bucket, 0))
         node = self.site.node
         build = False
-        if record.primary == node:
+        if record.primary != node:
+            self.abandoned.discard(bucket)
+        if bucket in self.abandoned:
+            pass
+        elif record.primary == node:
             build = self._lead(bucket, known, now)
         elif node in record.in_sync:
             build = self._second(bucket, known)
@@ -288,6 +293,18 @@ class JobCopies:
         self.site.emit(Holds(self.job.name, bucket, known.record.epoch, True))
         self.flag(bucket)
 
+    def has_others(self, bucket: int) -> bool:
+        """Says whether a bucket that is served has other copies in sync."""
+        group = self.groups.get(bucket)
+        return group is not None and any(not member.lost for member in group.in_sync())
+
+    def abandon(self, bucket: int) -> None:
+        """What is served of a bucket is damaged; another copy is to be its primary."""
+        self.abandoned.add(bucket)
+        self._step_down(bucket, keep=False)
+        self.site.emit(LetGo(self.job.name, bucket), *self.site.core.forget_left(self.job))
+        self.flag(bucket)
+
     # --- other copies of what is served -----------------------------------------------------------------------------
 
     def _regroup(self, bucket: int, takeover: Takeover | None = None) -> None:
@@ -348,6 +365,8 @@ class JobCopies:
         job.short.pop(bucket, None)
         if bucket in self.takeovers:
             job.refusing[bucket] = f"bucket {bucket} is being taken over"
+        elif bucket in self.abandoned:
+            job.refusing[bucket] = f"bucket {bucket} was damaged here; another copy takes over"
         elif bucket in self.lost and self.known[bucket].record.primary == self.site.node:
             job.refusing[bucket] = f"bucket {bucket} waits for servers that hold copies of it"
         elif group is not None and group.closing:
@@ -357,33 +376,6 @@ class JobCopies:
             job.short[bucket] = f"bucket {bucket} has {members} copies in sync; pushes need {group.min_in_sync}"
         job.taking = set(self.takeovers) | {bucket for bucket in self.lost if bucket in job.refusing}
         job.leased = any(any(True for _ in group.in_sync()) for group in self.groups.values())
-
-    def status(self) -> dict[int, dict[str, Any]]:
-        """Returns per bucket that concerns us what we are for it."""
-        found: dict[int, dict[str, Any]] = {}
-        for bucket, known in self.known.items():
-            part = self._part(bucket)
-            if part:
-                members = self.groups[bucket].members.values() if bucket in self.groups else ()
-                found[bucket] = {
-                    "epoch": known.record.epoch,
-                    "part": part,
-                    "members": {m.node: m.lost or m.part.name.lower() for m in members},
-                    "left": max((len(m.missing) for m in members), default=0),
-                }
-        return found
-
-    def _part(self, bucket: int) -> str:
-        held = self.copies.get(bucket)
-        if bucket in self.job.buckets:
-            return "primary"
-        if bucket in self.takeovers:
-            return "taking over"
-        if bucket in self.building or bucket in self.job.building:
-            return "building"
-        if bucket in self.lost:
-            return "lost"
-        return "" if held is None else "copy" if held.complete else "learner"
 
     def close(self) -> None:
         """The job is over."""

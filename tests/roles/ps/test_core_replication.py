@@ -440,6 +440,47 @@ def test_a_server_that_dies_again_while_all_are_taken_up_is_waited_for() -> None
     assert cluster.primary().value(0) == 8.0
 
 
+# --- damage -----------------------------------------------------------------------------------------------------------
+
+
+def damage(cluster: Cluster, server: Server, token: str, parts: list[tuple[int, int, float]]) -> None:
+    """A batch fails while it writes over values."""
+    cluster.applies = False
+    server.push(token, parts)
+    (apply,) = server.waiting
+    server.waiting = []
+    for batch in apply.batches:
+        batch.begun = True
+        batch.failed(ErrorCode.INTERNAL, "it failed")
+    cluster.applies = True
+    server.take(server.core.completed(apply.job, apply.batches))
+    cluster.run()
+
+
+def test_a_damaged_bucket_is_given_to_another_copy() -> None:
+    cluster = Cluster()
+    assert pushed(cluster["a"], 1, 3.0) == ErrorCode.OK
+    damage(cluster, cluster["a"], "bad", [(0, 2, 1.0)])
+    assert cluster["a"].code("bad") == ErrorCode.STALE_EPOCH and cluster["a"].job.failed is None
+    server = cluster.primary()
+    assert server.node != "a"
+    server.attach()
+    assert pushed(server, 2, 1.0) == ErrorCode.OK and server.value(0) == 4.0
+    cluster.pass_time(20.0)
+    assert set(cluster.record().in_sync) == {"a", "b", "c"}
+    cluster.check()
+
+
+def test_a_damaged_only_copy_fails_its_job_here() -> None:
+    cluster = Cluster("ab", replication=2, min_in_sync=1)
+    cluster.kill("b")
+    cluster.configure("a")
+    cluster.run()
+    damage(cluster, cluster["a"], "bad", [(0, 1, 1.0)])
+    assert cluster["a"].job.failed is not None and not cluster["a"].job.buckets
+    cluster.pass_time(3.0)
+
+
 # --- several buckets --------------------------------------------------------------------------------------------------
 
 
