@@ -1,0 +1,230 @@
+"""Three real parameter servers with three copies of everything, clients that count, and somebody who looks.
+
+Every push adds 1 to every parameter, so each value is the number of pushes that it contains, exactly below 2^24. At a
+quiet point, when everything is acknowledged, each value is the number of acknowledged pushes, and all copies of a shard
+are the same bytes at the same version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+
+from adamctl.bench.failover_cluster import FailoverCluster, buckets_of, wait_whole
+from adamctl.config.records import JobRecord, LayoutRecord, NodeRecord
+from adamctl.model.layout import ParameterLayout
+from adamctl.model.rule import RuleConfig
+from adamctl.net.address import prefer
+from adamctl.net.handshake import make_hello
+from adamctl.net.stream import StreamTransport
+from adamctl.roles.controller.client import nodes_of, read_record
+from adamctl.roles.coordinator.job import job_changes
+from adamctl.roles.ps.client import ParameterClient, PushSet
+from adamctl.roles.ps.replica_body import decode_body
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import Hello, ReplicaFetchReply, ReplicaFetchRequest
+from tests.roles.ps.ps_cluster import make_tensors
+
+JOB = "counted"
+COPIES = 3
+SHAPES = ((64, 500), (64,), (32, 100))
+WHOLE_S = 120.0
+QUICK_LEASE_S = 4.0
+"""Where a crowded machine is no excuse; the long suites take the shortest that must work, 1 s."""
+SHORT_LEASE_S = 1.0
+STARVED_S = 300.0
+PAUSE_S = 0.002
+
+
+def push_of_ones(layout: ParameterLayout) -> PushSet:
+    push = PushSet(layout, 1.0)
+    for index, tensor in enumerate(layout.tensors):
+        push.delta(index, np.ones(tensor.size, np.float32))
+    return push
+
+
+def hello(name: str, number: int, role: str = "worker") -> Callable[[], Hello]:
+    return lambda: make_hello(role, f"{name}-{number}", number, "")
+
+
+class Fire:
+    """See the module; made by `under_fire`.
+
+    Attributes:
+        acknowledged: pushes of all clients so far.
+    """
+
+    def __init__(self, cluster: FailoverCluster, clients: int) -> None:
+        self.cluster = cluster
+        self.store = cluster.connect()
+        self.acknowledged = 0
+        self.layout: ParameterLayout
+        self._transport = StreamTransport()
+        self.clients = [
+            ParameterClient(self._transport, hello("w", number), self.store, JOB) for number in range(1, clients + 2)
+        ]
+        self._reader = self.clients[0]
+        self._pushing = asyncio.Event()
+        self._idle = asyncio.Condition()
+        self._busy = 0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def open(self, acks: str = "replicated") -> None:
+        """Makes the job, all values zero, and begins to push."""
+        record = LayoutRecord(make_tensors(SHAPES, "zeros"), COPIES)
+        self.layout = record.layout()
+        _, entries = await self.store.read("/nodes/")
+        job = JobRecord("running", self.layout.hash, RuleConfig("add"), 1, acks=acks, replication=COPIES, min_in_sync=2)  # type: ignore[arg-type]
+        changes = job_changes(JOB, job, self.layout, COPIES, nodes_of(entries, "ps"))
+        assert not (await self.store.compare_and_set(changes)).conflicts
+        for client in self.clients:
+            await client.attach(deadline_s=WHOLE_S)
+        self._pushing.set()
+        self._tasks = [asyncio.create_task(self._push(client)) for client in self.clients[1:]]
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for client in self.clients:
+            await client.close()
+        await self.store.close()
+
+    async def _push(self, client: ParameterClient) -> None:
+        """One push after the other while it may."""
+        push = push_of_ones(self.layout)
+        while True:
+            await self._pushing.wait()
+            self._busy += 1
+            outcome = await client.push(push, deadline_s=STARVED_S)
+            assert not outcome.refused, outcome
+            self.acknowledged += 1
+            self._busy -= 1
+            async with self._idle:
+                self._idle.notify_all()
+            await asyncio.sleep(PAUSE_S)
+
+    def check_clients(self) -> None:
+        """Raises what a client failed with."""
+        for task in self._tasks:
+            if task.done():
+                task.result()
+
+    async def progress(self, pushes: int = 1) -> None:
+        """Returns when so many more pushes are acknowledged."""
+        wanted = self.acknowledged + pushes
+        async with asyncio.timeout(STARVED_S):
+            while self.acknowledged < wanted:
+                self.check_clients()
+                await asyncio.sleep(0.01)
+
+    def kill(self, node: str) -> None:
+        if not self.cluster.has_ended(node):
+            self.cluster.kill(node)
+
+    # --- quiet points -------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def quiet(self) -> AsyncIterator[None]:
+        """While inside, nothing is on its way."""
+        self._pushing.clear()
+        try:
+            async with asyncio.timeout(STARVED_S), self._idle:
+                await self._idle.wait_for(lambda: self._busy == 0 or self.check_clients())
+            yield
+        finally:
+            self._pushing.set()
+
+    async def check(self) -> None:
+        """At a quiet point: each push once, on each copy, byte by byte."""
+        flat = np.zeros(self.layout.flat_size, np.float32)
+        pulled = await self._reader.pull(flat, deadline_s=WHOLE_S)
+        for shard in self.layout.shards:
+            found = set(flat[shard.offset : shard.offset + shard.size].tolist())
+            assert found == {float(self.acknowledged)}, (
+                f"shard {shard.index}: {self.acknowledged} pushes were acknowledged; found {sorted(found)[:3]}"
+            )
+        for index, record in (await buckets_of(self.store, JOB)).items():
+            bucket = self.layout.buckets[index]
+            shards = tuple(range(bucket.shard_start, bucket.shard_stop))
+            for node in record.in_sync:
+                if node == record.primary:
+                    continue
+                for copy, arrays in await self._copies(node, index, record.epoch, shards):
+                    described = self.layout.shards[copy.shard]
+                    ours = flat[described.offset : described.offset + described.size]
+                    assert arrays[0].tobytes() == ours.tobytes(), f"shard {copy.shard} differs on {node}"
+                    version = (int(pulled.epochs[copy.shard]), int(pulled.versions[copy.shard]))
+                    assert (copy.epoch, copy.counter) <= version, f"shard {copy.shard} on {node}"
+                    assert copy.counter == version[1], f"shard {copy.shard} on {node}"
+
+    async def _copies(self, node: str, bucket: int, epoch: int, shards: tuple[int, ...]) -> list:
+        """Returns what a secondary holds of a bucket."""
+        found = await read_record(self.store, f"/nodes/{node}", NodeRecord)
+        born = next(e.revision for e in (await self.store.read(f"/jobs/{JOB}/layout"))[1])
+        assert found is not None
+        address = prefer(found[0].addresses_for("replication"), found[0].host)
+        connection = await self._transport.connect(address, hello("looker", 99, "ps")(), deadline_s=10)
+        try:
+            message = ReplicaFetchRequest(JOB, born, found[0].incarnation, bucket, epoch, shards)
+            reply = await connection.request(message, deadline_s=10)
+            assert isinstance(reply.message, ReplicaFetchReply)
+            assert reply.message.code == ErrorCode.OK, (node, bucket, ErrorCode(reply.message.code))
+            records = decode_body(reply.body)
+            assert [record.copy.shard for record in records] == list(shards)
+            copies = [(record.copy, [np.array(array) for array in record.arrays]) for record in records]
+            reply.release()
+            return copies
+        finally:
+            await connection.close()
+
+    async def whole(self) -> None:
+        """Returns when every bucket has all copies on living servers; starts again what has ended, as `train` does.
+
+        On a crowded machine a server may be silent for longer than its lease although nobody has stopped it.
+        """
+        tending = asyncio.create_task(self._tend())
+        try:
+            await wait_whole(self.store, JOB, COPIES, WHOLE_S)
+        finally:
+            tending.cancel()
+            await asyncio.gather(tending, return_exceptions=True)
+
+    async def _tend(self) -> None:
+        while True:
+            for node in self.cluster.servers:
+                if await asyncio.to_thread(self.cluster.has_ended, node):
+                    await asyncio.to_thread(self.cluster.start, node)
+            await asyncio.sleep(0.2)
+
+
+@asynccontextmanager
+async def under_fire(lease_s: float = QUICK_LEASE_S, clients: int = 2, acks: str = "replicated") -> AsyncIterator[Fire]:
+    """A cluster, its job and its clients, until the block is left."""
+    with FailoverCluster(COPIES, lease_s) as cluster:
+        fire = Fire(cluster, clients)
+        try:
+            await fire.open(acks)
+            await fire.progress(5)
+            yield fire
+        finally:
+            await fire.close()
+
+
+class Progress:
+    """How far a long test has come, in the file named by a variable of the environment, if that is set."""
+
+    def __init__(self, variable: str) -> None:
+        name = os.environ.get(variable)
+        self._file = Path(name) if name else None
+        self.done = int(self._file.read_text()) if self._file is not None and self._file.exists() else 0
+
+    def reached(self, done: int) -> None:
+        self.done = done
+        if self._file is not None:
+            self._file.write_text(str(done))
