@@ -55,7 +55,11 @@ ELSEWHERE = (
     Elsewhere("bench/test_ps_throughput.py", ("bench/ps_*",), "parts of one benchmark"),
     Elsewhere("bench/test_peer.py", ("bench/peers/*",), "run by hand where the peer is installed"),
     Elsewhere("config/test_load.py", ("config/check", "config/experiment"), "reached through what a file says"),
-    Elsewhere("roles/ps/test_replicating.py", ("roles/ps/copies", "roles/ps/replica_links"), "parts of one shell"),
+    Elsewhere(
+        "roles/ps/test_replicating.py",
+        ("roles/ps/copies", "roles/ps/neighbours", "roles/ps/replica_links"),
+        "parts of one shell",
+    ),
     Elsewhere("roles/ps/test_direct_pulls.py", ("roles/ps/direct",), "another test_direct is in kernels"),
     Elsewhere("kernels/test_network.py", ("kernels/build",), "networks of every kind of layer are built"),
     Elsewhere("kernels/kernel_checks.py", ("kernels/array",), "the name of a type"),

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from adamctl.config.records import NodeRecord, ServedRecord, bucket_key, encode, node_key, served_key
-from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError, UnreachableError
+from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError, RunFailedError, UnreachableError
 from adamctl.kernels.rules.make import make_rule
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.client import ConfigurationStore, follow, read_record
@@ -115,7 +115,7 @@ class JobKeeper:
             job = self._add(name, view)
             if job is None:
                 return
-        if self.replicating is not None and (has_copies(view) or self.replicating.handles(name)):
+        if self.replicating is not None and self._has_copies(name, view, job):
             self.replicating.configure(name, view)
             return
         node = self._context.node
@@ -139,11 +139,34 @@ class JobKeeper:
         if wanted and job.failed is None:
             self._spawn(self._build(job, view, wanted))
 
+    def _has_copies(self, name: str, view: JobView, job: Job) -> bool:
+        """Says whether a job is kept by the replication core.
+
+        One with a single copy is while it has others for a while, or is to move; but what we serve of it is made, and
+        taken up again from the store, as long as there are none.
+        """
+        assert self.replicating is not None
+        if view.record.replication > 1 or self.replicating.handles(name):
+            return True
+        if not self.replicating.draining and not any(
+            len(bucket.in_sync) > 1 or bucket.learners for bucket in view.buckets.values()
+        ):
+            return False
+        ours = (index for index, bucket in view.buckets.items() if bucket.primary == self._context.node)
+        return not job.resuming and all(index in job.buckets for index in ours)
+
+    def reconcile_all(self) -> None:
+        """Looks at every job anew: servers are to be emptied, or are no longer."""
+        for name in sorted(self._keys.jobs):
+            self._reconcile(name)
+
     def lost(self, job: Job) -> None:
         """A job has failed for good: a restart is not to find buckets of it."""
         self._log.error("job %s: %s", job.name, job.failed[1] if job.failed is not None else "")
         if self._storing is not None and self._core.jobs.get(job.name) is job:
             self._storing.release(job.name)
+        if self.replicating is not None and self.replicating.handles(job.name):  # others have it whole
+            self._context.fail(RunFailedError(f"{self._context.node} has lost values of job {job.name!r}; see its log"))
 
     def _free(self, name: str) -> None:
         if self.replicating is not None:
@@ -260,6 +283,8 @@ class JobKeeper:
             "job %s: serving %d buckets, %d shards, %.1f MiB%s", job.name, len(job.buckets), len(job.shards),
             job.size_bytes / (1 << 20), f", {len(entries)} shards of them from the store" if found is not None else "",
         )  # fmt: skip
+        if self.replicating is not None:
+            self._reconcile(job.name)  # it may have to move
 
     def _wanted(self, job: Job) -> bool:
         """Says whether a job has neither ended nor failed meanwhile."""
@@ -299,13 +324,6 @@ def _identity(view: JobView) -> tuple[Any, ...]:
     """What tells a job from another that was given the same name."""
     record = view.record
     return (view.revision, record.layout_hash, record.rule, record.seed, record.restore)
-
-
-def has_copies(view: JobView) -> bool:
-    """Says whether more servers than one hold buckets of a job, or are to."""
-    return view.record.replication > 1 or any(
-        len(bucket.in_sync) > 1 or bucket.learners for bucket in view.buckets.values()
-    )
 
 
 def stored_identity(name: str, view: JobView) -> JobIdentity:

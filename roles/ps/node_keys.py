@@ -37,6 +37,11 @@ class NodeKeys:
         return {name: view.record for name, view in self.nodes.items()}
 
     @property
+    def drained(self) -> bool:
+        """Whether any server was ever said to be emptied, living or not."""
+        return bool(self._drains)
+
+    @property
     def draining(self) -> frozenset[str]:
         """Servers that are to hold nothing; a process that was started after it was said is not meant."""
         return frozenset(
@@ -73,6 +78,13 @@ class NodeKeys:
                 self._drains[entry.key.removeprefix(DRAINS_PREFIX)] = record
         for key in changes.deleted:
             self._drains.pop(key.removeprefix(DRAINS_PREFIX), None)
+
+    def found(self, name: str, view: NodeView | None) -> None:
+        """Takes in what a read of one server's key said just now."""
+        if view is not None:
+            self.nodes[name] = view
+        else:
+            self.nodes.pop(name, None)
 
     def _forget(self, name: str, revision: int) -> None:
         known = self.nodes.get(name)

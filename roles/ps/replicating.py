@@ -15,11 +15,9 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from adamctl.config.records import NodeRecord, node_key
 from adamctl.errors import AdamctlError, DamagedDataError, RemoteError, UnreachableError
 from adamctl.net.transport import Request
 from adamctl.roles.context import RoleContext
-from adamctl.roles.controller.client import follow, read_record
 from adamctl.roles.ps.building import bytes_needed
 from adamctl.roles.ps.core import Core
 from adamctl.roles.ps.core_instructions import Image, Instruction
@@ -27,7 +25,6 @@ from adamctl.roles.ps.core_job import ShardContent
 from adamctl.roles.ps.core_replication import ReplicationCore
 from adamctl.roles.ps.core_replication_events import (
     Ask,
-    NodeView,
     Notice,
     Propose,
     ReadNode,
@@ -36,7 +33,7 @@ from adamctl.roles.ps.core_replication_events import (
 )
 from adamctl.roles.ps.following import JobView
 from adamctl.roles.ps.memory import MemoryAccount, RecycledMemory
-from adamctl.roles.ps.node_keys import DRAINS_PREFIX, NODES_PREFIX, NodeKeys
+from adamctl.roles.ps.neighbours import Neighbours
 from adamctl.roles.ps.replica_body import CopyRecord, encode_body, own_records
 from adamctl.roles.ps.replica_checksums import Checksums
 from adamctl.roles.ps.replica_links import PeerLinks
@@ -69,8 +66,15 @@ class Replicating:
         memory: MemoryAccount,
         carry_out: Callable[[list[Instruction]], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
+        drained: Callable[[], None],
     ) -> None:
-        """Only after registration. `carry_out` does what the core says; `spawn` runs work in the background."""
+        """Only after registration.
+
+        Args:
+            carry_out: does what the core says.
+            spawn: runs work in the background.
+            drained: called when it has changed which servers are to hold nothing (`draining`).
+        """
         assert context.controller is not None
         self._context, self._log, self._store = context, context.log, context.controller
         self._jobs, self._memory = core.jobs, memory
@@ -86,9 +90,9 @@ class Replicating:
         self._threads: ThreadPoolExecutor | None = None
         self._own = partial(own_records, memory=RecycledMemory())
         self._encode = partial(encode_body, checksum_of=Checksums().of)
-        self._keys = NodeKeys()
+        self._neighbours = Neighbours(context, spawn, self._configure_all, drained)
+        self._neighbours.begin()
         self._views: dict[str, JobView] = {}
-        self._following = False
         self._timer: asyncio.TimerHandle | None = None
         self._due_s = inf
         self._timer_s = 0.0
@@ -123,27 +127,37 @@ class Replicating:
         self.core.registered(self._context.incarnation, revision)
 
     def configure(self, name: str, view: JobView) -> None:
-        """Takes in the records of a job with copies; its servers are followed from the first of them on."""
+        """Takes in the records of a job with copies; servers are followed from the first of them on."""
         self._views[name] = view
-        if not self._following:
-            self._following = True
-            self._spawn(self._follow(NODES_PREFIX))
-            self._spawn(self._follow(DRAINS_PREFIX))
+        self._neighbours.follow_nodes()
         self._configure(name)
+
+    @property
+    def draining(self) -> frozenset[str]:
+        """Servers that are to hold nothing."""
+        return self._neighbours.draining
 
     def over(self, name: str) -> None:
         """A job has ended, or is no longer ours to keep: before `Core.remove_job`."""
         if self._views.pop(name, None) is not None:
-            self._do(self.core.configured(name, None, self._keys.nodes, self._keys.draining, self._event_s()))
+            self._tell(name, None)
 
     def handles(self, name: str) -> bool:
         """Says whether a job is kept here rather than by its only copy."""
         return name in self._views
 
     def _configure(self, name: str) -> None:
-        if self._keys.told and name in self._views:
-            view = self._views[name]
-            self._do(self.core.configured(name, view, self._keys.nodes, self._keys.draining, self._event_s()))
+        if self._neighbours.told and name in self._views:
+            self._tell(name, self._views[name])
+
+    def _configure_all(self) -> None:
+        self._links.take(self._neighbours.records)
+        for name in sorted(self._views):
+            self._configure(name)
+
+    def _tell(self, name: str, view: JobView | None) -> None:
+        known = self._neighbours
+        self._do(self.core.configured(name, view, known.nodes, known.draining, self._event_s()))
 
     def built(self, name: str, contents: Mapping[int, Sequence[ShardContent]]) -> list[Instruction]:
         """Buckets of a job are made."""
@@ -153,36 +167,9 @@ class Replicating:
         """Buckets of a job were looked for in the store."""
         return self.core.loaded(name, contents, self._event_s())
 
-    async def _follow(self, prefix: str) -> None:
-        take = self._keys.take_nodes if prefix == NODES_PREFIX else self._keys.take_drains
-        while True:
-            try:
-                async for changes in follow(self._store, prefix):
-                    take(changes)
-                    self._links.take(self._keys.records)
-                    for name in sorted(self._views):
-                        self._configure(name)
-            except UnreachableError as error:
-                self._log.warning("the controller cannot be reached, who lives is not known: %s", error)
-                await asyncio.sleep(CONTROLLER_PAUSE_S)
-
     def read_node(self, instruction: ReadNode) -> None:
-        """Somebody has been silent for long: their key may be gone, and the watch late."""
-        self._spawn(self._read_node(instruction))
-
-    async def _read_node(self, instruction: ReadNode) -> None:
-        node = instruction.node
-        try:
-            found = await read_record(self._store, node_key(node), NodeRecord)
-        except (UnreachableError, DamagedDataError) as error:
-            self._log.warning("%s has been silent and cannot be looked up: %s", node, error)
-            return
-        if found is not None:
-            self._keys.nodes[node] = NodeView(*found)
-        else:
-            self._keys.nodes.pop(node, None)
-        self._links.take(self._keys.records)
-        self._configure(instruction.job)
+        """Somebody has been silent for long."""
+        self._neighbours.read(instruction.node, self._configure_all)
 
     # --- events -----------------------------------------------------------------------------------------------------
 

@@ -151,7 +151,9 @@ class ParameterServer:
 
     def _replicate(self) -> None:
         """Begins to keep copies of buckets, as soon as we are a member."""
-        replicating = Replicating(self._context, self.core, self._keeper.memory, self._carry_out, self._spawn)
+        replicating = Replicating(
+            self._context, self.core, self._keeper.memory, self._carry_out, self._spawn, self._keeper.reconcile_all
+        )
         copies = Copies(
             self._context, self.core, self._storing, self._keeper, replicating, self._carry_out, self._spawn
         )

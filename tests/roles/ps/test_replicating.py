@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adamctl.config.records import DrainRecord, drain_key, encode
 from adamctl.errors import DamagedDataError, RemoteError
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.controller.core import ControllerConfig
@@ -18,7 +19,7 @@ from adamctl.roles.ps.client import ParameterClient
 from adamctl.roles.ps.core_sequence import MemoryRecord
 from adamctl.roles.ps.replica_body import CopyRecord, ShardCopy, encode_body, lengths_of, own_records
 from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import ReplicaPrepareRequest
+from adamctl.wire.messages import ConfigChanges, ReplicaPrepareRequest
 from tests.cluster import memory_cluster
 from tests.roles.ps.ps_cluster import constant, make_client, pulled, push_of, random_flat
 from tests.roles.ps.replicated import ReplicatedCluster
@@ -190,6 +191,33 @@ async def test_a_copy_that_does_not_fit_is_refused_and_the_others_go_on() -> Non
             assert held.held_bytes <= held.bytes_max
             await asyncio.sleep(0.02)
         assert values_of(await pulled(client)) == {1.0}
+        await client.close()
+
+
+async def drain(world: ReplicatedCluster, node: str) -> None:
+    record = encode(DrainRecord(world.cluster.contexts[node].incarnation, 0.0))
+    await world.cluster.client.compare_and_set(ConfigChanges({}, {drain_key(node): record}))
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+async def test_a_server_is_emptied_while_pushes_go_on(copies: int) -> None:
+    async with replicated(81) as world:
+        await world.add_job(
+            ("ps-0", "ps-1"), copies=copies, acks="replicated" if copies > 1 else "applied", min_in_sync=1
+        )
+        client = await zeroed(world)
+        await add(client)
+        await drain(world, "ps-0")
+        pushes = 2
+        while any("ps-0" in (r.primary, *r.in_sync) for r in (await world.records()).values()):
+            await add(client)
+            pushes += 1
+        await add(client)
+        await world.until_equal(copies)
+        assert values_of(await pulled(client)) == {float(pushes)}
+        replicating = world.servers["ps-0"]._keeper.replicating
+        assert replicating is not None and not replicating.core.copies("a")
+        assert not world.servers["ps-0"].core.jobs["a"].buckets
         await client.close()
 
 
