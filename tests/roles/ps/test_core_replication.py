@@ -143,6 +143,24 @@ def test_acknowledgements_wait_for_a_learner_from_when_it_has_had_everything_onc
     assert a.code(("p", 1)) == ErrorCode.OK
 
 
+def test_a_learner_is_no_member_before_what_was_acknowledged_without_it_has_reached_it() -> None:
+    cluster = Cluster(spare="d", shapes=MANY, message_bytes_max=300, learner_bytes_per_s=1000.0, settle_s=0.1)
+    cluster.kill("c")
+    cluster.configure()
+    cluster.run()
+    d = cluster["d"]
+    while (held := d.held()) is None or len(held.versions()) < len(held.shards) - 2:
+        cluster.pass_time(0.1)
+    cluster.hold = lambda source, target, message: target == "d"
+    assert pushed(cluster["a"], 1, 5.0) == ErrorCode.OK  # the learner does not count
+    cluster.hold = lambda source, target, message: False
+    cluster.pass_time(10.0)
+    assert held.whole and cluster.record().learners == ("d",)
+    cluster.deliver_held()
+    cluster.pass_time(1.0)
+    assert "d" in cluster.record().in_sync and d.value(0) == 5.0
+
+
 def test_a_promotion_that_nobody_knows_of_is_found_out() -> None:
     cluster = Cluster("ab", replication=2, spare="d")
 
