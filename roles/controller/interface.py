@@ -35,7 +35,7 @@ _log = logging.getLogger("adamctl.controller.client")
 
 
 class ConfigurationStore(Protocol):
-    """A small, strongly consistent store of keys: one controller now, Paxos or etcd behind the same calls later.
+    """A small, strongly consistent store of keys: the controllers, or an etcd cluster in their place.
 
     Every call raises UnreachableError (DeadlineError) when the service does not answer in time.
     """
