@@ -66,6 +66,7 @@ class ServerFault:
     """
 
     name: str
+    about: str
     changes: Sequence[tuple[Any, str, Any]] = ()
     cluster: Callable[[ServerCluster], None] | None = None
 
@@ -167,10 +168,7 @@ class ServerCluster:
         self.servers: dict[str, SimServer] = {}
         for number in range(1, 4):
             self._add_server(f"p{number}")
-        self.clients = [
-            SimPushClient(self.world, f"w{number}", number, self.layout, JOB, self.servers, self.hosts, self.ledger)
-            for number in (1, 2)
-        ]
+        self.clients = [self._client("w1"), self._client("w2")]
         for client in self.clients:
             client.pause_s_max = random.choice((0.1, 0.3, 0.6))
         self.kinds = tuple(random.sample(KINDS, random.randint(3, len(KINDS))))
@@ -180,6 +178,15 @@ class ServerCluster:
         self._caller = Caller(self.world, "coordinator", self.hosts)
         if planted is not None and planted.cluster is not None:
             planted.cluster(self)
+
+    def _client(self, name: str) -> SimPushClient:
+        return SimPushClient(self.world, name, int(name[1:]), self.layout, JOB, self.servers, self.hosts, self.ledger)
+
+    def add_client(self, name: str) -> SimPushClient:
+        """Returns a further client, which reads who holds what and does nothing else."""
+        client = self._client(name)
+        client.reread()
+        return client
 
     def _clock(self) -> Clock:
         """A clock as wrong as is allowed, or nearly; in wild seeds, any."""

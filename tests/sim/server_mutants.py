@@ -8,13 +8,18 @@ from typing import Any
 import msgspec
 
 from adamctl.roles.ps import core_proposals
+from adamctl.roles.ps.core_acknowledge import Acknowledgements
+from adamctl.roles.ps.core_instructions import AnswerPush
 from adamctl.roles.ps.core_plan import AddLearner, RemoveMember, Situation, Step
 from adamctl.roles.ps.core_replicate import Group, Member, Part, ShardReplica
+from adamctl.roles.ps.core_replication_events import Reply
+from adamctl.roles.ps.core_replies import Replies
 from adamctl.roles.ps.core_roles import JobCopies, Known
 from adamctl.roles.ps.core_sequence import Client, MemoryRecord, Verdict
 from adamctl.roles.ps.core_shard import Batch, Shard
 from adamctl.roles.ps.core_takeover import Takeover
 from adamctl.roles.ps.replica_body import CopyRecord
+from adamctl.wire.messages import ReplicaPrepareReply, ReplicaPrepareRequest
 from tests.sim.server_cluster import LOST_AFTER_S, ServerCluster, ServerFault
 from tests.sim.sim_server import SimServer
 
@@ -103,6 +108,29 @@ def _remove_first(situation: Situation, node: str) -> list[Step]:
 # --- disks and memory -----------------------------------------------------------------------------------------------
 
 
+def _no_last_look(self: Acknowledgements, answer: AnswerPush, waiter: Any) -> AnswerPush:
+    return answer
+
+
+def _no_fence(self: Replies, token: Any, peer: str, message: ReplicaPrepareRequest, records: Any, now: float) -> None:
+    """Whoever ships states is taken for the primary, whatever epoch it is of."""
+    copies = self._copies
+    older = {
+        bucket
+        for bucket, epoch in message.epochs.items()
+        if bucket in copies.copies and bucket not in message.begins and epoch < copies.known[bucket].record.epoch
+    }
+    if not older or message.receiver != self._site.incarnation:
+        _prepare(self, token, peer, message, records, now)
+        return
+    copies.heard_s[peer] = now
+    self._take(
+        message, [one for one in records if copies.job.layout.bucket_of_shard[one.copy.shard] in older], {}, None
+    )
+    self._site.emit(Reply(token, ReplicaPrepareReply(self._site.incarnation, {}, {})))
+
+
+_prepare = Replies.prepare
 _found_bucket = SimServer._found_bucket
 
 
@@ -128,19 +156,71 @@ def _always_in_place(self: Batch, shard: Shard) -> None:
 MUTANTS = {
     one.name: one
     for one in (
-        ServerFault("lease-from-receipt", cluster=_from_receipt),
-        ServerFault("g-equals-d", cluster=_lease_as_long_as_the_wait),
-        ServerFault("acknowledged-before-prepared", [(ShardReplica, "wait", _wait_for_nobody)]),
-        ServerFault("acknowledged-without-a-member", [(Group, "recount", _one_member_less)]),
-        ServerFault("memory-left-out", [(ShardReplica, "record", _record_without_memory)]),
-        ServerFault("memory-per-bucket", [(ShardReplica, "record", _record_with_memory_of_its_bucket)]),
-        ServerFault("window-instead-of-next", [(Client, "judge", _any_later_number)]),
-        ServerFault("no-reconciliation", [(Takeover, "done", property(lambda self: self.held.whole))]),
-        ServerFault("learner-counts-early", [(Group, "begun", _learner_counts_at_once)]),
-        ServerFault("restart-resumes", [(JobCopies, "_first", _always_first)]),
-        ServerFault("old-copy-removed-first", [(core_proposals, "plan", _remove_first)]),
-        ServerFault("epoch-not-persisted", [(SimServer, "_found_bucket", _found_without_epochs)]),
-        ServerFault("durable-before-synced", cluster=_not_synced),
-        ServerFault("torn-pull", [(Batch, "__init__", _always_in_place)]),
+        ServerFault("lease-from-receipt", "a lease counts from when the answer came", cluster=_from_receipt),
+        ServerFault("g-equals-d", "D is as long as G", cluster=_lease_as_long_as_the_wait),
+        ServerFault(
+            "lease-not-rechecked",
+            "the lease is looked at when a push comes, and not when it is answered",
+            [(Acknowledgements, "_last_look", _no_last_look)],
+        ),
+        ServerFault(
+            "fence-skipped",
+            "a copy takes states of older epochs, and nobody is told of a newer one",
+            [(Replies, "prepare", _no_fence)],
+        ),
+        ServerFault(
+            "epoch-not-persisted",
+            "a store says nothing of the epochs that its records were made in",
+            [(SimServer, "_found_bucket", _found_without_epochs)],
+        ),
+        ServerFault(
+            "acknowledged-before-prepared",
+            "a push is acknowledged when it is in the primary's memory",
+            [(ShardReplica, "wait", _wait_for_nobody)],
+        ),
+        ServerFault(
+            "acknowledged-without-a-member",
+            "one of the members is not waited for",
+            [(Group, "recount", _one_member_less)],
+        ),
+        ServerFault(
+            "memory-left-out",
+            "a state is shipped without the numbers of its clients",
+            [(ShardReplica, "record", _record_without_memory)],
+        ),
+        ServerFault(
+            "memory-per-bucket",
+            "a state is shipped with the highest numbers of its bucket",
+            [(ShardReplica, "record", _record_with_memory_of_its_bucket)],
+        ),
+        ServerFault(
+            "window-instead-of-next",
+            "any number above the last is applied",
+            [(Client, "judge", _any_later_number)],
+        ),
+        ServerFault(
+            "no-reconciliation",
+            "a new primary serves what it has",
+            [(Takeover, "done", property(lambda self: self.held.whole))],
+        ),
+        ServerFault(
+            "learner-counts-early",
+            "a learner becomes a member when it has begun",
+            [(Group, "begun", _learner_counts_at_once)],
+        ),
+        ServerFault(
+            "restart-resumes",
+            "a process takes up the place that its name has",
+            [(JobCopies, "_first", _always_first)],
+        ),
+        ServerFault(
+            "old-copy-removed-first",
+            "a move takes the old copy away before the new one is in sync",
+            [(core_proposals, "plan", _remove_first)],
+        ),
+        ServerFault("durable-before-synced", "a group counts as durable when it is begun", cluster=_not_synced),
+        ServerFault(
+            "torn-pull", "a batch writes over values that are being sent", [(Batch, "__init__", _always_in_place)]
+        ),
     )
 }

@@ -230,19 +230,8 @@ class SimPushClient:
         envelope.idle = False
         envelope.attempt += 1
         attempt = envelope.attempt
-        sources, parts, values = [], [], []
-        offset = 0
-        for shard, number in envelope.parts.items():
-            described = self.layout.shards[shard]
-            parts.append(PushPart(shard, number, len(sources)))
-            sources.append(
-                PushSource(UpdateKind.DELTA, described.tensor, described.row_start, described.row_stop, offset)
-            )
-            values.append(np.full(described.size, self.ledger.delta(self.key, shard, number), np.float32))
-            offset += 4 * described.size
         epochs = {bucket: self.epochs[bucket] for bucket in {self.layout.bucket_of_shard[s] for s in envelope.parts}}
-        request = PushRequest(self.job, epochs, 1.0, 1, 1, tuple(sources), tuple(parts))
-        body = memoryview(np.concatenate(values)).cast("B")
+        request, body = self._push_request(envelope.parts, epochs)
 
         def answered(reply: Reply | None) -> None:
             if envelope.idle or envelope.attempt != attempt:
@@ -262,6 +251,30 @@ class SimPushClient:
                 self._settle(lane, envelope, reply)
 
         self._request(lane, request, body, answered)
+
+    def _push_request(self, numbers: dict[int, int], epochs: dict[int, int]) -> tuple[PushRequest, memoryview]:
+        sources, parts, values = [], [], []
+        offset = 0
+        for shard, number in numbers.items():
+            described = self.layout.shards[shard]
+            parts.append(PushPart(shard, number, len(sources)))
+            rows = described.row_start, described.row_stop
+            sources.append(PushSource(UpdateKind.DELTA, described.tensor, *rows, offset))
+            values.append(np.full(described.size, self.ledger.delta(self.key, shard, number), np.float32))
+            offset += 4 * described.size
+        request = PushRequest(self.job, epochs, 1.0, 1, 1, tuple(sources), tuple(parts))
+        return request, memoryview(np.concatenate(values)).cast("B")
+
+    def attach_to(self, server: str) -> None:
+        """Makes a connection to a server, whether anything is to be sent there or not."""
+        self._attach(self._lane(server))
+
+    def push_to(self, server: str, shard: int, epoch: int, answered: Callable[..., None]) -> None:
+        """Sends the next number of a shard to a server once, whoever its primary is."""
+        self.issued[shard] += 1
+        self.ledger.issued(self.key, shard, 1)
+        epochs = {self.layout.bucket_of_shard[shard]: epoch}
+        self._request(self._lane(server), *self._push_request({shard: self.issued[shard]}, epochs), answered)
 
     def _refused(self, lane: Lane, envelope: Envelope, reply: ServerRefuse) -> None:
         self.trouble = reply.message
