@@ -75,8 +75,11 @@ class ClusterReader:
     async def controllers(self) -> list[dict[str, Any]]:
         """Returns what each controller that is known says of itself, with its `name` (if known) and `address`.
 
-        Asks every one, so that it also works when none leads; one that does not answer has an `error` instead.
+        Asks every one, so that it also works when none leads; one that does not answer has an `error` instead. Where
+        etcd is in their place, there are none.
         """
+        if not isinstance(self._controller, ControllerClient):
+            return []
         names: dict[str, str] = dict.fromkeys(self._addresses, "")
         found: dict[str, dict[str, Any]] = {}
         while missing := [address for address in names if address not in found]:

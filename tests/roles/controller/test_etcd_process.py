@@ -48,7 +48,10 @@ class Site:
         return subprocess.run(command, capture_output=True, text=True, timeout=BOUND_S, env=environment)
 
     def status(self) -> dict[str, Any]:
+        """Returns what `adamctl status` says; nobody is there while etcd does not answer."""
         result = self.run("status", "--json")
+        if result.returncode == 3:
+            return {"controller": {}, "nodes": [], "jobs": []}
         assert result.returncode == 0, result.stderr
         found: dict[str, Any] = json.loads(result.stdout)
         return found
@@ -59,15 +62,17 @@ class Site:
         while True:
             status = self.status()
             found = {node["node"] for node in status["nodes"] if node["answers"]}
-            if found == set(names):
+            if found == set(names) and status["controller"]:
                 return status
             assert time.monotonic() < until_s, f"expected {names}, found {found}"
             time.sleep(0.2)
 
 
 @pytest.fixture
-def site(tmp_path: Path, etcd: EtcdCluster) -> Iterator[Site]:
-    site = Site(tmp_path, f"{etcd.url}/{tmp_path.name}?lost_after=2")
+def site(request: pytest.FixtureRequest, tmp_path: Path, etcd: EtcdCluster) -> Iterator[Site]:
+    """Nodes are lost after 10 seconds, or as the test's parameter says."""
+    lost_after_s = getattr(request, "param", 10)
+    site = Site(tmp_path, f"{etcd.url}/{tmp_path.name}?lost_after={lost_after_s}")
     yield site
     for role in site.roles:
         if role.poll() is None:
@@ -88,6 +93,7 @@ def test_a_role_joins_leaves_and_is_lost(site: Site, etcd: EtcdCluster) -> None:
     assert "no node has registered yet" in text
 
 
+@pytest.mark.parametrize("site", [3600], indirect=True)
 def test_a_name_is_taken_while_its_process_lives(site: Site) -> None:
     first = site.start("data", "start", "--name", "data-1")
     site.wait_for("data-1")
@@ -97,6 +103,11 @@ def test_a_name_is_taken_while_its_process_lives(site: Site) -> None:
     first.wait(timeout=BOUND_S)
     site.start("data", "start", "--name", "data-1")
     site.wait_for("data-1")
+
+
+def test_an_etcd_that_is_not_there_is_named(site: Site) -> None:
+    refused = site.run("status", ADAMCTL_CONFIG_STORE="etcd://127.0.0.1:1")
+    assert refused.returncode == 3 and "etcd at etcd://127.0.0.1:1 did not answer" in refused.stderr
 
 
 def test_nothing_that_controllers_alone_can_do_is_asked_of_etcd(site: Site) -> None:

@@ -7,6 +7,7 @@ import pytest
 from adamctl.errors import ConfigurationError
 from adamctl.roles.controller.client import configuration_addresses, configuration_places
 from adamctl.roles.controller.etcd_url import is_etcd, parse_etcd_url
+from adamctl.roles.process import outward_host
 
 
 def test_members_prefix_and_times() -> None:
@@ -50,5 +51,6 @@ def test_addresses_are_controllers_or_one_etcd() -> None:
     assert configuration_addresses(["etcd://a:1,b:2"]) == ("etcd://a:1,b:2",)
     assert configuration_places(["etcd://a:1,b:2"]) == ("tcp://a:1", "tcp://b:2")
     assert configuration_places(["tcp://c:3", "unix:///s"]) == ("tcp://c:3", "unix:///s")
+    assert outward_host(("etcd://127.0.0.1:1,127.0.0.1:2",)) == "127.0.0.1"
     with pytest.raises(ConfigurationError, match="one etcd cluster and nothing else"):
         configuration_addresses(["etcd://a:1", "b:2"])
