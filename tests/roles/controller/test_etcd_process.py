@@ -61,8 +61,8 @@ class Site:
         until_s = time.monotonic() + BOUND_S
         while True:
             status = self.status()
-            found = {node["node"] for node in status["nodes"] if node["answers"]}
-            if found == set(names) and status["controller"]:
+            found = {node["node"]: node["answers"] for node in status["nodes"]}
+            if found == dict.fromkeys(names, True) and status["controller"]:
                 return status
             assert time.monotonic() < until_s, f"expected {names}, found {found}"
             time.sleep(0.2)
