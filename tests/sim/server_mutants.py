@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from adamctl.roles.ps import core_proposals
-from adamctl.roles.ps.core_acknowledge import Acknowledgements
+from adamctl.roles.ps.core_acknowledge import Acknowledgements, CopyWaiter
 from adamctl.roles.ps.core_instructions import AnswerPush
 from adamctl.roles.ps.core_plan import AddLearner, RemoveMember, Situation, Step
 from adamctl.roles.ps.core_replicate import Group, Member, Part, ShardReplica
@@ -124,10 +124,14 @@ def _no_fence(self: Replies, token: Any, peer: str, message: ReplicaPrepareReque
         _prepare(self, token, peer, message, records, now)
         return
     copies.heard_s[peer] = now
-    self._take(
-        message, [one for one in records if copies.job.layout.bucket_of_shard[one.copy.shard] in older], {}, None
-    )
-    self._site.emit(Reply(token, ReplicaPrepareReply(self._site.incarnation, {}, {})))
+    bucket_of = copies.job.layout.bucket_of_shard
+    waiter = CopyWaiter(None)
+    self._take(message, [one for one in records if bucket_of[one.copy.shard] in older], {}, waiter)
+    reply = Reply(token, ReplicaPrepareReply(self._site.incarnation, {}, {}))
+    if waiter.missing:
+        waiter.token = reply
+    else:
+        self._site.emit(reply)
 
 
 _prepare = Replies.prepare

@@ -15,6 +15,8 @@ FAULTS_EVENTS_MIN = 2_000
 EVENTS_MIN = 5_000
 COPIES_S = 6.0
 HANDED_OVER_S = 0.5
+FROM_STORES_S = 3.0
+"""More until buckets are served of which no copy was left in memory: all their members have to be back."""
 """After faults have ended, until every bucket has all its copies and every push is answered."""
 
 
@@ -249,6 +251,8 @@ class ServerScenario:
         world, cluster, invariants = self.world, self.cluster, self.cluster.invariants
         invariants.gentle = False
         world.run_until(world.now_s + LOST_AFTER_S * 1.1 + cluster.lease_s / 4 + GRACE_S + 0.3)
+        if invariants.total_losses:
+            world.run_until(world.now_s + FROM_STORES_S)
         if invariants.hopeless():
             return
         self._wait_until_served()
