@@ -6,7 +6,7 @@ that was deposed. A newer one has to wait until the records are read that say wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from adamctl.roles.ps.core_acknowledge import CopyWaiter
 from adamctl.roles.ps.core_copies import HeldCopy, HeldShard
@@ -75,11 +75,20 @@ class Replies:
         waiter = CopyWaiter(None)
         self._take(message, records, refused, waiter)
         routing = {bucket: self._epoch(bucket) for bucket, code in refused.items() if code == ErrorCode.STALE_EPOCH}
-        reply = Reply(token, ReplicaPrepareReply(self._site.incarnation, refused, routing))
+        self._answer(Reply(token, ReplicaPrepareReply(self._site.incarnation, refused, routing)), waiter)
+
+    def _answer(self, reply: Reply, waiter: CopyWaiter) -> None:
+        """Answers when what is answered for is durable, if that is to be so."""
         if waiter.missing:
             waiter.token = reply
         else:
             self._site.emit(reply)
+
+    def _wait(self, waiter: CopyWaiter, shards: Iterable[HeldShard]) -> None:
+        flush = self._site.core.flush
+        for shard in shards if flush is not None else ():
+            if shard.entry is not None and flush is not None:
+                flush.wait(waiter, shard.entry, shard.entry.changes)
 
     def _begin(self, bucket: int, epoch: int, number: int, peer: str) -> None:
         """Starts an empty copy of a bucket that we are a learner of, unless it was begun so or later already."""
@@ -116,10 +125,8 @@ class Replies:
             if held.prepare(record):
                 self._site.changed(held.shards[index].entry)
             taken.append(held.shards[index])
-        flush = self._site.core.flush
-        for shard in taken if message.durable and flush is not None else ():
-            if shard.entry is not None and flush is not None:
-                flush.wait(waiter, shard.entry, shard.entry.changes)
+        if message.durable:
+            self._wait(waiter, taken)
 
     # --- a new primary ----------------------------------------------------------------------------------------------
 
@@ -130,7 +137,10 @@ class Replies:
             self._site.emit(Reply(token, ReplicaStateReply(incarnation, int(code), epoch)))
             return
         held = self._copies.copies[message.bucket]
-        self._site.emit(Reply(token, ReplicaStateReply(incarnation, 0, epoch, held.versions(), held.stored)))
+        waiter = CopyWaiter(None)
+        if self._copies.durable:
+            self._wait(waiter, held.shards.values())
+        self._answer(Reply(token, ReplicaStateReply(incarnation, 0, epoch, held.versions(), held.stored)), waiter)
 
     def fetch(self, token: Token, message: ReplicaFetchRequest) -> None:
         code = self._addressed(message.receiver) or self._code(message.bucket, message.epoch)

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from adamctl.config.records import bucket_key, encode
+from adamctl.roles.ps.core_acknowledge import Acknowledgements
+from adamctl.roles.ps.core_flush import Entry, FlushCore
 from adamctl.roles.ps.core_sequence import ClientRecord, MemoryRecord
 from adamctl.roles.ps.replica_body import CopyRecord, ShardCopy
 from adamctl.wire.constants import ErrorCode
@@ -178,3 +180,79 @@ def test_an_image_is_not_written_over_by_a_takeover() -> None:
     assert b.code("p") == ErrorCode.OK and b.value(0) == 1.0
     assert set(image.values.array.tolist()) == {0.0}
     image.release()
+
+
+# --- durable ----------------------------------------------------------------------------------------------------------
+
+
+def with_log(server: Server) -> FlushCore:
+    """Gives a server a log, and the shards of its copy their places in it."""
+    flush = server.core.flush = FlushCore()
+    server.core.acknowledgements = Acknowledgements(flush)
+    held = server.held()
+    assert held is not None
+    for shard in held.shards.values():
+        shard.entry = Entry(shard, shard.size_bytes)
+    return flush
+
+
+def write(server: Server, flush: FlushCore) -> None:
+    """Writes what is due, as the store does."""
+    group = flush.take(server.cluster.now)
+    assert group is not None
+    for item in group.items:
+        flush.taken(item)
+    assert server.core.acknowledgements is not None
+    over = flush.finished([1] * len(group.items))
+    server.take(server.core.acknowledgements.durable(over, server.cluster.now))
+
+
+def test_a_durable_state_is_answered_when_it_is_on_disk() -> None:
+    b = Cluster(acks="durable")["b"]
+    flush = with_log(b)
+    answers: list[Any] = []
+    message = prepare(b, durable=True)
+    for counter in (1, 1, 2):  # the second one is a repetition
+        taken = b.replication.requested(lambda *one: answers.append(one), "a", 11, message, [record(counter, 1.0)], 0.0)
+        b.take(taken)
+    assert not answers
+    write(b, flush)
+    assert len(answers) == 3
+
+
+def test_what_is_not_asked_to_be_durable_is_answered_at_once_and_written_all_the_same() -> None:
+    b = Cluster()["b"]
+    flush = with_log(b)
+    reply, _, _ = ask(b, prepare(b), [record(1, 1.0)])
+    assert not reply.refused and flush.unsaved_bytes
+
+
+def test_who_waits_for_the_disk_is_refused_when_the_copy_is_let_go() -> None:
+    cluster = Cluster(acks="durable")
+    b = cluster["b"]
+    with_log(b)
+    answers: list[Any] = []
+    token = lambda *answer: answers.append(answer)  # noqa: E731
+    b.take(b.replication.requested(token, "a", 11, prepare(b, durable=True), [record(1, 1.0)], 0.0))
+    cluster.config.set(bucket_key(JOB, 0), encode(cluster.record().changed(0.0, "test", in_sync=["a", "c"])))
+    b.configure()
+    ((message, _, code),) = answers
+    assert message is None and code == ErrorCode.NOT_READY
+
+
+def test_a_new_primary_is_told_of_what_is_on_disk_if_pushes_are_to_be() -> None:
+    cluster = Cluster(acks="durable")
+    c = cluster["c"]
+    flush = with_log(c)
+    ask(c, prepare(c), [record(4, 4.0)])
+    cluster.hold = lambda source, target, message: True
+    cluster.kill("a")
+    cluster.configure("b", "c")
+    cluster.run()
+    answers: list[Any] = []
+    message = ReplicaStateRequest(JOB, BORN, c.incarnation, 0, 2)
+    c.take(c.replication.requested(lambda *one: answers.append(one), "b", 12, message, [], cluster.now))
+    assert not answers
+    write(c, flush)
+    ((state, _, _),) = answers
+    assert state.versions == ((0, 1, 4),)
