@@ -309,7 +309,7 @@ class Replicating:
         try:
             reply = await self._store.compare_and_set(propose.changes)
             outcome = "somebody was faster" if reply.conflicts else f"revision {reply.revision}"
-            self._log.info("job %s: %s (%s)", propose.job, propose.why, outcome)
+            self._log.debug("job %s: %s (%s)", propose.job, propose.why, outcome)
         except (UnreachableError, RemoteError) as error:
             self._log.warning("job %s: %s: nobody knows whether it was done: %s", propose.job, propose.why, error)
         self._do(self.core.proposed(propose.order, reply, self._event_s()))
@@ -317,7 +317,7 @@ class Replicating:
     def notice(self, instruction: Notice) -> None:
         """Writes to the log."""
         log = self._log.warning if instruction.warning else self._log.info
-        log("job %s, bucket %d: %s", instruction.job, instruction.bucket, instruction.text)
+        log("job %s: %s", instruction.job, instruction.text)
 
     # --- threads and status -----------------------------------------------------------------------------------------
 
