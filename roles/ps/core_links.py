@@ -18,6 +18,8 @@ from adamctl.wire.messages import Message, ReplicaPrepareReply, ReplicaPrepareRe
 
 DATA_DEADLINE_S = 20.0
 """At least; who answers nothing at all for `member_silent_s` is removed long before."""
+HAS_NONE = "it holds no copy"
+SILENT = "it does not answer"
 HOLDS_NOTHING = frozenset({ErrorCode.UNKNOWN_SHARD, ErrorCode.STALE_INCARNATION, ErrorCode.BAD_MESSAGE})
 
 
@@ -221,7 +223,8 @@ class Link:
         group, member = found
         self.retry_s = now + self._site.config.retry_s
         if code in HOLDS_NOTHING:
-            member.lost = member.lost or "it holds no copy"
+            gone = code == ErrorCode.STALE_INCARNATION
+            member.lost = member.lost or ("its process is gone" if gone else HAS_NONE)
             self._site.stirred = True
         elif code == ErrorCode.STALE_EPOCH and routing > group.epoch:
             self._site.emit(Refresh(self._job))
@@ -240,7 +243,7 @@ class Link:
             if self._site.incarnation_of(self.node) != self.incarnation:
                 member.lost = member.lost or "its process is gone"
             elif silent:
-                member.lost = member.lost or "it does not answer"
+                member.lost = member.lost or SILENT
 
     def next_deadline_s(self, now: float) -> float:
         """Returns when there is something to do next, as far as it does not wait for an answer."""

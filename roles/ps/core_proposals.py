@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from adamctl.config.records import BucketRecord, bucket_key, encode, node_key
 from adamctl.roles.ps.core_instructions import Refresh
+from adamctl.roles.ps.core_links import HAS_NONE, SILENT
 from adamctl.roles.ps.core_plan import AddLearner, HandOver, RemoveMember, Situation, Step, plan, takeover_rank
 from adamctl.roles.ps.core_replicate import Group
 from adamctl.roles.ps.core_replication_events import Notice, Propose
@@ -187,7 +188,8 @@ class Proposals:
         record = known.record
         conditions = {}
         for node, why in lost.items():
-            self.shunned[node] = now + (self._site.config.shun_s if why == "it does not answer" else 0.0)
+            if why == SILENT or (why == HAS_NONE and node in record.learners):  # it may have no room
+                self.shunned[node] = now + self._site.config.shun_s
             if why == "it is gone":
                 conditions[node_key(node)] = self._site.revision_of(node)
         changed = record.changed(

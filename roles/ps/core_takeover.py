@@ -24,6 +24,7 @@ import msgspec
 
 from adamctl.roles.ps.core_copies import NOTHING, HeldCopy
 from adamctl.roles.ps.core_instructions import Refresh
+from adamctl.roles.ps.core_links import HAS_NONE, SILENT
 from adamctl.roles.ps.core_site import Site
 from adamctl.roles.ps.replica_body import CopyRecord
 from adamctl.wire.constants import ErrorCode
@@ -195,7 +196,7 @@ class Takeover:
             if code == ErrorCode.STALE_EPOCH:
                 self._site.emit(Refresh(self.held.job.name))
             elif code not in WAITS and not self.patient:
-                other.lost = "it holds no copy"
+                other.lost = HAS_NONE
             return
         if isinstance(message, ReplicaStateReply):
             other.versions = {index: (epoch, counter) for index, epoch, counter in message.versions}
@@ -244,7 +245,7 @@ class Takeover:
             if self._site.incarnation_of(node) != other.incarnation:
                 other.lost = other.lost or "its process is gone"
             elif other.since_s is not None and now - other.since_s >= self._site.config.member_silent_s:
-                other.lost = other.lost or "it does not answer"
+                other.lost = other.lost or SILENT
 
     def _renew(self) -> None:
         """Asks whoever was started anew once more."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -11,7 +14,7 @@ from adamctl.roles.ps.core_job import ShardContent
 from adamctl.roles.ps.core_proposals import ranges
 from adamctl.roles.ps.core_replicate import Part
 from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import Message, ReplicaPrepareRequest
+from adamctl.wire.messages import Message, ReplicaPrepareReply, ReplicaPrepareRequest
 from tests.roles.ps.replica_cluster import JOB, Cluster, Server
 
 MANY = ((64, 16),)
@@ -192,6 +195,35 @@ def test_a_learner_that_dies_is_removed_and_another_is_taken() -> None:
     cluster.run()
     cluster.pass_time(60.0)
     assert len(cluster.record().in_sync) == 3 and learner not in cluster.record().in_sync
+
+
+def test_a_server_that_begins_no_copy_is_not_asked_again_for_a_while() -> None:
+    cluster = Cluster(spare="de", settle_s=0.1)
+    d = cluster["d"]
+    requested = d.replication.requested
+    asked: list[float] = []
+
+    def no_room(token: Any, peer: str, incarnation: int, message: Message, records: Any, now: float) -> Any:
+        if isinstance(message, ReplicaPrepareRequest) and message.begins:
+            asked.append(now)
+            refused = dict.fromkeys(message.epochs, int(ErrorCode.UNKNOWN_SHARD))
+            token(ReplicaPrepareReply(d.incarnation, refused), [], 0)
+            return []
+        return requested(token, peer, incarnation, message, records, now)
+
+    d.replication.requested = no_room  # type: ignore[method-assign]
+    cluster.kill("c")
+    cluster.kill("e")
+    cluster.configure()
+    cluster.run()
+    cluster.pass_time(15.0)
+    assert 1 <= len(asked) <= 3
+    assert all(later - sooner > 9.0 for sooner, later in pairwise(asked))
+    cluster.start("e")
+    cluster.configure()
+    cluster.run()
+    cluster.pass_time(3.0)
+    assert "e" in cluster.record().in_sync
 
 
 def test_learners_are_filled_at_a_limited_rate() -> None:
