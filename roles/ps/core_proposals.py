@@ -40,13 +40,13 @@ class Proposals:
 
     Attributes:
         pending: order -> what was proposed.
-        shunned: server -> until when it is given no learner.
+        shunned: server -> (as which incarnation, until when) it is given no learner.
     """
 
     def __init__(self, site: Site, copies: JobCopies) -> None:
         self._site, self._copies = site, copies
         self.pending: dict[int, list[Change]] = {}
-        self.shunned: dict[str, float] = {}
+        self.shunned: dict[str, tuple[int, float]] = {}
         self._busy: set[int] = set()
         self._due: list[Change] = []
         self._retry_s: dict[int, float] = {}
@@ -189,7 +189,7 @@ class Proposals:
         conditions = {}
         for node, why in lost.items():
             if why == SILENT or (why == HAS_NONE and node in record.learners):  # it may have no room
-                self.shunned[node] = now + self._site.config.shun_s
+                self.shunned[node] = (self._site.incarnation_of(node), now + self._site.config.shun_s)
             if why == "it is gone":
                 conditions[node_key(node)] = self._site.revision_of(node)
         changed = record.changed(
@@ -199,6 +199,11 @@ class Proposals:
             learners=[node for node in record.learners if node not in lost],
         )
         self._propose(bucket, changed, conditions)
+
+    def _is_shunned(self, node: str, now: float) -> bool:
+        """Says whether a server is given no learner; one that was started again is another."""
+        incarnation, until_s = self.shunned.get(node, (0, now))
+        return now < until_s and incarnation == self._site.incarnation_of(node)
 
     def _in_sync(self, record: BucketRecord) -> list[str]:
         """Returns who is in sync, in order; a record may leave out the primary if it is alone."""
@@ -269,7 +274,7 @@ class Proposals:
         living = {
             node: view.record.capacity_bytes
             for node, view in site.nodes.items()
-            if self.shunned.get(node, now) <= now or node == site.node
+            if node == site.node or not self._is_shunned(node, now)
         }
         situation = Situation(
             copies.job.name,
