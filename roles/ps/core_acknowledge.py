@@ -50,7 +50,7 @@ class Acknowledgements:
         self._flush = flush
         self.lease_holds = lease_holds
         self.waiting = 0
-        self._held: deque[AnswerPush] = deque()
+        self._held: deque[tuple[AnswerPush, Waiter]] = deque()
 
     @property
     def held(self) -> int:
@@ -76,13 +76,13 @@ class Acknowledgements:
                 self._flush.wait(waiter, entry, changes)
         pressed = bool(self._held) or (self._flush is not None and self._flush.pressed(now))
         if not waiter.missing and not pressed:
-            return [answer]
+            return self._final(answer, waiter)
         later = AnswerPush(answer.token, answer.message, False)
         if waiter.missing:
             waiter.token = later
             self.waiting += 1
         else:
-            self._held.append(later)
+            self._held.append((later, waiter))
         return [Free(answer.token)] if answer.queued else []
 
     def take_copies(
@@ -99,12 +99,14 @@ class Acknowledgements:
         waiter = CopiesWaiter(job, copies)
         for replica, counter in copies:
             replica.wait(waiter, counter)
-        if waiter.missing:
-            return self.take(answer, stored, now, waiter)
+        return self.take(answer, stored, now, waiter)
+
+    def _final(self, answer: AnswerPush, waiter: Waiter) -> list[Instruction]:
+        """Returns the answer, or what is answered instead of it by now."""
+        if not isinstance(waiter, CopiesWaiter):
+            return [answer]
         last = self._last_look(answer, waiter)
-        if isinstance(last, AnswerPush):
-            return self.take(last, stored, now)
-        return [*([Free(answer.token)] if answer.queued else []), last]
+        return [Free(answer.token), last] if answer.queued and isinstance(last, Refuse) else [last]
 
     def _last_look(self, answer: AnswerPush, waiter: CopiesWaiter) -> AnswerPush | Refuse:
         """Returns what a push is answered when the copies have it: what they are may have changed meanwhile.
@@ -136,7 +138,8 @@ class Acknowledgements:
         """Answers those whose wait is over, and those that were held back if the window holds again."""
         out = self.over(waiters)
         if self._held and (self._flush is None or not self._flush.pressed(now)):
-            out.extend(self._held)
+            for answer, waiter in self._held:
+                out.extend(self._final(answer, waiter))
             self._held.clear()
         return out
 
@@ -147,7 +150,7 @@ class Acknowledgements:
             token, waiter.token = waiter.token, None
             if isinstance(token, AnswerPush):
                 self.waiting -= 1
-                out.append(self._last_look(token, waiter) if isinstance(waiter, CopiesWaiter) else token)
+                out.extend(self._final(token, waiter))
             elif isinstance(waiter, CopyWaiter) and token is not None:
                 out.append(token)
         return out

@@ -172,3 +172,41 @@ def test_a_client_that_lost_nothing_changes_nothing() -> None:
     harness.apply()
     assert harness.job.rolled_back == {} and harness.value(0) == 2.0
     assert np.array_equal(harness.results("b"), [(0, 0)])
+
+
+class Leased:
+    """A lease that a test ends."""
+
+    def __init__(self, harness: StoringHarness) -> None:
+        self.holds = True
+        harness.job.leased = True
+        harness.core.lease_holds = lambda: self.holds
+        harness.core.wait_for_copies()
+
+
+def refusal_of(harness: StoringHarness, token: Any) -> int:
+    answer = harness.pushed(token)[-1]
+    assert isinstance(answer, Refuse)
+    return answer.code
+
+
+def test_the_lease_is_looked_at_when_what_was_to_be_durable_is() -> None:
+    harness = StoringHarness(durable=True)
+    lease = Leased(harness)
+    harness.push("a", [(0, 1, 1.0)])
+    harness.apply()
+    lease.holds = False
+    harness.save()
+    assert refusal_of(harness, "a") == ErrorCode.NOT_READY
+    assert harness.core.acknowledgements is not None and not harness.core.acknowledgements.waiting
+
+
+def test_and_when_the_loss_window_holds_again() -> None:
+    harness = StoringHarness(durable=False, window_bytes=1)
+    lease = Leased(harness)
+    harness.push("a", [(0, 1, 1.0)])
+    harness.apply()
+    assert harness.core.acknowledgements is not None and harness.core.acknowledgements.held
+    lease.holds = False
+    harness.save()
+    assert refusal_of(harness, "a") == ErrorCode.NOT_READY
