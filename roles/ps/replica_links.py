@@ -88,6 +88,7 @@ class _Link:
         """Whoever asks while an attempt is under way shares its outcome."""
         if self._attempt is None:
             self._attempt = asyncio.create_task(self._connect(record, deadline_s))
+            self._attempt.add_done_callback(_retrieved)
         return await asyncio.shield(self._attempt)
 
     async def _connect(self, record: NodeRecord, deadline_s: float) -> Connection:
@@ -107,3 +108,9 @@ class _Link:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
+
+
+def _retrieved(attempt: asyncio.Task[Connection]) -> None:
+    """Those who waited may have been ended before it failed."""
+    if not attempt.cancelled():
+        attempt.exception()
