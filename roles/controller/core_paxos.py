@@ -159,7 +159,7 @@ class PaxosCore(PaxosMember):
         return max(self.acceptor.vote.promised.round, self._round_seen) + 1
 
     def _on_probe(self, message: Probe, event: Received, now: float) -> None:
-        granted = self.leadership is None and now - self._heard_s >= self.config.election_s
+        granted = self.leadership is None and now - self._heard_s >= self.config.election_s * self._patience
         promised = self.acceptor.vote.promised.round
         self._send(event.source, ProbeReply(message.round, granted, promised))
 
@@ -172,6 +172,8 @@ class PaxosCore(PaxosMember):
 
     def _campaign(self, now: float) -> None:
         self._cease()
+        self._take_part(now)
+        self._heard_s = now
         self._await_leader(now)
         self.role = "candidate"
         self.leader = 0
@@ -182,6 +184,8 @@ class PaxosCore(PaxosMember):
         self._count_promises(now)
 
     def _on_prepare(self, message: Prepare, event: Received, now: float) -> None:
+        if message.ballot > self.acceptor.vote.promised:
+            self._take_part(now)
         if not self.acceptor.promise(message.ballot):
             self._send(event.source, Refused(self.acceptor.vote.promised))
             return
@@ -244,9 +248,10 @@ class PaxosCore(PaxosMember):
     def _heartbeat(self, now: float) -> None:
         leadership = self.leadership
         assert leadership is not None
-        if now - leadership.confirmed_s > self.config.give_up_s and len(self.acceptor.members) > 1:
+        if now - leadership.confirmed_s > self.config.give_up_s * self._patience and len(self.acceptor.members) > 1:
             self._follow(0, now)  # perhaps nobody hears us, or we hear nobody: another can do better
             return
+        self._calm_down()
         self._set_heartbeat(now)
         self._begin_round(now)
         if leadership.proposal is not None:

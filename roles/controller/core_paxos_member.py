@@ -34,6 +34,11 @@ from adamctl.roles.controller.core_paxos_messages import (
 
 FOREVER = float("inf")
 ADDRESSES_MAX = 64
+PATIENCE_MAX = 5.0
+PATIENCE_GROWTH = 1.5
+PATIENCE_DECAY = 0.98
+SETTLED_ELECTIONS = 3
+"""An election that follows another within so many times `election_s` came too soon: everything is slow."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,8 @@ class PaxosMember:
         self._addresses: dict[int, str] = {}
         self._heard_s = -FOREVER  # from a leader, or from a candidate that has our vote
         self._deadline_s = FOREVER  # when to stand for election, or to introduce oneself
+        self._patience = 1.0  # by how much all waits for leaders are longer; where disks or machines are slow, it grows
+        self._elected_s = -FOREVER  # when this member last took part in an election
         self._handlers: dict[type, Callable[..., None]] = {
             Introduce: self._on_introduce,
             Accept: self._on_accept,
@@ -161,7 +168,17 @@ class PaxosMember:
     # --- leaders' times -----------------------------------------------------------------------------------------------
 
     def _await_leader(self, now: float) -> None:
-        self._deadline_s = now + self.config.election_s * (1.0 + self._chance())
+        self._deadline_s = now + self.config.election_s * (1.0 + self._chance()) * self._patience
+
+    def _take_part(self, now: float) -> None:
+        """An election has begun. If the one before was just now, there was no time for it to come to anything."""
+        if now - self._elected_s < SETTLED_ELECTIONS * self.config.election_s * self._patience:
+            self._patience = min(self._patience * PATIENCE_GROWTH, PATIENCE_MAX)
+        self._elected_s = now
+
+    def _calm_down(self) -> None:
+        """A leader was heard, or this one was confirmed."""
+        self._patience = max(self._patience * PATIENCE_DECAY, 1.0)
 
     def _is_member(self) -> bool:
         return any(member.identity == self.identity for member in self.acceptor.members)
@@ -185,6 +202,7 @@ class PaxosMember:
             self._send(event.source, Refused(self.acceptor.vote.promised))
             return False
         self._heard_s = now
+        self._calm_down()
         self._follow(event.source, now)
         return True
 
