@@ -51,8 +51,9 @@ MARGIN_S = 0.001
 GRACE_S = 2.0
 SERVERS_EXPECTED = 1
 KINDS = (
-    *("crash", "crash", "crash", "crash-two", "crash-all", "pause", "pause", "pause", "cut", "one-way", "one-way"),
-    *("alone", "alone", "heal", "heal", "heal", "weather", "jump", "full", "drain", "drain", "fourth", "controller"),
+    *("crash", "crash", "crash", "crash-two", "crash-all", "lag", "lag", "pause", "pause", "pause"),
+    *("cut", "one-way", "one-way", "alone", "alone", "heal", "heal", "heal", "weather", "jump", "full"),
+    *("drain", "drain", "fourth", "controller"),
 )
 
 
@@ -140,7 +141,7 @@ class ServerCluster:
         self.world = QuietWorld(seed, keep_trace=keep_trace)
         random = self.world.random
         self.layout = make_layout()
-        self.acks: Acks = random.choice(("replicated", "replicated", "replicated", "replicated", "durable", "applied"))
+        self.acks: Acks = random.choice(("replicated",) * 5 + ("durable",) * 2 + ("applied",))
         self.replication = random.choice((3, 3, 3, 2))
         self.min_in_sync = random.choice((self.replication - 1, self.replication - 1, 1, 2))
         self.wild = random.random() < 0.15

@@ -105,6 +105,9 @@ class Ledger:
             self.known_values.setdefault(shard, {0.0}).add(value)
 
     def _check_sum(self, where: str, shard: int, version: tuple[int, int], value: float, done: Done) -> None:
+        for client, number in done:
+            if number >= len(self._sums.get((client, shard), ())):
+                raise ViolationError(f"shard {shard} at {where} has number {number} of {client[0]}, not sent yet")
         expected = sum(self._sums[client, shard][number] for client, number in done)
         if value == expected or self._explained(shard, expected - value, done):
             return

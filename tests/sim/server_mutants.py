@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -21,7 +20,6 @@ from adamctl.roles.ps.core_takeover import Takeover
 from adamctl.roles.ps.replica_body import CopyRecord
 from adamctl.wire.messages import ReplicaPrepareReply, ReplicaPrepareRequest
 from tests.sim.server_cluster import LOST_AFTER_S, ServerCluster, ServerFault
-from tests.sim.sim_server import SimServer
 
 # --- leases ---------------------------------------------------------------------------------------------------------
 
@@ -135,12 +133,11 @@ def _no_fence(self: Replies, token: Any, peer: str, message: ReplicaPrepareReque
 
 
 _prepare = Replies.prepare
-_found_bucket = SimServer._found_bucket
 
 
-def _found_without_epochs(self: SimServer, *arguments: Any) -> Any:
-    found = _found_bucket(self, *arguments)
-    return found and [replace(content, epoch=0) for content in found]
+def _record_without_epoch(self: ShardReplica) -> tuple[CopyRecord, Any]:
+    record, image = _record(self)
+    return CopyRecord(msgspec.structs.replace(record.copy, epoch=1), record.arrays), image
 
 
 def _not_synced(cluster: ServerCluster) -> None:
@@ -174,8 +171,8 @@ MUTANTS = {
         ),
         ServerFault(
             "epoch-not-persisted",
-            "a store says nothing of the epochs that its records were made in",
-            [(SimServer, "_found_bucket", _found_without_epochs)],
+            "states are kept and compared without the epochs that they were made in",
+            [(ShardReplica, "record", _record_without_epoch)],
         ),
         ServerFault(
             "acknowledged-before-prepared",

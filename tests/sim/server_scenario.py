@@ -116,7 +116,9 @@ class ServerScenario:
             case "crash-two":
                 for one in random.sample(list(cluster.servers.values()), 2):
                     one.crash()
-            case "crash-all" if random.random() < 0.3:
+            case "lag":
+                self._leave_the_last()
+            case "crash-all" if random.random() < 0.5:
                 for one in cluster.servers.values():
                     one.crash()
             case "pause":
@@ -167,6 +169,25 @@ class ServerScenario:
                 self.world.cut.add((server.name, other))
             if both or not outward:
                 self.world.cut.add((other, server.name))
+
+    def _leave_the_last(self) -> None:
+        """A copy does not hear from its primary for a moment; then it is the only one that is left of its bucket."""
+        world, random, cluster = self.world, self.world.random, self.cluster
+        record = random.choice(list(cluster.invariants.records.values()))
+        others = [node for node in record.in_sync if node != record.primary]
+        if not others:
+            return
+        last = random.choice(others)
+        world.note("network", "cut", record.primary, "from", last, "one way, and then all but", last, "die")
+        world.cut.add((record.primary, last))
+
+        def die() -> None:
+            world.cut.discard((record.primary, last))
+            for node in record.in_sync:
+                if node != last:
+                    cluster.servers[node].crash()
+
+        world.after(0.05 + random.random() * cluster.lease_s / 2, die)
 
     def _isolate(self, server: SimServer) -> None:
         """A server and a client can talk to each other and to nobody else: a primary that does not know it."""
