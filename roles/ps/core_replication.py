@@ -133,7 +133,7 @@ class ReplicationCore:
         one = self._jobs.get(name)
         if one is not None:
             for bucket, shards in contents.items():
-                one.copies.loaded(bucket, shards)
+                one.copies.loaded(bucket, shards, now)
             self._pump(one, now)
         return self._taken()
 

@@ -125,7 +125,7 @@ class JobCopies:
             self.job.buckets[bucket].epoch = known.record.epoch
             self._regroup(bucket)
         elif bucket in self.copies:
-            if self.copies[bucket].stored and known.revision < self.site.registered_revision:
+            if self.copies[bucket].stored and not self._ours(known):
                 self.lost.add(bucket)
             else:
                 self._take_over(bucket, known, now)
@@ -232,7 +232,7 @@ class JobCopies:
                 continue
             known = self.known[bucket]
             since_s = self._lost_since_s.setdefault(bucket, now)
-            alone = all(self.site.registered_after(node, known.revision) for node in known.members)
+            alone = all(self.site.registered_after(node, known.revision) for node in known.members) or self._ours(known)
             if alone or now - since_s >= self.site.config.lease_s:
                 sought.append(bucket)
         for bucket in [bucket for bucket in self._lost_since_s if bucket not in self.lost]:
@@ -241,7 +241,11 @@ class JobCopies:
             self.loading.update(sought)
             self.site.emit(Load(self.job.name, sought))
 
-    def loaded(self, bucket: int, contents: Sequence[ShardContent] | None) -> None:
+    def _ours(self, known: Known) -> bool:
+        """Says whether this very process was made a bucket's primary, by itself or by an operator."""
+        return known.record.primary == self.site.node and known.revision > self.site.registered_revision
+
+    def loaded(self, bucket: int, contents: Sequence[ShardContent] | None, now: float) -> None:
         """What the store was found to hold of a bucket; it counts if nobody has it in memory."""
         if bucket not in self.loading:
             return
@@ -252,6 +256,10 @@ class JobCopies:
         copy.stored = True
         self.copies[bucket] = copy
         self.site.emit(Holds(self.job.name, bucket, epoch, False))
+        if self._ours(self.known[bucket]):
+            self.lost.discard(bucket)
+            self._take_over(bucket, self.known[bucket], now)
+            self.flag(bucket)
 
     def _take_over(self, bucket: int, known: Known, now: float) -> None:
         others = {

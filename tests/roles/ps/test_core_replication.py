@@ -451,6 +451,40 @@ def test_the_epoch_of_a_stored_version_counts_more_than_its_number() -> None:
     assert cluster.primary().value(0) == 8.0
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_an_operator_may_go_on_with_less(late: bool) -> None:
+    cluster = Cluster()
+    for node in "abc":
+        cluster.kill(node)
+    b = cluster.start("b")
+    stored(cluster, "b", 5, 5.0)
+    if not late:
+        b.configure()
+        cluster.run()
+        cluster.pass_time(10.0)
+        assert not b.serves()
+    changed = cluster.record().changed(0.0, "an operator accepts the loss", primary="b", in_sync=["b"])
+    cluster.config.set(bucket_key(JOB, 0), encode(changed))
+    b.configure()
+    cluster.run()
+    cluster.pass_time(3.0)
+    assert b.serves() and b.value(0) == 5.0
+    b.attach([(0, 9)])
+    assert pushed(b, 10) == ErrorCode.OK
+
+
+def test_if_no_store_has_a_bucket_either_the_job_has_failed() -> None:
+    cluster = Cluster()
+    for node in "abc":
+        cluster.kill(node)
+        cluster.start(node)
+    cluster.configure()
+    cluster.run()
+    cluster.pass_time(20.0)
+    failed = [server.job.failed for server in cluster.servers.values() if server.job.failed is not None]
+    assert failed and "resume the run from its last checkpoint" in failed[0][1]
+
+
 def test_whoever_has_a_bucket_in_memory_takes_it_before_any_store_is_looked_at() -> None:
     cluster = Cluster()
     assert pushed(cluster["a"], 1, 3.0) == ErrorCode.OK
