@@ -179,7 +179,6 @@ class JobCopies:
         self.flag(bucket)
         if held:
             self.site.emit(LetGo(self.job.name, bucket))
-            self.site.emit(*self.site.core.forget_left(self.job))
 
     def forget_copy(self, bucket: int) -> None:
         """Drops what is held of a bucket for its primary."""
@@ -204,6 +203,7 @@ class JobCopies:
                 shard.entry = None  # it is the copy's now
             self.site.emit(Holds(self.job.name, bucket, group.epoch, False))
         self.job.drop(bucket)
+        self.site.emit(*self.site.core.forget_left(self.job))
 
     # --- what is made, found and taken over -------------------------------------------------------------------------
 
@@ -310,7 +310,7 @@ class JobCopies:
         """What is served of a bucket is damaged; another copy is to be its primary."""
         self.abandoned.add(bucket)
         self._step_down(bucket, keep=False)
-        self.site.emit(LetGo(self.job.name, bucket), *self.site.core.forget_left(self.job))
+        self.site.emit(LetGo(self.job.name, bucket))
         self.flag(bucket)
 
     # --- other copies of what is served -----------------------------------------------------------------------------

@@ -192,17 +192,24 @@ class Server:
         self.take(self.core.attach("attach", 1, CLIENT, request, self.cluster.now, settled))
         return self.answers["attach"]
 
-    def push(self, token: Any, parts: Iterable[tuple[int, int, float]], epoch: int | None = None) -> None:
-        """Pushes (shard, sequence, value): a constant to add."""
+    def push(
+        self,
+        token: Any,
+        parts: Iterable[tuple[int, int, float]],
+        epoch: int | None = None,
+        kind: int = UpdateKind.DELTA,
+        place: tuple[int, int, int] = (0, 0, 0),
+    ) -> None:
+        """Pushes (shard, sequence, value): a constant to add. `place`: step, part, parts."""
         sources, wire_parts, body = [], [], b""
         layout = self.cluster.layout
         for shard, sequence, value in parts:
             s = layout.shards[shard]
             wire_parts.append(PushPart(shard, sequence, len(sources)))
-            sources.append(PushSource(UpdateKind.DELTA, s.tensor, s.row_start, s.row_stop, len(body)))
+            sources.append(PushSource(kind, s.tensor, s.row_start, s.row_stop, len(body)))
             body += np.full(s.size, value, np.float32).tobytes()
         epochs = self.epochs([part.shard for part in wire_parts], epoch)
-        request = PushRequest(JOB, epochs, 1.0, 1, 1, tuple(sources), tuple(wire_parts))
+        request = PushRequest(JOB, epochs, 1.0, 1, 1, tuple(sources), tuple(wire_parts), *place)
         self.take(self.core.push(token, 1, CLIENT, request, memoryview(body), self.cluster.now))
 
     def epochs(self, shards: Iterable[int], epoch: int | None = None) -> dict[int, int]:

@@ -13,7 +13,7 @@ from adamctl.roles.ps.core_instructions import Refuse
 from adamctl.roles.ps.core_job import ShardContent
 from adamctl.roles.ps.core_proposals import ranges
 from adamctl.roles.ps.core_replicate import Part
-from adamctl.wire.constants import ErrorCode
+from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import Message, ReplicaPrepareReply, ReplicaPrepareRequest
 from tests.roles.ps.replica_cluster import JOB, Cluster, Server
 
@@ -383,6 +383,21 @@ def test_the_old_primary_keeps_its_copy_when_it_hands_over() -> None:
     assert pushed(server, 2, 1.0) == ErrorCode.OK
     assert cluster["a"].value(0) == 4.0
     cluster.check()
+
+
+def test_a_part_of_a_step_that_is_not_complete_is_sent_to_the_new_primary() -> None:
+    cluster = Cluster(rule="sgd")
+    a = cluster["a"]
+    a.push("p", [(0, 1, 1.0)], kind=UpdateKind.GRADIENT, place=(1, 0, 2))
+    cluster.run()
+    assert a.code("p") is None
+    drained(cluster, "a")
+    assert a.code("p") == ErrorCode.STALE_EPOCH
+    server = cluster.primary()
+    server.attach()
+    server.push("p", [(0, 1, 1.0)], kind=UpdateKind.GRADIENT, place=(1, 0, 2))
+    cluster.run()
+    assert server.code("p") is None  # the other part is still to come
 
 
 def test_parts_of_pushes_that_wait_when_a_bucket_is_lost_are_told_where_it_went() -> None:
