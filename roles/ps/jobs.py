@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from adamctl.config.records import NodeRecord, ServedRecord, bucket_key, encode, node_key, served_key
-from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError, RunFailedError, UnreachableError
+from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError, UnreachableError
 from adamctl.kernels.rules.make import make_rule
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.client import ConfigurationStore, follow, read_record
@@ -165,8 +165,6 @@ class JobKeeper:
         self._log.error("job %s: %s", job.name, job.failed[1] if job.failed is not None else "")
         if self._storing is not None and self._core.jobs.get(job.name) is job:
             self._storing.release(job.name)
-        if self.replicating is not None and self.replicating.handles(job.name):  # others have it whole
-            self._context.fail(RunFailedError(f"{self._context.node} has lost values of job {job.name!r}; see its log"))
 
     def _free(self, name: str) -> None:
         if self.replicating is not None:

@@ -225,7 +225,7 @@ class ParameterServer:
     def _completed(self, done: Apply) -> None:
         self._meter.sample(self._now(), self._threads.busy_s, self._threads.works)
         self._carry_out(self.core.completed(done.job, done.batches, self._now()))
-        if any(batch.damaged for batch in done.batches):
+        if done.job.failed is not None and any(batch.damaged for batch in done.batches):
             self._keeper.lost(done.job)
         if self._storing is not None:
             self._storing.kick()
