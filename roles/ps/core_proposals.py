@@ -59,14 +59,20 @@ class Proposals:
     # --- proposing --------------------------------------------------------------------------------------------------
 
     def _propose(self, bucket: int, record: BucketRecord, conditions: dict[str, int] | None = None) -> None:
-        """Puts a change among those that are due."""
+        """Puts a change among those that are due.
+
+        Whoever stays in the record must be the process that we know: a change makes the record younger than its node
+        key, so that a process that was started meanwhile would count as one that holds a copy.
+        """
+        staying = {*record.in_sync, *record.learners} - {self._site.node}
+        same = {node_key(node): self._site.revision_of(node) for node in staying if node in self._site.nodes}
         key = bucket_key(self._copies.job.name, bucket)
         demanded = {
             key: self._copies.known[bucket].revision,
             node_key(self._site.node): self._site.registered_revision,
         }
         self._busy.add(bucket)
-        self._due.append(Change(bucket, record, {**demanded, **(conditions or {})}))
+        self._due.append(Change(bucket, record, {**same, **demanded, **(conditions or {})}))
 
     def _send(self) -> None:
         """Proposes what is due, together."""

@@ -13,6 +13,7 @@ from adamctl.roles.ps.core_instructions import Refuse
 from adamctl.roles.ps.core_job import ShardContent
 from adamctl.roles.ps.core_proposals import ranges
 from adamctl.roles.ps.core_replicate import Part
+from adamctl.roles.ps.core_replication_events import NodeView
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import Message, ReplicaPrepareReply, ReplicaPrepareRequest
 from tests.roles.ps.replica_cluster import JOB, Cluster, Server
@@ -382,6 +383,41 @@ def test_the_old_primary_keeps_its_copy_when_it_hands_over() -> None:
     server.attach()
     assert pushed(server, 2, 1.0) == ErrorCode.OK
     assert cluster["a"].value(0) == 4.0
+    cluster.check()
+
+
+def test_a_bucket_is_not_handed_over_to_a_process_that_was_started_meanwhile() -> None:
+    cluster = Cluster()
+    assert pushed(cluster["a"], 1, 3.0) == ErrorCode.OK
+    cluster.kill("b", reported=False)
+    cluster.start("b")  # nobody has heard of it yet
+    a = cluster["a"]
+    before = cluster.nodes() | {"b": NodeView(cluster.node_record("b", 12), 3)}
+    a.take(a.replication.configured(JOB, cluster.view(), before, frozenset({"a"}), cluster.now))
+    assert a.job.refusing
+    cluster.step(1)
+    assert [done for _, record, done in cluster.proposals if record.primary == "b"] == [False]
+    cluster.run()
+    cluster.pass_time(20.0)
+    assert cluster.primary().value(0) == 3.0
+    cluster.check()
+
+
+def test_a_primary_that_holds_nothing_gets_everything_from_the_others() -> None:
+    """However it came to be named: it is asked for nothing before it has what the others have."""
+    cluster = Cluster()
+    assert pushed(cluster["a"], 1, 3.0) == ErrorCode.OK
+    cluster.kill("b", reported=False)
+    cluster.start("b")
+    changed = cluster.record().changed(0.0, "test", primary="b", in_sync=["b", "a", "c"])
+    cluster.config.set(bucket_key(JOB, 0), encode(changed))
+    cluster.configure()
+    cluster.run()
+    cluster.pass_time(5.0)
+    b = cluster["b"]
+    assert b.serves() and b.value(0) == 3.0
+    b.attach()
+    assert pushed(b, 2) == ErrorCode.OK
     cluster.check()
 
 
