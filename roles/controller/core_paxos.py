@@ -173,7 +173,6 @@ class PaxosCore(PaxosMember):
     def _campaign(self, now: float) -> None:
         self._cease()
         self._take_part(now)
-        self._heard_s = now
         self._await_leader(now)
         self.role = "candidate"
         self.leader = 0

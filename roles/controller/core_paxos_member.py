@@ -37,7 +37,7 @@ ADDRESSES_MAX = 64
 PATIENCE_MAX = 5.0
 PATIENCE_GROWTH = 1.5
 PATIENCE_DECAY = 0.98
-SETTLED_ELECTIONS = 3
+SETTLED_ELECTIONS = 2
 """An election that follows another within so many times `election_s` came too soon: everything is slow."""
 
 

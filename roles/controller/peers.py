@@ -21,7 +21,7 @@ from adamctl.wire.messages import ControllerPeerRequest, Hello
 
 QUEUE_MAX = 256
 SEND_DEADLINE_S = 2.0
-CONNECT_DEADLINE_S = 1.0
+CONNECT_DEADLINE_S = 2.0
 RETRY_S = 0.1
 SIZES = (1, 3, 5)
 
