@@ -25,10 +25,11 @@ HOLDS_NOTHING = frozenset({ErrorCode.UNKNOWN_SHARD, ErrorCode.STALE_INCARNATION,
 
 @dataclass(slots=True)
 class Flight:
-    """A message under way: the states in it, with their counters, and the copies that it begins."""
+    """A message under way: the states in it, with their counters, and the copies that it begins or has put on disk."""
 
     parts: list[tuple[ShardReplica, int, Member]] = field(default_factory=list)
     begins: list[tuple[Group, Member]] = field(default_factory=list)
+    syncs: list[tuple[Group, Member]] = field(default_factory=list)
 
 
 class Link:
@@ -123,12 +124,14 @@ class Link:
         return None
 
     def tick(self, now: float) -> None:
-        """Begins copies of learners, and sends a heartbeat if nothing else was sent lately."""
+        """Begins and ends the filling of learners, and sends a heartbeat if nothing else was sent lately."""
         if now < self.retry_s:
             return
         for group, member in self.members.values():
             if not member.begun and not member.beginning:
                 self._begin(group, member, now)
+            elif member.full and not member.synced and not member.syncing:
+                self._sync(group, member, now)
         self.ship(now)
         if now - self.sent_s >= self._site.config.heartbeat_s:
             epochs = {bucket: group.epoch for bucket, (group, member) in self.members.items() if member.begun}
@@ -140,6 +143,11 @@ class Link:
         number = self._site.next_order()
         self._send(Flight(begins=[(group, member)]), {group.bucket: group.epoch}, {group.bucket: number}, (), (), now)
 
+    def _sync(self, group: Group, member: Member, now: float) -> None:
+        """Has a learner put all of its copy on its disk."""
+        member.syncing = True
+        self._send(Flight(syncs=[(group, member)]), {group.bucket: group.epoch}, {}, (), (), now)
+
     def _send(
         self,
         flight: Flight,
@@ -149,9 +157,10 @@ class Link:
         images: Sequence[Image],
         now: float,
     ) -> int:
-        durable = self._durable and bool(records)
+        durable = (self._durable and bool(records)) or bool(flight.syncs)
         message = ReplicaPrepareRequest(self._job, self._born, self.incarnation, epochs, begins, durable, True)
-        deadline_s = max(DATA_DEADLINE_S, 4 * self._site.config.member_silent_s) if records else None
+        long = bool(records or flight.syncs)
+        deadline_s = max(DATA_DEADLINE_S, 4 * self._site.config.member_silent_s) if long else None
         order = self._site.ask(self, self.node, message, records, images, deadline_s)
         self.flights[order] = flight
         self.sent_s = now
@@ -176,6 +185,10 @@ class Link:
                 group.begun(member)
                 self._site.stirred = True
                 self.fill.update(dict.fromkeys(group.shards.values()))
+        for group, member in flight.syncs:
+            member.syncing = False
+            if self._current(group, member) and group.bucket not in refused:
+                member.synced = self._site.stirred = True
         for replica, counter, member in flight.parts:
             if self.flying.get(replica) != order:
                 continue
@@ -206,6 +219,8 @@ class Link:
         self.retry_s = now + self._site.config.retry_s
         for _, member in flight.begins:
             member.beginning = False
+        for _, member in flight.syncs:
+            member.syncing = False
         for replica, _, member in flight.parts:
             if self.flying.get(replica) == order:
                 del self.flying[replica]
@@ -250,7 +265,10 @@ class Link:
         due_s = max(self.sent_s + self._site.config.heartbeat_s, self.retry_s)
         if self.quiet_since_s is not None and any(not member.lost for _, member in self.members.values()):
             due_s = min(due_s, self.quiet_since_s + self._site.config.member_silent_s)
-        if any(not member.begun and not member.beginning for _, member in self.members.values()):
+        if any(
+            not (member.begun or member.beginning) or (member.full and not (member.synced or member.syncing))
+            for _, member in self.members.values()
+        ):
             due_s = min(due_s, self.retry_s)
         if self._room and self.dirty:
             due_s = min(due_s, self.retry_s)

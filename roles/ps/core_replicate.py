@@ -33,14 +33,15 @@ class Member:
         begun: a learner that has confirmed its empty copy, so that it can be filled.
         missing: shards that a learner has not got yet.
         targets: shard -> what a counted learner still has to prepare of what was there when it began to count.
+        synced: a learner's copy is in its store, if it has one: else a crash of all would find nothing there.
         lost: why it holds nothing or does not answer; it is to be removed.
     """
 
-    __slots__ = ("beginning", "begun", "incarnation", "lost", "missing", "node", "part", "targets")
+    __slots__ = ("beginning", "begun", "incarnation", "lost", "missing", "node", "part", "synced", "syncing", "targets")
 
     def __init__(self, node: str, incarnation: int, part: Part) -> None:
         self.node, self.incarnation, self.part = node, incarnation, part
-        self.beginning = False
+        self.beginning = self.syncing = self.synced = False
         self.begun = part is Part.IN_SYNC
         self.missing: set[ShardReplica] = set()
         self.targets: dict[ShardReplica, int] = {}
@@ -49,7 +50,12 @@ class Member:
     @property
     def ready(self) -> bool:
         """Says whether a learner can be made a member."""
-        return self.part is Part.COUNTED and not self.targets and not self.lost
+        return self.full and self.synced and not self.lost
+
+    @property
+    def full(self) -> bool:
+        """Says whether a learner has everything that was acknowledged before it counted."""
+        return self.part is Part.COUNTED and not self.targets
 
 
 class ShardReplica:

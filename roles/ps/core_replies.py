@@ -74,6 +74,8 @@ class Replies:
                 self._copies.copies[bucket].stored = False
         waiter = CopyWaiter(None)
         self._take(message, records, refused, waiter)
+        if message.durable and not records:
+            self._sync([bucket for bucket in message.epochs if bucket not in refused], waiter)
         routing = {bucket: self._epoch(bucket) for bucket, code in refused.items() if code == ErrorCode.STALE_EPOCH}
         self._answer(Reply(token, ReplicaPrepareReply(self._site.incarnation, refused, routing)), waiter)
 
@@ -83,6 +85,12 @@ class Replies:
             waiter.token = reply
         else:
             self._site.emit(reply)
+
+    def _sync(self, buckets: Iterable[int], waiter: CopyWaiter) -> None:
+        """Waits until copies are on disk, unless that is full: then nothing is."""
+        flush = self._site.core.flush
+        for bucket in buckets if flush is not None and not flush.full else ():
+            self._wait(waiter, self._copies.copies[bucket].shards.values())
 
     def _wait(self, waiter: CopyWaiter, shards: Iterable[HeldShard]) -> None:
         flush = self._site.core.flush

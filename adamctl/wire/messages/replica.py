@@ -15,7 +15,8 @@ class ReplicaPrepareRequest(Message, frozen=True):
 
     `epochs` maps each bucket that the sender and the receiver share to its epoch. For those in `begins` the receiver
     starts an empty copy, unless the one it holds was begun with this number or a higher one, in this epoch or a later
-    one. `durable`: answer when it is on disk. `serves`: the sender does not only take the buckets over.
+    one. `durable`: answer when it is on disk; without a body, when all of the copies are. `serves`: the sender does not
+    only take the buckets over.
     """
 
     job: str

@@ -9,6 +9,8 @@ import numpy as np
 from adamctl.config.records import bucket_key, encode
 from adamctl.roles.ps.core_acknowledge import Acknowledgements
 from adamctl.roles.ps.core_flush import Entry, FlushCore
+from adamctl.roles.ps.core_instructions import Instruction
+from adamctl.roles.ps.core_replication_events import Holds
 from adamctl.roles.ps.core_sequence import ClientRecord, MemoryRecord
 from adamctl.roles.ps.replica_body import CopyRecord, ShardCopy
 from adamctl.wire.constants import ErrorCode
@@ -256,3 +258,39 @@ def test_a_new_primary_is_told_of_what_is_on_disk_if_pushes_are_to_be() -> None:
     write(c, flush)
     ((state, _, _),) = answers
     assert state.versions == ((0, 1, 4),)
+
+
+def test_a_learner_is_no_member_before_its_copy_is_on_its_disk() -> None:
+    """Else a crash of all copies could leave the last one in sync with nothing to take up."""
+    cluster = Cluster("ab", replication=2, spare="d", settle_s=0.1)
+    d = cluster["d"]
+    flush = d.core.flush = FlushCore()
+    d.core.acknowledgements = Acknowledgements(flush)
+    take = d._take
+
+    def adopt(instruction: Instruction) -> None:
+        take(instruction)
+        if isinstance(instruction, Holds):
+            held = d.held()
+            assert held is not None
+            for shard in held.shards.values():
+                shard.entry = Entry(shard, shard.size_bytes)
+
+    d._take = adopt  # type: ignore[method-assign]
+    cluster.kill("b")
+    cluster.configure()
+    cluster.run()
+    cluster.pass_time(5.0)
+    assert cluster.record().learners == ("d",) and d.value(0) == 0.0
+    write(d, flush)
+    cluster.run()
+    assert cluster.record().in_sync == ("a", "d")
+
+
+def test_a_full_disk_keeps_no_learner_from_becoming_a_member() -> None:
+    b = Cluster()["b"]
+    flush = with_log(b)
+    ask(b, prepare(b), [record(1, 1.0)])
+    flush.full = True
+    reply, _, _ = ask(b, prepare(b, durable=True))
+    assert not reply.refused
