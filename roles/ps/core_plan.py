@@ -194,16 +194,15 @@ def _superfluous(situation: Situation, loads: Loads, index: int, staying: list[s
     """Returns which copy is to go, or who is to be primary first, if one is too many or is being drained."""
     record = situation.records[index]
     leaving = [member for member in record.in_sync if member in situation.draining]
-    copies = len(record.in_sync)
     enough = len(staying) >= min(situation.replication, COPIES_MIN)
     if leaving and enough:
         if record.primary in leaving:
             return HandOver(index, _next_primary(loads, record, staying), f"{record.primary} is being drained")
         return RemoveMember(index, leaving[0], f"{leaving[0]} is being drained")
-    if not leaving and copies > situation.replication:
+    if not leaving and len(staying) > situation.replication:  # who is gone is not too many
         heaviest = max(staying, key=lambda node: (loads.held_bytes[node], _tie(situation.job, index, node)))
         if heaviest != record.primary:
-            return RemoveMember(index, heaviest, f"{copies} copies, and it holds the most")
+            return RemoveMember(index, heaviest, f"{len(staying)} copies, and it holds the most")
         others = [member for member in staying if member != record.primary]
         return HandOver(index, _next_primary(loads, record, others), f"{heaviest} holds the most")
     return None

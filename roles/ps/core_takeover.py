@@ -273,8 +273,13 @@ class Takeover:
         return max(due_s, now)
 
     def _owes(self, other: Other) -> bool:
-        told = all(one.versions is not None for one in self.others.values())
-        return other.versions is None or (told and bool(self._higher(other) or self._lower(other)))
+        """Says whether a member can be asked for something now: nothing is written before all is fetched."""
+        if other.versions is None:
+            return True
+        if any(one.versions is None for one in self.others.values()):
+            return False
+        fetched = not any(self._higher(one) for one in self.others.values())
+        return bool(self._lower(other) if fetched else self._higher(other))
 
     def known(self, node: str) -> dict[int, int]:
         """Returns the counters that a member has of each shard, when all is done."""

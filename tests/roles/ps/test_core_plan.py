@@ -116,6 +116,12 @@ def test_a_dead_servers_buckets_spread_over_the_living() -> None:
     assert max(served(end).values()) - min(served(end).values()) <= MIB
 
 
+def test_members_that_are_gone_are_not_too_many() -> None:
+    record = BucketRecord(1, "s0", ("s0", "s1", "s2"))
+    now = replace(situation(3, 1, replication=2), records={0: record}, living={"s0": 0})
+    assert plan(now, "s0") == []
+
+
 def test_missing_copies_wait_until_the_servers_have_settled_but_the_last_copy_does_not() -> None:
     now = replace(lose(situation(4), "s1"), settled=False)
     assert all(plan(now, node) == [] for node in now.living)
