@@ -54,6 +54,7 @@ from adamctl.wire.messages import (
     Message,
     PullRequest,
     PushRequest,
+    PushResult,
 )
 from tests.sim.controllers import SimController
 from tests.sim.engine import Clock, ViolationError, World
@@ -410,7 +411,9 @@ class SimServer(SimProcess):
             case Apply():
                 self._apply(instruction)
             case AnswerPush():
-                self._answers(result.shard for result in instruction.message.results if not result.code)
+                done = [result for result in instruction.message.results if not result.code]
+                self._answers(result.shard for result in done)
+                self._acknowledges(done)
                 instruction.token.respond(instruction.message)
             case AnswerAttach():
                 instruction.token.respond(instruction.message)
@@ -460,6 +463,24 @@ class SimServer(SimProcess):
         for index in {layout.bucket_of_shard[shard] for shard in shards}:
             if len(self.invariants.records[index].in_sync) > 1:
                 raise ViolationError(f"{self.name} answers for bucket {index} when its lease is over")
+
+    def _acknowledges(self, results: Sequence[PushResult]) -> None:
+        """What is acknowledged has been prepared by every member of the record that we know (I3)."""
+        invariants, job = self.invariants, self.job
+        if invariants.ledger.acks == "applied" or job is None:
+            return
+        for result in results:
+            index = job.layout.bucket_of_shard[result.shard]
+            record, bucket = invariants.records[index], job.buckets.get(index)
+            if bucket is None or record.primary != self.name or record.epoch != bucket.epoch:
+                continue
+            for node in record.in_sync:
+                member = self.peers[node]
+                held = owner_of(member, result.shard) if member is not self else None
+                there = isinstance(held, HeldShard) and member.lived_since(invariants.record_revisions[index])
+                if there and held.version[1] < result.version:
+                    text = f"{self.name} acknowledges shard {result.shard} at {result.version}, which {node} has"
+                    raise ViolationError(f"{text} at {held.version} only")
 
     def _answer_pull(self, instruction: AnswerPull) -> None:
         """The arrays are read when they are sent, a moment later."""
