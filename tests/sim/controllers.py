@@ -106,7 +106,7 @@ class SimController:
         run: how often it has been started.
         crash_probability: at every boundary between persisting and sending.
         crash_at_part: probability that the process dies when it has persisted that a node is lost, and told nobody.
-        disk_s_max: longest sync.
+        disk_s_min, disk_s_max: shortest sync, and how much longer the longest takes.
         send_first: planted fault: sends before it has persisted.
         same_identity: planted fault: an empty folder gets the identity of the one that was lost.
     """
@@ -134,6 +134,7 @@ class SimController:
         self.paused = False
         self.crash_probability = 0.0
         self.crash_at_part = 0.0
+        self.disk_s_min = 0.0001
         self.disk_s_max = 0.002
         self.compact_entries = 24
         self.send_first = False
@@ -265,7 +266,7 @@ class SimController:
                 return
             self._carry_out([] if self.send_first else instructions)
 
-        self.world.after(0.0001 + random.random() * self.disk_s_max, synced)
+        self.world.after(self.disk_s_min + random.random() * self.disk_s_max, synced)
 
     def _dies_at(self, parts: set[Part]) -> bool:
         """Only the first to have it on disk dies of it, lest nobody ever completes it."""

@@ -9,7 +9,7 @@ import pytest
 
 from tests.sim.mutants import MUTANTS
 from tests.sim.runner import ROOT, Ledger, noted_seeds, run_block, run_seeds
-from tests.sim.scenario import EVENTS_MIN, Scenario
+from tests.sim.scenario import ELECTIONS_S, EVENTS_MIN, Scenario
 from tests.sim.suites import CONTROLLERS
 
 QUICK_SEEDS = 200
@@ -32,6 +32,19 @@ def test_i9_a_seed_replays_exactly() -> None:
     first, second = Scenario(17, keep_trace=True), Scenario(17, keep_trace=True)
     assert first.run() == second.run()
     assert first.world.lines == second.world.lines and len(first.world.lines) > 1000
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_disks_as_slow_as_an_election_do_not_keep_a_leader_from_being_elected(seed: int) -> None:
+    scenario = Scenario(seed, 3)
+    world, hosts = scenario.world, scenario.hosts.values()
+    scenario.calm = True
+    for host in hosts:
+        host.disk_s_min = ELECTIONS_S[0]
+        world.after(world.random.random(), host.start)
+    while not any(host.core is not None and host.core.paxos.leading for host in hosts):
+        assert world.now_s < 120.0
+        world.run_until(world.now_s + 0.1)
 
 
 def test_the_document_tells_of_every_planted_fault() -> None:
