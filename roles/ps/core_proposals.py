@@ -141,6 +141,7 @@ class Proposals:
         if lost:
             self._remove(bucket, known, lost, now)
         elif ready:
+            self._copies.flag(bucket)  # from now on it may be a member without our knowing it
             record = known.record
             learners = [node for node in record.learners if node not in ready]
             in_sync = [*self._in_sync(record), *ready]

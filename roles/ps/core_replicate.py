@@ -250,3 +250,8 @@ class Group:
 
     def in_sync(self) -> Iterable[Member]:
         return (member for member in self.members.values() if member.part is Part.IN_SYNC)
+
+    @property
+    def leased(self) -> bool:
+        """Says whether another may take the bucket over: a member, or a learner that may be one before we know it."""
+        return any(member.part is not Part.LEARNER for member in self.members.values())

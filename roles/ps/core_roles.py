@@ -383,7 +383,7 @@ class JobCopies:
             members = len(self.known[bucket].members)
             job.short[bucket] = f"bucket {bucket} has {members} copies in sync; pushes need {group.min_in_sync}"
         job.taking = set(self.takeovers) | {bucket for bucket in self.lost if bucket in job.refusing}
-        job.leased = any(any(True for _ in group.in_sync()) for group in self.groups.values())
+        job.leased = any(group.leased for group in self.groups.values())
 
     def close(self) -> None:
         """The job is over."""

@@ -308,6 +308,19 @@ def test_a_single_copy_is_moved_off_a_drained_server() -> None:
     assert pushed(d, 2) == ErrorCode.OK
 
 
+def test_a_primary_that_may_have_a_member_without_knowing_it_needs_its_lease() -> None:
+    cluster = Cluster("a", replication=1, acks="applied", spare="d")
+    cluster.propose_hook = lambda server, record: len(record.in_sync) == 1
+    assert pushed(cluster["a"], 1) == ErrorCode.OK
+    cluster["a"].lease = False
+    assert pushed(cluster["a"], 2) == ErrorCode.OK
+    cluster["a"].lease = True
+    drained(cluster, "a")  # its copy has everything; nobody knows whether it is a member
+    assert cluster.record().learners == ("d",)
+    cluster["a"].lease = False
+    assert pushed(cluster["a"], 3) == ErrorCode.NOT_READY
+
+
 def test_the_old_copy_is_kept_until_the_new_configuration_is_there() -> None:
     """Mutant: old copy removed before the new configuration is committed."""
     cluster = Cluster(spare="d")
