@@ -171,6 +171,8 @@ class ServerCluster:
             self._add_server(f"p{number}")
         self.clients = [self._client("w1"), self._client("w2")]
         for client in self.clients:
+            client.lost_for_good = self.invariants.given_up
+        for client in self.clients:
             client.pause_s_max = random.choice((0.1, 0.3, 0.6))
         self.kinds = tuple(random.sample(KINDS, random.randint(3, len(KINDS))))
         self.made = False

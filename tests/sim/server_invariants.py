@@ -166,6 +166,11 @@ class ServerInvariants(Invariants):
             return True
         return False
 
+    def given_up(self) -> None:
+        """The servers say that a bucket is gone for good: it must be."""
+        if not self.hopeless():
+            raise ViolationError("a job is given up, and all of its buckets are there")
+
     def not_served(self, index: int) -> str:
         """Returns why a bucket has no primary that serves it; empty: it has one (I13)."""
         record = self.records[index]

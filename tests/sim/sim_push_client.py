@@ -84,6 +84,7 @@ class SimPushClient:
     Attributes:
         acknowledged, pulled: what has been answered so far.
         goes_on: whether it begins new pushes.
+        gave_up: a server has said that the job has failed; `lost_for_good` is called then.
     """
 
     def __init__(
@@ -108,6 +109,8 @@ class SimPushClient:
         self.pause_s_max = 0.05
         self.acknowledged = self.pulled = 0
         self.goes_on = True
+        self.gave_up = False
+        self.lost_for_good: Callable[[], None] = lambda: None
         self.open: dict[int, set[int]] = {}  # push -> shards that are not answered
         self._sequences: dict[int, dict[int, int]] = {}
         self._pushes = self._orders = self._connections = 0
@@ -276,8 +279,17 @@ class SimPushClient:
         epochs = {self.layout.bucket_of_shard[shard]: epoch}
         self._request(self._lane(server), *self._push_request({shard: self.issued[shard]}, epochs), answered)
 
+    def _job_failed(self) -> None:
+        """A server says that a bucket is gone for good: the run ends here."""
+        self.gave_up = True
+        self.goes_on = False
+        self.lost_for_good()
+
     def _refused(self, lane: Lane, envelope: Envelope, reply: ServerRefuse) -> None:
         self.trouble = reply.message
+        if reply.code == ErrorCode.INTERNAL:
+            self._job_failed()
+            return
         self._careful(lane)
         if reply.code == ErrorCode.LAYOUT_MISMATCH:
             self._drop(lane)
@@ -387,6 +399,9 @@ class SimPushClient:
                 return
             if isinstance(reply, ServerRefuse):
                 self.trouble = reply.message
+                if reply.code == ErrorCode.INTERNAL:
+                    self._job_failed()
+                    return
                 if reply.code not in (ErrorCode.NOT_READY, ErrorCode.SHUTTING_DOWN, ErrorCode.UNKNOWN_JOB):
                     raise ViolationError(f"{self.name} cannot attach to {lane.server}: {reply.code} {reply.message}")
             self._drop(lane)

@@ -17,7 +17,7 @@ from adamctl.roles.lease import Lease
 from adamctl.roles.ps.apply import Applier
 from adamctl.roles.ps.core import Core
 from adamctl.roles.ps.core_copies import HeldCopy, HeldShard
-from adamctl.roles.ps.core_flush import Entry, FlushCore, Group, Item
+from adamctl.roles.ps.core_flush import Entry, FlushCore, Group, Item, Waiter
 from adamctl.roles.ps.core_instructions import (
     AnswerAttach,
     AnswerPull,
@@ -609,7 +609,9 @@ class SimServer(SimProcess):
 
     def _changed_holding(self) -> None:
         assert self.core is not None and self.core.flush is not None
-        self.core.flush.changed(self.held_entry, self.clock.now(), 0)
+        flush = self.core.flush
+        flush.changed(self.held_entry, self.clock.now(), 0)
+        flush.wait(Waiter(None), self.held_entry, self.held_entry.changes)  # before any shard that somebody waits for
 
     # --- the store --------------------------------------------------------------------------------------------------
 
