@@ -86,7 +86,8 @@ class ServerFault:
 
 def make_layout() -> ParameterLayout:
     """Four buckets: one large shard, which makes buckets large enough for two shards each of the three other layers."""
-    tensors, offset = [], 0
+    tensors: list[Tensor] = []
+    offset = 0
     for layer, shapes in enumerate((((1, 120),), ((2, 2), (2,)), ((2, 2), (2,)), ((2, 2), (2,)))):
         for shape in shapes:
             tensors.append(Tensor(f"t{len(tensors)}", layer, shape, offset, "zeros", 0.0))
@@ -163,8 +164,8 @@ class ServerCluster:
             host.ended = self._ended
             host.compact_entries = 200
             self.hosts[name] = host
-        for host in self.hosts.values():
-            host.hosts = self.hosts
+        for each in self.hosts.values():
+            each.hosts = self.hosts
         self.planted = planted
         self.servers: dict[str, SimServer] = {}
         for number in range(1, 4):

@@ -91,14 +91,14 @@ class ServerInvariants(Invariants):
     def _joined(self, index: int, old: BucketRecord, node: str) -> None:
         """A learner becomes a member: it holds all that was acknowledged (I11), unless its process has died since."""
         if node not in old.learners:
-            raise ViolationError(f"bucket {index}: {node} becomes a member and has not been a learner")
+            raise ViolationError(f"a member that was no learner: bucket {index}, {node}")
         server = self.servers[node]
         if not server.holds_since_learning(index):
             return
         for shard in self.shards_of(index):
             done = server.done_of(shard)
             if done is None:
-                raise ViolationError(f"bucket {index}: {node} becomes a member without shard {shard}")
+                raise ViolationError(f"a member without a shard: bucket {index}, {node}, shard {shard}")
             self.ledger.serves(f"{node}, which becomes a member,", shard, done)
 
     def _left(self, index: int, old: BucketRecord, new: BucketRecord) -> None:
@@ -110,7 +110,9 @@ class ServerInvariants(Invariants):
             if node not in new.in_sync and server.alive and server.incarnation == self.incarnation(node):
                 living = [other for other in self.servers.values() if other.alive]
                 if len(living) >= COPIES_MIN and server.lived_since(self.record_revisions[index]):
-                    raise ViolationError(f"bucket {index} goes from {old.in_sync} to {new.in_sync}: {new.why}")
+                    raise ViolationError(
+                        f"too few copies: bucket {index} goes from {old.in_sync} to {new.in_sync}, {new.why}"
+                    )
 
     def shards_of(self, index: int) -> range:
         bucket = self.layout.buckets[index]
@@ -131,7 +133,7 @@ class ServerInvariants(Invariants):
                 for name, other_s in others.items():
                     if name != server.name and other_s > now_s:
                         left_s = min(mine, other_s) - now_s
-                        text = f"bucket {index} is served by {server.name} and by {name}"
+                        text = f"two primaries: bucket {index} is served by {server.name} and by {name}"
                         raise ViolationError(f"{text}, for another {left_s:.3f} s")
 
     def began_to_serve(self, server: SimServer, index: int) -> None:
@@ -162,7 +164,7 @@ class ServerInvariants(Invariants):
             if any(server.has_in_memory(index) or server.has_in_store(index) for server in members):
                 continue
             if self.ledger.acks == "durable" and any(self.ledger.must.get(shard) for shard in self.shards_of(index)):
-                raise ViolationError(f"bucket {index} is lost, and what was pushed to it was acknowledged as durable")
+                raise ViolationError(f"acknowledged as durable, and lost: bucket {index}")
             return True
         return False
 
@@ -185,4 +187,6 @@ class ServerInvariants(Invariants):
         for index, record in self.records.items():
             if len(record.in_sync) != wanted or record.learners or any(node not in hosts for node in record.in_sync):
                 found = f"held by {record.in_sync}, learnt by {record.learners}"
-                raise ViolationError(f"bucket {index} is to have {wanted} copies on {hosts}; it is {found}")
+                raise ViolationError(
+                    f"copies are missing in the end: bucket {index} is to have {wanted} on {hosts}; it is {found}"
+                )

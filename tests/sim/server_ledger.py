@@ -85,7 +85,7 @@ class Ledger:
         """Returns the one value that all elements have."""
         value = float(values[0])
         if not (values == value).all():
-            raise ViolationError(f"shard {shard} is torn in {what}: {sorted(set(values.tolist()))}")
+            raise ViolationError(f"torn: shard {shard} in {what}, {sorted(set(values.tolist()))}")
         return value
 
     def holds(self, where: str, shard: int, version: tuple[int, int], values: Values, done: Done) -> None:
@@ -96,7 +96,7 @@ class Ledger:
             self._check_sum(where, shard, version, value, done)
         elif found is not None and found[:2] != (value, done):
             raise ViolationError(
-                f"shard {shard} at version {version} is {value} {done} at {where}, "
+                f"two states of one version: shard {shard} at {version} is {value} {done} at {where}, "
                 f"and was {found[0]} {found[1]} at {found[2]}"
             )
         if found is None:
@@ -107,13 +107,15 @@ class Ledger:
     def _check_sum(self, where: str, shard: int, version: tuple[int, int], value: float, done: Done) -> None:
         for client, number in done:
             if number >= len(self._sums.get((client, shard), ())):
-                raise ViolationError(f"shard {shard} at {where} has number {number} of {client[0]}, not sent yet")
+                raise ViolationError(
+                    f"a push that was never sent: shard {shard} at {where}, number {number} of {client[0]}"
+                )
         expected = sum(self._sums[client, shard][number] for client, number in done)
         if value == expected or self._explained(shard, expected - value, done):
             return
         told = ", ".join(f"{client[0]} {number}" for client, number in done)
         raise ViolationError(
-            f"shard {shard} at {where}, version {version}, is {value}; the pushes it remembers ({told}) make {expected}"
+            f"not the sum of its pushes: shard {shard} at {where}, {version}, is {value}; {told} make {expected}"
         )
 
     def _explained(self, shard: int, missing: float, done: Done) -> bool:
@@ -139,7 +141,9 @@ class Ledger:
         for client, number in self.must.get(shard, {}).items():
             found = numbers.get(client, 0)
             if found < number:
-                text = f"{where} serves shard {shard} with the pushes of {client[0]} up to {found}"
+                text = (
+                    f"acknowledged, and lost: {where} serves shard {shard} with the pushes of {client[0]} up to {found}"
+                )
                 raise ViolationError(f"{text}, and number {number} was acknowledged")
 
     def all_lost(self, shards: range) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from adamctl.roles.ps import core_proposals
+from adamctl.roles.ps import core_plan, core_proposals
 from adamctl.roles.ps.core_acknowledge import Acknowledgements, CopyWaiter
 from adamctl.roles.ps.core_instructions import AnswerPush
 from adamctl.roles.ps.core_plan import AddLearner, RemoveMember, Situation, Step
@@ -87,7 +87,7 @@ def _always_first(self: JobCopies, known: Known) -> bool:
     return True
 
 
-_plan = core_proposals.plan
+_plan = core_plan.plan
 
 
 def _remove_first(situation: Situation, node: str) -> list[Step]:

@@ -268,7 +268,9 @@ class ServerScenario:
         while left := {index for index in left if self.cluster.invariants.not_served(index)}:
             if self.world.now_s >= until_s:
                 index = min(left)
-                raise ViolationError(f"bucket {index} has no primary: {self.cluster.invariants.not_served(index)}")
+                raise ViolationError(
+                    f"no primary in the end: bucket {index}, {self.cluster.invariants.not_served(index)}"
+                )
             self.world.run_until(self.world.now_s + 0.02)
 
     def _demand_liveness(self) -> None:

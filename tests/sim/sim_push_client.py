@@ -256,17 +256,19 @@ class SimPushClient:
         self._request(lane, request, body, answered)
 
     def _push_request(self, numbers: dict[int, int], epochs: dict[int, int]) -> tuple[PushRequest, memoryview]:
-        sources, parts, values = [], [], []
+        sources: list[PushSource] = []
+        parts: list[PushPart] = []
+        values: list[bytes] = []
         offset = 0
         for shard, number in numbers.items():
             described = self.layout.shards[shard]
             parts.append(PushPart(shard, number, len(sources)))
             rows = described.row_start, described.row_stop
             sources.append(PushSource(UpdateKind.DELTA, described.tensor, *rows, offset))
-            values.append(np.full(described.size, self.ledger.delta(self.key, shard, number), np.float32))
+            values.append(np.full(described.size, self.ledger.delta(self.key, shard, number), np.float32).tobytes())
             offset += 4 * described.size
         request = PushRequest(self.job, epochs, 1.0, 1, 1, tuple(sources), tuple(parts))
-        return request, memoryview(np.concatenate(values)).cast("B")
+        return request, memoryview(b"".join(values))
 
     def attach_to(self, server: str) -> None:
         """Makes a connection to a server, whether anything is to be sent there or not."""
@@ -408,7 +410,7 @@ class SimPushClient:
             self.reread()
             self.world.after(0.05 + 0.1 * self.world.random.random(), lambda: self._pump(lane))
 
-        self._request(lane, request, memoryview(settled).cast("B"), answered)
+        self._request(lane, request, memoryview(settled.tobytes()), answered)
 
     def _settled(self, server: str) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         pairs: list[int] = []

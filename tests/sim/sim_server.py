@@ -218,7 +218,7 @@ class SimServer(SimProcess):
         core.unknown.begin(told=False)
         self.replication.registered(self.member.incarnation, revision)
         for prefix in (JOBS_PREFIX, NODES_PREFIX, DRAINS_PREFIX):
-            self.member.follow(prefix, lambda changes, prefix=prefix: self._follow(prefix, changes))
+            self.member.follow(prefix, partial(self._follow, prefix))
         self._store_tick()
         self._stepped()
 
@@ -462,7 +462,7 @@ class SimServer(SimProcess):
         layout = self.invariants.layout
         for index in {layout.bucket_of_shard[shard] for shard in shards}:
             if len(self.invariants.records[index].in_sync) > 1:
-                raise ViolationError(f"{self.name} answers for bucket {index} when its lease is over")
+                raise ViolationError(f"an answer without a lease: {self.name}, bucket {index}")
 
     def _acknowledges(self, results: Sequence[PushResult]) -> None:
         """What is acknowledged has been prepared by every member of the record that we know (I3)."""
@@ -477,10 +477,11 @@ class SimServer(SimProcess):
             for node in record.in_sync:
                 member = self.peers[node]
                 held = owner_of(member, result.shard) if member is not self else None
-                there = isinstance(held, HeldShard) and member.lived_since(invariants.record_revisions[index])
-                if there and held.version[1] < result.version:
-                    text = f"{self.name} acknowledges shard {result.shard} at {result.version}, which {node} has"
-                    raise ViolationError(f"{text} at {held.version} only")
+                if not isinstance(held, HeldShard) or not member.lived_since(invariants.record_revisions[index]):
+                    continue
+                if held.version[1] < result.version:
+                    found = f"shard {result.shard} at {result.version}, {node} has {held.version}"
+                    raise ViolationError(f"acknowledged, and not prepared by a member: {found}")
 
     def _answer_pull(self, instruction: AnswerPull) -> None:
         """The arrays are read when they are sent, a moment later."""
