@@ -44,7 +44,7 @@ class ReplicatedCluster:
 
             async def run(context: RoleContext, name: str = name) -> None:
                 chosen = server.server_options(context.options)
-                store = server.LogStore(chosen.store) if chosen.store is not None else None
+                store = await asyncio.to_thread(server.LogStore, chosen.store) if chosen.store is not None else None
                 self.servers[name] = server.ParameterServer(context, chosen, store)
                 try:
                     await self.servers[name].run()
