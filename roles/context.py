@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -257,6 +258,7 @@ class RoleContext:
             told["replication"],
             server.limits.memory_bytes_max,
             server.limits.credit_bytes,
+            secrets.randbits(62) | 1,
         )
         reply = await membership.register(request, deadline_s=self.common.controller_deadline_s)
         self.incarnation = reply.incarnation

@@ -50,7 +50,8 @@ class NodeRecord(_Record, frozen=True):
     """A process that has registered. `host` is equal for processes of one machine; a lost node's key is deleted.
 
     `addresses` take clients, and what the two others are empty for (Adam 3.3.4). `bodies_bytes_max`: memory for bodies
-    of requests; `credit_bytes`: what each client may have in flight of it; 0: not said.
+    of requests; `credit_bytes`: what each client may have in flight of it; 0: not said. `process`: see
+    `NodeRegisterRequest`.
     """
 
     node: str
@@ -64,6 +65,7 @@ class NodeRecord(_Record, frozen=True):
     replication_addresses: tuple[str, ...] = ()
     bodies_bytes_max: int = 0
     credit_bytes: int = 0
+    process: int = 0
 
     def addresses_for(self, kind: AddressKind) -> tuple[str, ...]:
         """Returns where requests of a kind are taken: at addresses of their own, else where those of clients are."""

@@ -127,6 +127,9 @@ def _conflicts(state: KeyState, conditions: dict[str, int]) -> list[str]:
 def _join(state: KeyState, command: Join) -> Outcome:
     request = command.request
     key = node_key(request.node)
+    there = node_in(state, key)
+    if there is not None and request.process and there.process == request.process:
+        return Outcome(revision=state.revision, record=there)  # the same request: a new incarnation would depose it
     if state.revision_of(key) != command.revision:
         return Outcome(conflicts=(key,))
     record = NodeRecord(
@@ -141,6 +144,7 @@ def _join(state: KeyState, command: Join) -> Outcome:
         request.replication_addresses,
         request.bodies_bytes_max,
         request.credit_bytes,
+        request.process,
     )
     puts = {key: encode(record)}
     if state.size_after(puts, ()) > STATE_BYTES_MAX:

@@ -72,7 +72,8 @@ class NodeRegisterRequest(Message, frozen=True):
     """A process announces itself and is given an incarnation. Addresses as in `adamctl.net.address`.
 
     Those for administration and replication are empty where `addresses` take that as well. `bodies_bytes_max`: memory
-    for bodies of requests; `credit_bytes`: what each client may have in flight of it; 0: not said.
+    for bodies of requests; `credit_bytes`: what each client may have in flight of it; 0: not said. `process`: a random
+    number, by which a request that comes again is told from one of a process that has the same number by chance.
     """
 
     node: str
@@ -85,6 +86,7 @@ class NodeRegisterRequest(Message, frozen=True):
     replication_addresses: tuple[str, ...] = ()
     bodies_bytes_max: int = 0
     credit_bytes: int = 0
+    process: int = 0
 
 
 class NodeRegisterReply(Message, frozen=True):

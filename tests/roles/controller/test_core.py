@@ -246,6 +246,23 @@ def test_watches_are_bounded_and_end_with_their_connection() -> None:
 # --- membership -----------------------------------------------------------------------------------------------------
 
 
+def test_a_registration_that_comes_again_deposes_nobody() -> None:
+    """Its key stays as it is: a new revision would tell others that the process which they know has ended."""
+    driven = Driven()
+
+    def register(process: int) -> NodeRegisterReply:
+        request = NodeRegisterRequest("ps-1", "ps", (), "host/boot", 1, process=process)
+        reply = only(driven.step(Register(9, 1, request)), Answer).message
+        assert isinstance(reply, NodeRegisterReply)
+        return reply
+
+    first = register(77).incarnation
+    revision = driven.core.state.revision_of(node_key("ps-1"))
+    assert register(77).incarnation == first
+    assert driven.core.state.revision_of(node_key("ps-1")) == revision
+    assert register(78).incarnation > first  # a container that was started again has the same number, too
+
+
 def test_registering_gives_growing_incarnations_and_a_key() -> None:
     driven = Driven()
     first = only(driven.register("ps-0"), Answer).message
