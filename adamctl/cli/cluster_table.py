@@ -151,7 +151,17 @@ def _ps(status: Values) -> str:
     if not jobs:
         return f"no job; room for {size(status['bytes_max'])}"
     rates = f"{count(status['updates_per_s'])} updates/s, {count(status['updates'])} in all"
-    return f"{jobs} job{'s' * (jobs > 1)}, {status['buckets']} buckets, {size(status['bytes'])}, {rates}"
+    return (
+        f"{jobs} job{'s' * (jobs > 1)}, {status['buckets']} buckets{_copies(status)}, {size(status['bytes'])}, {rates}"
+    )
+
+
+def _copies(status: Values) -> str:
+    """Returns how many copies of others' buckets a server holds besides, if any, and how many it is being given."""
+    jobs = status.get("replication", {}).get("jobs", {}).values()
+    copies, learning = (sum(job[part] for job in jobs) for part in ("secondary", "learner"))
+    text = f" and {copies} copies" if copies else ""
+    return text + (f", {learning} more on their way" if learning else "")
 
 
 def _data(status: Values) -> str:

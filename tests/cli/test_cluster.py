@@ -129,6 +129,9 @@ def test_what_each_role_says_of_itself() -> None:
     assert details("coordinator", coordinator) == "mnist: training, 14%, top-1 98.00%, 13.8 k images/s, 4.0 s left"
     servers = {"jobs": {"mnist": {}}, "buckets": 12, "bytes": 1 << 20, "updates_per_s": 3e8, "updates": 2e9}
     assert details("ps", servers) == "1 job, 12 buckets, 1.0 MiB, 300 M updates/s, 2.00 G in all"
+    copies = {"replication": {"jobs": {"mnist": {"primary": 12, "secondary": 20, "learner": 2}}}}
+    shown = details("ps", servers | copies)
+    assert shown.startswith("1 job, 12 buckets and 20 copies, 2 more on their way, 1.0 MiB, ")
     assert details("ps", {"jobs": {}, "bytes_max": 1 << 30}) == "no job; room for 1.0 GiB"
     data = {"datasets": [{"source": "/data/mnist"}], "cache_bytes": 2048, "reads": 200, "reads_ready": 199}
     assert details("data", data) == "mnist: 2.0 KiB held, 200 reads, 99.50% ready when asked for"
