@@ -51,5 +51,5 @@ def test_nothing_and_nonsense_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="ADAMCTL_CONFIG_STORE"):
         found()
     for flag, value in (("--config-store", "a:1"), ("--controller", ETCD), ("--config-store", "etcd://")):
-        with pytest.raises(ConfigurationError, match="expected .*etcd://"):
+        with pytest.raises(ConfigurationError, match=r"expected .*etcd://"):
             found(flag, value)

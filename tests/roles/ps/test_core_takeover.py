@@ -161,7 +161,7 @@ def test_a_member_that_was_restarted_unnoticed_is_removed() -> None:
 
 
 def test_it_begins_anew_if_it_dies_at_any_point() -> None:
-    """At each step of a takeover the new primary dies, and the third takes over with everything that was acknowledged."""
+    """At each step of a takeover the new primary dies; the third takes over with all that was acknowledged."""
     for steps in range(40):
         cluster = Cluster()
         cluster["a"].push("p", [(0, 1, 5.0)])

@@ -16,7 +16,7 @@ import pytest
 from adamctl.errors import DeadlineError, RemoteError
 from adamctl.net import regions, shared_memory
 from adamctl.net.shared_memory import SharedMemory, array_bytes
-from adamctl.roles.ps import direct, server
+from adamctl.roles.ps import direct
 from adamctl.roles.ps.apply import Applier
 from adamctl.roles.ps.client import ParameterClient, PushSet
 from adamctl.roles.ps.core_instructions import AnswerPull, AnswerPush
