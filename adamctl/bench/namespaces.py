@@ -65,7 +65,7 @@ class Namespaces:
     def __enter__(self) -> Namespaces:
         try:
             _run("ip", "link", "set", "lo", "up")
-            _run("ip", "addr", "add", f"{HUB}/32", "dev", "lo")
+            _run("ip", "addr", "replace", f"{HUB}/32", "dev", "lo")
             Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
             for name in self._numbers:
                 self._make(name)

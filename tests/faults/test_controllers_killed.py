@@ -134,6 +134,7 @@ async def test_what_a_deposed_leader_hears_is_not_granted(tmp_path: Path) -> Non
         await alone.close()
 
 
+@pytest.mark.slow
 async def test_without_a_majority_nothing_is_granted_training_goes_on_and_status_says_why(
     tmp_path: Path,
     adamctl: Runner,  # noqa: F811

@@ -42,7 +42,7 @@ async def kills(count: int, seed: int, lease_s: float = QUICK_LEASE_S) -> None:
 
 
 async def test_a_few_kills_lose_nothing_and_apply_nothing_twice() -> None:
-    await kills(4, 1)
+    await kills(2, 1)
 
 
 @pytest.mark.slow
