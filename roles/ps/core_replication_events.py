@@ -62,6 +62,8 @@ class ReplicationConfig:
             "beacon_s": lease_s / 4,
             "heartbeat_s": lease_s / 4,
             "member_silent_s": lease_s / 2,
+            "settle_s": 2.5 * lease_s,
+            "shun_s": 2.5 * lease_s,
         }
         return cls(**{**fields, **others})  # type: ignore[arg-type]
 
