@@ -8,19 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from adamctl.config.records import (
-    BucketChange,
-    BucketRecord,
-    JobRecord,
-    LayoutRecord,
-    NodeRecord,
-    bucket_key,
-    decode,
-    job_key,
-    layout_key,
-)
-from adamctl.model.layout import ParameterLayout
-from adamctl.roles.controller.interface import nodes_of
+from adamctl.config.records import BucketChange, BucketRecord, JobRecord, NodeRecord, decode
+from adamctl.errors import DamagedDataError
+from adamctl.roles.controller.client import Changes, nodes_of
+from adamctl.roles.ps.following import JobKeys
 from adamctl.wire.messages import ConfigEntry
 
 CONTROLLER_DEADLINE_S = 5.0
@@ -80,39 +71,25 @@ class Event:
 
 
 def holdings(entries: Sequence[ConfigEntry], nodes: Sequence[ConfigEntry], job: str = "") -> list[Holding]:
-    """Returns the buckets of all running jobs, or of one, from all entries under `/jobs/` and `/nodes/`."""
-    values = {entry.key: entry.value for entry in entries}
+    """Returns the buckets of all running jobs, or of one, from all entries under `/jobs/` and `/nodes/`.
+
+    Raises:
+        DamagedDataError: the records of such a job cannot be read.
+    """
     living = {record.node: record for record in nodes_of(nodes)}
+    keys = JobKeys()
+    keys.take(Changes(0, tuple(entries), (), True))
     found: list[Holding] = []
-    for name in sorted(_running(values)):
-        if (job and name != job) or layout_key(name) not in values:
+    for name in sorted({job} & keys.jobs if job else keys.jobs):
+        view = keys.view(name)
+        if name in keys.problems:
+            raise DamagedDataError(keys.problems[name])
+        if view is None:
             continue
-        record = decode(values[job_key(name)], JobRecord)
-        layout = decode(values[layout_key(name)], LayoutRecord).layout()
-        found += _of_job(name, record, layout, values, living)
-    return found
-
-
-def _running(values: Mapping[str, bytes]) -> list[str]:
-    names = [key.removeprefix("/jobs/") for key in values if key.startswith("/jobs/") and key.count("/") == 2]
-    return [name for name in names if decode(values[job_key(name)], JobRecord).state == "running"]
-
-
-def _of_job(
-    name: str,
-    record: JobRecord,
-    layout: ParameterLayout,
-    values: Mapping[str, bytes],
-    living: Mapping[str, NodeRecord],
-) -> list[Holding]:
-    found: list[Holding] = []
-    for bucket in layout.buckets:
-        value = values.get(bucket_key(name, bucket.index))
-        if value is None:
-            continue
-        held = decode(value, BucketRecord)
-        shards = bucket.shard_stop - bucket.shard_start
-        found.append(Holding(name, bucket.index, bucket.size_bytes, shards, held, _problem(record, held, living)))
+        for bucket in view.layout.buckets:
+            record, shards = view.buckets[bucket.index], bucket.shard_stop - bucket.shard_start
+            problem = _problem(view.record, record, living)
+            found.append(Holding(name, bucket.index, bucket.size_bytes, shards, record, problem))
     return found
 
 
@@ -147,17 +124,6 @@ def events(entries: Sequence[ConfigEntry], job: str = "") -> list[Event]:
             found.append(grown)
         together[key] = grown
     return found
-
-
-def numbers(buckets: Sequence[int]) -> str:
-    """Returns `0-3, 7` for buckets 0, 1, 2, 3 and 7."""
-    runs: list[list[int]] = []
-    for bucket in sorted(buckets):
-        if runs and runs[-1][1] == bucket - 1:
-            runs[-1][1] = bucket
-        else:
-            runs.append([bucket, bucket])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 @asynccontextmanager

@@ -36,11 +36,10 @@ def command(job: str, follow: bool, controller: tuple[str, ...], token: str, as_
 
 def line(event: Event) -> str:
     """Returns an event as people read it."""
-    from adamctl.cli.copies import numbers
+    from adamctl.model.layout import bucket_ranges
 
     when = datetime.fromtimestamp(event.unix_s).astimezone().isoformat(" ", "milliseconds")
-    buckets = f"bucket{'s' * (len(event.buckets) > 1)} {numbers(event.buckets)}"
-    return f"{when}  {event.job}, {buckets}: {event.what} ({event.why})"
+    return f"{when}  {event.job}, {bucket_ranges(event.buckets)}: {event.what} ({event.why})"
 
 
 async def _show(addresses: tuple[str, ...], token: str, job: str, follow: bool, as_json: bool) -> None:

@@ -7,6 +7,7 @@ layout and only its hash needs to be compared. Counts are elements (float32) unl
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod, sqrt
@@ -246,3 +247,15 @@ def _initial(init: str, fan_in: int, fan_out: int) -> tuple[Distribution, float]
 
 def _aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def bucket_ranges(buckets: Iterable[int]) -> str:
+    """Returns `bucket 3`, or `buckets 3, 7-9`."""
+    found: list[list[int]] = []
+    for bucket in sorted(buckets):
+        if found and bucket == found[-1][-1] + 1:
+            found[-1].append(bucket)
+        else:
+            found.append([bucket])
+    text = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in found)
+    return f"{'bucket' if text.isdecimal() else 'buckets'} {text}"

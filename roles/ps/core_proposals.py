@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from adamctl.config.records import BucketRecord, bucket_key, encode, node_key
+from adamctl.model.layout import bucket_ranges
 from adamctl.roles.ps.core_instructions import Refresh
 from adamctl.roles.ps.core_links import HAS_NONE, SILENT
 from adamctl.roles.ps.core_plan import AddLearner, HandOver, RemoveMember, Situation, Step, plan, takeover_rank
@@ -354,16 +355,4 @@ def _reasons(changes: list[Change]) -> str:
     buckets_of: dict[str, list[int]] = {}
     for change in changes:
         buckets_of.setdefault(change.record.why, []).append(change.bucket)
-    return "; ".join(f"{ranges(buckets)}: {why}" for why, buckets in buckets_of.items())
-
-
-def ranges(buckets: Iterable[int]) -> str:
-    """Returns `bucket 3`, or `buckets 3, 7-9`."""
-    found: list[list[int]] = []
-    for bucket in sorted(buckets):
-        if found and bucket == found[-1][-1] + 1:
-            found[-1].append(bucket)
-        else:
-            found.append([bucket])
-    text = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in found)
-    return f"{'bucket' if text.isdecimal() else 'buckets'} {text}"
+    return "; ".join(f"{bucket_ranges(buckets)}: {why}" for why, buckets in buckets_of.items())

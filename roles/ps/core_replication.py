@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from adamctl.model.layout import bucket_ranges
 from adamctl.roles.ps.core import Core
 from adamctl.roles.ps.core_copies import HeldCopy, HeldShard
 from adamctl.roles.ps.core_instructions import Image, Instruction
 from adamctl.roles.ps.core_job import Job, ShardContent
 from adamctl.roles.ps.core_links import Link
-from adamctl.roles.ps.core_proposals import Proposals, ranges
+from adamctl.roles.ps.core_proposals import Proposals
 from adamctl.roles.ps.core_replicate import Group
 from adamctl.roles.ps.core_replication_events import NodeView, Notice, ReadNode, ReplicationConfig
 from adamctl.roles.ps.core_replies import Replies, refuse_unknown
@@ -298,7 +299,7 @@ class ReplicationCore:
         copies.search(now)
         one.proposals.review(now)
         if copies.taken_up:
-            text = f"{ranges(copies.taken_up)}: taken over, served from now on"
+            text = f"{bucket_ranges(copies.taken_up)}: taken over, served from now on"
             self._site.emit(Notice(copies.job.name, copies.taken_up[0], text))
             copies.taken_up.clear()
 

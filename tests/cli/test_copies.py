@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from adamctl.cli.copies import events, holdings, numbers
+from adamctl.cli.copies import events, holdings
 from adamctl.cli.events import line
 from adamctl.cli.shards import rows, summary
 from adamctl.config.records import (
@@ -22,6 +22,7 @@ from adamctl.config.records import (
     layout_key,
     node_key,
 )
+from adamctl.errors import DamagedDataError
 from adamctl.model.layout import Tensor, cut_layout
 from adamctl.model.rule import RuleConfig
 from adamctl.wire.messages import ConfigEntry
@@ -87,8 +88,12 @@ def test_the_same_thing_later_is_another_event() -> None:
     assert [event.unix_s for event in found] == [100.0, 101.0, 300.0]
 
 
-def test_numbers_of_buckets() -> None:
-    assert numbers([7, 0, 1, 2, 5, 9, 10]) == "0-2, 5, 7, 9-10"
+def test_a_job_whose_records_cannot_be_read_is_not_left_out_in_silence() -> None:
+    good = job_entries("one", BucketRecord(1, "a", ("a",)))
+    entries = [*good, entry(job_key("two"), good[0].value), entry(layout_key("two"), b"no layout")]
+    assert len(holdings(entries, (), "one")) == len(LAYOUT.buckets)
+    with pytest.raises(DamagedDataError, match="records of job 'two' cannot be read"):
+        holdings(entries, ())
 
 
 @pytest.fixture(scope="module")

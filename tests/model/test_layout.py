@@ -17,6 +17,7 @@ from adamctl.model.layout import (
     SHARD_BYTES_MAX,
     ParameterLayout,
     Tensor,
+    bucket_ranges,
     build_layout,
     place_buckets,
     place_copies,
@@ -290,3 +291,10 @@ def test_logistic_outputs_are_a_dense_layer() -> None:
         ("logistic1.weight", (5, 7)),
         ("logistic1.bias", (5,)),
     ]
+
+
+def test_ranges_of_buckets_are_named() -> None:
+    assert bucket_ranges([4]) == "bucket 4"
+    assert bucket_ranges([9, 3, 7, 8]) == "buckets 3, 7-9"
+    assert bucket_ranges([1, 2]) == "buckets 1-2"
+    assert bucket_ranges([7, 0, 1, 2, 5, 9, 10]) == "buckets 0-2, 5, 7, 9-10"

@@ -11,7 +11,6 @@ import pytest
 from adamctl.config.records import BucketRecord, bucket_key, encode
 from adamctl.roles.ps.core_instructions import Refuse
 from adamctl.roles.ps.core_job import ShardContent
-from adamctl.roles.ps.core_proposals import ranges
 from adamctl.roles.ps.core_replicate import Part
 from adamctl.roles.ps.core_replication_events import NodeView
 from adamctl.wire.constants import ErrorCode, UpdateKind
@@ -668,12 +667,6 @@ def test_balance_comes_back_when_a_server_joins() -> None:
     primaries = [cluster.record(bucket).primary for bucket in range(len(cluster.layout.buckets))]
     assert max(map(primaries.count, "abcd")) - min(map(primaries.count, "abcd")) <= 2
     cluster.check()
-
-
-def test_ranges_of_buckets_are_named() -> None:
-    assert ranges([4]) == "bucket 4"
-    assert ranges([9, 3, 7, 8]) == "buckets 3, 7-9"
-    assert ranges([1, 2]) == "buckets 1-2"
 
 
 # --- planted faults ---------------------------------------------------------------------------------------------------
