@@ -3,42 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Sequence
 from typing import Any
 
+from adamctl.cli.cluster_access import ClusterAccess
 from adamctl.config.records import JobRecord, NodeRecord, decode
 from adamctl.errors import AdamctlError, UnreachableError
 from adamctl.net.address import prefer
-from adamctl.net.handshake import make_hello
-from adamctl.net.stream import StreamTransport
 from adamctl.net.transport import Connection
-from adamctl.roles.controller.client import ControllerClient, cluster_client, nodes
-from adamctl.wire.messages import Hello, StatusReply, StatusRequest
+from adamctl.roles.controller.client import ControllerClient, nodes
+from adamctl.wire.messages import StatusReply, StatusRequest
 
 NODE_DEADLINE_S = 2.0
 CONTROLLER_DEADLINE_S = 3.0
 
 
-class ClusterReader:
-    """Reads a cluster's state again and again over kept connections. An async context manager."""
+class ClusterReader(ClusterAccess):
+    """Reads a cluster's state again and again over kept connections."""
 
     def __init__(self, addresses: Sequence[str], token: str) -> None:
-        self._hello = make_hello("front", f"front-{os.getpid()}", 0, token)
-        self._transport = StreamTransport()
-        self._addresses = tuple(addresses)
-        self._controller = cluster_client(
-            self._transport, addresses, lambda: self._hello, deadline_s=CONTROLLER_DEADLINE_S
-        )
+        super().__init__(addresses, token, deadline_s=CONTROLLER_DEADLINE_S)
         self._connections: dict[tuple[str, int], Connection] = {}
 
-    async def __aenter__(self) -> ClusterReader:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *error: Any) -> None:
         for connection in self._connections.values():
             await connection.close()
-        await self._controller.close()
+        await super().__aexit__(*error)
 
     async def read(self) -> dict[str, Any]:
         """Returns `controller`, `nodes` and `jobs`.
@@ -47,9 +37,9 @@ class ClusterReader:
             UnreachableError: no controller answers; the message names their addresses.
             HandshakeError: the token is wrong.
         """
-        where = ", ".join(self._addresses)
-        members = await nodes(self._controller)
-        _, entries = await self._controller.read("/jobs/")
+        where = ", ".join(self.addresses)
+        members = await nodes(self.store)
+        _, entries = await self.store.read("/jobs/")
         statuses = await asyncio.gather(self._controller_status(), *(self._status(node) for node in members))
         described = [_described(node, status) for node, status in zip(members, statuses[1:], strict=True)]
         jobs = [_job(entry.key, entry.value) for entry in entries if entry.key.count("/") == 2]
@@ -57,16 +47,16 @@ class ClusterReader:
 
     async def _controller_status(self) -> dict[str, Any]:
         """Returns what the leader says, or, if it cannot be asked, the first controller that answers."""
-        if not isinstance(self._controller, ControllerClient):
-            return await self._controller.status()
+        if not isinstance(self.store, ControllerClient):
+            return await self.store.status()
         found: dict[str, Any] = {"error": "no controller answers"}
-        for address in self._addresses:
+        for address in self.addresses:
             try:
-                found = await self._ask(("", hash(address)), address, self._hello)
+                found = await self._ask(("", hash(address)), address)
                 leader = found.get("leader_address", "")
                 if found.get("state") != "follower" or not leader:
                     return found
-                return await self._ask(("", hash(leader)), leader, self._hello)
+                return await self._ask(("", hash(leader)), leader)
             except AdamctlError as error:
                 if "error" in found:
                     found = {"error": str(error)}
@@ -78,9 +68,9 @@ class ClusterReader:
         Asks every one, so that it also works when none leads; one that does not answer has an `error` instead. Where
         etcd is in their place, there are none.
         """
-        if not isinstance(self._controller, ControllerClient):
+        if not isinstance(self.store, ControllerClient):
             return []
-        names: dict[str, str] = dict.fromkeys(self._addresses, "")
+        names: dict[str, str] = dict.fromkeys(self.addresses, "")
         found: dict[str, dict[str, Any]] = {}
         while missing := [address for address in names if address not in found]:
             asked = await asyncio.gather(*(self._asked(address) for address in missing))
@@ -93,7 +83,7 @@ class ClusterReader:
 
     async def _asked(self, address: str) -> dict[str, Any]:
         try:
-            return await self._ask(("", hash(address)), address, self._hello)
+            return await self._ask(("", hash(address)), address)
         except UnreachableError as error:
             return {"error": str(error)}
 
@@ -102,14 +92,14 @@ class ClusterReader:
             return {}
         try:
             address = prefer(node.addresses_for("administration"), node.host)
-            return await self._ask((node.node, node.incarnation), address, self._hello)
+            return await self._ask((node.node, node.incarnation), address)
         except AdamctlError as error:
             return {"error": str(error)}
 
-    async def _ask(self, key: tuple[str, int], address: str, hello: Hello) -> dict[str, Any]:
+    async def _ask(self, key: tuple[str, int], address: str) -> dict[str, Any]:
         connection = self._connections.get(key)
         if connection is None or connection.closed:
-            connection = await self._transport.connect(address, hello, deadline_s=NODE_DEADLINE_S)
+            connection = await self.transport.connect(address, self.hello, deadline_s=NODE_DEADLINE_S)
             self._connections[key] = connection
         reply = await connection.request(StatusRequest(), deadline_s=NODE_DEADLINE_S)
         assert isinstance(reply.message, StatusReply)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
 from adamctl.cli import options
@@ -42,18 +40,15 @@ def replace(node: str, replacement: str, controller: tuple[str, ...], token: str
 
 
 async def _replace(addresses: tuple[str, ...], token: str, node: str, name: str, address: str) -> None:
-    from adamctl.net.handshake import make_hello
-    from adamctl.net.stream import StreamTransport
+    from adamctl.cli.cluster_access import ClusterAccess
     from adamctl.roles.controller.client import ControllerClient
     from adamctl.wire.constants import ErrorCode
 
-    hello = make_hello("front", f"front-{os.getpid()}", 0, token)
-    client = ControllerClient(StreamTransport(), addresses, lambda: hello, deadline_s=REPLACE_DEADLINE_S)
-    try:
-        await client.replace_controller(node, name, address)
-    except RemoteError as error:
-        if error.code == ErrorCode.BAD_CONFIGURATION:
-            raise ConfigurationError(str(error)) from error
-        raise RunFailedError(str(error)) from error
-    finally:
-        await client.close()
+    async with ClusterAccess(addresses, token, deadline_s=REPLACE_DEADLINE_S) as cluster:
+        assert isinstance(cluster.store, ControllerClient)
+        try:
+            await cluster.store.replace_controller(node, name, address)
+        except RemoteError as error:
+            if error.code == ErrorCode.BAD_CONFIGURATION:
+                raise ConfigurationError(str(error)) from error
+            raise RunFailedError(str(error)) from error

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +12,6 @@ from adamctl.roles.controller.client import Changes, nodes_of
 from adamctl.roles.ps.following import JobKeys
 from adamctl.wire.messages import ConfigEntry
 
-CONTROLLER_DEADLINE_S = 5.0
 TOGETHER_S = 2.0
 """Buckets that go through the same change for the same reason within so many seconds are told of in one line."""
 
@@ -124,18 +121,3 @@ def events(entries: Sequence[ConfigEntry], job: str = "") -> list[Event]:
             found.append(grown)
         together[key] = grown
     return found
-
-
-@asynccontextmanager
-async def configuration(addresses: Sequence[str], token: str) -> AsyncIterator[Any]:
-    """Gives the configuration service at these addresses, for one command."""
-    from adamctl.net.handshake import make_hello
-    from adamctl.net.stream import StreamTransport
-    from adamctl.roles.controller.client import cluster_client
-
-    hello = make_hello("front", f"front-{os.getpid()}", 0, token)
-    store = cluster_client(StreamTransport(), addresses, lambda: hello, deadline_s=CONTROLLER_DEADLINE_S)
-    try:
-        yield store
-    finally:
-        await store.close()

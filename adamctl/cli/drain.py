@@ -38,12 +38,13 @@ def command(node: str, undo: bool, no_wait: bool, controller: tuple[str, ...], t
 
 
 async def _drain(addresses: Sequence[str], token: str, node: str, undo: bool, no_wait: bool) -> None:
-    from adamctl.cli.copies import configuration
+    from adamctl.cli.cluster_access import ClusterAccess
     from adamctl.config.records import DrainRecord, NodeRecord, drain_key, encode, node_key
     from adamctl.roles.controller.client import read_record
     from adamctl.wire.messages import ConfigChanges
 
-    async with configuration(addresses, token) as store:
+    async with ClusterAccess(addresses, token) as cluster:
+        store = cluster.store
         found = await read_record(store, node_key(node), NodeRecord)
         if found is None or found[0].role != "ps":
             what = "no living node is called that" if found is None else f"{node} is a {found[0].role}"

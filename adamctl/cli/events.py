@@ -43,9 +43,11 @@ def line(event: Event) -> str:
 
 
 async def _show(addresses: tuple[str, ...], token: str, job: str, follow: bool, as_json: bool) -> None:
-    from adamctl.cli.copies import configuration, events
+    from adamctl.cli.cluster_access import ClusterAccess
+    from adamctl.cli.copies import events
 
-    async with configuration(addresses, token) as store:
+    async with ClusterAccess(addresses, token) as cluster:
+        store = cluster.store
         revision, entries = await store.read("/jobs/")
         found = events(entries, job)
         if not follow:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
 from adamctl.cli import options
 from adamctl.cli.lazy import TableGroup
 from adamctl.cli.output import print_json
-
-CONTROLLER_DEADLINE_S = 5.0
 
 command = TableGroup(
     name="run",
@@ -45,29 +41,17 @@ def stop(job: str, controller: tuple[str, ...], token: str, as_json: bool) -> No
 
 async def _stop(addresses: Sequence[str], token: str, job: str) -> bool:
     """Returns whether the job's coordinator was asked; it ends the job when it has written a checkpoint."""
-    from adamctl.cli.ckpt_save import running_job
-    from adamctl.config.records import NodeRecord, node_key
-    from adamctl.net.address import prefer
-    from adamctl.net.handshake import make_hello
-    from adamctl.net.stream import StreamTransport
-    from adamctl.roles.controller.client import cluster_client, read_record
-    from adamctl.roles.coordinator.client import CoordinatorClient
+    from adamctl.cli.cluster_access import ClusterAccess, running_job
     from adamctl.roles.coordinator.job import end_job
 
-    hello = make_hello("front", f"front-{os.getpid()}", 0, token)
-    transport = StreamTransport()
-    store = cluster_client(transport, addresses, lambda: hello, deadline_s=CONTROLLER_DEADLINE_S)
-    try:
-        name, record = await running_job(store, job)
-        found: Any = await read_record(store, node_key(record.coordinator), NodeRecord) if record.coordinator else None
-        if found is None or found[0].role != "coordinator":
-            await end_job(store, name)
+    async with ClusterAccess(addresses, token) as cluster:
+        name, record = await running_job(cluster.store, job)
+        client = await cluster.coordinator_of(record)
+        if client is None:
+            await end_job(cluster.store, name)
             return False
-        client = await CoordinatorClient.connect(transport, (prefer(found[0].addresses, found[0].host),), hello)
         try:
             await client.stop("adamctl run stop")
         finally:
             await client.close()
         return True
-    finally:
-        await store.close()

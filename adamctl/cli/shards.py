@@ -80,9 +80,11 @@ def summary(found: Sequence[Holding]) -> str:
 
 
 async def _read(addresses: tuple[str, ...], token: str, job: str) -> list[Holding]:
-    from adamctl.cli.copies import configuration, holdings
+    from adamctl.cli.cluster_access import ClusterAccess
+    from adamctl.cli.copies import holdings
 
-    async with configuration(addresses, token) as store:
+    async with ClusterAccess(addresses, token) as cluster:
+        store = cluster.store
         _, nodes = await store.read("/nodes/")
         _, entries = await store.read("/jobs/")
         return holdings(entries, nodes, job)

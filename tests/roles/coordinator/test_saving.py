@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adamctl.cli.ckpt_save import running_job
+from adamctl.cli.cluster_access import running_job
 from adamctl.errors import ConfigurationError
 from adamctl.roles.coordinator import core_events as events
 from adamctl.roles.coordinator import manifest

@@ -1,0 +1,66 @@
+"""How a command reaches a cluster: its configuration service, and the coordinator of one of its jobs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from adamctl.config.records import JobRecord, NodeRecord, decode, node_key
+from adamctl.errors import ConfigurationError
+from adamctl.net.address import prefer
+from adamctl.net.handshake import make_hello
+from adamctl.net.stream import StreamTransport
+from adamctl.roles.controller.client import ConfigurationStore, cluster_client, read_record
+from adamctl.roles.coordinator.client import CoordinatorClient
+
+CONTROLLER_DEADLINE_S = 5.0
+
+
+class ClusterAccess:
+    """The configuration service of a cluster, for one command. An async context manager.
+
+    Attributes:
+        addresses: of the controllers, or an etcd URL.
+        store: the configuration service.
+        transport, hello: to reach others of the cluster with.
+    """
+
+    def __init__(self, addresses: Sequence[str], token: str, *, deadline_s: float = CONTROLLER_DEADLINE_S) -> None:
+        """`deadline_s`: after this long without an answer a call of `store` raises UnreachableError."""
+        self.addresses = tuple(addresses)
+        self.hello = make_hello("front", f"front-{os.getpid()}", 0, token)
+        self.transport = StreamTransport()
+        self.store = cluster_client(self.transport, addresses, lambda: self.hello, deadline_s=deadline_s)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.store.close()
+
+    async def coordinator_of(self, job: JobRecord) -> CoordinatorClient | None:
+        """Returns a client of a job's coordinator, to be closed by the caller; None if the job has none that lives."""
+        found = await read_record(self.store, node_key(job.coordinator), NodeRecord) if job.coordinator else None
+        if found is None or found[0].role != "coordinator":
+            return None
+        where = (prefer(found[0].addresses, found[0].host),)
+        return await CoordinatorClient.connect(self.transport, where, self.hello)
+
+
+async def running_job(store: ConfigurationStore, job: str | None) -> tuple[str, JobRecord]:
+    """Returns the job of this name, or the only one that runs. Raises ConfigurationError if that is not one."""
+    _, entries = await store.read("/jobs/")
+    records = {e.key.rpartition("/")[2]: decode(e.value, JobRecord) for e in entries if e.key.count("/") == 2}
+    running = {name: record for name, record in records.items() if record.state == "running"}
+    known = f"running: {', '.join(sorted(running)) or 'none'}"
+    if job is None:
+        if len(running) != 1:
+            raise ConfigurationError(f"JOB: expected the name of one, since not exactly one runs ({known})")
+        return next(iter(running.items()))
+    if job not in running:
+        raise ConfigurationError(f"JOB: expected one that runs; found {job!r} ({known})")
+    return job, running[job]
