@@ -23,7 +23,8 @@ from adamctl.wire.messages import (
     ReplicaStateReply,
     ReplicaStateRequest,
 )
-from tests.roles.ps.replica_cluster import BORN, JOB, Cluster, Server
+from tests.roles.ps.replica_cluster import BORN, Cluster
+from tests.roles.ps.replica_server import JOB, Server
 
 
 def record(

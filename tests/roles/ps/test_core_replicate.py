@@ -5,7 +5,7 @@ from __future__ import annotations
 from adamctl.roles.ps.core_instructions import AnswerPull, Refuse
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import Message, ReplicaPrepareReply, ReplicaPrepareRequest
-from tests.roles.ps.replica_cluster import Cluster
+from tests.roles.ps.replica_cluster import MANY, Cluster
 
 TWO_SHARDS = ((4, 8), (4, 4))
 
@@ -86,7 +86,7 @@ def test_states_that_are_sent_are_not_written_over_meanwhile() -> None:
 
 
 def test_a_message_has_no_more_than_so_many_bytes() -> None:
-    cluster = Cluster(shapes=((64, 16),), message_bytes_max=3000)
+    cluster = Cluster(shapes=MANY, message_bytes_max=3000)
     shards = len(cluster.layout.shards)
     parts = [(shard, 1, 1.0) for shard in range(shards)]
     cluster["a"].push("p", parts)

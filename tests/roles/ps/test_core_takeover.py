@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from adamctl.config.records import bucket_key, encode, node_key
 from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import (
-    Message,
-    ReplicaFetchRequest,
-    ReplicaPrepareRequest,
-    ReplicaStateRequest,
-)
-from tests.roles.ps.replica_cluster import JOB, Cluster, Server
+from adamctl.wire.messages import Message, ReplicaFetchRequest, ReplicaPrepareRequest, ReplicaStateRequest
+from tests.roles.ps.replica_cluster import MANY, Cluster
+from tests.roles.ps.replica_server import JOB, Server
 
 
 def dead(cluster: Cluster, node: str = "a") -> None:
@@ -237,7 +233,7 @@ def test_a_silent_primary_has_its_node_key_read() -> None:
 
 
 def test_large_buckets_are_fetched_and_written_in_parts() -> None:
-    cluster = Cluster(shapes=((64, 16),), message_bytes_max=700)
+    cluster = Cluster(shapes=MANY, message_bytes_max=700)
     shards = range(len(cluster.layout.shards))
     cluster.hold = lambda source, target, message: target == "b"
     cluster["a"].push("p", [(shard, 1, 1.0 + shard) for shard in shards])
