@@ -7,8 +7,6 @@ number of a shard, so after any trouble the oldest unfinished envelope goes firs
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
@@ -20,9 +18,6 @@ from adamctl.roles.ps.core_sequence import ClientKey
 from adamctl.roles.ps.delivery import GAPS_MAX, LATER, MOVED, REQUEST_LATER
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import (
-    AttachReply,
-    AttachRequest,
-    Message,
     PullReply,
     PullRequest,
     PushPart,
@@ -34,54 +29,19 @@ from tests.sim.clients import Caller
 from tests.sim.controllers import SimController
 from tests.sim.engine import ViolationError, World
 from tests.sim.server_ledger import Ledger
+from tests.sim.sim_client_lanes import Envelope, Lane, Lanes, Reply, Served
 
-Reply = Message | ServerRefuse
-Respond = Callable[[Reply, object], None]
-ATTEMPT_S = 0.5
 WINDOW = 6
 DELTA_MAX = 9
-
-
-class Served(Protocol):
-    """A parameter server as its clients reach it."""
-
-    name: str
-
-    def request(
-        self, connection: int, client: ClientKey, message: Message, body: memoryview, respond: Respond
-    ) -> None: ...
-
-    def disconnect(self, connection: int) -> None: ...
-
-
-@dataclass
-class Envelope:
-    """Shards of one push that go to one server. `parts`: shard -> number, as long as it is not answered."""
-
-    order: tuple[int, int]
-    parts: dict[int, int]
-    attempt: int = 0
-    idle: bool = True
-    later_s: float = 0.0
-
-
-@dataclass
-class Lane:
-    """The way to one server. `connection` 0: none; `careful` is the last envelope that was unfinished at a trouble."""
-
-    server: str
-    connection: int = 0
-    attached: bool = False
-    attaching: int = 0
-    unfinished: dict[tuple[int, int], Envelope] = field(default_factory=dict)
-    careful: tuple[int, int] | None = None
-    gaps: int = 0
 
 
 class SimPushClient:
     """One client, incarnation and all, of one job.
 
     Attributes:
+        issued: the last number of each shard.
+        open: push -> shards that are not answered.
+        numbers: of the open pushes -> by shard.
         acknowledged, pulled: what has been answered so far.
         goes_on: whether it begins new pushes.
         gave_up: a server has said that the job has failed; `lost_for_good` is called then.
@@ -105,17 +65,16 @@ class SimPushClient:
         self.issued = [0] * len(layout.shards)
         self.epochs: dict[int, int] = {}
         self.primary: dict[int, str] = {}
-        self.lanes: dict[str, Lane] = {}
+        self.lanes = Lanes(self)
         self.pause_s_max = 0.05
         self.acknowledged = self.pulled = 0
         self.goes_on = True
         self.gave_up = False
         self.lost_for_good: Callable[[], None] = lambda: None
-        self.open: dict[int, set[int]] = {}  # push -> shards that are not answered
-        self._sequences: dict[int, dict[int, int]] = {}
-        self._pushes = self._orders = self._connections = 0
+        self.open: dict[int, set[int]] = {}
+        self.numbers: dict[int, dict[int, int]] = {}
+        self._pushes = self._orders = 0
         self._reading = False
-        self._reply_sent_s = 0.0
         self.trouble = ""
 
     # --- routing ----------------------------------------------------------------------------------------------------
@@ -153,19 +112,15 @@ class SimPushClient:
         for index, key in keys.items():
             record = decode(values[key], BucketRecord)
             self.epochs[index], self.primary[index] = record.epoch, record.primary
-        for lane in list(self.lanes.values()):
+        for lane in self.lanes.all():
             for envelope in list(lane.unfinished.values()):
                 if envelope.idle:
                     self._reroute(lane, envelope)
-            self._pump(lane)
+            self.pump(lane)
 
-    def _home(self, shard: int) -> str:
+    def home(self, shard: int) -> str:
+        """Returns who serves a shard, as far as we know."""
         return self.primary[self.layout.bucket_of_shard[shard]]
-
-    def _lane(self, server: str) -> Lane:
-        if server not in self.lanes:
-            self.lanes[server] = Lane(server)
-        return self.lanes[server]
 
     # --- pushes -----------------------------------------------------------------------------------------------------
 
@@ -180,24 +135,24 @@ class SimPushClient:
             numbers[shard] = self.issued[shard]
             self.ledger.issued(self.key, shard, random.randint(1, DELTA_MAX))
         self.open[self._pushes] = set(numbers)
-        self._sequences[self._pushes] = numbers
+        self.numbers[self._pushes] = numbers
         self._send_all(self._pushes, numbers)
 
     def _send_all(self, push: int, numbers: dict[int, int]) -> None:
         """Cuts what is left of a push into envelopes by server."""
         by_server: dict[str, dict[int, int]] = {}
         for shard, number in numbers.items():
-            by_server.setdefault(self._home(shard), {})[shard] = number
+            by_server.setdefault(self.home(shard), {})[shard] = number
         for server, parts in by_server.items():
             self._orders += 1
             envelope = Envelope((push, self._orders), parts)
-            lane = self._lane(server)
+            lane = self.lanes.to(server)
             lane.unfinished[envelope.order] = envelope
-            self._pump(lane)
+            self.pump(lane)
 
     def _reroute(self, lane: Lane, envelope: Envelope) -> None:
         """What has moved goes elsewhere, in an envelope of its own."""
-        elsewhere = {s: n for s, n in envelope.parts.items() if self._home(s) != lane.server}
+        elsewhere = {s: n for s, n in envelope.parts.items() if self.home(s) != lane.server}
         for shard in elsewhere:
             del envelope.parts[shard]
         if not envelope.parts:
@@ -214,12 +169,12 @@ class SimPushClient:
         if lane.unfinished:
             lane.careful = max(lane.unfinished)
 
-    def _pump(self, lane: Lane) -> None:
+    def pump(self, lane: Lane) -> None:
         """Sends what may be sent now."""
         if not lane.unfinished:
             return
         if not lane.attached:
-            self._attach(lane)
+            self.lanes.attach(lane)
             return
         orders = sorted(lane.unfinished)
         if lane.careful is not None:
@@ -244,7 +199,7 @@ class SimPushClient:
                 self.trouble = f"{lane.server} does not answer"
                 self._careful(lane)
                 if self.world.chance(0.5):
-                    self._drop(lane)
+                    self.lanes.drop(lane)
                 self.reread()
                 self._again(lane, envelope)
             elif isinstance(reply, ServerRefuse):
@@ -253,7 +208,7 @@ class SimPushClient:
                 assert isinstance(reply, PushReply)
                 self._settle(lane, envelope, reply)
 
-        self._request(lane, request, body, answered)
+        self.lanes.request(lane, request, body, answered)
 
     def _push_request(self, numbers: dict[int, int], epochs: dict[int, int]) -> tuple[PushRequest, memoryview]:
         sources: list[PushSource] = []
@@ -272,16 +227,16 @@ class SimPushClient:
 
     def attach_to(self, server: str) -> None:
         """Makes a connection to a server, whether anything is to be sent there or not."""
-        self._attach(self._lane(server))
+        self.lanes.attach(self.lanes.to(server))
 
     def push_to(self, server: str, shard: int, epoch: int, answered: Callable[..., None]) -> None:
         """Sends the next number of a shard to a server once, whoever its primary is."""
         self.issued[shard] += 1
         self.ledger.issued(self.key, shard, 1)
         epochs = {self.layout.bucket_of_shard[shard]: epoch}
-        self._request(self._lane(server), *self._push_request({shard: self.issued[shard]}, epochs), answered)
+        self.lanes.request(self.lanes.to(server), *self._push_request({shard: self.issued[shard]}, epochs), answered)
 
-    def _job_failed(self) -> None:
+    def job_failed(self) -> None:
         """A server says that a bucket is gone for good: the run ends here."""
         self.gave_up = True
         self.goes_on = False
@@ -290,11 +245,11 @@ class SimPushClient:
     def _refused(self, lane: Lane, envelope: Envelope, reply: ServerRefuse) -> None:
         self.trouble = reply.message
         if reply.code == ErrorCode.INTERNAL:
-            self._job_failed()
+            self.job_failed()
             return
         self._careful(lane)
         if reply.code == ErrorCode.LAYOUT_MISMATCH:
-            self._drop(lane)
+            self.lanes.drop(lane)
         elif reply.code not in REQUEST_LATER:
             raise ViolationError(f"{self.name} is refused by {lane.server}: {reply.code} {reply.message}")
         self.reread()
@@ -304,11 +259,11 @@ class SimPushClient:
         """Tries again after a pause, longer each time."""
         if not envelope.parts:
             self._finished(lane, envelope)
-            self._pump(lane)
+            self.pump(lane)
             return
         pause_s = min(0.01 * 2 ** min(envelope.attempt, 6), 0.5)
         envelope.later_s = self.world.now_s + pause_s
-        self.world.after(pause_s, lambda: self._pump(lane))
+        self.world.after(pause_s, lambda: self.pump(lane))
 
     def _settle(self, lane: Lane, envelope: Envelope, reply: PushReply) -> None:
         push = envelope.order[0]
@@ -318,7 +273,7 @@ class SimPushClient:
         lane.gaps = lane.gaps + 1 if oldest and gap else 0
         if lane.gaps >= GAPS_MAX:  # nobody older is on the way there: the server has lost what it had acknowledged
             lane.gaps = 0
-            self._drop(lane)
+            self.lanes.drop(lane)
         for result in reply.results:
             number = envelope.parts.get(result.shard)
             if number is None:
@@ -326,7 +281,7 @@ class SimPushClient:
             if result.code == ErrorCode.OK:
                 del envelope.parts[result.shard]
                 self.acknowledged += 1
-                self.ledger.acknowledged(self.key, result.shard, number, self._reply_sent_s)
+                self.ledger.acknowledged(self.key, result.shard, number, self.lanes.reply_sent_s)
                 self._answered(push, result.shard)
             elif result.code in LATER or result.code in MOVED:
                 self.trouble = f"shard {result.shard}: {result.message or result.code}"
@@ -343,7 +298,7 @@ class SimPushClient:
         left = self.open[push]
         left.discard(shard)
         if not left:
-            del self.open[push], self._sequences[push]
+            del self.open[push], self.numbers[push]
 
     # --- pulls ------------------------------------------------------------------------------------------------------
 
@@ -351,12 +306,12 @@ class SimPushClient:
         """Asks one server for some of its shards, once; what comes must be whole, and contain what we know is done."""
         random = self.world.random
         server = random.choice(sorted(set(self.primary.values())))
-        lane = self._lane(server)
-        mine = [shard for shard in range(len(self.layout.shards)) if self._home(shard) == server]
+        lane = self.lanes.to(server)
+        mine = [shard for shard in range(len(self.layout.shards)) if self.home(shard) == server]
         if not mine:
             return
         if not lane.attached:
-            self._attach(lane)
+            self.lanes.attach(lane)
             return
         shards = random.sample(mine, random.randint(1, len(mine)))
         epochs = {bucket: self.epochs[bucket] for bucket in {self.layout.bucket_of_shard[s] for s in shards}}
@@ -375,78 +330,6 @@ class SimPushClient:
             elif reply is None or isinstance(reply, ServerRefuse):
                 self.reread()
                 if isinstance(reply, ServerRefuse) and reply.code == ErrorCode.LAYOUT_MISMATCH:
-                    self._drop(lane)
+                    self.lanes.drop(lane)
 
-        self._request(lane, PullRequest(self.job, epochs, tuple(shards)), memoryview(b""), answered)
-
-    # --- connections ------------------------------------------------------------------------------------------------
-
-    def _attach(self, lane: Lane) -> None:
-        """Makes a connection: the server is told what we know to be done, and tells what it knows of us."""
-        if lane.attaching:
-            return
-        self._connections += 1
-        lane.connection = self.key[1] * 100_000 + self._connections
-        lane.attaching = attaching = lane.connection
-        settled = self._settled(lane.server)
-        request = AttachRequest(self.job, self.layout.hash)
-
-        def answered(reply: Reply | None) -> None:
-            if lane.attaching != attaching:
-                return
-            lane.attaching = 0
-            if isinstance(reply, AttachReply):
-                lane.attached = True
-                self._pump(lane)
-                return
-            if isinstance(reply, ServerRefuse):
-                self.trouble = reply.message
-                if reply.code == ErrorCode.INTERNAL:
-                    self._job_failed()
-                    return
-                if reply.code not in (ErrorCode.NOT_READY, ErrorCode.SHUTTING_DOWN, ErrorCode.UNKNOWN_JOB):
-                    raise ViolationError(f"{self.name} cannot attach to {lane.server}: {reply.code} {reply.message}")
-            self._drop(lane)
-            self.reread()
-            self.world.after(0.05 + 0.1 * self.world.random.random(), lambda: self._pump(lane))
-
-        self._request(lane, request, memoryview(settled.tobytes()), answered)
-
-    def _settled(self, server: str) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-        pairs: list[int] = []
-        for shard, number in enumerate(self.issued):
-            if self._home(shard) != server:
-                continue
-            for push, left in self.open.items():
-                if shard in left:
-                    number = min(number, self._sequences[push][shard] - 1)
-            if number > 0:
-                pairs += [shard, number]
-        return np.array(pairs, "<i8")
-
-    def _drop(self, lane: Lane) -> None:
-        connection, lane.connection = lane.connection, 0
-        lane.attached = False
-        lane.attaching = 0
-        if connection:
-            server = self.servers[lane.server]
-            self.world.send(self.name, server.name, lambda: server.disconnect(connection))
-
-    def _request(self, lane: Lane, message: Message, body: memoryview, answered: Callable[..., None]) -> None:
-        """Calls `answered` at least once: with what the server says, or with None after a while."""
-        server, connection = self.servers[lane.server], lane.connection
-
-        def respond(reply: Reply, arrays: object = None) -> None:
-            sent_s = self.world.now_s
-
-            def arrived() -> None:
-                self._reply_sent_s = sent_s
-                if arrays is None:
-                    answered(reply)
-                else:
-                    answered(reply, arrays)
-
-            self.world.send(server.name, self.name, arrived)
-
-        self.world.send(self.name, server.name, lambda: server.request(connection, self.key, message, body, respond))
-        self.world.after(ATTEMPT_S, lambda: answered(None))
+        self.lanes.request(lane, PullRequest(self.job, epochs, tuple(shards)), memoryview(b""), answered)

@@ -12,7 +12,7 @@ _PARTS = ("engine", "scenario", "controllers", "clients", "nodes", "history", "i
 CONTROLLERS = Suite(
     "controllers", Scenario, MUTANTS, ("roles/controller/core*.py", *(f"tests/sim/{part}.py" for part in _PARTS))
 )
-_SERVER_PARTS = ("server_cluster", "server_invariants", "server_ledger", "server_scenario", "sim_process", "sim_server")
+_SERVER_PARTS = ("server_cluster", "server_invariants", "server_ledger", "server_scenario", "sim_*")
 SERVERS = Suite(
     "servers",
     ServerScenario,
@@ -20,7 +20,7 @@ SERVERS = Suite(
     (
         "roles/controller/core*.py",
         "roles/ps/core*.py",
-        *(f"tests/sim/{part}.py" for part in (*_PARTS, *_SERVER_PARTS, "sim_push_client", "sim_store")),
+        *(f"tests/sim/{part}.py" for part in (*_PARTS, *_SERVER_PARTS)),
     ),
 )
 SUITES = {suite.name: suite for suite in (CONTROLLERS, SERVERS)}

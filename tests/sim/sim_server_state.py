@@ -1,0 +1,150 @@
+"""What a simulated server holds at a moment, as invariants and other servers look at it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adamctl.roles.lease import Lease
+from adamctl.roles.ps.core import Core
+from adamctl.roles.ps.core_copies import HeldCopy, HeldShard
+from adamctl.roles.ps.core_job import Job, ShardContent
+from adamctl.roles.ps.core_replication import ReplicationCore
+from adamctl.roles.ps.core_sequence import ClientMemory
+from adamctl.roles.ps.core_shard import Shard
+from tests.sim.engine import Clock, World
+from tests.sim.server_ledger import Done, done_of
+from tests.sim.sim_process import Member, SimProcess
+from tests.sim.sim_store import SimDisk
+
+if TYPE_CHECKING:
+    from tests.sim.controllers import SimController
+    from tests.sim.server_invariants import ServerInvariants
+
+
+class ServerState(SimProcess):
+    """One parameter server, process after process.
+
+    Attributes:
+        disk: what survives; `found` is what of it the process found when it began.
+        core, replication: None while the process is down or not registered.
+        registered_revision: of the configuration, when the process was registered.
+    """
+
+    core: Core | None
+    replication: ReplicationCore
+    member: Member
+    lease: Lease
+    found: SimDisk
+    registered_revision: int
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        clock: Clock,
+        hosts: Mapping[str, SimController],
+        lease_s: float,
+        invariants: ServerInvariants,
+        job: str,
+    ) -> None:
+        super().__init__(world, name, clock)
+        self.hosts, self.lease_s, self.invariants, self.job_name = hosts, lease_s, invariants, job
+        self.disk = SimDisk()
+        self.core = None
+
+    @property
+    def incarnation(self) -> int:
+        return self.member.incarnation if self.run else 0
+
+    @property
+    def job(self) -> Job | None:
+        return self.core.jobs.get(self.job_name) if self.core is not None else None
+
+    def serving(self) -> dict[int, float]:
+        """Returns the buckets that this server answers for, and until when in true time."""
+        job = self.job
+        if job is None or job.failed is not None:
+            return {}
+        until_s = float("inf")
+        if job.leased:
+            until_s = self.world.now_s + self.clock.true_delay_s(self.lease.until_s)
+        return {index: until_s for index in job.buckets if index not in job.refusing}
+
+    def why_not_serving(self, index: int) -> str:
+        return str(self.replication.status()) + f" lease {self.lease.valid()}"
+
+    # --- shards -----------------------------------------------------------------------------------------------------
+
+    def owner_of(self, index: int) -> Shard | HeldShard | None:
+        """Returns a shard that this server serves, or holds as a copy."""
+        job = self.job
+        if job is None:
+            return None
+        if index in job.shards:
+            return job.shards[index]
+        copy = self.copy(job.layout.bucket_of_shard[index])
+        return copy.shards[index] if copy is not None else None
+
+    def owners_of(self, index: int) -> list[Shard | HeldShard]:
+        """Returns the shards of a bucket, served or held as a copy, as far as they are there."""
+        shards = self.invariants.shards_of(index)
+        return [found for shard in shards if (found := self.owner_of(shard)) is not None]
+
+    def content_of(self, index: int) -> tuple[np.ndarray[Any, Any], Done] | None:
+        """Returns a shard's values and what is in them; None: it is not held."""
+        found = self.owner_of(index)
+        if isinstance(found, Shard):
+            return found.values.array, done_of(found.memory)
+        if found is not None and found.copy is not None:
+            return found.arrays[0], done_of(found.copy.memory)
+        return None
+
+    def done_of(self, index: int) -> Done | None:
+        content = self.content_of(index)
+        return content[1] if content is not None else None
+
+    # --- buckets ----------------------------------------------------------------------------------------------------
+
+    def copy(self, index: int) -> HeldCopy | None:
+        return self.replication.copies(self.job_name).get(index) if self.core is not None else None
+
+    def has_in_memory(self, index: int) -> bool:
+        """Says whether a bucket would be there if all other servers were gone."""
+        job, copy = self.job, self.copy(index)
+        return job is not None and (index in job.buckets or (copy is not None and copy.complete and not copy.stored))
+
+    def has_in_store(self, index: int) -> bool:
+        """Says whether this process has found all of a bucket on its disk."""
+        job = self.job
+        return job is not None and self.found_bucket(job, index) is not None
+
+    def found_bucket(self, job: Job, index: int) -> list[ShardContent] | None:
+        """What the store was found to hold of a bucket: all of it, or None."""
+        holding = self.found.holding.get(index)
+        if holding is None:
+            return None
+        contents: list[ShardContent] = []
+        for shard in job.layout.shards_of(job.layout.buckets[index]):
+            stored = self.found.shards.get(shard.index)
+            if stored is not None and stored.number >= holding.began:
+                memory = ClientMemory.restored(stored.memory)
+                values = stored.values.copy()
+                contents.append(
+                    ShardContent(shard.index, values, [], stored.counter, stored.pushes, memory, stored.epoch)
+                )
+            elif holding.whole:
+                contents.append(ShardContent(shard.index, np.zeros(shard.size, np.float32), []))
+            else:
+                return None
+        return contents
+
+    def holds_since_learning(self, index: int) -> bool:
+        """Says whether the process that learnt a bucket is the one that is there."""
+        return self.core is not None and self.registered_revision < self.invariants.record_revisions_before[index]
+
+    def lived_since(self, revision: int) -> bool:
+        """Says whether the process was there before a revision."""
+        return self.core is not None and self.registered_revision < revision
