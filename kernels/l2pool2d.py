@@ -7,18 +7,17 @@ et al. add a small constant under the root instead, which gives the same 0 there
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from adamctl.kernels.backend import Backend, choose, compiled_if
-from adamctl.kernels.operation import Array, Buffers, Operation, empty_buffers, image_shape
-from adamctl.kernels.slicing import OutputSlice, SlicedOperation, check_slice, halo
-from adamctl.model.description import Size, pair
-from adamctl.model.shapes import window_output
+from adamctl.kernels.backend import compiled_if
+from adamctl.kernels.operation import Array, Buffers, empty_buffers
+from adamctl.kernels.pooling import Pooling2D
+from adamctl.model.description import Size
 
 
-class L2Pool2D(Operation):
+class L2Pool2D(Pooling2D):
     """Inputs [n, height, width, channels], outputs [n, (height - size) // stride + 1, ..., channels].
 
     NaN in a window makes its output NaN. Squares are float32: numbers beyond 1e19 give infinity, and windows of
@@ -28,15 +27,7 @@ class L2Pool2D(Operation):
     def __init__(
         self, input_shape: tuple[int, ...], size: Size, stride: Size | None = None, backend: str | None = None
     ) -> None:
-        height, width, channels = image_shape(input_shape)
-        self.size = pair(size)
-        self.stride = self.size if stride is None else pair(stride)
-        rows = window_output(height, self.size[0], self.stride[0], "valid")
-        columns = window_output(width, self.size[1], self.stride[1], "valid")
-        if rows < 1 or columns < 1:
-            raise ValueError(f"L2Pool2D: expected a window that fits {height}x{width}; found {list(self.size)}")
-        super().__init__(input_shape, (rows, columns, channels))
-        self.backend: Backend = choose(backend)
+        super().__init__(input_shape, size, stride, backend)
         self._compiled = compiled_if(self.backend, "local")
 
     def allocate(
@@ -64,7 +55,7 @@ class L2Pool2D(Operation):
             return outputs
         squares: Array = buffers.scratch["squares"][: len(inputs)]  # type: ignore[assignment]
         outputs[...] = 0
-        for window in self._windows(inputs):
+        for window in self.windows(inputs):
             np.multiply(window, window, out=squares)
             outputs += squares
         np.sqrt(outputs, out=outputs)
@@ -93,31 +84,7 @@ class L2Pool2D(Operation):
         np.divide(output_error, outputs, out=output_error, where=outputs != 0)
         np.copyto(output_error, 0, where=outputs == 0)
         error[...] = 0
-        for pixels, into in zip(self._windows(inputs), self._windows(error), strict=True):
+        for pixels, into in zip(self.windows(inputs), self.windows(error), strict=True):
             np.multiply(output_error, pixels, out=scaled)
             into += scaled
         return error
-
-    def slice(self, part: OutputSlice) -> SlicedOperation:
-        """Cuts by rows, which read the input rows of their windows, or by maps, which read their own."""
-        check_slice(part, self.output_shape, ("rows", "maps"), type(self).__name__)
-        own, every = slice(part.start, part.stop), slice(None)
-        height, width, channels = image_shape(self.input_shape)
-        if part.axis == "maps":
-            shape, inputs, outputs = (height, width, part.stop - part.start), (every, every, own), (every, every, own)
-        else:
-            read, _ = halo(part.start, part.stop, height, self.size[0], self.stride[0])
-            shape, inputs, outputs = (
-                (read.stop - read.start, width, channels),
-                (read, every, every),
-                (own, every, every),
-            )
-        return SlicedOperation(L2Pool2D(shape, self.size, self.stride, self.backend), inputs, outputs, ())
-
-    def _windows(self, images: Array) -> Iterator[Array]:
-        """Yields, for each pixel of the window, the view of all windows' such pixels."""
-        rows, columns, _ = self.output_shape
-        for dy in range(self.size[0]):
-            for dx in range(self.size[1]):
-                below, right = dy + (rows - 1) * self.stride[0] + 1, dx + (columns - 1) * self.stride[1] + 1
-                yield images[:, dy : below : self.stride[0], dx : right : self.stride[1]]

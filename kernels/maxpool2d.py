@@ -11,16 +11,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.kernels.backend import choose, compiled_if
-from adamctl.kernels.operation import Array, Buffers, Operation, empty_buffers, image_shape
-from adamctl.kernels.slicing import OutputSlice, SlicedOperation, check_slice, halo
-from adamctl.model.description import Size, pair
-from adamctl.model.shapes import window_output
+from adamctl.kernels.backend import compiled_if
+from adamctl.kernels.operation import Array, Buffers, empty_buffers
+from adamctl.kernels.pooling import Pooling2D
+from adamctl.model.description import Size
 
 Indices = NDArray[np.int32]
 
 
-class MaxPool2D(Operation):
+class MaxPool2D(Pooling2D):
     """Inputs [n, height, width, channels], outputs [n, (height - size) // stride + 1, ..., channels].
 
     A NaN in a window is its maximum. `scratch["winner"]` keeps which pixel of the window won, dy * width + dx.
@@ -29,15 +28,7 @@ class MaxPool2D(Operation):
     def __init__(
         self, input_shape: tuple[int, ...], size: Size, stride: Size | None = None, backend: str | None = None
     ) -> None:
-        height, width, channels = image_shape(input_shape)
-        self.size = pair(size)
-        self.stride = self.size if stride is None else pair(stride)
-        rows = window_output(height, self.size[0], self.stride[0], "valid")
-        columns = window_output(width, self.size[1], self.stride[1], "valid")
-        super().__init__(input_shape, (rows, columns, channels))
-        if rows < 1 or columns < 1:
-            raise ValueError(f"MaxPool2D: expected a window that fits {height}x{width}; found {list(self.size)}")
-        self.backend = choose(backend)
+        super().__init__(input_shape, size, stride, backend)
         self._compiled = compiled_if(self.backend, "images")
 
     def allocate(
@@ -84,35 +75,12 @@ class MaxPool2D(Operation):
             self._compiled.maxpool_backward(output_error, winner, error, *self.size, *self.stride)
         else:
             error[...] = 0
-            for number, window in self._windows(error):
+            for number, window in enumerate(self.windows(error)):
                 window += np.where(winner == number, output_error, 0)
         return error
 
-    def slice(self, part: OutputSlice) -> SlicedOperation:
-        """Cuts into `maps` or `rows`; where windows overlap, rows of the inputs are read by two parts."""
-        check_slice(part, self.output_shape, ("maps", "rows"), "MaxPool2D")
-        height, width, channels = image_shape(self.input_shape)
-        every, made = slice(None), slice(part.start, part.stop)
-        if part.axis == "maps":
-            operation = MaxPool2D((height, width, part.stop - part.start), self.size, self.stride, self.backend)
-            return SlicedOperation(operation, (every, every, made), (every, every, made), ())
-        read, _ = halo(part.start, part.stop, height, self.size[0], self.stride[0])
-        operation = MaxPool2D((read.stop - read.start, width, channels), self.size, self.stride, self.backend)
-        return SlicedOperation(operation, (read, every, every), (made, every, every), ())
-
-    def _windows(self, images: Array) -> list[tuple[int, Array]]:
-        """Returns, for each pixel of the window, its number and the view of all windows' such pixels."""
-        rows, columns, _ = self.output_shape
-        views = []
-        for dy in range(self.size[0]):
-            for dx in range(self.size[1]):
-                below, right = dy + (rows - 1) * self.stride[0] + 1, dx + (columns - 1) * self.stride[1] + 1
-                view = images[:, dy : below : self.stride[0], dx : right : self.stride[1]]
-                views.append((dy * self.size[1] + dx, view))
-        return views
-
     def _forward_numpy(self, inputs: Array, outputs: Array, winner: Indices) -> None:
-        for number, window in self._windows(inputs):
+        for number, window in enumerate(self.windows(inputs)):
             if number == 0:
                 outputs[...] = window
                 winner[...] = 0

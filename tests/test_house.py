@@ -63,6 +63,7 @@ ELSEWHERE = (
     Elsewhere("roles/ps/test_direct_pulls.py", ("roles/ps/direct",), "another test_direct is in kernels"),
     Elsewhere("kernels/test_network.py", ("kernels/build",), "networks of every kind of layer are built"),
     Elsewhere("kernels/kernel_checks.py", ("kernels/array",), "the name of a type"),
+    Elsewhere("kernels/test_maxpool2d.py", ("kernels/pooling",), "what it shares with L2 pooling"),
     Elsewhere("kernels/kernel_checks.py", ("kernels/compiled/*",), "each operation's test runs all implementations"),
     Elsewhere("kernels/rules/test_rules.py", ("kernels/rules/*",), "all rules keep the same promises"),
     Elsewhere("launch/test_front.py", ("launch/*",), "processes are started, watched and ended together"),

@@ -6,7 +6,6 @@ begins from. docs/formats/controller-store.md has the bytes. A batch is one reco
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -38,6 +37,7 @@ from adamctl.roles.controller.log_format import (
     encode_record,
     first_checksum,
 )
+from adamctl.roles.folder_lock import FolderLock, unusable
 
 SNAPSHOT_AFTER_BYTES = 8 << 20
 StructT = TypeVar("StructT")
@@ -114,18 +114,13 @@ class LogStore:
         self._generation = 1
         self._checksum = 0  # of the log's last record
         self._log_bytes = 0
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise ConfigurationError(f"--dir {folder}: {error.strerror}; choose one that can be written") from error
+        self._lock = FolderLock(folder, "--dir", "controller")
         self._log = -1
         try:
-            self._take_lock()
             self._open()
         except OSError as error:
             self.close()
-            raise ConfigurationError(f"--dir {folder}: {error.strerror}; choose one that can be written") from error
+            raise unusable(folder, "--dir", error) from error
         except BaseException:
             self.close()
             raise
@@ -216,24 +211,13 @@ class LogStore:
 
     def close(self) -> None:
         """Gives the folder back."""
-        for descriptor in (self._log, self._lock):
-            if descriptor >= 0:
-                with suppress(OSError):
-                    os.close(descriptor)
-        self._log = self._lock = -1
+        if self._log >= 0:
+            with suppress(OSError):
+                os.close(self._log)
+            self._log = -1
+        self._lock.release()
 
     # --- opening ----------------------------------------------------------------------------------------------------
-
-    def _take_lock(self) -> None:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.pread(self._lock, 32, 0).decode("ascii", "replace").strip() or "unknown"
-            raise ConfigurationError(
-                f"another controller (process {owner}) uses {self.folder}; stop it, or give this one another --dir"
-            ) from None
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
     def _open(self) -> None:
         self.vote = self._read_vote()

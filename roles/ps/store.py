@@ -7,7 +7,6 @@ of the file's roots and the first of them is synced.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -19,8 +18,9 @@ from pathlib import Path
 import lmdb
 import numpy as np
 
-from adamctl.errors import ConfigurationError, RunFailedError
+from adamctl.errors import RunFailedError
 from adamctl.kernels.operation import Array
+from adamctl.roles.folder_lock import FolderLock, unusable
 from adamctl.roles.ps.log_record import (
     Anchor,
     DamagedRecordError,
@@ -37,7 +37,6 @@ from adamctl.roles.ps.store_reading import ANCHOR_KEY, ReadLog, StoredRecord, re
 
 LOG_NAME = "log.mdb"
 NEW_LOG_NAME = "new-log.mdb"
-LOCK_NAME = "lock"
 READERS = 2
 SPARE_BYTES = 1 << 20
 MAP_BYTES = 1 << 40
@@ -95,17 +94,12 @@ class LogStore:
         self._using = threading.Lock()
         self._anchor = Anchor()
         self._scratch = memoryview(bytearray(0))
+        self._lock = FolderLock(folder, "--store", "parameter server")
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise ConfigurationError(f"--store {folder}: {error.strerror}; choose one that can be written") from error
-        try:
-            self._take_lock()
             self._open()
         except OSError as error:
             self.close()
-            raise ConfigurationError(f"--store {folder}: {error.strerror}; choose one that can be written") from error
+            raise unusable(folder, "--store", error) from error
         except BaseException:
             self.close()
             raise
@@ -279,24 +273,9 @@ class LogStore:
         if self._environment is not None:
             self._environment.close()
             self._environment = None
-        if self._lock >= 0:
-            with suppress(OSError):
-                os.close(self._lock)
-            self._lock = -1
+        self._lock.release()
 
     # --- opening ----------------------------------------------------------------------------------------------------
-
-    def _take_lock(self) -> None:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.pread(self._lock, 32, 0).decode("ascii", "replace").strip() or "unknown"
-            raise ConfigurationError(
-                f"another parameter server (process {owner}) uses {self.folder}; stop it, or give this one another "
-                "--store"
-            ) from None
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
     def _open(self) -> None:
         (self.folder / NEW_LOG_NAME).unlink(missing_ok=True)

@@ -95,5 +95,5 @@ def test_images_of_another_shape_are_refused():
 
 
 def test_a_slice_of_units_is_refused():
-    with pytest.raises(ValueError, match="L2Pool2D: expected a slice of rows or maps; found one of units"):
+    with pytest.raises(ValueError, match="L2Pool2D: expected a slice of maps or rows; found one of units"):
         L2Pool2D((4, 4, 1), 2).slice(OutputSlice("units", 0, 1))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.errors import ConfigurationError, DamagedDataError
-from adamctl.roles.data.readers.source import FileSplit, TableSource, checked_labels
+from adamctl.roles.data.readers.source import FileSplit, TableSource, check_same_kind, checked_labels
 
 _DTYPES: Final = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _DIMENSIONS_MAX: Final = 4
@@ -51,11 +51,7 @@ def open_idx(folder: Path, input_shape: Sequence[int] | None = None) -> TableSou
         arrays[split] = images, checked_labels(labels, len(images), str(label_path))
         stored_bytes += image_path.stat().st_size + label_path.stat().st_size
     train, test = arrays["train"][0], arrays["test"][0]
-    if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
-        raise DamagedDataError(
-            f"{folder}: expected training and test images of one kind, found {train.dtype} {list(train.shape[1:])} "
-            f"and {test.dtype} {list(test.shape[1:])}"
-        )
+    check_same_kind(train, test, str(folder))
     value_max = 255.0 if train.dtype == np.uint8 else 1.0
     return TableSource(
         "idx",

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.errors import ConfigurationError, DamagedDataError
-from adamctl.roles.data.readers.source import FileSplit, TableSource, checked_labels
+from adamctl.roles.data.readers.source import FileSplit, TableSource, check_same_kind, checked_labels
 
 _KEYS: Final = (
     ("x_train", "y_train", "x_test", "y_test"),
@@ -47,11 +47,7 @@ def open_npz(path: Path, input_shape: Sequence[int] | None = None) -> TableSourc
         "test": _pair(path, loaded, keys[2], keys[3]),
     }
     train, test = arrays["train"][0], arrays["test"][0]
-    if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
-        raise DamagedDataError(
-            f"{path}: expected training and test images of one kind, found {train.dtype} {list(train.shape[1:])} "
-            f"and {test.dtype} {list(test.shape[1:])}"
-        )
+    check_same_kind(train, test, str(path))
     value_max = 255.0 if train.dtype == np.uint8 else 1.0
     return TableSource(
         "npz",

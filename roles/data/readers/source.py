@@ -130,3 +130,12 @@ def checked_labels(values: NDArray[Any], examples: int, origin: str) -> Labels:
     if examples and (int(values.min()) < 0 or int(values.max()) >= 2**31):
         raise DamagedDataError(f"{origin}: expected labels from 0, found {int(values.min())} to {int(values.max())}")
     return values.astype(np.int32)
+
+
+def check_same_kind(train: NDArray[Any], test: NDArray[Any], origin: str) -> None:
+    """Raises DamagedDataError unless training and test images are of one size and type."""
+    if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
+        raise DamagedDataError(
+            f"{origin}: expected training and test images of one kind, found {train.dtype} {list(train.shape[1:])} "
+            f"and {test.dtype} {list(test.shape[1:])}"
+        )

@@ -1,0 +1,64 @@
+"""A folder that keeps what a role must not forget, used by one process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from adamctl.errors import ConfigurationError
+
+LOCK_NAME = "lock"
+"""The locked file. It holds its owner's number, for people; the system lifts the lock when that process ends."""
+
+
+class FolderLock:
+    """A folder that is ours until `release`."""
+
+    def __init__(self, folder: Path, option: str, owner: str) -> None:
+        """Makes the folder if it is not there, and locks it.
+
+        Args:
+            option: the command-line option that names the folder, for errors.
+            owner: what kind of process uses such a folder.
+
+        Raises:
+            ConfigurationError: the folder cannot be used, or another process uses it.
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise unusable(folder, option, error) from error
+        try:
+            self._take(folder, option, owner)
+        except BaseException:
+            self.release()
+            raise
+
+    def _take(self, folder: Path, option: str, owner: str) -> None:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            process = os.pread(self._descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            raise ConfigurationError(
+                f"another {owner} (process {process}) uses {folder}; stop it, or give this one another {option}"
+            ) from None
+        except OSError as error:
+            raise unusable(folder, option, error) from error
+        with suppress(OSError):  # a full disk; the number is for people
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Gives the folder back; may be called again."""
+        if self._descriptor >= 0:
+            with suppress(OSError):
+                os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def unusable(folder: Path, option: str, error: OSError) -> ConfigurationError:
+    """Returns the error that says why a folder cannot be used, and what to do."""
+    return ConfigurationError(f"{option} {folder}: {error.strerror}; choose one that can be written")
