@@ -87,6 +87,8 @@ class ServerInvariants(Invariants):
             if node not in old.in_sync:
                 self._joined(index, old, node)
         self._left(index, old, new)
+        if self._in_memory(index, old) and not self._in_memory(index, new):
+            self._all_lost(index)  # who removed the others has died since, before it could know that it had
 
     def _joined(self, index: int, old: BucketRecord, node: str) -> None:
         """A learner becomes a member: it holds all that was acknowledged (I11), unless its process has died since."""
@@ -147,12 +149,16 @@ class ServerInvariants(Invariants):
     def crashed(self, server: SimServer) -> None:
         """If no member is left that has a bucket in memory, only what is on disk has to come back."""
         for index, record in self.records.items():
-            if server.name not in record.in_sync:
-                continue
-            if not any(self.servers[node].has_in_memory(index) for node in record.in_sync if node != server.name):
-                self.total_losses += 1
-                self.world.note("world", "ALL LOST", "bucket", index)
-                self.ledger.all_lost(self.shards_of(index))
+            if server.name in record.in_sync and not self._in_memory(index, record, but=server.name):
+                self._all_lost(index)
+
+    def _in_memory(self, index: int, record: BucketRecord, but: str = "") -> bool:
+        return any(self.servers[node].has_in_memory(index) for node in record.in_sync if node != but)
+
+    def _all_lost(self, index: int) -> None:
+        self.total_losses += 1
+        self.world.note("world", "ALL LOST", "bucket", index)
+        self.ledger.all_lost(self.shards_of(index))
 
     def hopeless(self) -> bool:
         """Says whether a bucket is neither in the memory nor, whole, in the store of any member (I4).
