@@ -25,7 +25,7 @@ from adamctl.net.handshake import make_hello
 from adamctl.net.kinds import kind_named
 from adamctl.net.loop import run
 from adamctl.net.stream import StreamTransport
-from adamctl.roles.ps.client import ParameterClient, PendingPush, PushSet
+from adamctl.roles.ps.client import ParameterClient, PendingPush, PushOutcome, PushSet
 
 AHEAD = 2
 """Pushes under way at a time: while one is being sent, the last parts of the one before are applied and answered."""
@@ -181,18 +181,8 @@ class _Client:
             self._factors = FactorsSize(outputs, inputs, min(FactorsSize.examples, outputs))
 
     def _pushed(self) -> PushSet:
-        """What is pushed, made once and kept, as a worker keeps its accrued gradient."""
         if self._push is None:
-            layout = self._client.layout
-            push = PushSet(layout, 1.0)
-            if self._job == FACTORS:
-                push.factors(0, *factors(self._factors))
-            else:
-                flat = self._client.shared.new_array(layout.flat_size)
-                flat[:] = pattern(layout.flat_size)
-                for index, tensor in enumerate(layout.tensors):
-                    push.delta(index, flat[tensor.offset : tensor.offset + tensor.size])
-            self._push = push
+            self._push = push_of(self._client, self._factors if self._job == FACTORS else None)
         return self._push
 
     async def carry_out(self, order: Order, began: float, done: Done) -> None:
@@ -218,9 +208,7 @@ class _Client:
             if not under_way:
                 break
             started, pending = under_way.popleft()
-            outcome = await pending.wait(CALL_S)
-            if outcome.refused:
-                raise RunFailedError(f"a push was refused: {outcome.refused[0]}")
+            outcome = await acknowledged(pending)
             done.push_latencies_s.append(time.perf_counter() - started)
             done.updates += outcome.updates
         done.pushes += count
@@ -244,3 +232,28 @@ class _Client:
 
     async def close(self) -> None:
         await self._client.close()
+
+
+def push_of(client: ParameterClient, size: FactorsSize | None) -> PushSet:
+    """Returns what a client pushes, made once and kept, as a worker keeps its accrued gradient.
+
+    Factors of that size to the first tensor; without one, the pattern of weights to all of them.
+    """
+    layout = client.layout
+    push = PushSet(layout, 1.0)
+    if size is not None:
+        push.factors(0, *factors(size))
+        return push
+    flat = client.shared.new_array(layout.flat_size)
+    flat[:] = pattern(layout.flat_size)
+    for index, tensor in enumerate(layout.tensors):
+        push.delta(index, flat[tensor.offset : tensor.offset + tensor.size])
+    return push
+
+
+async def acknowledged(pending: PendingPush, deadline_s: float = CALL_S) -> PushOutcome:
+    """Waits for a push. Raises RunFailedError if a part of it was refused."""
+    outcome = await pending.wait(deadline_s)
+    if outcome.refused:
+        raise RunFailedError(f"a push was refused: {outcome.refused[0]}")
+    return outcome

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import msgspec
 import psutil
 
 from adamctl.config.records import JobRecord, LayoutRecord
@@ -88,16 +89,18 @@ class PsCluster:
         pids = self._roles.pids()
         return [psutil.Process(pids[node]) for node in self.servers]
 
-    def create_job(self, name: str, record: LayoutRecord) -> ParameterLayout:
-        """Makes a job of rule `add` on all servers."""
-        return run(self._create_job(name, record))
+    def create_job(self, name: str, record: LayoutRecord, copies: int = 1) -> ParameterLayout:
+        """Makes a job of rule `add` on all servers; with several copies, two of them acknowledge a push."""
+        return run(self._create_job(name, record, copies))
 
-    async def _create_job(self, name: str, record: LayoutRecord) -> ParameterLayout:
+    async def _create_job(self, name: str, record: LayoutRecord, copies: int) -> ParameterLayout:
         store = connect_store(self.controller)
         try:
             layout = record.layout()
             _, entries = await store.read("/nodes/")
             job = JobRecord("running", layout.hash, RuleConfig("add"), 1)
+            if copies > 1:
+                job = msgspec.structs.replace(job, acks="replicated", replication=copies, min_in_sync=2)
             nodes = nodes_of(list(entries), "ps")
             await store.compare_and_set(job_changes(name, job, layout, record.servers_expected, nodes))
             return layout

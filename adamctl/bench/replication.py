@@ -20,19 +20,15 @@ from typing import Any
 import numpy as np
 
 from adamctl.bench.child import Child, Pipe
+from adamctl.bench.ps_client import acknowledged, push_of
 from adamctl.bench.ps_cluster import PsCluster, connect_store
-from adamctl.bench.ps_job import FactorsSize, check_factors, check_weights, factors, factors_record, weights_record
-from adamctl.bench.ps_job import pattern as pattern_of
+from adamctl.bench.ps_job import FactorsSize, check_factors, check_weights, factors_record, weights_record
 from adamctl.bench.report import make_report
-from adamctl.config.records import JobRecord, LayoutRecord
 from adamctl.errors import AdamctlError, ConfigurationError, RunFailedError
-from adamctl.model.rule import RuleConfig
 from adamctl.net.handshake import make_hello
 from adamctl.net.kinds import kind_named
 from adamctl.net.loop import run
 from adamctl.net.stream import StreamTransport
-from adamctl.roles.controller.client import nodes_of
-from adamctl.roles.coordinator.job import job_changes
 from adamctl.roles.ps.client import ParameterClient, PendingPush, PushSet
 
 PACKAGES = ("adamctl", "numpy", "uvloop", "msgspec")
@@ -97,9 +93,9 @@ def run_replication_benchmark(
         progress(f"starting {SERVERS} servers")
         cluster = stack.enter_context(PsCluster(SERVERS, 1))
         weights = weights_record(settings.model_bytes, 1 << 20, SERVERS)
-        run(_create_job(cluster.controller, ONE, weights, 1))
-        run(_create_job(cluster.controller, THREE, weights, COPIES))
-        run(_create_job(cluster.controller, HOT, factors_record(settings.hot_size, HOT_CUT_FOR), COPIES))
+        cluster.create_job(ONE, weights)
+        cluster.create_job(THREE, weights, COPIES)
+        cluster.create_job(HOT, factors_record(settings.hot_size, HOT_CUT_FOR), COPIES)
         child = Child(_serve, cluster.controller, settings.transport, settings.hot_size)
         stack.callback(child.close)
         child.receive(ATTACH_S + CALL_S)
@@ -107,21 +103,6 @@ def run_replication_benchmark(
         results += _measure_hot(settings, cluster, child, progress)
         child.ask(Order("check"), CALL_S)
     return make_report("replication", PACKAGES, results)
-
-
-async def _create_job(controller: str, name: str, record: LayoutRecord, copies: int) -> None:
-    store = connect_store(controller)
-    try:
-        layout = record.layout()
-        _, entries = await store.read("/nodes/")
-        acks, least = ("replicated", 2) if copies > 1 else ("applied", 1)
-        job = JobRecord(
-            "running", layout.hash, RuleConfig("add"), 1, "", "", acks, copies, least  # type: ignore[arg-type]
-        )  # fmt: skip
-        nodes = nodes_of(list(entries), "ps")
-        await store.compare_and_set(job_changes(name, job, layout, record.servers_expected, nodes))
-    finally:
-        await store.close()
 
 
 def _measure_whole(
@@ -239,21 +220,10 @@ class _Side:
         self._job, self._hot, self._pushes = job, hot, 0
         self._push: PushSet | None = None
 
-    def _pushed(self) -> PushSet:
-        if self._push is None:
-            layout = self.client.layout
-            push = PushSet(layout, 1.0)
-            if self._job == HOT:
-                push.factors(0, *factors(self._hot))
-            else:
-                flat = pattern_of(layout.flat_size)
-                for index, tensor in enumerate(layout.tensors):
-                    push.delta(index, flat[tensor.offset : tensor.offset + tensor.size])
-            self._push = push
-        return self._push
-
     async def push(self, order: Order) -> Done:
-        push, latencies_s = self._pushed(), list[float]()
+        if self._push is None:
+            self._push = push_of(self.client, self._hot if self._job == HOT else None)
+        push, latencies_s = self._push, list[float]()
         under_way: deque[tuple[float, PendingPush]] = deque()
         began_s = time.perf_counter()
         count = 0
@@ -282,7 +252,5 @@ class _Side:
 
 async def _settled(started_s: float, pending: PendingPush) -> float:
     """Returns how long a push took. Raises RunFailedError if a part of it was refused."""
-    outcome = await pending.wait(CALL_S)
-    if outcome.refused:
-        raise RunFailedError(f"a push was refused: {outcome.refused[0]}")
+    await acknowledged(pending, CALL_S)
     return time.perf_counter() - started_s
