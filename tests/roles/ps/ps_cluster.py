@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -100,6 +100,42 @@ def random_flat(layout: ParameterLayout, seed: int) -> np.ndarray:
 
 def constant(layout: ParameterLayout, value: float) -> np.ndarray:
     return np.full(layout.flat_size, value, np.float32)
+
+
+async def read_while(
+    write: Coroutine[Any, Any, None],
+    readers: Sequence[ParameterClient],
+    *,
+    pushes_before: int = 1,
+    new_array: Callable[[ParameterClient], np.ndarray] = lambda client: constant(client.layout, 0.0),
+) -> set[float]:
+    """Clients pull for as long as `write` adds ones to all values: each shard has one value, its version's, or is torn.
+
+    Args:
+        write: pushes, and ends.
+        readers: who pulls, each into an array of its own.
+        pushes_before: pushes that each shard had taken when its values were zero.
+        new_array: makes such an array.
+
+    Returns:
+        The values that were seen.
+    """
+    writing = asyncio.ensure_future(write)
+
+    async def read(client: ParameterClient) -> set[float]:
+        seen: set[float] = set()
+        into = new_array(client)
+        while not writing.done():
+            found = await client.pull(into)
+            for shard in client.layout.shards:
+                values = into[shard.offset : shard.offset + shard.size]
+                expected = found.pushes[shard.index] - pushes_before
+                assert values.min() == values.max() == expected, f"shard {shard.index} is torn"
+                seen.add(float(values[0]))
+        return seen
+
+    _, *seen = await asyncio.gather(writing, *(read(client) for client in readers))
+    return set().union(*seen)
 
 
 async def sums_on_a_bad_network(seed: int, **options: object) -> None:

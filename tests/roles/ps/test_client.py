@@ -27,6 +27,7 @@ from tests.roles.ps.ps_cluster import (
     pulled,
     push_of,
     random_flat,
+    read_while,
     start_servers,
     sums_on_a_bad_network,
     views,
@@ -225,27 +226,12 @@ async def test_pulled_shards_are_never_torn() -> None:
         await writer.pull(flat)
         await writer.push(push_of(layout, -flat, kind="delta"))  # now everything is zero
         readers = [await make_client(cluster, "a", f"reader{n}") for n in range(2)]
-        stop = False
 
         async def write() -> None:
-            nonlocal stop
             for _ in range(40):
                 await writer.push(push_of(layout, constant(layout, 1.0), kind="delta"))
-            stop = True
 
-        async def read(client: ParameterClient) -> set[float]:
-            seen: set[float] = set()
-            flat = constant(layout, 0.0)
-            while not stop:
-                await client.pull(flat)
-                for shard in layout.shards:
-                    values = flat[shard.offset : shard.offset + shard.size]
-                    assert values.min() == values.max(), f"shard {shard.index} is torn"
-                    seen.add(float(values[0]))
-            return seen
-
-        _, *seen = await asyncio.gather(write(), *(read(client) for client in readers))
-        assert len(set().union(*seen)) > 5
+        assert len(await read_while(write(), readers)) > 5
         for client in (writer, *readers):
             await client.close()
 

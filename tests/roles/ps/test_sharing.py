@@ -23,6 +23,7 @@ from adamctl.roles.ps.core_instructions import AnswerPull, AnswerPush
 from adamctl.roles.ps.sharing import SharedArrays
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import PullRequest, PushPart, PushRequest, PushSource
+from tests.roles.ps.ps_cluster import read_while
 from tests.roles.ps.sharing_world import JOB, ROW_SIZE, ROWS, SharingWorld, delta_of, sharing_world
 
 pytestmark = pytest.mark.skipif(not shared_memory.SUPPORTED, reason="memory is shared on Linux only")
@@ -111,22 +112,12 @@ async def test_pulls_are_never_torn_while_others_push(tmp_path: Path) -> None:
         writer, *readers = [await world.client() for _ in range(3)]
         ones = writer.shared.new_array(FLAT)
         ones[:] = 1
-        stop = asyncio.Event()
 
         async def write() -> None:
             for _ in range(60):
                 await writer.push(delta_of(writer, ones))
-            stop.set()
 
-        async def read(client: ParameterClient) -> None:
-            into = client.shared.new_array(FLAT)
-            while not stop.is_set():
-                pulled = await client.pull(into)
-                for shard in client.layout.shards:
-                    values = into[shard.offset : shard.offset + shard.size]
-                    assert values.min() == values.max() == pulled.pushes[shard.index]
-
-        await asyncio.gather(write(), *(read(client) for client in readers))
+        await read_while(write(), readers, pushes_before=0, new_array=lambda client: client.shared.new_array(FLAT))
 
 
 async def test_each_push_is_applied_once_while_connections_drop_and_memory_is_used_again(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 
 import numpy as np
@@ -30,6 +29,7 @@ from tests.roles.ps.ps_cluster import (
     pulled,
     push_of,
     random_flat,
+    read_while,
     start_servers,
     sums_on_a_bad_network,
     views,
@@ -168,27 +168,12 @@ async def test_pulled_shards_are_never_torn() -> None:
         await writer.pull(flat)
         await writer.start_push(push_of(layout, -flat, kind="delta"), exact=True)  # now everything is zero
         readers = [await make_client(cluster, "a", f"reader{n}", wire_pull=SIXTEEN[n]) for n in range(2)]
-        stop = False
 
         async def write() -> None:
-            nonlocal stop
             for _ in range(40):
                 await writer.push(push_of(layout, constant(layout, 1.0), kind="delta"))
-            stop = True
 
-        async def read(client: ParameterClient) -> set[float]:
-            seen: set[float] = set()
-            flat = constant(layout, 0.0)
-            while not stop:
-                found = await client.pull(flat)
-                for shard in layout.shards:
-                    values = flat[shard.offset : shard.offset + shard.size]
-                    assert values.min() == values.max() == found.pushes[shard.index] - 1, f"shard {shard.index} is torn"
-                    seen.add(float(values[0]))
-            return seen
-
-        _, *seen = await asyncio.gather(write(), *(read(client) for client in readers))
-        assert len(set().union(*seen)) > 5
+        assert len(await read_while(write(), readers)) > 5
         for client in (writer, *readers):
             await client.close()
 
@@ -253,23 +238,13 @@ async def test_over_sockets_in_threads_every_shard_is_at_one_version(wire: WireT
         clear.delta(0, -flat)
         ones.delta(0, np.ones(writer.layout.flat_size, np.float32))
         await writer.push(clear, exact=True)
-        stop = asyncio.Event()
 
         async def write() -> None:
             for _ in range(10):
                 for push in [writer.start_push(ones) for _ in range(3)]:
                     assert not (await push).refused
-            stop.set()
 
-        async def read(client: ParameterClient) -> None:
-            into = np.zeros(client.layout.flat_size, np.float32)
-            while not stop.is_set():
-                found = await client.pull(into)
-                for shard in client.layout.shards:
-                    values = into[shard.offset : shard.offset + shard.size]
-                    assert values.min() == values.max() == found.pushes[shard.index] - 1
-
-        await asyncio.gather(write(), *(read(client) for client in readers))
+        await read_while(write(), readers)
         await writer.pull(flat)
         assert flat.min() == flat.max() == 30
         for client in clients:

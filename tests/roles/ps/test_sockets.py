@@ -36,7 +36,7 @@ from adamctl.roles.ps.options import server_options
 from adamctl.roles.ps.routing import read_node
 from adamctl.roles.ps.server import ParameterServer
 from adamctl.wire.messages import AttachRequest, ConfigChanges, StatusReply, StatusRequest
-from tests.roles.ps.ps_cluster import make_tensors
+from tests.roles.ps.ps_cluster import make_tensors, read_while
 
 ROWS, ROW_SIZE = 16, 1 << 17  # 8 MiB in shards of half a MiB
 
@@ -87,24 +87,14 @@ async def test_what_is_being_sent_is_never_written_to() -> None:
         clear = PushSet(writer.layout, 1.0)
         clear.delta(0, -flat)
         await writer.push(clear)
-        stop = asyncio.Event()
 
         async def write() -> None:
             ones = PushSet(writer.layout, 1.0)
             ones.delta(0, np.ones(writer.layout.flat_size, np.float32))
             for _ in range(40):
                 await writer.push(ones)
-            stop.set()
 
-        async def read(client: ParameterClient) -> None:
-            into = np.zeros(client.layout.flat_size, np.float32)
-            while not stop.is_set():
-                pulled = await client.pull(into)
-                for shard in client.layout.shards:
-                    values = into[shard.offset : shard.offset + shard.size]
-                    assert values.min() == values.max() == pulled.pushes[shard.index] - 1
-
-        await asyncio.gather(write(), *(read(client) for client in readers))
+        await read_while(write(), readers)
         prices = writer.measured.prices(["ps-0"])
         assert prices is None or (0 <= prices.busy <= 1 and prices.adds_per_s > 0)
         for client in (writer, *readers):
