@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -43,19 +45,25 @@ def address_of(process: subprocess.Popen[str]) -> str:
     return found[1]
 
 
-@pytest.fixture(scope="module")
-def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("controller")
+@contextmanager
+def controller_and(role: str, folder: Path) -> Iterator[str]:
+    """Starts a controller, and `ROLE-1` in its cluster; gives the controller's address."""
     processes = [start("controller", "start", "--dir", str(folder / "store"))]
     try:
         address = address_of(processes[0])
-        processes.append(start("data", "start", "--name", "data-1", "--controller", address))
+        processes.append(start(role, "start", "--name", f"{role}-1", "--controller", address))
         address_of(processes[1])
         yield address
     finally:
         for process in reversed(processes):
             process.terminate()
             process.communicate(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with controller_and("data", tmp_path_factory.mktemp("controller")) as address:
+        yield address
 
 
 def adamctl(*arguments: str) -> subprocess.CompletedProcess[str]:

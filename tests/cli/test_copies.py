@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -26,7 +25,7 @@ from adamctl.errors import DamagedDataError
 from adamctl.model.layout import Tensor, cut_layout
 from adamctl.model.rule import RuleConfig
 from adamctl.wire.messages import ConfigEntry
-from tests.cli.test_cluster import TOKEN, adamctl, address_of, start
+from tests.cli.test_cluster import TOKEN, adamctl, controller_and
 
 TENSORS = (Tensor("weight", 0, (40, 100), 0, "zeros", 0.0),)
 LAYOUT = cut_layout(TENSORS, 1)
@@ -98,17 +97,8 @@ def test_a_job_whose_records_cannot_be_read_is_not_left_out_in_silence() -> None
 
 @pytest.fixture(scope="module")
 def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder: Path = tmp_path_factory.mktemp("controller")
-    processes = [start("controller", "start", "--dir", str(folder / "store"))]
-    try:
-        address = address_of(processes[0])
-        processes.append(start("ps", "start", "--name", "ps-1", "--controller", address))
-        address_of(processes[1])
+    with controller_and("ps", tmp_path_factory.mktemp("controller")) as address:
         yield address
-    finally:
-        for process in reversed(processes):
-            process.terminate()
-            process.communicate(timeout=30)
 
 
 def test_commands_where_there_is_no_job(controller: str) -> None:
