@@ -46,11 +46,12 @@ class ParameterClient:
         wire_pull: WireType = "float32",
         connections: int = 1,
     ) -> None:
-        """Connects to the controller at `url`, `adam://HOST:PORT/JOB`; arguments as in `AsyncParameterClient`.
+        """Connects to the controller at `url`, `adam://HOST:PORT/JOB`, or to etcd, `etcd://HOST:PORT/JOB`; arguments as
+        in `AsyncParameterClient`.
 
         Raises:
             ConfigurationError: the address is malformed, or a type of the wire unknown.
-            UnreachableError: no controller answers there.
+            UnreachableError: no controller, or etcd, answers there.
             HandshakeError: it refuses us: token or version.
         """
         self._pid = os.getpid()

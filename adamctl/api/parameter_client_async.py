@@ -32,7 +32,7 @@ from adamctl.model.wire_types import WireType
 from adamctl.net.address import host_id
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
-from adamctl.roles.controller.client import ControllerClient
+from adamctl.roles.controller.client import cluster_client
 from adamctl.roles.coordinator.job import end_job
 from adamctl.roles.ps.client import ParameterClient as ServersClient
 from adamctl.roles.ps.client import PendingPush, Pulled
@@ -76,7 +76,9 @@ class AsyncParameterClient:
         connections: int = 1,
     ) -> None:
         """Args:
-        url: `adam://HOST:PORT/JOB`, the address of a controller (of several, separated by commas) and a job's name.
+        url: `adam://HOST:PORT/JOB`, the address of a controller (of several, separated by commas) and a job's name; or
+            `etcd://HOST:PORT[,...][/PREFIX]/JOB`, an etcd cluster in their place, as `--config-store` names it, and a
+            job's name.
         token: the cluster's secret; default ADAMCTL_TOKEN.
         deadline_s: for every call that waits.
         pushes_max: pushes that may be unacknowledged; a further one waits.
@@ -86,8 +88,8 @@ class AsyncParameterClient:
         connections: how many to each server, 1 to 16; several where one alone cannot fill the network.
 
         Raises:
-            ConfigurationError: the address is malformed, `pushes_max` or `connections` out of range, or a type of the
-                wire unknown.
+            ConfigurationError: the address is malformed, `pushes_max` or `connections` out of range, a type of the
+                wire unknown, or what speaking to etcd needs is not installed.
         """
         self._addresses, self._wanted = parse_url(url)
         if pushes_max < 1:
@@ -101,7 +103,7 @@ class AsyncParameterClient:
         self._node = f"{ROLE}-{platform.node()[:60].replace('/', '_')}-{os.getpid()}-{secrets.token_hex(4)}"
         self._incarnation = 0
         self._transport = StreamTransport()
-        self._store = ControllerClient(self._transport, self._addresses, self._hello)
+        self._store = cluster_client(self._transport, self._addresses, self._hello)
         self._beacons: asyncio.Task[None] | None = None
         self._servers: ServersClient | None = None
         self._arrays: RegisteredArrays

@@ -28,12 +28,16 @@ from adamctl.model.layout import ParameterLayout, cut_layout
 from adamctl.model.rule import RuleConfig
 from adamctl.net.address import parse_address
 from adamctl.roles.controller.client import ConfigurationStore, nodes_of, wait_for
+from adamctl.roles.controller.etcd_url import is_etcd, split_job
 from adamctl.roles.coordinator.job import job_changes, rule_of, spread
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigEntry
 
 LOOK_EVERY_S = 0.2
-ADDRESS_EXPECTED = "expected adam://HOST:PORT/JOB, the address of a controller and the name of a job"
+ADDRESS_EXPECTED = (
+    "expected adam://HOST:PORT/JOB, the address of a controller and the name of a job, or "
+    "etcd://HOST:PORT[/PREFIX]/JOB, an etcd cluster as --config-store names it and the name of a job"
+)
 
 
 @dataclass(frozen=True)
@@ -46,18 +50,29 @@ class FoundJob:
 
 
 def parse_url(url: str) -> tuple[tuple[str, ...], str]:
-    """Returns the controllers' addresses and the job's name of `adam://host:port[,host:port]/job`.
+    """Returns where the configuration is kept, as `cluster_client` takes it, and the job's name.
+
+    That is the controllers' addresses of `adam://host:port[,host:port]/job`, or the one URL of an etcd cluster: what
+    `--config-store` takes, with `/job` behind its path, `etcd://host:port[,host:port][/prefix]/job[?lost_after=S]`.
 
     Raises:
         ConfigurationError: it is not such an address.
     """
+    if is_etcd(url):
+        address, job = split_job(url)
+        _check_job(job, url)
+        return (address,), job
     parts = urlsplit(url)
     job = parts.path.removeprefix("/")
     if parts.scheme != "adam" or not parts.netloc or parts.query or parts.fragment:
         raise ConfigurationError(f"{ADDRESS_EXPECTED}; found {url!r}")
-    if not re.fullmatch(r"[^/~]{1,190}", job):
-        raise ConfigurationError(f"{ADDRESS_EXPECTED} without slashes and ~; found {url!r}")
+    _check_job(job, url)
     return tuple(str(parse_address(address)) for address in parts.netloc.split(",")), job
+
+
+def _check_job(job: str, url: str) -> None:
+    if not re.fullmatch(r"[^/~]{1,190}", job):
+        raise ConfigurationError(f"{ADDRESS_EXPECTED} without slashes and ~; found {job!r} in {url!r}")
 
 
 def rule_config(rule: OptimizerConfig | RuleConfig | None) -> RuleConfig | None:

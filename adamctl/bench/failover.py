@@ -5,7 +5,8 @@ the other, each acknowledged by every copy in sync. Something happens to the pri
 the time from then to the acknowledgement of the first push that began after it. Then the server comes back, and the
 next round waits until every part has its copies again. At the end the sums tell whether every push was applied once.
 
-    kill    kill -9; whoever looks after the process (here: the controllers, which find its port closed) reports it
+    kill    kill -9; who had a connection to the process (the controllers, or with etcd the other servers) finds that
+            its port is closed
     stop    SIGSTOP for three leases: nobody can tell it from a server whose machine is gone
     cut     nothing that it sends or that is sent to it arrives, for three leases; needs network namespaces
 """
@@ -46,6 +47,8 @@ class FailoverSettings:
     leases_s: Sequence[float] = (4.0, 1.0)
     rounds: int = 20
     model_bytes: int = 4_000_000
+    config_store: str = ""
+    """URL of an etcd cluster that is to keep the configuration, instead of a controller that is started for it."""
 
 
 def bar_s(fault: Fault, lease_s: float) -> float:
@@ -64,7 +67,7 @@ def run_failover_benchmark(
     results = []
     for lease_s in settings.leases_s:
         for fault in settings.faults:
-            with FailoverCluster(SERVERS, lease_s) as cluster:
+            with FailoverCluster(SERVERS, lease_s, config_store=settings.config_store) as cluster:
                 results.append(asyncio.run(_Series(cluster, fault, settings, progress).run()))
     return make_report("failover", PACKAGES, results)
 
@@ -80,9 +83,8 @@ class _Series:
         self._failure: BaseException | None = None
 
     async def run(self) -> dict[str, Any]:
-        address = self._cluster.controller.removeprefix("tcp://")
         rows = max(self._settings.model_bytes // 4000, SERVERS)
-        async with AsyncParameterClient(f"adam://{address}/{JOB}", deadline_s=120.0) as client:
+        async with AsyncParameterClient(self._cluster.url(JOB), deadline_s=120.0) as client:
             await client.register(
                 {"weights": np.zeros((rows, 1000), np.float32)},
                 servers=SERVERS,

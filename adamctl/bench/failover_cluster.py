@@ -1,9 +1,14 @@
-"""A controller and parameter servers as processes to which things happen: killed, stopped, cut off, started again."""
+"""Parameter servers as processes to which things happen: killed, stopped, cut off, started again.
+
+A controller is started for them, unless an etcd cluster is to keep the configuration.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
+import secrets
 import signal
 import tempfile
 import time
@@ -11,6 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from adamctl.bench.namespaces import HUB, Namespaces, is_inside
 from adamctl.bench.ps_cluster import connect_store
@@ -18,7 +24,13 @@ from adamctl.config.records import BucketRecord, NodeRecord, decode
 from adamctl.errors import RunFailedError
 from adamctl.launch.process import RoleCommand
 from adamctl.launch.roles import LocalRoles
-from adamctl.roles.controller.client import ControllerClient, nodes_of
+from adamctl.roles.controller.client import ConfigurationStore, nodes_of
+from adamctl.roles.controller.core_config import GRANT_FACTOR
+from adamctl.roles.controller.etcd_url import LOST_AFTER_S_MIN, etcd_url_inside, is_etcd
+
+if TYPE_CHECKING:
+    from adamctl.roles.controller.client import ControllerClient
+    from adamctl.roles.controller.etcd import EtcdClient
 
 READY_S = 60.0
 POLL_S = 0.02
@@ -43,20 +55,30 @@ class FailoverCluster:
 
     Attributes:
         servers: names of the parameter servers that are started with it.
-        controller: address of the controller.
+        keeper: of the configuration: the controller's address, or the URL of a part of an etcd cluster.
+        lease_s: D; an etcd cluster rounds it up to what it grants.
         links: to cut servers off; None unless each runs in a network namespace of its own.
     """
 
-    def __init__(self, servers: int, lease_s: float, spare: int = 0) -> None:
-        """`spare`: servers beyond those, to be started later with `start`."""
+    def __init__(self, servers: int, lease_s: float, spare: int = 0, config_store: str = "") -> None:
+        """
+        Args:
+            spare: servers beyond those, to be started later with `start`.
+            config_store: the URL of an etcd cluster that is there; a prefix of its own is used.
+        """
         self._stack = ExitStack()
         self._place = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="adamctl-failover-")))
         names = tuple(f"ps-{number}" for number in range(1, servers + spare + 1))
         self.servers = names[:servers]
-        self.controller = ""
+        self.keeper = ""
         self.lease_s = lease_s
+        if config_store:
+            lost_after_s = max(math.ceil(round(lease_s * GRANT_FACTOR, 6)), LOST_AFTER_S_MIN)
+            self.keeper = etcd_url_inside(config_store, f"failover-{secrets.token_hex(4)}", lost_after_s)
+            self.lease_s = lost_after_s / GRANT_FACTOR
         try:
-            self.links = self._stack.enter_context(Namespaces(names)) if is_inside() else None
+            alone = is_inside() and not self.keeper
+            self.links = self._stack.enter_context(Namespaces(names)) if alone else None
         except BaseException:
             self._stack.close()
             raise
@@ -66,10 +88,11 @@ class FailoverCluster:
 
     def __enter__(self) -> FailoverCluster:
         try:
-            first = self._command(CONTROLLER)
-            self._roles = LocalRoles((first,), self._place, os.environ)
-            self._roles.start_one(CONTROLLER)
-            self.wait_serving(CONTROLLER)
+            self._roles = LocalRoles((), self._place, os.environ)
+            if not self.keeper:
+                self._roles.add(self._command(CONTROLLER))
+                self._roles.start_one(CONTROLLER)
+                self.wait_serving(CONTROLLER)
             self._roles.add(*(self._command(name) for name in self._names))
             for name in self.servers:
                 self._roles.start_one(name)
@@ -101,10 +124,13 @@ class FailoverCluster:
             bind = ("--bind", HUB) if self.links is not None else ()
             lease = ("--lease", f"{self.lease_s:g}", "--dir", str(self._place / CONTROLLER))
             return RoleCommand(CONTROLLER, name, (*lease, *bind, *common))
-        member = (*common, "--controller", self.controller, "--apply-threads", "1")
+        member = (*common, *self._keeper_flag(), "--apply-threads", "1")
         if self.links is None:
             return RoleCommand("ps", name, member)
         return _Inside("ps", name, ("--bind", self.links.address(name), *member), self.links.prefix(name))
+
+    def _keeper_flag(self) -> tuple[str, str]:
+        return ("--config-store" if is_etcd(self.keeper) else "--controller", self.keeper)
 
     def wait_serving(self, *names: str) -> None:
         """Returns when processes serve. Raises RunFailedError with the end of the log of one that does not."""
@@ -114,7 +140,7 @@ class FailoverCluster:
                 self._serving.add(node)
                 waiting.discard(node)
                 if node == CONTROLLER:
-                    self.controller = next(a for a in addresses if a.startswith("tcp://"))
+                    self.keeper = next(a for a in addresses if a.startswith("tcp://"))
             ended = [end.node for end in self._roles.failures() if end.node in waiting]
             if ended or (waiting and time.monotonic() > until_s):
                 node = ended[0] if ended else min(waiting)
@@ -156,18 +182,25 @@ class FailoverCluster:
 
     # --- what the configuration says ----------------------------------------------------------------------------------
 
-    def connect(self) -> ControllerClient:
+    def connect(self) -> ControllerClient | EtcdClient:
         """Returns a client of the configuration service, for the running loop."""
-        return connect_store(self.controller)
+        return connect_store(self.keeper)
+
+    def url(self, job: str) -> str:
+        """Returns where a `ParameterClient` finds a job."""
+        if not is_etcd(self.keeper):
+            return f"adam://{self.keeper.removeprefix('tcp://')}/{job}"
+        address, mark, query = self.keeper.partition("?")
+        return f"{address}/{job}{mark}{query}"
 
 
-async def buckets_of(store: ControllerClient, job: str) -> dict[int, BucketRecord]:
+async def buckets_of(store: ConfigurationStore, job: str) -> dict[int, BucketRecord]:
     """Returns the records of a job's buckets."""
     _, entries = await store.read(f"/jobs/{job}/buckets/")
     return {int(entry.key.rpartition("/")[2]): decode(entry.value, BucketRecord) for entry in entries}
 
 
-async def wait_whole(store: ControllerClient, job: str, copies: int, deadline_s: float) -> float:
+async def wait_whole(store: ConfigurationStore, job: str, copies: int, deadline_s: float) -> float:
     """Returns after how many seconds every bucket had so many copies in sync, on living servers.
 
     Raises:

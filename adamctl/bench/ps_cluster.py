@@ -7,7 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import psutil
@@ -21,9 +21,13 @@ from adamctl.model.rule import RuleConfig
 from adamctl.net.handshake import make_hello
 from adamctl.net.loop import run
 from adamctl.net.stream import StreamTransport
-from adamctl.roles.controller.client import ControllerClient, nodes_of
+from adamctl.roles.controller.client import cluster_client, nodes_of
 from adamctl.roles.coordinator.job import job_changes
 from adamctl.wire.messages import StatusReply, StatusRequest
+
+if TYPE_CHECKING:
+    from adamctl.roles.controller.client import ControllerClient
+    from adamctl.roles.controller.etcd import EtcdClient
 
 READY_S = 60.0
 POLL_S = 0.02
@@ -134,6 +138,6 @@ class PsCluster:
             self._place.cleanup()
 
 
-def connect_store(controller: str) -> ControllerClient:
-    """Returns a client of the configuration service, for the running loop."""
-    return ControllerClient(StreamTransport(), [controller], lambda: make_hello("bench", "bench"))
+def connect_store(keeper: str) -> ControllerClient | EtcdClient:
+    """Returns a client of the configuration service, a controller or an etcd cluster, for the running loop."""
+    return cluster_client(StreamTransport(), [keeper], lambda: make_hello("bench", "bench"))

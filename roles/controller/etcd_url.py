@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from adamctl.errors import ConfigurationError
 from adamctl.net.address import parse_address
@@ -14,6 +14,8 @@ from adamctl.net.address import parse_address
 SCHEMES = ("etcd", "etcds")
 DEFAULT_ROOT = "/adamctl"
 DEFAULT_LOST_AFTER_S = 5
+LOST_AFTER_S_MIN = 2
+"""Etcd grants no less by default: one and a half times its election timeout."""
 USER_VARIABLE = "ADAMCTL_ETCD_USER"
 PASSWORD_VARIABLE = "ADAMCTL_ETCD_PASSWORD"
 CA_VARIABLE = "ADAMCTL_ETCD_CA"
@@ -97,12 +99,43 @@ def parse_etcd_url(text: str, environment: Mapping[str, str] | None = None) -> E
     )
 
 
+def etcd_url_inside(text: str, name: str, lost_after_s: int | None = None) -> str:
+    """Returns the URL of a part of a cluster's keys: those whose prefix goes on with `/name`.
+
+    Args:
+        lost_after_s: instead of what the URL says.
+
+    Raises:
+        ConfigurationError: the URL is malformed, or would be.
+    """
+    url = parse_etcd_url(text)
+    parts = urlsplit(text)
+    query = parts.query if lost_after_s is None else f"lost_after={lost_after_s}"
+    inside = urlunsplit((parts.scheme, parts.netloc, f"{url.root}/{name}", query, ""))
+    return parse_etcd_url(inside).text
+
+
+def split_job(text: str) -> tuple[str, str]:
+    """Returns the URL of an etcd cluster and the name at the end of its path: `etcd://h:1/site/mine` is job `mine`
+    of the cluster `etcd://h:1/site`, `etcd://h:1/mine` the same of `etcd://h:1`. The name may be empty.
+
+    Raises:
+        ConfigurationError: the URL is malformed.
+    """
+    parts = urlsplit(text)
+    path, _, job = parts.path.rpartition("/")
+    address = urlunsplit((parts.scheme, parts.netloc, path, parts.query, parts.fragment))
+    return parse_etcd_url(address).text, job
+
+
 def _lost_after_s(text: str, query: str) -> int:
     seconds = DEFAULT_LOST_AFTER_S
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name != "lost_after":
             raise ConfigurationError(f"{_EXPECTED}; found {text!r}: only ?lost_after=SECONDS may follow")
-        if not value.isascii() or not value.isdigit() or not 2 <= int(value) <= 3600:
-            raise ConfigurationError(f"{text!r}: expected lost_after to be 2 to 3600 whole seconds; found {value!r}")
+        if not value.isascii() or not value.isdigit() or not LOST_AFTER_S_MIN <= int(value) <= 3600:
+            raise ConfigurationError(
+                f"{text!r}: expected lost_after to be {LOST_AFTER_S_MIN} to 3600 whole seconds; found {value!r}"
+            )
         seconds = int(value)
     return seconds

@@ -204,9 +204,11 @@ class Fire:
 
 
 @asynccontextmanager
-async def under_fire(lease_s: float = QUICK_LEASE_S, clients: int = 2, acks: str = "replicated") -> AsyncIterator[Fire]:
-    """A cluster, its job and its clients, until the block is left."""
-    with FailoverCluster(COPIES, lease_s) as cluster:
+async def under_fire(
+    lease_s: float = QUICK_LEASE_S, clients: int = 2, acks: str = "replicated", config_store: str = ""
+) -> AsyncIterator[Fire]:
+    """A cluster, its job and its clients, until the block is left; with a controller, or the etcd of `config_store`."""
+    with FailoverCluster(COPIES, lease_s, config_store=config_store) as cluster:
         fire = Fire(cluster, clients)
         try:
             await fire.open(acks)

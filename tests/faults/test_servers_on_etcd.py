@@ -1,0 +1,48 @@
+"""Three copies, with etcd in the place of controllers: servers and a member of etcd are lost (I4, I5, I6, I8)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from adamctl.bench.failover_cluster import buckets_of
+from tests.faults.servers_under_fire import JOB, Fire, under_fire
+from tests.roles.controller.etcd_server import etcd_cluster
+
+LEASE_S = 2.4
+"""Lost after 3 s."""
+CLIENTS = 2
+AFTER_PUSHES = CLIENTS + 1
+"""One more than may have been under way when a server was lost; each needs all servers."""
+
+
+async def a_primary(fire: Fire) -> str:
+    """Returns a server that serves something."""
+    return min(record.primary for record in (await buckets_of(fire.store, JOB)).values())
+
+
+async def whole_and_exact(fire: Fire) -> None:
+    await fire.whole()
+    await fire.progress(2)
+    async with fire.quiet():
+        await fire.check()
+
+
+@pytest.mark.parametrize("members", [1, pytest.param(3, marks=pytest.mark.slow)])
+async def test_what_a_lost_server_held_is_served_on_and_copied_again(tmp_path: Path, members: int) -> None:
+    with etcd_cluster(tmp_path, members) as etcd:
+        async with under_fire(LEASE_S, CLIENTS, config_store=etcd.url) as fire:
+            node = await a_primary(fire)
+            fire.kill(node)
+            await fire.progress(AFTER_PUSHES)
+            await asyncio.to_thread(fire.cluster.start, node)
+            await whole_and_exact(fire)
+            if members > 1:
+                await asyncio.to_thread(etcd.kill, 0)
+            node = await a_primary(fire)
+            fire.cluster.stop(node)
+            await fire.progress(AFTER_PUSHES)
+            fire.cluster.go_on(node)
+            await whole_and_exact(fire)
