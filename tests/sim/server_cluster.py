@@ -14,7 +14,9 @@ from adamctl.config.records import (
     DrainRecord,
     JobRecord,
     LayoutRecord,
+    NodeRecord,
     bucket_key,
+    decode,
     drain_key,
     encode,
     job_key,
@@ -37,12 +39,14 @@ from adamctl.roles.controller.core_paxos import PaxosConfig
 from adamctl.wire.messages import ConfigChanges, ConfigReadReply
 from tests.sim.clients import Caller
 from tests.sim.controllers import SimController
-from tests.sim.engine import Clock, World
+from tests.sim.engine import Clock, ViolationError, World
 from tests.sim.nodes import DRIFTS, Leases
 from tests.sim.server_invariants import ServerInvariants
-from tests.sim.server_ledger import Ledger
+from tests.sim.server_ledger import Done, Ledger
+from tests.sim.sim_process import SimProcess
 from tests.sim.sim_push_client import SimPushClient
 from tests.sim.sim_server import SimServer
+from tests.sim.sim_worker import SimWorker
 
 JOB = "j"
 LOST_AFTER_S = 1.25
@@ -170,9 +174,7 @@ class ServerCluster:
         self.servers: dict[str, SimServer] = {}
         for number in range(1, 4):
             self._add_server(f"p{number}")
-        self.clients = [self._client("w1"), self._client("w2")]
-        for client in self.clients:
-            client.lost_for_good = self.invariants.given_up
+        self.clients = [self._worker("w1"), self._worker("w2")]
         for client in self.clients:
             client.pause_s_max = random.choice((0.1, 0.3, 0.6))
         self.kinds = tuple(random.sample(KINDS, random.randint(3, len(KINDS))))
@@ -183,12 +185,16 @@ class ServerCluster:
         if planted is not None and planted.cluster is not None:
             planted.cluster(self)
 
-    def _client(self, name: str) -> SimPushClient:
-        return SimPushClient(self.world, name, int(name[1:]), self.layout, JOB, self.servers, self.hosts, self.ledger)
+    def _worker(self, name: str) -> SimWorker:
+        worker = SimWorker(self.world, name, self.layout, JOB, self.servers, self.hosts, self.ledger, self.lease_s)
+        worker.lost_for_good = self.invariants.given_up
+        return worker
 
     def add_client(self, name: str) -> SimPushClient:
         """Returns a further client, which reads who holds what and does nothing else."""
-        client = self._client(name)
+        view = SimProcess(self.world, name, Clock(self.world, 1.0)).begin()
+        caller = Caller(self.world, name, self.hosts)
+        client = SimPushClient(view, (name, 1 << 30), caller, self.layout, JOB, self.servers, self.ledger)
         client.reread()
         return client
 
@@ -232,7 +238,7 @@ class ServerCluster:
         def found(answer: Answer | Refuse | None) -> None:
             entries = (answer.entries or ()) if isinstance(answer, Answer) else ()
             assert answer is None or isinstance(answer, Refuse) or isinstance(answer.message, ConfigReadReply)
-            if len(entries) < len(self.servers):
+            if len([entry for entry in entries if decode(entry.value, NodeRecord).role == "ps"]) < len(self.servers):
                 self.world.after(0.2, self._look)
             else:
                 self._make_job()
@@ -251,7 +257,7 @@ class ServerCluster:
     def _job_made(self) -> None:
         self.made = True
         for client in self.clients:
-            client.begin()
+            client.start()
 
     def drain(self, node: str, begins: bool) -> None:
         """An operator wants a server to hold nothing, or takes it back."""
@@ -277,8 +283,9 @@ class ServerCluster:
         again()
 
     def _ended(self, node: str, incarnation: int) -> bool:
-        server = self.servers.get(node)
-        return server is not None and (not server.alive or server.incarnation not in (incarnation, 0))
+        workers = {worker.name: worker for worker in self.clients}
+        process = self.servers.get(node) or workers.get(node)
+        return process is not None and (not process.alive or process.incarnation not in (incarnation, 0))
 
     def report_gone(self, server: SimServer, incarnation: int) -> None:
         """A supervisor tells the controllers that a process has ended, if it has."""
@@ -292,17 +299,13 @@ class ServerCluster:
     def check_contents(self) -> None:
         """Every copy has every push once (I5), and all copies are the same (I6)."""
         for index, record in self.invariants.records.items():
-            for node in record.in_sync:
-                server = self.servers[node]
-                for shard in self.invariants.shards_of(index):
-                    found = server.content_of(shard)
+            for shard in self.invariants.shards_of(index):
+                done: dict[str, Done] = {}
+                for node in record.in_sync:
+                    found = self.servers[node].content_of(shard)
                     if found is None:
-                        raise_missing(node, shard)
-                    else:
-                        self.ledger.final(node, shard, *found)
-
-
-def raise_missing(node: str, shard: int) -> None:
-    from tests.sim.engine import ViolationError
-
-    raise ViolationError(f"{node} is to hold shard {shard} and does not")
+                        raise ViolationError(f"{node} is to hold shard {shard} and does not")
+                    self.ledger.final(node, shard, *found)
+                    done[node] = found[1]
+                if len(set(done.values())) > 1:  # of living clients all is in all; of dead ones the same everywhere
+                    raise ViolationError(f"copies differ in the end: shard {shard}, {done}")

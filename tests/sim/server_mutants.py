@@ -14,7 +14,7 @@ from adamctl.roles.ps.core_replicate import Group, Member, Part, ShardReplica
 from adamctl.roles.ps.core_replication_events import Reply
 from adamctl.roles.ps.core_replies import Replies
 from adamctl.roles.ps.core_roles import JobCopies, Known
-from adamctl.roles.ps.core_sequence import Client, MemoryRecord, Verdict
+from adamctl.roles.ps.core_sequence import Client, ClientKey, ClientMemory, MemoryRecord, Verdict
 from adamctl.roles.ps.core_shard import Batch, Shard
 from adamctl.roles.ps.core_takeover import Takeover
 from adamctl.roles.ps.replica_body import CopyRecord
@@ -72,7 +72,7 @@ def _record_with_memory_of_its_bucket(self: ShardReplica) -> tuple[CopyRecord, A
 def _any_later_number(self: Client, sequence: int) -> Verdict:
     if sequence > self.accepted:
         return Verdict.NEXT
-    return Verdict.DONE if sequence <= self.done else Verdict.QUEUED
+    return Verdict.DONE if sequence <= self.done else Verdict.GAP
 
 
 def _learner_counts_at_once(self: Group, member: Member) -> None:
@@ -87,6 +87,20 @@ def _always_first(self: JobCopies, known: Known) -> bool:
     return True
 
 
+def _found_by_name(self: ClientMemory, key: ClientKey) -> Client | None:
+    """A process is taken for the one that had its name before."""
+    return next((client for known, client in self.clients.items() if known[0] == key[0]), None) or _find(self, key)
+
+
+def _forgets_the_dead(self: ClientMemory, key: ClientKey) -> Client | None:
+    """What a process has pushed is forgotten when the next one of its name comes."""
+    for known in [known for known in self.clients if known[0] == key[0] and known[1] < key[1]]:
+        if self.clients[known].done == self.clients[known].accepted:
+            del self.clients[known]
+    return _find(self, key)
+
+
+_find = ClientMemory.find
 _plan = core_plan.plan
 
 
@@ -198,6 +212,16 @@ MUTANTS = {
             "window-instead-of-next",
             "any number above the last is applied",
             [(Client, "judge", _any_later_number)],
+        ),
+        ServerFault(
+            "incarnations-not-told-apart",
+            "the numbers of a client that comes back are taken for those of the process before",
+            [(ClientMemory, "find", _found_by_name)],
+        ),
+        ServerFault(
+            "dead-client-forgotten",
+            "the numbers of a process are forgotten when the next one of its name pushes",
+            [(ClientMemory, "find", _forgets_the_dead)],
         ),
         ServerFault(
             "no-reconciliation",

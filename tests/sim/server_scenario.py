@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 from tests.sim.engine import NetworkFaults, ViolationError
 from tests.sim.server_cluster import GRACE_S, LOST_AFTER_S, ServerCluster, ServerFault
 from tests.sim.sim_server import SimServer
+from tests.sim.sim_worker import SimWorker
 
 FAULTS_S_MIN = 5.0
 FAULTS_S_MAX = 60.0
@@ -15,6 +17,8 @@ FAULTS_EVENTS_MIN = 2_000
 EVENTS_MIN = 5_000
 COPIES_S = 6.0
 HANDED_OVER_S = 0.5
+CLIENT_TROUBLES = (0, 0, 1, 1, 1, 2)
+"""How often a client dies or is stopped."""
 FROM_STORES_S = 3.0
 """More until buckets are served of which no copy was left in memory: all their members have to be back."""
 """After faults have ended, until every bucket has all its copies and every push is answered."""
@@ -69,6 +73,10 @@ class ServerScenario:
         if not cluster.made:
             raise ViolationError("the job was not made")
         began_s = world.now_s
+        for client in cluster.clients:
+            client.down_s = self._client_downtime_s
+            for _ in range(world.random.choice(CLIENT_TROUBLES)):
+                world.after(world.random.random() * FAULTS_S_MIN, partial(self._trouble_client, client))
         self._set_weather()
         world.after(world.random.random(), self._misfortune)
         world.run_until(began_s + FAULTS_S_MIN)
@@ -226,6 +234,22 @@ class ServerScenario:
             host.pause()
             self.world.after(random.random() * random.choice((0.3, 1.0)), host.resume)
 
+    def _trouble_client(self, client: SimWorker) -> None:
+        """It dies with what is under way, and is back under a new incarnation; or it stops for a while."""
+        random = self.world.random
+        if self.calm:
+            return
+        if random.random() < 0.8:
+            client.crash()
+        else:
+            self.world.note(client.name, "paused")
+            client.pause()
+            self.world.after(random.random() * random.choice((0.5, 3.0)), client.resume)
+
+    def _client_downtime_s(self) -> float:
+        random = self.world.random
+        return 0.1 if self.calm else random.choice((random.random() * 0.1, random.random() * 1.5))
+
     def _downtime_s(self) -> float:
         random = self.world.random
         if self.calm:
@@ -258,6 +282,8 @@ class ServerScenario:
             server.disk_full = False
             server.resume()
             server.start()
+        for client in self.cluster.clients:
+            client.resume()
 
     # --- afterwards -------------------------------------------------------------------------------------------------
 
@@ -279,7 +305,7 @@ class ServerScenario:
         world.run_until(world.now_s + LOST_AFTER_S * 1.1 + cluster.lease_s / 4 + GRACE_S + 0.3)
         if invariants.total_losses:
             world.run_until(world.now_s + FROM_STORES_S)
-        if invariants.hopeless() or any(client.gave_up for client in cluster.clients):
+        if invariants.hopeless() or any(worker.gave_up for worker in cluster.clients):
             return
         self._wait_until_served()
         invariants.gentle = True
@@ -288,13 +314,16 @@ class ServerScenario:
         if world.chance(0.3) and not self._drained:
             self._drain(world.random.choice(list(cluster.servers)))
         world.run_until(world.now_s + COPIES_S / 2)
-        for client in cluster.clients:
-            client.goes_on = False
+        for worker in cluster.clients:
+            worker.stop_pushing()
         world.run_until(world.now_s + COPIES_S / 2)
         self._wait_until_served()
         hosts = [name for name in cluster.servers if (name, invariants.incarnation(name)) != cluster.drained]
         invariants.check_copies(cluster.replication, hosts)
-        for client in cluster.clients:
+        for worker in cluster.clients:
+            client = worker.client
+            if client is None:
+                raise ViolationError(f"{worker.name} is not there in the end")
             if client.open:
                 shards = sorted({shard for left in client.open.values() for shard in left})
                 raise ViolationError(f"{client.name} waits for shards {shards}: {client.trouble}")

@@ -26,6 +26,8 @@ WATCH_S = 0.5
 RESEND_S = 0.05
 ATTEMPTS_MAX = 5
 BREAKS = 0.2
+CONNECTIONS = {"ps": 100_000, "worker": 10_000_000, "coordinator": 20_000_000}
+"""Numbers of connections begin there, by role."""
 
 
 class SimProcess:
@@ -158,6 +160,7 @@ class Member:
         hosts: Mapping[str, SimController],
         lease: Lease,
         *,
+        role: str = "ps",
         registered: Callable[[], None],
         renewed: Callable[[float], None],
         lost: Callable[[], None],
@@ -166,6 +169,7 @@ class Member:
         self.view, self.hosts, self.lease = view, hosts, lease
         self.clock = view.process.clock
         self.name = view.process.name
+        self.role = role
         self.incarnation = 0
         self._registered, self._renewed, self._lost = registered, renewed, lost
         self.from_receipt = False
@@ -187,8 +191,8 @@ class Member:
 
     def join(self) -> None:
         process = self.view.process
-        self.connection = process.run * 1000 + int(self.name[1:]) + 100_000
-        request = NodeRegisterRequest(self.name, "ps", (), "h", process.run, process=process.run + 1)
+        self.connection = process.run * 1000 + int(self.name[1:]) + CONNECTIONS[self.role]
+        request = NodeRegisterRequest(self.name, self.role, (), "h", process.run, process=process.run + 1)
 
         def answered(answer: Answer | Refuse | None) -> None:
             if isinstance(answer, Answer) and isinstance(answer.message, NodeRegisterReply):

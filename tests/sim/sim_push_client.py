@@ -26,10 +26,10 @@ from adamctl.wire.messages import (
     PushSource,
 )
 from tests.sim.clients import Caller
-from tests.sim.controllers import SimController
-from tests.sim.engine import ViolationError, World
+from tests.sim.engine import ViolationError
 from tests.sim.server_ledger import Ledger
 from tests.sim.sim_client_lanes import Envelope, Lane, Lanes, Reply, Served
+from tests.sim.sim_process import RunView
 
 WINDOW = 6
 DELTA_MAX = 9
@@ -49,19 +49,16 @@ class SimPushClient:
 
     def __init__(
         self,
-        world: World,
-        name: str,
-        incarnation: int,
+        world: RunView,
+        key: ClientKey,
+        caller: Caller,
         layout: ParameterLayout,
         job: str,
         servers: Mapping[str, Served],
-        hosts: Mapping[str, SimController],
         ledger: Ledger,
     ) -> None:
-        self.world, self.name, self.job = world, name, job
-        self.key: ClientKey = (name, incarnation)
+        self.world, self.key, self.name, self.caller, self.job = world, key, key[0], caller, job
         self.layout, self.servers, self.ledger = layout, servers, ledger
-        self.caller = Caller(world, name, hosts)
         self.issued = [0] * len(layout.shards)
         self.epochs: dict[int, int] = {}
         self.primary: dict[int, str] = {}
