@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from adamctl.config.records import AddressKind, NodeRecord, node_key
@@ -34,6 +35,7 @@ from adamctl.wire.messages import (
 
 if TYPE_CHECKING:
     from adamctl.roles.controller.client import ConfigurationStore, Membership
+    from adamctl.roles.witness import Witness
 
 LEAVE_DEADLINE_S = 2.0
 LEASE_SHARE = 0.8
@@ -67,6 +69,7 @@ class RoleContext:
         on_lease: called on the event loop whenever the lease was renewed, with `lease.until_s`; a role replaces it.
         make_beacon_sender: makes, for a lease of D seconds, what beacons are sent through from a thread of their own;
             None: they are sent from the event loop, through `membership`, and counted by the loop's clock.
+        witness: hears of connections that have closed where whoever keeps the members does not; None: he does.
     """
 
     role: str
@@ -91,6 +94,7 @@ class RoleContext:
     lease: Lease = field(default_factory=Lease.endless)
     on_lease: Callable[[float], None] = lambda until_s: None
     make_beacon_sender: Callable[[float], OwnedSender] | None = None
+    witness: Witness | None = None
     _bound: BoundAddresses | None = None
     _server: Server | None = None
     _beacons: Beacons | None = None
@@ -146,7 +150,7 @@ class RoleContext:
             tuple(place.address for place in chosen),
             self.hello(),
             lambda request: self._handle(request, handler),
-            on_disconnect=on_disconnect,
+            on_disconnect=on_disconnect if self.witness is None else partial(self._disconnected, on_disconnect),
             limits=limits,
         )
         self._server = server
@@ -190,6 +194,11 @@ class RoleContext:
             await connection.close()
         raise UnreachableError(f"cannot reach {record.role} {record.node}: {problem}")
 
+    def lost_sight_of(self, node: str, incarnation: int) -> None:
+        """A connection that we had to a process has closed, not by us."""
+        if self.witness is not None:
+            self.witness.suspect(node, incarnation)
+
     def stop(self, reason: str, *, exit_code: int = 0) -> None:
         """Asks the role to end; the first reason stays."""
         if not self.stopping.is_set():
@@ -208,6 +217,8 @@ class RoleContext:
         """Leaves the cluster and closes what `serve` opened. The driver calls it; tests may."""
         if self.membership is not None:
             self.lease.end()  # others may take over as soon as we have said goodbye
+        if self.witness is not None:
+            await self.witness.close()
         if self._beacons is not None:
             await self._beacons.close()
         if self.membership is not None and self.incarnation and not isinstance(self.failure, UnreachableError):
@@ -224,7 +235,15 @@ class RoleContext:
     def _listen_by_default(self) -> tuple[str, ...]:
         return self.listen or ("tcp://127.0.0.1:0",)
 
+    def _disconnected(self, then: Callable[[int], None] | None, connection_id: int) -> None:
+        assert self.witness is not None
+        self.witness.disconnected(connection_id)
+        if then is not None:
+            then(connection_id)
+
     def _handle(self, request: Request, handler: Handler) -> None:
+        if self.witness is not None:
+            self.witness.met(request)
         if self._bound is not None and self._bound.refuse_misplaced(request):
             return
         match request.message:

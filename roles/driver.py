@@ -32,6 +32,7 @@ from adamctl.roles.process import (
     watch_lifeline,
 )
 from adamctl.roles.registry import Role
+from adamctl.roles.witness import Witness
 
 if TYPE_CHECKING:
     from adamctl.roles.controller.client import ControllerClient
@@ -108,6 +109,8 @@ async def _run(
         addresses = configuration_addresses(options.controller)
         client = cluster_client(context.transport, addresses, context.hello, log=log)
         context.controller = context.membership = client
+        if not client.notices_ends:
+            context.witness = Witness(context, client)
 
         def make_beacon_sender(lease_s: float) -> ControllerClient | EtcdClient:
             attempt_s = min(BEACON_ATTEMPT_S_MAX, lease_s / 2)

@@ -1,4 +1,4 @@
-"""Tells the controllers at once that a process has ended, so that nobody waits for its beacons to be missed.
+"""Tells whoever keeps the members at once that a process has ended, so that nobody waits for its beacons to be missed.
 
 Whoever has reaped a process knows for certain; others can only wait until its lease must be over.
 """
@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from adamctl.errors import AdamctlError
 from adamctl.launch.supervision import RoleEnd, describe_status
 from adamctl.net.transport import Transport
-from adamctl.roles.controller.client import ControllerClient
+from adamctl.roles.controller.client import cluster_client
 from adamctl.wire.messages import Hello
 
+if TYPE_CHECKING:
+    from adamctl.roles.controller.client import ControllerClient
+    from adamctl.roles.controller.etcd import EtcdClient
+
 TELL_DEADLINE_S = 5.0
+CLOSE_S = 1.0
 
 
 class Deaths:
@@ -23,12 +29,12 @@ class Deaths:
     def __init__(self, transport: Transport, hello: Hello) -> None:
         self._transport = transport
         self._hello = hello
-        self._client: ControllerClient | None = None
+        self._client: ControllerClient | EtcdClient | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def controllers_at(self, addresses: Sequence[str]) -> None:
-        """Says where the controllers are; nothing can be told before."""
-        self._client = ControllerClient(
+        """Says where the controllers are, or the etcd in their place; nothing can be told before."""
+        self._client = cluster_client(
             self._transport, addresses, lambda: self._hello, deadline_s=TELL_DEADLINE_S, attempt_s=1.0
         )
 
@@ -40,13 +46,16 @@ class Deaths:
             task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
+        """Gives what is being told a moment to arrive: the end of a process may be the end of the run."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=CLOSE_S)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._client is not None:
             await self._client.close()
 
-    async def _tell(self, client: ControllerClient, end: RoleEnd) -> None:
+    async def _tell(self, client: ControllerClient | EtcdClient, end: RoleEnd) -> None:
         try:
             await client.leave(end.node, end.incarnation, why=f"has ended: {describe_status(end.status)}")
         except AdamctlError:

@@ -97,6 +97,8 @@ class Front:
         self._client: CoordinatorClient | None = None
         self._progress: RunProgress | None = None
         self._deaths = Deaths(transport, make_hello("front", f"front-{coordinator}", 0, token))
+        if controllers:
+            self._deaths.controllers_at(controllers)
         self._signals: list[int] = []
         self._interrupted = asyncio.Event()
 

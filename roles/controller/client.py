@@ -88,6 +88,9 @@ class ControllerClient:
     is safe to send twice: a compare-and-set carries a session and a sequence number, which the controllers remember.
     """
 
+    notices_ends = True
+    """Controllers find out by themselves that a member has ended."""
+
     def __init__(
         self,
         transport: Transport,

@@ -45,6 +45,9 @@ _PAUSE_S = 0.2
 class EtcdClient:
     """`ConfigurationStore` and `Membership`, with etcd behind them. See `ControllerClient`, its twin."""
 
+    notices_ends = False
+    """Etcd knows leases only; `adamctl.roles.witness` looks after members that have ended."""
+
     def __init__(
         self,
         url: str,

@@ -7,15 +7,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 from adamctl.config.records import NodeRecord
-from adamctl.errors import AdamctlError, UnreachableError
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.core_events import Gone
+from adamctl.roles.witness import PROBE_AGAIN_S, PROBE_SOON_S, PROBES_MAX, looked_at
 
-PROBE_SOON_S = 0.1
-"""After a connection has closed: time for a process that only lost it to come back, too short for anybody to notice."""
-PROBE_AGAIN_S = 1.0
-PROBE_DEADLINE_S = 1.0
-PROBES_MAX = 64
+__all__ = ["PROBES_MAX", "PROBE_AGAIN_S", "PROBE_SOON_S", "Probes", "Probing", "has_ended"]
 
 Probing: TypeAlias = Callable[[NodeRecord], Awaitable[bool]]
 """Says whether a node's process has certainly ended."""
@@ -78,18 +74,5 @@ class Probes:
 
 
 async def has_ended(context: RoleContext, record: NodeRecord) -> bool:
-    """Returns whether the node's process has certainly ended: every TCP address it had refuses connections."""
-    refused = 0
-    addresses = [address for address in record.addresses if address.startswith("tcp://")]
-    for address in addresses:
-        try:
-            connection = await context.transport.connect(address, context.hello(), deadline_s=PROBE_DEADLINE_S)
-        except UnreachableError as error:
-            refused += isinstance(error.__cause__, ConnectionRefusedError)
-        except AdamctlError:
-            return False
-        else:
-            other = (connection.peer.node, connection.peer.incarnation) != (record.node, record.incarnation)
-            await connection.close()
-            refused += other
-    return bool(addresses) and refused == len(addresses)
+    """Returns whether the node's process has certainly ended (`looked_at`)."""
+    return await looked_at(context, record) is False

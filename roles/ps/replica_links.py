@@ -58,7 +58,12 @@ class PeerLinks:
                 raise UnreachableError(f"no living parameter server is called {node}")
             connection = await link.connect(record, min(deadline_s, CONNECT_S_MAX))
         self.sent_bytes += sum(memoryview(piece).nbytes for piece in body)
-        return await connection.request(message, body, deadline_s=max(until_s - loop.time(), 0.001))
+        try:
+            return await connection.request(message, body, deadline_s=max(until_s - loop.time(), 0.001))
+        except UnreachableError:
+            if connection.closed:
+                self._context.lost_sight_of(node, connection.peer.incarnation)
+            raise
 
     async def close(self) -> None:
         links, self._links = self._links, {}

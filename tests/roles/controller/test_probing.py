@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 from adamctl.config.records import NodeRecord
+from adamctl.net.address import host_id
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
 from adamctl.net.virtual import run_virtual
@@ -15,7 +16,7 @@ from adamctl.roles.controller.probing import PROBE_AGAIN_S, PROBE_SOON_S, PROBES
 
 
 def node(name: str, incarnation: int = 1, addresses: tuple[str, ...] = ()) -> NodeRecord:
-    return NodeRecord(name, "ps", incarnation, addresses, "h", 1)
+    return NodeRecord(name, "ps", incarnation, addresses, host_id(), 1)
 
 
 def test_nodes_are_probed_together_soon_and_until_they_are_gone_or_back() -> None:

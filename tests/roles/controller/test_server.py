@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from adamctl.errors import RemoteError, RunFailedError, UnreachableError
+from adamctl.net.address import host_id
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
 from adamctl.net.virtual import run_virtual
@@ -152,7 +153,7 @@ async def test_a_node_whose_process_has_ended_is_lost_before_its_beacons_are_mis
         dying, client = client_of(addresses), client_of(addresses)
         transport = StreamTransport()
         listening = await transport.serve(["tcp://127.0.0.1:0"], make_hello("ps", "ps-0"), lambda request: None)
-        await dying.register(NodeRegisterRequest("ps-0", "ps", listening.addresses, "h", 1))
+        await dying.register(NodeRegisterRequest("ps-0", "ps", listening.addresses, host_id(), 1))
         await listening.close()
         await dying.close()
         await wait_for(client, "/nodes/", lambda entries: not entries, 30, "the loss of ps-0")

@@ -1,0 +1,135 @@
+"""Finds out that a process has ended, sooner than its lease does.
+
+Its connection has closed and every address at which it listened refuses another one: then it is certainly gone. The
+controllers look for that themselves (`roles/controller/probing.py`). Etcd has no connection to any process; where it
+keeps the members, each role looks for that in the processes that it had a connection with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from typing import TYPE_CHECKING, Protocol
+
+from adamctl.config.records import NodeRecord, node_key
+from adamctl.errors import AdamctlError, UnreachableError
+from adamctl.net.address import host_id, parse_address
+
+if TYPE_CHECKING:
+    from adamctl.net.transport import Request
+    from adamctl.roles.context import RoleContext
+
+PROBE_SOON_S = 0.1
+"""After a connection has closed: time for a process that only lost it to come back, too short for anybody to notice."""
+PROBE_AGAIN_S = 1.0
+PROBE_DEADLINE_S = 1.0
+PROBES_MAX = 64
+WATCHED_S = 30.0
+"""By then its lease has told, unless that is a very long one."""
+TELL_DEADLINE_S = 2.0
+
+
+class Undertaker(Protocol):
+    """The part of a `Membership` that takes somebody off the members: conditionally on the incarnation."""
+
+    async def leave(self, node: str, incarnation: int, *, deadline_s: float) -> None: ...
+
+
+class Witness:
+    """Looks after the processes that one role had a connection with. Runs on its event loop."""
+
+    def __init__(self, context: RoleContext, undertaker: Undertaker) -> None:
+        self._context, self._undertaker = context, undertaker
+        self._peers: dict[int, tuple[str, int]] = {}
+        self._looking: dict[tuple[str, int], asyncio.Task[None]] = {}
+
+    def met(self, request: Request) -> None:
+        """Remembers who is at the other end of a connection."""
+        peer = request.peer
+        if peer.incarnation and request.connection_id not in self._peers:
+            self._peers[request.connection_id] = (peer.node, peer.incarnation)
+
+    def disconnected(self, connection_id: int) -> None:
+        """A connection that somebody had made to us has closed."""
+        peer = self._peers.pop(connection_id, None)
+        if peer is not None:
+            self.suspect(*peer)
+
+    def suspect(self, node: str, incarnation: int) -> None:
+        """A connection with this process has closed: finds out whether it has ended, unless that is being done."""
+        key = (node, incarnation)
+        if self._context.stopping.is_set() or key in self._looking or len(self._looking) >= PROBES_MAX:
+            return
+        self._looking[key] = asyncio.create_task(self._look(node, incarnation))
+        self._looking[key].add_done_callback(lambda _: self._looking.pop(key, None))
+
+    async def close(self) -> None:
+        looking = tuple(self._looking.values())
+        for task in looking:
+            task.cancel()
+        await asyncio.gather(*looking, return_exceptions=True)
+
+    async def _look(self, node: str, incarnation: int) -> None:
+        """Returns when the process is a member no more, or answers."""
+        loop, log = asyncio.get_running_loop(), self._context.log
+        until_s = loop.time() + WATCHED_S
+        pause_s = PROBE_SOON_S
+        while loop.time() < until_s:
+            await asyncio.sleep(pause_s)
+            pause_s = PROBE_AGAIN_S
+            try:
+                record = await self._member(node, incarnation)
+                if record is None:
+                    return
+                lives = await looked_at(self._context, record)
+                if lives:
+                    return
+                if lives is None:
+                    continue
+                await self._undertaker.leave(node, incarnation, deadline_s=TELL_DEADLINE_S)
+            except AdamctlError as error:
+                log.info("whether %s is still there cannot be found out: %s", node, error)
+            else:
+                log.info("%s (incarnation %d) has ended: its addresses refuse connections", node, incarnation)
+                return
+
+    async def _member(self, node: str, incarnation: int) -> NodeRecord | None:
+        from adamctl.roles.controller.client import read_record
+
+        assert self._context.controller is not None
+        found = await read_record(self._context.controller, node_key(node), NodeRecord)
+        return found[0] if found is not None and found[0].incarnation == incarnation else None
+
+
+async def looked_at(context: RoleContext, record: NodeRecord) -> bool | None:
+    """Returns whether a node's process lives: it answers; False: it has certainly ended; None: that cannot be told.
+
+    It has ended if each TCP address that it had refuses connections, or is another process's. An address that is
+    loopback on another machine says nothing, and a node without any address cannot be judged.
+    """
+    addresses = [parse_address(text) for text in record.addresses if text.startswith("tcp://")]
+    refused = 0
+    for address in addresses:
+        if is_loopback(address.host) and record.host != host_id():
+            continue
+        try:
+            connection = await context.transport.connect(str(address), context.hello(), deadline_s=PROBE_DEADLINE_S)
+        except UnreachableError as error:
+            refused += isinstance(error.__cause__, ConnectionRefusedError)
+        except AdamctlError:
+            return None
+        else:
+            peer = connection.peer
+            await connection.close()
+            if (peer.node, peer.incarnation) == (record.node, record.incarnation):
+                return True
+            refused += 1
+    return False if addresses and refused == len(addresses) else None
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether a host is this machine by definition, and so another one for everybody else."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
