@@ -126,7 +126,8 @@ class AsyncParameterClient:
 
     async def connect(self) -> None:
         """Becomes a member of the cluster. Raises UnreachableError, HandshakeError."""
-        request = NodeRegisterRequest(self._node, ROLE, (), host_id(), os.getpid(), 0)
+        process = secrets.randbits(62) | 1
+        request = NodeRegisterRequest(self._node, ROLE, (), host_id(), os.getpid(), process=process)
         try:
             reply = await self._store.register(request, deadline_s=min(CONNECT_DEADLINE_S, self._deadline_s))
         except BaseException:

@@ -29,6 +29,7 @@ from adamctl.roles.controller.etcd_gateway import (
     revision_of,
 )
 from adamctl.roles.controller.etcd_session import compare_revision
+from adamctl.roles.witness import is_loopback
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import NodeRegisterReply, NodeRegisterRequest
 
@@ -67,11 +68,13 @@ class Nodes:
         reply = await self._gateway.call("lease/grant", asked, deadline_s)
         lease, lost_after_s = str(reply["ID"]), float(number(reply, "TTL"))
         try:
-            record = await self._join(request, lease, lost_after_s, until_s)
+            record, its_lease = await self._join(request, lease, lost_after_s, until_s)
         except BaseException:
             await self._revoke(lease, _PROBE_S)
             raise
-        self._leases[record.node, record.incarnation] = lease
+        if its_lease != lease:
+            await self._revoke(lease, _PROBE_S)
+        self._leases[record.node, record.incarnation] = its_lease
         lease_s = lost_after_s / GRANT_FACTOR
         interval_s = min(BEACON_INTERVAL_S_MAX, lease_s / BEACONS_PER_LEASE)
         return NodeRegisterReply(record.incarnation, interval_s, lost_after_s, lease_s)
@@ -84,9 +87,9 @@ class Nodes:
             self._check(node, incarnation, held)
             assert held is not None
             lease = self._leases[node, incarnation] = held.lease
-        renewed = await self._gateway.call("lease/keepalive", {"ID": lease}, deadline_s, stream=True)
+        renewed = await self._renewed(lease, asyncio.get_running_loop().time() + deadline_s)
         held = await self._held(node, deadline_s)
-        self._check(node, incarnation, held if number(renewed, "TTL") else None)
+        self._check(node, incarnation, held if renewed else None)
 
     async def leave(self, node: str, incarnation: int, deadline_s: float) -> None:
         """Takes a node's key away, if it is still that incarnation's."""
@@ -97,16 +100,22 @@ class Nodes:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    async def _join(self, request: NodeRegisterRequest, lease: str, lost_after_s: float, until_s: float) -> NodeRecord:
+    async def _join(
+        self, request: NodeRegisterRequest, lease: str, lost_after_s: float, until_s: float
+    ) -> tuple[NodeRecord, str]:
+        """Returns the record, and the lease that it lives under: `lease`, or the one that the process had already."""
         loop = asyncio.get_running_loop()
         key = encoded(self._key(node_key(request.node)))
         waited_until_s = min(loop.time() + lost_after_s + LATE_S, until_s - _LOOK_EVERY_S)
         renewed_s = loop.time()
         while True:
             held = await self._held(request.node, until_s - loop.time())
-            if held is not None and held.lease == lease and held.record is not None:
-                return held.record  # the answer to an earlier attempt was lost
             old = held.record if held is not None else None
+            if held is not None and old is not None:
+                if held.lease == lease:
+                    return old, lease  # the answer to an earlier attempt was lost
+                if request.process and old.process == request.process and await self._renewed(held.lease, until_s):
+                    return old, held.lease  # the same process: a new incarnation would depose it
             if old is not None and (old.host, old.pid) != (request.host, request.pid):
                 lives = await _lives(old, request)
                 if lives or (lives is None and loop.time() > waited_until_s):
@@ -117,7 +126,7 @@ class Nodes:
                 if lives is None:  # its lease will tell
                     if loop.time() - renewed_s > lost_after_s / BEACONS_PER_LEASE:
                         renewed_s = loop.time()
-                        await self._gateway.call("lease/keepalive", {"ID": lease}, until_s - renewed_s, stream=True)
+                        await self._renewed(lease, until_s)
                     await asyncio.sleep(_LOOK_EVERY_S)
                     continue
             record = await self._new_record(request, until_s - loop.time())
@@ -125,7 +134,13 @@ class Nodes:
             message = {"compare": [compare_revision(key, held.revision if held else 0)], "success": [put]}
             reply = await self._gateway.call("kv/txn", message, until_s - loop.time())
             if reply.get("succeeded"):
-                return record
+                return record, lease
+
+    async def _renewed(self, lease: str, until_s: float) -> bool:
+        """Renews a lease; False: it has run out."""
+        remaining_s = until_s - asyncio.get_running_loop().time()
+        reply = await self._gateway.call("lease/keepalive", {"ID": lease}, remaining_s, stream=True)
+        return bool(number(reply, "TTL"))
 
     async def _new_record(self, request: NodeRegisterRequest, deadline_s: float) -> NodeRecord:
         reply = await self._gateway.call("kv/put", {"key": encoded(self._key(INCARNATIONS))}, deadline_s)
@@ -182,6 +197,8 @@ async def _lives(old: NodeRecord, request: NodeRegisterRequest) -> bool | None:
         if old.host == request.host and (host, port) in ours:
             refused += 1  # where it was, we are
             continue
+        if old.host != request.host and is_loopback(host):
+            continue  # another machine's
         try:
             async with asyncio.timeout(_PROBE_S):
                 _, writer = await asyncio.open_connection(host, port)

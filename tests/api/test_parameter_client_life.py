@@ -18,13 +18,24 @@ import adamctl as adam
 from adamctl.api.parameter_client_arrays import make_tensors
 from adamctl.cli.cluster import ClusterReader
 from adamctl.cli.main import application
-from adamctl.config.records import JobRecord, NodeRecord
+from adamctl.config.records import JobRecord, NodeRecord, node_key
 from adamctl.errors import ConfigurationError, RunFailedError
 from adamctl.model.layout import cut_layout
 from adamctl.model.rule import RuleConfig
-from adamctl.roles.controller.client import nodes_of
+from adamctl.roles.controller.client import nodes_of, read_record
 from adamctl.roles.coordinator.job import job_changes
+from adamctl.wire.messages import NodeRegisterRequest
 from tests.api.cluster_for_tests import TOKEN, address_of, client, start
+
+
+async def test_a_registration_that_comes_again_deposes_nobody(url: str) -> None:
+    async with adam.AsyncParameterClient(url, token=TOKEN, deadline_s=20.0) as ps:
+        found = await read_record(ps._store, node_key(ps._node), NodeRecord)
+        assert found is not None
+        record, _ = found
+        again = NodeRegisterRequest(record.node, record.role, (), record.host, record.pid, process=record.process)
+        assert (await ps._store.register(again, deadline_s=20.0)).incarnation == record.incarnation
+        assert await read_record(ps._store, node_key(ps._node), NodeRecord) == found
 
 
 class TestEnding:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 
+import msgspec
 import pytest
 
 from adamctl.config.records import NodeRecord, decode
-from adamctl.errors import ConfigurationError, RemoteError
+from adamctl.errors import ConfigurationError, RemoteError, UnreachableError
 from adamctl.net.address import host_id
 from adamctl.roles.controller.client import nodes, wait_for
 from adamctl.roles.controller.etcd import EtcdClient
+from adamctl.roles.controller.etcd_gateway import EtcdError, Json, _AskAgainError
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigEntry, NodeRegisterRequest
 from tests.roles.controller.etcd_server import EtcdCluster, a_root, etcd_cluster, free_ports
@@ -107,6 +110,52 @@ async def test_the_same_process_may_register_again(client: EtcdClient) -> None:
     assert caught.value.code == ErrorCode.STALE_INCARNATION
     await client.leave("ps-0", first.incarnation)
     assert len(await nodes(client)) == 1
+
+
+async def test_a_registration_that_comes_again_deposes_nobody(etcd: EtcdCluster, client: EtcdClient) -> None:
+    """Its key stays as it is, and lives on: a new revision would tell others that its process has ended."""
+    request = msgspec.structs.replace(process("ps-0"), process=77)
+    first = await client.register(request)
+    entries = await client.read("/nodes/")
+    other = EtcdClient(client.addresses[0])
+    assert await other.register(request) == first
+    assert await client.read("/nodes/") == entries
+    for _ in range(6):  # longer than a lease
+        await other.beacon("ps-0", first.incarnation)
+        await asyncio.sleep(first.beacon_interval_s)
+    assert [record.incarnation for record in await nodes(client)] == [first.incarnation]
+    another = await other.register(msgspec.structs.replace(request, process=78))
+    assert another.incarnation > first.incarnation  # a container that was started again has the same number, too
+    await other.close()
+
+
+async def test_a_registration_that_was_under_way_when_others_came_deposes_nobody(
+    etcd: EtcdCluster, client: EtcdClient
+) -> None:
+    """What it asked of etcd arrives when its name has been another's; and again when it is nobody's."""
+    honest = client._gateway._attempt
+    late: list[Json] = []
+
+    async def attempt(path: str, message: Json, deadline_s: float, stream: bool) -> Json:
+        if path == "kv/txn":
+            late.append(message)
+            raise _AskAgainError("still on its way", sent=True)
+        return await honest(path, message, deadline_s, stream)
+
+    client._gateway._attempt = attempt  # type: ignore[method-assign]
+    with pytest.raises(UnreachableError, match="still on its way"):
+        await client.register(process("ps-0"), deadline_s=1.0)
+    other = EtcdClient(client.addresses[0])
+    reply = await other.register(process("ps-0", 1))
+    entries = await other.read("/nodes/")
+    with suppress(EtcdError):
+        await honest("kv/txn", late[0], 10.0, False)
+    assert await other.read("/nodes/") == entries
+    await other.leave("ps-0", reply.incarnation)
+    with pytest.raises(EtcdError, match="lease not found"):
+        await honest("kv/txn", late[0], 10.0, False)
+    assert await nodes(other) == []
+    await other.close()
 
 
 async def test_the_name_of_one_who_listens_is_refused(client: EtcdClient) -> None:
