@@ -367,7 +367,7 @@ class Coordinator:
     async def _tell_everybody(self) -> None:
         """Gives workers and front ends the time to hear how it ended."""
         await _wait_for(self.service.workers_told, TELL_WORKERS_S)
-        if self.service.front_was_here and not self.context.stopping.is_set():
+        if self.service.is_watched and not self.context.stopping.is_set():
             await _wait_for(self.service.final_seen, TELL_FRONT_S)
 
     async def _close(self) -> None:

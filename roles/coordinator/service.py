@@ -54,7 +54,7 @@ class RunService:
         checkpoints: the folder they are written to.
         final: set when the run is over.
         workers_told: set when, besides, every worker has been told so or is gone.
-        final_seen: set when a front end has been told so.
+        final_seen: set when every front end that has asked and is still there has been told so.
     """
 
     def __init__(self, core: RunCore, experiment: Experiment, log: logging.Logger) -> None:
@@ -67,7 +67,7 @@ class RunService:
         self.final = asyncio.Event()
         self.workers_told = asyncio.Event()
         self.final_seen = asyncio.Event()
-        self.front_was_here = False
+        self._readers: set[int] = set()
         self.checkpoints = Path()
         self.on_checkpoint: Callable[[events.WriteCheckpoint], None] = lambda order: None
         self.on_evaluated: Callable[[EvaluationResult], None] = lambda result: None
@@ -115,6 +115,7 @@ class RunService:
             del self._connection_of[key]
             self.step(events.WorkerLost(*key, "its connection closed"))
         self._status_waiters = [entry for entry in self._status_waiters if entry[0].connection_id != connection_id]
+        self._needs_no_telling(connection_id)
 
     def _park(self, request: Request) -> int:
         self._last_token += 1
@@ -202,7 +203,7 @@ class RunService:
         return {name: getattr(progress, name) for name in (*names, *waits)}
 
     def _status(self, request: Request, message: RunStatusRequest) -> None:
-        self.front_was_here = True
+        self._readers.add(request.connection_id)
         full = len(self._status_waiters) >= STATUS_WAITERS_MAX
         if message.wait_s <= 0 or message.after_state != self.core.state or self.core.final_state or full:
             self._answer_status(request)
@@ -214,7 +215,17 @@ class RunService:
         progress = self.progress()
         request.reply(RunStatusReply(progress.state), (msgspec.json.encode(progress),))
         if progress.final:
+            self._needs_no_telling(request.connection_id)
+
+    def _needs_no_telling(self, connection_id: int) -> None:
+        self._readers.discard(connection_id)
+        if self.core.final_state and not self._readers:
             self.final_seen.set()
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a front end is there that has asked and has not been told of the end."""
+        return bool(self._readers)
 
     def _status_timed_out(self, request: Request) -> None:
         self._status_waiters = [entry for entry in self._status_waiters if entry[0] is not request]

@@ -166,3 +166,20 @@ async def test_a_status_request_waits_for_the_state_to_change(tmp_path: Path) ->
         assert (await waiting).state != state
         await work
         await w.ended()
+
+
+async def test_each_front_end_that_is_there_hears_of_the_end(tmp_path: Path) -> None:
+    """One that asks often must not keep it from one that asks seldom."""
+    async with world(tmp_path) as w:
+        await w.start_servers()
+        await w.start_run(make_experiment(tmp_path))
+        seldom, often, gone = await w.client(), await w.client(), await w.client()
+        for client in (seldom, often, gone):
+            assert not (await client.status()).final
+        await gone.close()
+        worker = await w.worker()
+        assert await worker.work() == "ended"
+        assert (await until(often, lambda p: p.final)).state == "ended"
+        await asyncio.sleep(0.3)
+        assert (await seldom.status()).state == "ended"
+        await w.ended()
