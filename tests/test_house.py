@@ -52,7 +52,7 @@ ELSEWHERE = (
         "parts of one benchmark",
     ),
     Elsewhere("bench/test_failover.py", ("bench/failover_cluster", "bench/namespaces"), "parts of one benchmark"),
-    Elsewhere("bench/test_ps_throughput.py", ("bench/ps_*",), "parts of one benchmark"),
+    Elsewhere("bench/test_ps_throughput.py", ("bench/ps_*", "bench/role_processes"), "parts of one benchmark"),
     Elsewhere("bench/test_peer.py", ("bench/peers/*",), "run by hand where the peer is installed"),
     Elsewhere("config/test_load.py", ("config/check", "config/experiment"), "reached through what a file says"),
     Elsewhere(

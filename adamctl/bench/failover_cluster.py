@@ -10,20 +10,16 @@ import math
 import os
 import secrets
 import signal
-import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
-from adamctl.bench.namespaces import HUB, Namespaces, is_inside
-from adamctl.bench.ps_cluster import connect_store
+from adamctl.bench.namespaces import HUB, Namespaces, is_inside, namespaces
+from adamctl.bench.role_processes import CONTROLLER, POLL_S, RoleProcesses, connect_store
 from adamctl.config.records import BucketRecord, NodeRecord, decode
 from adamctl.errors import RunFailedError
 from adamctl.launch.process import RoleCommand
-from adamctl.launch.roles import LocalRoles
 from adamctl.roles.controller.client import ConfigurationStore, nodes_of
 from adamctl.roles.controller.core_config import GRANT_FACTOR
 from adamctl.roles.controller.etcd_url import LOST_AFTER_S_MIN, etcd_url_inside, is_etcd
@@ -32,11 +28,7 @@ if TYPE_CHECKING:
     from adamctl.roles.controller.client import ControllerClient
     from adamctl.roles.controller.etcd import EtcdClient
 
-READY_S = 60.0
-POLL_S = 0.02
-LOG_LINES = 15
 REAP_S = 10.0
-CONTROLLER = "controller"
 TOO_LONG_FOR_A_SOCKET = "x" * 100  # no Unix sockets, so that everything goes through the links that can be cut
 
 
@@ -50,12 +42,11 @@ class _Inside(RoleCommand):
         return (*self.prefix, *super().line())
 
 
-class FailoverCluster:
-    """A context manager: what it starts has ended when the block is left.
+class FailoverCluster(RoleProcesses):
+    """Parameter servers, some of which are started later.
 
     Attributes:
         servers: names of the parameter servers that are started with it.
-        keeper: of the configuration: the controller's address, or the URL of a part of an etcd cluster.
         lease_s: D; an etcd cluster rounds it up to what it grants.
         links: to cut servers off; None unless each runs in a network namespace of its own.
     """
@@ -66,63 +57,41 @@ class FailoverCluster:
             spare: servers beyond those, to be started later with `start`.
             config_store: the URL of an etcd cluster that is there; a prefix of its own is used.
         """
-        self._stack = ExitStack()
-        self._place = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="adamctl-failover-")))
-        names = tuple(f"ps-{number}" for number in range(1, servers + spare + 1))
-        self.servers = names[:servers]
-        self.keeper = ""
+        super().__init__()
+        self._names = tuple(f"ps-{number}" for number in range(1, servers + spare + 1))
+        self.servers = self._names[:servers]
         self.lease_s = lease_s
+        self.links: Namespaces | None = None
+        self._config_store = ""
         if config_store:
             lost_after_s = max(math.ceil(round(lease_s * GRANT_FACTOR, 6)), LOST_AFTER_S_MIN)
-            self.keeper = etcd_url_inside(config_store, f"failover-{secrets.token_hex(4)}", lost_after_s)
+            self._config_store = etcd_url_inside(config_store, f"failover-{secrets.token_hex(4)}", lost_after_s)
             self.lease_s = lost_after_s / GRANT_FACTOR
-        try:
-            alone = is_inside() and not self.keeper
-            self.links = self._stack.enter_context(Namespaces(names)) if alone else None
-        except BaseException:
-            self._stack.close()
-            raise
-        self._serving: set[str] = set()
-        self._names = names
-        self._roles: LocalRoles
 
-    def __enter__(self) -> FailoverCluster:
-        try:
-            self._roles = LocalRoles((), self._place, os.environ)
-            if not self.keeper:
-                self._roles.add(self._command(CONTROLLER))
-                self._roles.start_one(CONTROLLER)
-                self.wait_serving(CONTROLLER)
-            self._roles.add(*(self._command(name) for name in self._names))
-            for name in self.servers:
-                self._roles.start_one(name)
-            self.wait_serving(*self.servers)
-        except BaseException:
-            self._close()
-            raise
-        return self
+    @property
+    def keeper(self) -> str:
+        """Of the configuration: the controller's address, or the URL of a part of an etcd cluster."""
+        return self._config_store or self.addresses[CONTROLLER]
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close()
-
-    def _close(self) -> None:
-        try:
-            if hasattr(self, "_roles"):
-                for name in self._names:
-                    if name in self._roles.pids():
-                        self._signal(name, signal.SIGCONT)
-                self._roles.kill()
-        finally:
-            self._stack.close()
+    def _start(self, stack: ExitStack) -> None:
+        if not self._config_store:
+            if is_inside():
+                self.links = stack.enter_context(namespaces(self._names))
+                stack.callback(self.roles.kill)
+            self.roles.add(self._command(CONTROLLER))
+            self.roles.start_one(CONTROLLER)
+            self.wait_serving(CONTROLLER)
+        self.roles.add(*(self._command(name) for name in self._names))
+        for name in self.servers:
+            self.roles.start_one(name)
+        self.wait_serving(*self.servers)
 
     def _command(self, name: str) -> RoleCommand:
-        sockets = self._place / TOO_LONG_FOR_A_SOCKET / name
+        sockets = self.folder / TOO_LONG_FOR_A_SOCKET / name
         common = ("--socket-folder", str(sockets), "--log-level", "info", "--port", "0")
         if name == CONTROLLER:
             bind = ("--bind", HUB) if self.links is not None else ()
-            lease = ("--lease", f"{self.lease_s:g}", "--dir", str(self._place / CONTROLLER))
+            lease = ("--lease", f"{self.lease_s:g}", "--dir", str(self.folder / CONTROLLER))
             return RoleCommand(CONTROLLER, name, (*lease, *bind, *common))
         member = (*common, *self._keeper_flag(), "--apply-threads", "1")
         if self.links is None:
@@ -132,30 +101,10 @@ class FailoverCluster:
     def _keeper_flag(self) -> tuple[str, str]:
         return ("--config-store" if is_etcd(self.keeper) else "--controller", self.keeper)
 
-    def wait_serving(self, *names: str) -> None:
-        """Returns when processes serve. Raises RunFailedError with the end of the log of one that does not."""
-        waiting, until_s = set(names) - self._serving, time.monotonic() + READY_S
-        while waiting:
-            for node, addresses in self._roles.newly_serving():
-                self._serving.add(node)
-                waiting.discard(node)
-                if node == CONTROLLER:
-                    self.keeper = next(a for a in addresses if a.startswith("tcp://"))
-            ended = [end.node for end in self._roles.failures() if end.node in waiting]
-            if ended or (waiting and time.monotonic() > until_s):
-                node = ended[0] if ended else min(waiting)
-                raise RunFailedError(f"{node} did not come up:\n{self.log_end(node)}")
-            time.sleep(POLL_S)
-
-    def log_end(self, node: str) -> str:
-        """Returns the last lines that a process wrote."""
-        lines = self._roles.log(node).read_text(errors="replace").splitlines()
-        return "\n".join(lines[-LOG_LINES:])
-
     # --- what happens to servers --------------------------------------------------------------------------------------
 
     def _signal(self, node: str, number: signal.Signals) -> None:
-        os.kill(self._roles.pids()[node], number)
+        os.kill(self.roles.pids()[node], number)
 
     def kill(self, node: str) -> None:
         self._signal(node, signal.SIGKILL)
@@ -167,18 +116,18 @@ class FailoverCluster:
         self._signal(node, signal.SIGCONT)
 
     def has_ended(self, node: str) -> bool:
-        self._roles.newly_ended()
-        return node not in self._roles.pids()
+        self.roles.newly_ended()
+        return node not in self.roles.pids()
 
     def start(self, node: str) -> None:
         """Starts a server, anew if it has ended; does not wait for it."""
         until_s = time.monotonic() + REAP_S
-        while node in self._serving and not self.has_ended(node):
+        while node in self.addresses and not self.has_ended(node):
             if time.monotonic() > until_s:
                 raise RunFailedError(f"{node} has not ended:\n{self.log_end(node)}")
             time.sleep(POLL_S)
-        self._serving.discard(node)
-        self._roles.start_one(node)
+        self.addresses.pop(node, None)
+        self.roles.start_one(node)
 
     # --- what the configuration says ----------------------------------------------------------------------------------
 

@@ -11,10 +11,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 
 from adamctl.errors import ConfigurationError, RunFailedError
 
@@ -55,31 +54,29 @@ def _unshare() -> list[str]:
     return ["unshare", "--user", "--map-root-user", "--net"]
 
 
+@contextmanager
+def namespaces(names: Sequence[str]) -> Iterator[Namespaces]:
+    """Makes one namespace per name, each linked to ours; only inside (`is_inside`)."""
+    links = Namespaces(names)
+    try:
+        _run("ip", "link", "set", "lo", "up")
+        _run("ip", "addr", "replace", f"{HUB}/32", "dev", "lo")
+        Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+        for name in names:
+            links.make(name)
+        yield links
+    finally:
+        links.close()
+
+
 class Namespaces:
-    """One namespace per name, each linked to ours. A context manager; only inside (`is_inside`)."""
+    """Namespaces by name; `namespaces` makes them. Each lives as long as a process that holds it."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._numbers = {name: number for number, name in enumerate(names, 1)}
         self._holders: dict[str, subprocess.Popen[bytes]] = {}
 
-    def __enter__(self) -> Namespaces:
-        try:
-            _run("ip", "link", "set", "lo", "up")
-            _run("ip", "addr", "replace", f"{HUB}/32", "dev", "lo")
-            Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
-            for name in self._numbers:
-                self._make(name)
-        except BaseException:
-            self._close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close()
-
-    def _close(self) -> None:
+    def close(self) -> None:
         for holder in self._holders.values():
             holder.kill()
             holder.wait()
@@ -88,7 +85,8 @@ class Namespaces:
                 _run("ip", "link", "del", self._device(name))
         self._holders.clear()
 
-    def _make(self, name: str) -> None:
+    def make(self, name: str) -> None:
+        """Makes a namespace and its link to ours."""
         number = self._numbers[name]
         command = ["unshare", "--net", "sh", "-c", "echo; exec sleep infinity"]
         holder = subprocess.Popen(command, stdout=subprocess.PIPE)

@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 
 from adamctl.bench.child import Child, Pipe
-from adamctl.bench.ps_cluster import connect_store
 from adamctl.bench.ps_job import FactorsSize, check_factors, check_weights, check_whole, factors, pattern
+from adamctl.bench.role_processes import connect_store
 from adamctl.errors import AdamctlError, RunFailedError
 from adamctl.kernels.operation import Array
 from adamctl.model.wire_types import WireType

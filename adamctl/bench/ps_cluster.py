@@ -2,95 +2,54 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-import time
-from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack
+from typing import Any
 
 import msgspec
 import psutil
 
+from adamctl.bench.role_processes import CONTROLLER, RoleProcesses, connect_store
 from adamctl.config.records import JobRecord, LayoutRecord
-from adamctl.errors import RunFailedError
 from adamctl.launch.process import RoleCommand
-from adamctl.launch.roles import LocalRoles
 from adamctl.model.layout import ParameterLayout
 from adamctl.model.rule import RuleConfig
 from adamctl.net.handshake import make_hello
 from adamctl.net.loop import run
 from adamctl.net.stream import StreamTransport
-from adamctl.roles.controller.client import cluster_client, nodes_of
+from adamctl.roles.controller.client import nodes_of
 from adamctl.roles.coordinator.job import job_changes
 from adamctl.wire.messages import StatusReply, StatusRequest
 
-if TYPE_CHECKING:
-    from adamctl.roles.controller.client import ControllerClient
-    from adamctl.roles.controller.etcd import EtcdClient
-
-READY_S = 60.0
-POLL_S = 0.02
 CALL_S = 10.0
-LOG_LINES = 10
 
 
-class PsCluster:
-    """A context manager: what it starts has ended when the block is left.
-
-    Attributes:
-        controller: its address.
-        folder: private, for sockets.
-    """
+class PsCluster(RoleProcesses):
+    """Everything at once; Unix sockets lie in a folder of their own."""
 
     def __init__(self, servers: int, apply_threads: int) -> None:
-        self._place = tempfile.TemporaryDirectory(prefix="adamctl-bench-")
-        self.folder = Path(self._place.name)
-        self.controller = ""
+        super().__init__()
         self.servers = tuple(f"ps-{number}" for number in range(1, servers + 1))
+        self._apply_threads = apply_threads
+
+    def _start(self, stack: ExitStack) -> None:
         common = ("--socket-folder", str(self.folder), "--port", "0", "--log-level", "warning")
-        self._controller_command = RoleCommand(
-            "controller", "controller", ("--dir", str(self.folder / "controller"), *common)
-        )
         member = (*common, "--controller", f"unix://{self.folder}/controller.s")
-        commands = [RoleCommand("ps", node, ("--apply-threads", str(apply_threads), *member)) for node in self.servers]
-        self._roles = LocalRoles((self._controller_command, *commands), self.folder, os.environ)
+        self.roles.add(
+            RoleCommand(CONTROLLER, CONTROLLER, ("--dir", str(self.folder / "store"), *common)),
+            *(RoleCommand("ps", node, ("--apply-threads", str(self._apply_threads), *member)) for node in self.servers),
+        )
+        stack.callback(lambda: run(self.roles.stop(grace_s=0.0)))
+        self.roles.start()
+        self.wait_serving(CONTROLLER, *self.servers)
 
-    def __enter__(self) -> PsCluster:
-        try:
-            self._roles.start()
-            self._wait_ready()
-        except BaseException:
-            self._close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close()
-
-    def _wait_ready(self) -> None:
-        waiting, until_s = {"controller", *self.servers}, time.monotonic() + READY_S
-        while waiting:
-            for node, addresses in self._roles.newly_serving():
-                waiting.discard(node)
-                if node == "controller":
-                    self.controller = next(a for a in addresses if a.startswith("tcp://"))
-            ends = self._roles.failures()
-            if ends or time.monotonic() > until_s:
-                node = ends[0].node if ends else min(waiting)
-                raise RunFailedError(f"{node} did not come up:\n{self.log_end(node)}")
-            time.sleep(POLL_S)
-
-    def log_end(self, node: str) -> str:
-        """Returns the last lines that a process wrote."""
-        lines = self._roles.log(node).read_text(errors="replace").splitlines()
-        return "\n".join(lines[-LOG_LINES:])
+    @property
+    def controller(self) -> str:
+        """The controller's address."""
+        return self.addresses[CONTROLLER]
 
     def processes(self) -> list[psutil.Process]:
         """Returns the parameter servers."""
-        pids = self._roles.pids()
+        pids = self.roles.pids()
         return [psutil.Process(pids[node]) for node in self.servers]
 
     def create_job(self, name: str, record: LayoutRecord, copies: int = 1) -> ParameterLayout:
@@ -130,14 +89,3 @@ class PsCluster:
         finally:
             await store.close()
         return found
-
-    def _close(self) -> None:
-        try:
-            run(self._roles.stop(grace_s=0.0))
-        finally:
-            self._place.cleanup()
-
-
-def connect_store(keeper: str) -> ControllerClient | EtcdClient:
-    """Returns a client of the configuration service, a controller or an etcd cluster, for the running loop."""
-    return cluster_client(StreamTransport(), [keeper], lambda: make_hello("bench", "bench"))

@@ -21,9 +21,10 @@ import numpy as np
 
 from adamctl.bench.child import Child, Pipe
 from adamctl.bench.ps_client import acknowledged, push_of
-from adamctl.bench.ps_cluster import PsCluster, connect_store
+from adamctl.bench.ps_cluster import PsCluster
 from adamctl.bench.ps_job import FactorsSize, check_factors, check_weights, factors_record, weights_record
 from adamctl.bench.report import make_report
+from adamctl.bench.role_processes import connect_store
 from adamctl.errors import AdamctlError, ConfigurationError, RunFailedError
 from adamctl.net.handshake import make_hello
 from adamctl.net.kinds import kind_named

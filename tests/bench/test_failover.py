@@ -43,9 +43,9 @@ def test_pushes_go_on_after_a_stop() -> None:
 @pytest.mark.skipif(bool(namespaces.missing()), reason="needs network namespaces")
 def test_what_runs_inside_has_a_network_of_its_own() -> None:
     code = (
-        "import socket, sys; from adamctl.bench.namespaces import Namespaces, is_inside\n"
+        "import socket, sys; from adamctl.bench.namespaces import is_inside, namespaces\n"
         "assert is_inside()\n"
-        "with Namespaces(('a', 'b')) as links:\n"
+        "with namespaces(('a', 'b')) as links:\n"
         "    import subprocess\n"
         "    listen = 'import socket, time; s = socket.create_server((\"0.0.0.0\", 4000)); print(1, flush=True); '\n"
         "    listen += 'time.sleep(60)'\n"
