@@ -29,7 +29,7 @@ from adamctl.model.protocol import servers_of_tensors
 from adamctl.model.wire_types import WireType
 from adamctl.net.address import prefer
 from adamctl.net.handshake import STEPS
-from adamctl.net.transport import Body, Connection, Reply, Transport
+from adamctl.net.transport import Connection, Reply, Transport
 from adamctl.roles.ps.checkpoint import load_parameters, read_checkpoint
 from adamctl.roles.ps.checkpoint_order import gather_all, order_checkpoint
 from adamctl.roles.ps.core_steps import Place
@@ -40,6 +40,7 @@ from adamctl.roles.ps.pending import PendingPush, PushOutcome, mark_retrieved
 from adamctl.roles.ps.pulling import Pulled, Puller
 from adamctl.roles.ps.push_set import Base, Numbers, PushSet
 from adamctl.roles.ps.rerouting import Rerouting, pause
+from adamctl.roles.ps.rollback import Rollbacks, settled_body, settled_numbers
 from adamctl.roles.ps.routing import JobRouting, ReadableStore, read_node, read_routing
 from adamctl.roles.ps.sharing import SharedArrays
 from adamctl.roles.ps.ways import Way, WayTable
@@ -78,6 +79,7 @@ class ParameterClient:
         shared: memory from which servers on this machine take pushes, and into which they write pulls, themselves.
         measured: how busy its servers are and how fast the network.
         rerouting: reads who holds what anew, not too often.
+        rollbacks: what was acknowledged to us and is lost.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class ParameterClient:
         self.shared = SharedArrays()
         self._pushes = 0
         self.measured = Measurements()
+        self.rollbacks = Rollbacks(job, self._notice)
         self._table = WayTable(connections)
         self._lanes: dict[Way, Lane] = {}
         self._deliveries: dict[asyncio.Task[None], Delivery] = {}
@@ -219,8 +222,10 @@ class ParameterClient:
     async def attach_to(self, node: str, connection: Connection) -> None:
         """Binds a connection to the job, and tells the server of our numbers that are settled; again does no harm."""
         request = AttachRequest(self.job, self.routing.record.layout_hash)
-        reply = await connection.request(request, self._settled(node), deadline_s=self.attempt_s)
+        settled = settled_body(self.settled(), self.routing.servers.get(node, ()))
+        reply = await connection.request(request, settled, deadline_s=self.attempt_s)
         assert isinstance(reply.message, AttachReply)
+        self.rollbacks.told(node, connection.peer.incarnation, reply.message.rolled_back)
         if len(reply.body):
             known = np.frombuffer(reply.body, "<i8").reshape(-1, 2)
             fresh = known[self.issued[known[:, 0]] == 0]
@@ -233,19 +238,9 @@ class ParameterClient:
         address = prefer(record.addresses_for(kind), record.host, self._transport.kind)
         return await self._transport.connect(address, self._hello(), deadline_s=CONNECT_S)
 
-    def _settled(self, node: str) -> Body:
-        """Returns, of a server's shards that we have pushed to, the number up to which everything is answered.
-
-        A server that was restarted may remember less of us: what it had acknowledged and not yet saved is lost. It goes
-        on from these numbers, none of which we will ever send again.
-        """
-        settled = self.issued.copy()
-        for delivery in self._deliveries.values():
-            open_shards = list(delivery.unanswered)
-            settled[open_shards] = np.minimum(settled[open_shards], delivery.sequences[open_shards] - 1)
-        shards = np.asarray(self.routing.servers.get(node, ()), np.int64)
-        shards = shards[settled[shards] > 0]
-        return [np.stack([shards, settled[shards]], axis=1).astype("<i8")] if shards.size else ()
+    def settled(self) -> Numbers:
+        """Returns, per shard, the last of our numbers up to which we know what became of every push."""
+        return settled_numbers(self.issued, self._deliveries.values())
 
     def lane(self, server: str, connection: int = 0) -> Lane:
         way = Way(server, connection)

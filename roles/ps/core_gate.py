@@ -48,7 +48,7 @@ def answer_attach(token: Token, job: Job, client: ClientKey, settled: Iterable[t
     found = ((shard.index, shard.memory.clients.get(client)) for shard in job.shards.values())
     known = [(index, entry.accepted) for index, entry in found if entry is not None and entry.accepted]
     epochs = {bucket.index: bucket.epoch for bucket in job.buckets.values()}
-    return [AnswerAttach(token, AttachReply(epochs), known)]
+    return [AnswerAttach(token, AttachReply(epochs, job.rolled_back_of.get(client, 0)), known)]
 
 
 def not_now(token: Token, job: Job, epochs: Iterable[int], pushes: bool) -> Refuse | None:

@@ -55,6 +55,7 @@ class Job:
         updates: parameter updates applied, as Adam 4.3.2 counts them.
         durable: pushes are acknowledged when they are on disk.
         rolled_back: shard -> pushes that its clients know as acknowledged and that a restart has taken back.
+        rolled_back_of: client -> how many of those are its own, over all shards.
         left: entries of shards that are no longer held, for whoever keeps the log.
         parted: shards that are no longer held, with parts of a step that nobody has answered for.
         refusing, short: buckets that can be neither pushed to nor pulled from now, or not pushed to -> why.
@@ -76,6 +77,7 @@ class Job:
         self.updates = self.pushes = self.refused = 0
         self.durable = False
         self.rolled_back: dict[int, int] = {}
+        self.rolled_back_of: dict[ClientKey, int] = {}
         self.left: list[Entry] = []
         self.parted: list[Shard] = []
         self.refusing: dict[int, str] = {}
@@ -161,6 +163,7 @@ class Job:
         if shard is None or entry is None or entry.accepted != entry.done or number <= entry.done:
             return
         self.rolled_back[index] = self.rolled_back.get(index, 0) + number - entry.done
+        self.rolled_back_of[client] = self.rolled_back_of.get(client, 0) + number - entry.done
         shard.memory.accept(entry, number)
         entry.done = number
 

@@ -18,13 +18,14 @@ from adamctl.roles.ps.core_instructions import Image, Instruction
 from adamctl.roles.ps.core_job import Job, ShardContent
 from adamctl.roles.ps.core_links import Link
 from adamctl.roles.ps.core_proposals import Proposals
+from adamctl.roles.ps.core_recovery import Kept
 from adamctl.roles.ps.core_replicate import Group
 from adamctl.roles.ps.core_replication_events import NodeView, Notice, ReadNode, ReplicationConfig
 from adamctl.roles.ps.core_replies import Replies, refuse_unknown
 from adamctl.roles.ps.core_roles import JobCopies
 from adamctl.roles.ps.core_shard import Shard, Token
 from adamctl.roles.ps.core_site import Site
-from adamctl.roles.ps.core_status import status_of
+from adamctl.roles.ps.core_status import KEPT_MAX, kept_of, status_of
 from adamctl.roles.ps.core_takeover import Takeover
 from adamctl.roles.ps.following import JobView
 from adamctl.roles.ps.replica_body import CopyRecord
@@ -315,3 +316,10 @@ class ReplicationCore:
     def status(self) -> dict[str, Any]:
         """Plain values for `adamctl status` and `adamctl shards`: per job and bucket, what this server is for it."""
         return {name: status_of(one.copies) for name, one in self._jobs.items()}
+
+    def kept(self) -> dict[str, dict[int, Kept]]:
+        """Returns per job what this server has in its store of buckets that it should hold and has not in memory."""
+        kept: dict[str, dict[int, Kept]] = {}
+        for name, one in self._jobs.items():
+            kept[name] = kept_of(one.copies, KEPT_MAX - sum(map(len, kept.values())))
+        return kept

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from adamctl.net.transport import Connection
 from adamctl.roles.ps.envelope import Envelope, cut_push
 from adamctl.roles.ps.lane import Lane, Order
 from adamctl.roles.ps.push_set import Numbers, PushSet
+from adamctl.roles.ps.rollback import tell_numbers
 from adamctl.roles.ps.rounding import Rounding
 from adamctl.roles.ps.sharing import forget_regions
 from adamctl.wire.constants import ErrorCode, UpdateKind
@@ -140,9 +140,9 @@ class Delivery:
                 await lane.turn(order)
                 codes = await self._attempt(lane, order, envelope, unanswered, attempt)
                 gaps = gaps + 1 if ErrorCode.SEQUENCE_GAP in codes and lane.is_next(order) else 0
-                if gaps >= GAPS_MAX:
+                if gaps >= GAPS_MAX:  # nobody older is on the way there: it has lost what it had acknowledged
                     gaps = 0
-                    await self._tell_numbers(lane)
+                    await tell_numbers(self._client, lane)
                 self._move(envelope, unanswered)
                 if unanswered:
                     await self._client.pause(attempt)
@@ -198,11 +198,6 @@ class Delivery:
         shown = self._shown.pop(order, None)
         if shown is not None and order in self._given_up:
             self._given_up[order].discard(shown)
-
-    async def _tell_numbers(self, lane: Lane) -> None:
-        """Nobody older is on the way there: the server has lost what it had acknowledged, and must go on from now."""
-        with suppress(UnreachableError, RemoteError):
-            await self._client.attach_to(lane.node, await lane.connected())
 
     def _move(self, envelope: Envelope, unanswered: set[int]) -> None:
         """Takes what has moved out of an envelope, and sends it elsewhere."""

@@ -19,6 +19,7 @@ from adamctl.model.wire_types import WIRE_ELEMENT_BYTES
 from adamctl.net.transport import Connection
 from adamctl.roles.ps.delivery import LATER, LOOK, MOVED, REQUEST_LATER
 from adamctl.roles.ps.push_set import Base, Numbers
+from adamctl.roles.ps.rollback import check_pulled
 from adamctl.roles.ps.sharing import direct_pull, forget_regions
 from adamctl.roles.ps.ways import Way
 from adamctl.wire.constants import BODY_BYTES_MAX, ErrorCode
@@ -79,9 +80,12 @@ class Puller:
         """Raises DeadlineError with what is missing, RemoteError if the job is unknown."""
         loop = asyncio.get_running_loop()
         started_s = loop.time()
+        settled = self._client.settled() if self._client.copies else None
         try:
             async with asyncio.timeout(deadline_s):
                 await self._pull(self._wanted)
+                if settled is not None:
+                    await check_pulled(self._client, self._pulled, settled)
         except TimeoutError as error:
             ways = self._client.routing.runs
             trouble = "; ".join(f"{way.server}: {self._client.lane(*way).trouble}" for way in ways)

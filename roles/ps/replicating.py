@@ -334,8 +334,12 @@ class Replicating:
             "kept": float(self.kept_records),
         }
         rates = self._rates.sample(self._loop.time(), counters)
+        kept = self.core.kept()
         return {
-            "jobs": {name: _job_status(buckets) for name, buckets in self.core.status().items()},
+            "jobs": {
+                name: _job_status(buckets) | {"kept": {bucket: one.values() for bucket, one in kept[name].items()}}
+                for name, buckets in self.core.status().items()
+            },
             "records": self.asked_records,
             "bytes": self.asked_bytes,
             "records_per_s": rates["records"],

@@ -20,9 +20,12 @@ class AttachReply(Message, frozen=True):
     """`epochs` maps the buckets this server serves to their epochs.
 
     Body: int64 pairs (shard, last number of this client that is known there), for the shards that know the client.
+    `rolled_back` counts numbers of this client, over all shards, that were acknowledged, are in no values that this
+    process has found, and were passed over by it so far.
     """
 
     epochs: dict[int, int]
+    rolled_back: int = 0
 
 
 class PushSource(Message, frozen=True):
