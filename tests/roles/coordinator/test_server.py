@@ -181,5 +181,6 @@ async def test_each_front_end_that_is_there_hears_of_the_end(tmp_path: Path) -> 
         assert await worker.work() == "ended"
         assert (await until(often, lambda p: p.final)).state == "ended"
         await asyncio.sleep(0.3)
+        assert not w.cluster.tasks["coordinator"].done()
         assert (await seldom.status()).state == "ended"
         await w.ended()

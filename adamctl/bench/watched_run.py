@@ -1,0 +1,218 @@
+"""`adamctl train` as somebody else's process, asked several times a second how many examples it has processed.
+
+For benchmarks of whole runs: what happens to them, and how long they take to begin. The run is started as a person
+would start it, in a folder of its own; where its coordinator and controller are is read from their logs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import msgspec
+import psutil
+
+from adamctl.errors import AdamctlError, RunFailedError
+from adamctl.net.handshake import make_hello
+from adamctl.net.stream import StreamTransport
+from adamctl.roles.coordinator.client import CoordinatorClient
+from adamctl.roles.coordinator.progress import RunProgress
+
+START_S = 180.0
+END_S = 60.0
+LOOK_S = 0.005
+BETWEEN_SIGNALS_S = 0.2
+LOG_LINES = 10
+_READY = re.compile(r" ready on (tcp://[^\s,]+)")
+
+
+class Sample(NamedTuple):
+    """How far a run was at a time of `time.monotonic()`."""
+
+    at_s: float
+    examples: int
+
+
+def examples_at(samples: Sequence[Sample], at_s: float) -> float:
+    """Returns how many examples were processed by then, between two samples in proportion.
+
+    Raises:
+        RunFailedError: it was not looked at then: the run ended before, or had not begun.
+    """
+    for before, after in pairwise(samples):
+        if before.at_s <= at_s <= after.at_s:
+            share = (at_s - before.at_s) / (after.at_s - before.at_s) if after.at_s > before.at_s else 0.0
+            return before.examples + share * (after.examples - before.examples)
+    raise RunFailedError("expected a run that trains all the time that is measured; found its end: give more --passes")
+
+
+def examples_per_s(samples: Sequence[Sample], start_s: float, stop_s: float) -> float:
+    """Returns the mean throughput between two times. Raises RunFailedError: the run did not train all that time."""
+    return (examples_at(samples, stop_s) - examples_at(samples, start_s)) / (stop_s - start_s)
+
+
+class WatchedRun:
+    """An asynchronous context manager: what it starts has ended when the block is left.
+
+    Attributes:
+        began_s: just before the command was started, by `time.monotonic()`.
+        samples: since it was connected to.
+        progress: the last that was seen; None before.
+    """
+
+    def __init__(self, arguments: Sequence[str], *, python: str = sys.executable, every_s: float = 0.1) -> None:
+        """`arguments` follow `adamctl train`; `every_s` says how often it is asked."""
+        self._line = (python, "-m", "adamctl", "train", *arguments, "--json")
+        self._every_s = every_s
+        self._place = tempfile.TemporaryDirectory(prefix="adamctl-watched-")
+        self._folder = Path(self._place.name)
+        self.samples: list[Sample] = []
+        self.progress: RunProgress | None = None
+        self.began_s = 0.0
+        self._process: subprocess.Popen[bytes]
+        self._client: CoordinatorClient | None = None
+        self._sampling: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> WatchedRun:
+        self._start()
+        try:
+            hello = make_hello("front", "front-watching", 0, "")
+            address = await self.address("coordinator")
+            self._client = await CoordinatorClient.connect(StreamTransport(), (address,), hello)
+            self._sampling = asyncio.create_task(self._sample(self._client))
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    def _start(self) -> None:
+        with (self._folder / "out").open("wb") as out, (self._folder / "err").open("wb") as err:
+            self.began_s = time.monotonic()
+            self._process = subprocess.Popen(
+                (*self._line, "--run-dir", str(self._folder / "runs")),
+                cwd=self._folder,  # not where a package of the same name may lie
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+            )
+
+    async def _close(self) -> None:
+        try:
+            if self._sampling is not None:
+                self._sampling.cancel()
+                await asyncio.gather(self._sampling, return_exceptions=True)
+            if self._client is not None:
+                await self._client.close()
+            await asyncio.to_thread(self._end)
+        finally:
+            self._place.cleanup()
+
+    def _end(self) -> None:
+        """Interrupts the command twice, which ends it and all it has started at once."""
+        for _ in range(2):
+            if self._process.poll() is None:
+                self._process.send_signal(signal.SIGINT)
+                time.sleep(BETWEEN_SIGNALS_S)
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # its roles see their lifeline end
+            self._process.wait()
+
+    async def _sample(self, client: CoordinatorClient) -> None:
+        """Ends with the run: then the coordinator is there no more."""
+        while True:
+            try:
+                self.progress = await client.status()
+            except AdamctlError:
+                return
+            self.samples.append(Sample(time.monotonic(), self.progress.examples))
+            await asyncio.sleep(self._every_s)
+
+    def _check(self) -> None:
+        """Raises RunFailedError if the command has failed."""
+        code = self._process.poll()
+        if code:
+            said = (self._folder / "err").read_text(errors="replace").splitlines()[-LOG_LINES:]
+            raise RunFailedError(f"{' '.join(self._line)}: exit status {code}:\n" + "\n".join(said))
+
+    @property
+    def pid(self) -> int:
+        """Process of the command."""
+        return self._process.pid
+
+    # --- what it says -------------------------------------------------------------------------------------------------
+
+    @property
+    def job(self) -> str:
+        """Name of the run."""
+        return next((self._folder / "runs").glob("*/*/logs")).parent.parent.name
+
+    async def address(self, node: str) -> str:
+        """Returns where a role is reached over TCP, once it is.
+
+        Raises:
+            RunFailedError: the command fails, or the role does not serve in time.
+        """
+        until_s = time.monotonic() + START_S
+        while time.monotonic() < until_s:
+            for log in (self._folder / "runs").glob(f"*/*/logs/{node}.log"):
+                found = _READY.search(log.read_text(errors="replace"))
+                if found is not None:
+                    return found[1]
+            self._check()
+            await asyncio.sleep(LOOK_S)
+        raise RunFailedError(f"{node} does not serve after {START_S:g} s")
+
+    async def trains(self) -> float:
+        """Returns when the first steps had been reported, by `time.monotonic()`.
+
+        Raises:
+            RunFailedError: the command fails, or does not come to that.
+        """
+        until_s = time.monotonic() + START_S
+        while time.monotonic() < until_s:
+            if self.samples and self.samples[-1].examples:
+                return next(sample.at_s for sample in self.samples if sample.examples)
+            self._check()
+            await asyncio.sleep(LOOK_S)
+        raise RunFailedError(f"no step was taken within {START_S:g} s")
+
+    async def result(self) -> dict[str, Any]:
+        """Waits for the run's end and returns the object that it prints. Raises RunFailedError if it fails."""
+        await asyncio.to_thread(self._process.wait)
+        self._check()
+        result: dict[str, Any] = msgspec.json.decode((self._folder / "out").read_bytes())
+        return result
+
+    # --- its processes ------------------------------------------------------------------------------------------------
+
+    def cpu_s(self) -> float:
+        """Returns the processor time that the command and its roles have used."""
+        command = psutil.Process(self._process.pid)
+        times = [process.cpu_times() for process in (command, *command.children())]
+        return float(sum(taken.user + taken.system for taken in times))
+
+    def kill(self, node: str) -> None:
+        """Sends SIGKILL to a role. Raises RunFailedError if there is no such process."""
+        for process in psutil.Process(self._process.pid).children():
+            line = process.cmdline()
+            if "--name" in line and line[line.index("--name") + 1] == node:
+                process.kill()
+                return
+        raise RunFailedError(f"expected a process of {node}; found none")

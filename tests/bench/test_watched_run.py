@@ -1,0 +1,80 @@
+"""Whole runs as benchmarks watch them, and the scripts that do so."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from adamctl.bench.watched_run import Sample, WatchedRun, examples_at, examples_per_s
+from adamctl.errors import RunFailedError
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+DIGITS = str(ROOT / "examples" / "digits.toml")
+
+
+def test_throughput_is_of_any_times_between_samples() -> None:
+    samples = [Sample(1.0, 0), Sample(2.0, 100), Sample(2.5, 100), Sample(4.0, 400)]
+    assert [examples_at(samples, at_s) for at_s in (1.0, 1.25, 2.25, 3.0, 4.0)] == [0.0, 25.0, 100.0, 200.0, 400.0]
+    assert examples_per_s(samples, 1.5, 3.0) == 100.0
+
+
+@pytest.mark.parametrize("at_s", [0.5, 4.5])
+def test_a_time_at_which_the_run_was_not_looked_at_is_refused(at_s: float) -> None:
+    with pytest.raises(RunFailedError, match="more --passes"):
+        examples_at([Sample(1.0, 0), Sample(4.0, 400)], at_s)
+
+
+async def test_a_run_is_watched_and_leaves_nothing() -> None:
+    async with WatchedRun((DIGITS, "--passes", "100000"), every_s=0.02) as run:
+        assert await run.trains() > run.began_s
+        assert run.progress is not None and run.progress.examples_total > 0
+        assert run.job == "digits" and (await run.address("controller")).startswith("tcp://")
+        assert run.cpu_s() > 0
+        family = psutil.Process(run.pid).children()
+        with pytest.raises(RunFailedError, match="ps-9"):
+            run.kill("ps-9")
+    assert family and not [process for process in family if process.is_running()]
+
+
+async def test_a_run_that_ends_has_a_result() -> None:
+    async with WatchedRun((DIGITS, "--passes", "1")) as run:
+        assert (await run.result())["passes"] == 1
+
+
+async def test_a_run_that_fails_says_why() -> None:
+    with pytest.raises(RunFailedError, match=r"train\.passes"):
+        async with WatchedRun((DIGITS, "--set", "train.passes=-1")):
+            pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", ["kill", "move"])
+def test_training_under_change(change: str) -> None:
+    line = (sys.executable, str(ROOT / "benchmarks" / "training_under_change.py"), "--change", change, "--json")
+    finished = subprocess.run((*line, "--rounds", "1", "--seconds", "2"), capture_output=True, text=True, timeout=600)
+    assert not finished.returncode, finished.stderr
+    report = json.loads(finished.stdout)
+    (found,) = report["results"]
+    assert report["bench"] == "training-under-change" and found["ratio"] > 0 and found["ratio_left_alone"] > 0
+    assert change == "kill" or found["fewest_copies"] >= 2
+    assert change == "move" or found["top1"] >= 0.95
+
+
+@pytest.mark.slow
+def test_time_to_first_step() -> None:
+    line = (sys.executable, str(ROOT / "benchmarks" / "time_to_first_step.py"), "--rounds", "1", "--json")
+    finished = subprocess.run(line, capture_output=True, text=True, timeout=300)
+    assert not finished.returncode, finished.stderr
+    (found,) = json.loads(finished.stdout)["results"]
+    assert found["ours_median_s"] > 0 and found["ours_cpu_median_s"] > 0
+
+
+def test_an_installation_is_not_compared_with_itself() -> None:
+    line = (sys.executable, str(ROOT / "benchmarks" / "time_to_first_step.py"), "--peer-python", sys.executable)
+    finished = subprocess.run(line, capture_output=True, text=True, timeout=60)
+    assert finished.returncode == 2 and "another installation" in finished.stderr
