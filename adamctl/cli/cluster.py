@@ -45,6 +45,10 @@ class ClusterReader(ClusterAccess):
         jobs = [_job(entry.key, entry.value) for entry in entries if entry.key.count("/") == 2]
         return {"controller": {"address": where} | statuses[0], "nodes": described, "jobs": jobs}
 
+    async def statuses(self, members: Sequence[NodeRecord]) -> list[dict[str, Any]]:
+        """Returns what nodes say of themselves, in order; of one that does not answer, why, as `error`."""
+        return list(await asyncio.gather(*(self._status(node) for node in members)))
+
     async def _controller_status(self) -> dict[str, Any]:
         """Returns what the leader says, or, if it cannot be asked, the first controller that answers."""
         if not isinstance(self.store, ControllerClient):

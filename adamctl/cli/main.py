@@ -29,6 +29,7 @@ COMMANDS = {
     "top": ("adamctl.cli.top:command", "Watch the nodes and jobs of a cluster"),
     "shards": ("adamctl.cli.shards:command", "Show which parameter servers hold what, since when and why"),
     "events": ("adamctl.cli.events:command", "Show what happened to the copies of parameters"),
+    "recover": ("adamctl.cli.recover:command", "Go on with what is there when servers never come back"),
     "drain": ("adamctl.cli.drain:command", "Move everything off a parameter server, so that it can be stopped"),
     "run": ("adamctl.cli.run:command", "Stop the runs and jobs of a cluster"),
     "logs": ("adamctl.cli.logs:command", "Print or follow the logs of a run"),
