@@ -33,7 +33,6 @@ import click
 
 from adamctl.bench.failover_cluster import buckets_of, wait_whole
 from adamctl.bench.report import make_report
-from adamctl.bench.role_processes import connect_store
 from adamctl.bench.watched_run import WatchedRun, examples_per_s
 from adamctl.config.records import BucketRecord, decode
 from adamctl.errors import AdamctlError, RunFailedError
