@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 
 from adamctl.bench.namespaces import HUB, Namespaces, is_inside, namespaces
 from adamctl.bench.role_processes import CONTROLLER, POLL_S, RoleProcesses, connect_store
-from adamctl.config.records import BucketRecord, NodeRecord, decode
+from adamctl.config.records import BucketRecord, decode
 from adamctl.errors import RunFailedError
 from adamctl.launch.process import RoleCommand
-from adamctl.roles.controller.client import ConfigurationStore, nodes_of
+from adamctl.roles.controller.client import ConfigurationStore
 from adamctl.roles.controller.core_config import GRANT_FACTOR
 from adamctl.roles.controller.etcd_url import LOST_AFTER_S_MIN, etcd_url_inside, is_etcd
+from adamctl.wire.messages import ConfigEntry
 
 if TYPE_CHECKING:
     from adamctl.roles.controller.client import ControllerClient
@@ -150,7 +151,9 @@ async def buckets_of(store: ConfigurationStore, job: str) -> dict[int, BucketRec
 
 
 async def wait_whole(store: ConfigurationStore, job: str, copies: int, deadline_s: float) -> float:
-    """Returns after how many seconds every bucket had so many copies in sync, on living servers.
+    """Returns after how many seconds every bucket had so many copies in sync, on processes that were there before.
+
+    A process that died a moment ago and that nobody has missed yet counts: first wait until it serves again.
 
     Raises:
         RunFailedError: not within the deadline.
@@ -159,17 +162,19 @@ async def wait_whole(store: ConfigurationStore, job: str, copies: int, deadline_
     began_s = loop.time()
     while True:
         _, nodes = await store.read("/nodes/")
-        living = {record.node: record for record in nodes_of(nodes, "ps")}
-        records = await buckets_of(store, job)
-        short = [index for index, record in records.items() if not _is_whole(record, living, copies)]
+        registered = {entry.key.removeprefix("/nodes/"): entry.revision for entry in nodes}
+        _, buckets = await store.read(f"/jobs/{job}/buckets/")
+        short = [entry for entry in buckets if not _is_whole(entry, registered, copies)]
         if not short:
             return loop.time() - began_s
         if loop.time() - began_s > deadline_s:
-            what = f"bucket {short[0]} is {records[short[0]]}, living are {sorted(living)}"
+            what = f"{short[0].key} is {decode(short[0].value, BucketRecord)}, living are {sorted(registered)}"
             raise RunFailedError(f"{len(short)} buckets had no {copies} copies after {deadline_s:g} s: {what}")
         await asyncio.sleep(POLL_S)
 
 
-def _is_whole(record: BucketRecord, living: dict[str, NodeRecord], copies: int) -> bool:
-    there = [node for node in record.in_sync if node in living]
+def _is_whole(entry: ConfigEntry, registered: dict[str, int], copies: int) -> bool:
+    """A process that registered after it was named holds nothing."""
+    record = decode(entry.value, BucketRecord)
+    there = [node for node in record.in_sync if node in registered and registered[node] <= entry.revision]
     return len(there) >= copies and record.primary in there

@@ -39,6 +39,7 @@ QUICK_LEASE_S = 4.0
 SHORT_LEASE_S = 1.0
 STARVED_S = 300.0
 PAUSE_S = 0.002
+MOVES_MAX = 5
 
 
 def push_of_ones(layout: ParameterLayout) -> PushSet:
@@ -50,6 +51,10 @@ def push_of_ones(layout: ParameterLayout) -> PushSet:
 
 def hello(name: str, number: int, role: str = "worker") -> Callable[[], Hello]:
     return lambda: make_hello(role, f"{name}-{number}", number, "")
+
+
+class MovedError(AssertionError):
+    """Somebody knows a later epoch of a bucket than was read from its record."""
 
 
 class Fire:
@@ -141,7 +146,20 @@ class Fire:
             self._pushing.set()
 
     async def check(self) -> None:
-        """At a quiet point: each push once, on each copy, byte by byte."""
+        """At a quiet point: each push once, on each copy, byte by byte.
+
+        Begins anew where a bucket has changed hands meanwhile: that goes on for a while after all copies are there.
+        """
+        for _ in range(MOVES_MAX):
+            before = await buckets_of(self.store, JOB)
+            try:
+                return await self._check()
+            except MovedError:
+                if await buckets_of(self.store, JOB) == before:
+                    raise
+        await self._check()
+
+    async def _check(self) -> None:
         flat = np.zeros(self.layout.flat_size, np.float32)
         pulled = await self._reader.pull(flat, deadline_s=WHOLE_S)
         for shard in self.layout.shards:
@@ -174,6 +192,8 @@ class Fire:
             message = ReplicaFetchRequest(JOB, born, found[0].incarnation, bucket, epoch, shards)
             reply = await connection.request(message, deadline_s=10)
             assert isinstance(reply.message, ReplicaFetchReply)
+            if reply.message.code == ErrorCode.STALE_EPOCH:
+                raise MovedError(f"{node} has a later epoch of bucket {bucket} than {epoch}")
             assert reply.message.code == ErrorCode.OK, (node, bucket, ErrorCode(reply.message.code))
             records = decode_body(reply.body)
             assert [record.copy.shard for record in records] == list(shards)
@@ -182,6 +202,12 @@ class Fire:
             return copies
         finally:
             await connection.close()
+
+    async def start(self, *nodes: str) -> None:
+        """Starts servers anew; returns when they serve, so that the configuration knows that the old ones are gone."""
+        for node in nodes:
+            await asyncio.to_thread(self.cluster.start, node)
+        await asyncio.to_thread(self.cluster.wait_serving, *nodes)
 
     async def whole(self) -> None:
         """Returns when every bucket has all copies on living servers; starts again what has ended, as `train` does.
@@ -199,7 +225,7 @@ class Fire:
         while True:
             for node in self.cluster.servers:
                 if await asyncio.to_thread(self.cluster.has_ended, node):
-                    await asyncio.to_thread(self.cluster.start, node)
+                    await self.start(node)
             await asyncio.sleep(0.2)
 
 

@@ -24,8 +24,7 @@ async def kill_and_look(fire: Fire, chance: Random) -> int:
     if len(nodes) == 1:
         await fire.progress(2)  # two copies are left
     await asyncio.sleep(chance.choice([0.0, 0.5]) * chance.random())  # sooner than a lease
-    for node in nodes:
-        await asyncio.to_thread(fire.cluster.start, node)
+    await fire.start(*nodes)
     await fire.whole()
     await fire.progress(2)
     async with fire.quiet():
