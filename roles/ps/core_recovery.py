@@ -111,7 +111,7 @@ class Finding:
     def recovered(self, unix_s: float) -> BucketRecord:
         """Returns the record with which it is recovered."""
         assert self.state is State.STUCK
-        why = f"recovered by an operator: {', '.join(self.given_up)} given up"
+        why = f"recovered by an operator: {', '.join(sorted(self.given_up))} given up"
         in_sync = [node for node, _ in self.holders]
         return self.known.record.changed(unix_s, why, primary=self.primary, in_sync=in_sync, learners=())
 
