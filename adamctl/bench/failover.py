@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -26,6 +27,7 @@ from adamctl.bench.failover_cluster import FailoverCluster, buckets_of, wait_who
 from adamctl.bench.report import make_report
 from adamctl.errors import RunFailedError
 from adamctl.roles.controller.client import nodes_of
+from adamctl.roles.controller.core_config import lease_config
 
 Fault: TypeAlias = Literal["kill", "stop", "cut"]
 FAULTS: tuple[Fault, ...] = ("kill", "stop", "cut")
@@ -41,7 +43,9 @@ BETWEEN_PUSHES_S = 0.005
 
 @dataclass(frozen=True)
 class FailoverSettings:
-    """What is measured: each fault with each lease, so many rounds of it."""
+    """What is measured: each fault with each lease, so many rounds of it. Raises ConfigurationError for a lease that a
+    controller would refuse.
+    """
 
     faults: Sequence[Fault] = FAULTS
     leases_s: Sequence[float] = (4.0, 1.0)
@@ -50,10 +54,17 @@ class FailoverSettings:
     config_store: str = ""
     """URL of an etcd cluster that is to keep the configuration, instead of a controller that is started for it."""
 
+    def __post_init__(self) -> None:
+        for lease_s in self.leases_s:
+            lease_config(lease_s, None)
+
 
 def bar_s(fault: Fault, lease_s: float) -> float:
     """Returns what is aimed at: a reported death at once, else what detection takes, and a second."""
-    return KILL_BAR_S if fault == "kill" else 1.25 * lease_s + lease_s / 4 + 1.0
+    if fault == "kill":
+        return KILL_BAR_S
+    config = lease_config(lease_s, None)
+    return config.lost_after_s + config.beacon_interval_s + 1.0
 
 
 def run_failover_benchmark(
@@ -80,6 +91,7 @@ class _Series:
     ) -> None:
         self._cluster, self._fault, self._settings, self._progress = cluster, fault, settings, progress
         self._acknowledged_s: list[tuple[float, float]] = []  # when each push began and was acknowledged
+        self._enough = False
         self._failure: BaseException | None = None
 
     async def run(self) -> dict[str, Any]:
@@ -94,11 +106,12 @@ class _Series:
             pushing = asyncio.create_task(self._push(client, rows))
             try:
                 away_s, whole_s = await self._rounds()
+                self._enough = True
+                await pushing
             finally:
                 pushing.cancel()
                 await asyncio.gather(pushing, return_exceptions=True)
-            await client.wait()
-            await self._check(client, rows)
+            applied = await self._applied(client)
             await client.close(end=True)
         return {
             "case": f"{self._fault}, lease {self._cluster.lease_s:g} s",
@@ -107,17 +120,17 @@ class _Series:
             "worst_s": max(away_s),
             "bar_s": bar_s(self._fault, self._cluster.lease_s),
             "whole_again_median_s": statistics.median(whole_s),
-            "pushes": len(self._acknowledged_s),
-            "every_push_once": True,
+            "pushes_acknowledged": len(self._acknowledged_s),
+            "pushes_applied": applied,
             "rounds_s": [round(seconds, 3) for seconds in away_s],
         }
 
     async def _push(self, client: AsyncParameterClient, rows: int) -> None:
-        """One push after the other, for ever."""
+        """One push after the other, until it is enough; the last one is acknowledged, too."""
         ones = {"weights": np.ones((rows, 1000), np.float32)}
         loop = asyncio.get_running_loop()
         try:
-            while True:
+            while not self._enough:
                 began_s = loop.time()
                 await client.add(ones)
                 await client.wait()
@@ -126,15 +139,25 @@ class _Series:
         except Exception as error:
             self._failure = error
 
-    async def _check(self, client: AsyncParameterClient, rows: int) -> None:
-        """Raises RunFailedError unless every element is the number of pushes; the last one may have been cut short."""
-        values = (await client.pull())["weights"]
+    async def _applied(self, client: AsyncParameterClient) -> int:
+        """Returns how many pushes the parameters hold.
+
+        Raises:
+            RunFailedError: the last push failed, or some element does not hold exactly those that were acknowledged.
+        """
+        self._raise_failure()
         told = len(self._acknowledged_s)
-        if told + 1 >= EXACT_MAX:
+        if told >= EXACT_MAX:
             raise RunFailedError(f"{told} pushes are more than float32 counts exactly; run fewer --rounds")
-        low, high = int(values.min()), int(values.max())
-        if not told <= low <= high <= told + 1:
-            raise RunFailedError(f"{told} pushes were acknowledged; the parameters hold {low} to {high} of them")
+        values = (await client.pull())["weights"]
+        least, most = float(values.min()), float(values.max())
+        if not least == most == told:
+            raise RunFailedError(f"{told} pushes were acknowledged; the parameters hold {least:g} to {most:g} of them")
+        return round(least)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise RunFailedError(f"the client's push failed: {self._failure}") from self._failure
 
     # --- rounds -------------------------------------------------------------------------------------------------------
 
@@ -218,12 +241,10 @@ class _Series:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + WHOLE_S + 10 * self._cluster.lease_s
         while True:
-            if self._failure is not None:
-                raise RunFailedError(f"the client's push failed: {self._failure}") from self._failure
-            found = next((done for began, done in reversed(self._acknowledged_s) if began >= after_s), None)
-            if found is not None:
-                first = next(done for began, done in self._acknowledged_s if began >= after_s)
-                return first - after_s
+            self._raise_failure()
+            index = bisect_left(self._acknowledged_s, (after_s,))  # pushes began one after the other
+            if index < len(self._acknowledged_s):
+                return self._acknowledged_s[index][1] - after_s
             if loop.time() > until_s:
                 raise RunFailedError(f"no push was acknowledged for {until_s - after_s:.0f} s")
             await asyncio.sleep(0.005)

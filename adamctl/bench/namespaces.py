@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 from adamctl.errors import ConfigurationError, RunFailedError
 
@@ -33,8 +34,8 @@ def missing() -> str:
     return "" if done.returncode == 0 else f"no network namespace can be made here: {done.stderr.strip()}"
 
 
-def run_inside(arguments: Sequence[str]) -> int:
-    """Runs `adamctl ARGUMENTS` in a namespace of its own and returns its exit code.
+def go_inside(arguments: Sequence[str]) -> NoReturn:
+    """Becomes `adamctl ARGUMENTS` in a namespace of its own: the same process, so that signals and its end are its own.
 
     Raises:
         ConfigurationError: namespaces cannot be had here.
@@ -42,8 +43,10 @@ def run_inside(arguments: Sequence[str]) -> int:
     problem = missing()
     if problem:
         raise ConfigurationError(problem)
+    sys.stdout.flush()
+    sys.stderr.flush()
     command = [*_unshare(), sys.executable, "-m", "adamctl", *arguments]
-    return subprocess.run(command, env={**os.environ, INSIDE: "1"}, check=False).returncode
+    os.execvpe(command[0], command, {**os.environ, INSIDE: "1"})
 
 
 def is_inside() -> bool:
@@ -79,7 +82,7 @@ class Namespaces:
     def close(self) -> None:
         for holder in self._holders.values():
             holder.kill()
-            holder.wait()
+            holder.communicate()
         for name in self._holders:
             with suppress(RunFailedError):  # it goes with the namespace
                 _run("ip", "link", "del", self._device(name))
@@ -88,8 +91,13 @@ class Namespaces:
     def make(self, name: str) -> None:
         """Makes a namespace and its link to ours."""
         number = self._numbers[name]
-        command = ["unshare", "--net", "sh", "-c", "echo; exec sleep infinity"]
-        holder = subprocess.Popen(command, stdout=subprocess.PIPE)
+        # It ends with our end of its input, so also when this process is killed; Ctrl-C is not for it.
+        holder = subprocess.Popen(
+            ["unshare", "--net", "sh", "-c", "echo; exec cat"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
         self._holders[name] = holder
         assert holder.stdout is not None
         holder.stdout.readline()  # it is in its namespace now

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
-from adamctl.bench.failover import FAULTS, Fault
 from adamctl.cli import options
 from adamctl.cli.bench import COUNT, print_results
 from adamctl.cli.output import print_json
 from adamctl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from adamctl.bench.failover import Fault
+
+FAULTS: tuple[Fault, ...] = ("kill", "stop", "cut")
+"""As in `adamctl.bench.failover`, so that `--help` need not import it; a test compares the two."""
+MEGABYTES = click.FloatRange(min=0, max=1000, min_open=True)
 
 
 class Seconds(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic since click 8.3
@@ -36,7 +44,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gener
 @click.option("--fault", "faults", multiple=True, type=click.Choice(FAULTS), help="Only these.  [default: all]")
 @click.option("--lease", "leases_s", type=Seconds(), default="4,1", show_default=True, help="Of the servers, D.")
 @click.option("--rounds", type=COUNT, default=20, show_default=True, help="Of each fault with each lease.")
-@click.option("--model-megabytes", type=float, default=4.0, show_default=True, help="Of weights.")
+@click.option("--model-megabytes", type=MEGABYTES, default=4.0, show_default=True, help="Of weights.")
 @options.join_store_option
 @options.json_option
 def failover(
@@ -59,15 +67,13 @@ def failover(
         if "cut" in faults:
             raise ConfigurationError("--fault cut: links to an etcd cluster that is there cannot be cut; leave it out")
         wanted = tuple(fault for fault in wanted if fault != "cut")
-    if "cut" in wanted and not namespaces.is_inside():
-        if faults == () and namespaces.missing():
-            click.echo(f"without cut links: {namespaces.missing()}", err=True)
-            wanted = tuple(fault for fault in wanted if fault != "cut")
-        else:
-            sys.exit(namespaces.run_inside(sys.argv[1:]))
-    if not 0 < model_megabytes <= 1000:
-        raise ConfigurationError(f"--model-megabytes: expected above 0 and at most 1000; found {model_megabytes:g}")
     settings = FailoverSettings(wanted, leases_s, rounds, int(model_megabytes * 1e6), store)
+    if "cut" in wanted and not namespaces.is_inside():
+        problem = "" if faults else namespaces.missing()
+        if not problem:
+            namespaces.go_inside(sys.argv[1:])
+        click.echo(f"without cut links: {problem}", err=True)
+        settings = replace(settings, faults=tuple(fault for fault in wanted if fault != "cut"))
     report = run_failover_benchmark(settings, lambda line: click.echo(line, err=True))
     if as_json:
         print_json(report)

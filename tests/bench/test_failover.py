@@ -10,7 +10,9 @@ import sys
 import pytest
 
 from adamctl.bench import namespaces
-from adamctl.bench.failover import bar_s
+from adamctl.bench.failover import FAULTS, FailoverSettings, bar_s
+from adamctl.cli import bench_failover
+from adamctl.errors import ConfigurationError
 
 
 def run(*arguments: str) -> dict[str, object]:
@@ -26,7 +28,8 @@ def run(*arguments: str) -> dict[str, object]:
 
 def test_pushes_go_on_after_a_kill() -> None:
     result = run("--fault", "kill")
-    assert result["rounds"] == 1 and result["every_push_once"] is True
+    assert result["rounds"] == 1
+    assert result["pushes_applied"] == result["pushes_acknowledged"] > 0
 
 
 @pytest.mark.slow
@@ -73,3 +76,13 @@ def test_what_is_aimed_at() -> None:
     assert bar_s("kill", 4.0) == 1.5
     assert bar_s("stop", 4.0) == bar_s("cut", 4.0) == 7.0
     assert bar_s("stop", 1.0) == 2.5
+    assert bar_s("stop", 8.0) == 12.0  # a beacon comes each second at the latest
+
+
+def test_what_cannot_be_measured_is_refused_at_once() -> None:
+    with pytest.raises(ConfigurationError, match=r"--lease: expected at least 0\.4 seconds, found 0\.1"):
+        FailoverSettings(leases_s=(1.0, 0.1))
+
+
+def test_the_command_names_the_faults_there_are() -> None:
+    assert bench_failover.FAULTS == FAULTS
