@@ -30,11 +30,7 @@ def command(node: str, undo: bool, no_wait: bool, controller: tuple[str, ...], t
     addresses = options.addresses(controller)
     from adamctl.net import loop
 
-    try:
-        loop.run(_drain(addresses, token, node, undo, no_wait))
-    except KeyboardInterrupt:
-        click.echo(f"{node} goes on being drained; adamctl drain {node} --undo ends that", err=True)
-        raise
+    loop.run(_drain(addresses, token, node, undo, no_wait))
 
 
 async def _drain(addresses: Sequence[str], token: str, node: str, undo: bool, no_wait: bool) -> None:
@@ -64,8 +60,12 @@ async def _drain(addresses: Sequence[str], token: str, node: str, undo: bool, no
                 raise RunFailedError(f"{node}: somebody else has just begun or ended draining it; try again")
         if no_wait:
             click.echo(f"{node} is being drained; adamctl shards --node {node} shows what it still holds")
-        else:
+            return
+        try:
             await _wait(store, node)
+        except asyncio.CancelledError:  # Ctrl-C
+            click.echo(f"{node} goes on being drained; adamctl drain {node} --undo ends that", err=True)
+            raise
 
 
 async def _wait(store: Any, node: str) -> None:

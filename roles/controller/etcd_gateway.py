@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import ssl
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
@@ -114,7 +115,7 @@ class Gateway:
                 if remaining_s <= 0:
                     raise UnreachableError(
                         f"etcd at {self.url.text} did not answer within {deadline_s:.2g} s ({attempts.problem}); "
-                        "is it running, and does --config-store name it?"
+                        "is it running, and is that its address?"
                     )
                 try:
                     return await self._attempt(path, message, min(self.attempt_s, remaining_s), stream)
@@ -191,7 +192,8 @@ class Gateway:
         except aiohttp.ClientConnectorError as error:
             if isinstance(error, aiohttp.ClientSSLError):
                 raise ConfigurationError(f"{where} and this process do not agree about TLS: {error}") from error
-            text = error.os_error.strerror or str(error)
+            number = error.os_error.errno  # of a name that is not found, negative; loops word the others differently
+            text = os.strerror(number) if number and number > 0 else error.os_error.strerror or str(error)
             raise _AskAgainError(f"{where}: {text}", sent=False) from error
         except (aiohttp.ClientError, OSError) as error:
             raise _AskAgainError(f"{where}: {error or type(error).__name__}", sent=True) from error
