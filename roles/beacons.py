@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Protocol
 
-from adamctl.errors import AdamctlError, MembershipLostError, ProtocolError, RemoteError, UnreachableError
+from adamctl.errors import AdamctlError, MembershipLostError, RemoteError, UnreachableError
 from adamctl.net.loop import new_event_loop
 from adamctl.roles.lease import Lease
 from adamctl.wire.constants import ErrorCode
@@ -67,13 +67,11 @@ async def send_beacons(
     plan: BeaconPlan,
     lease: Lease,
     log: logging.Logger,
-    renewed: Callable[[float], None],
     progress: Callable[[], bool] = lambda: True,
 ) -> AdamctlError:
     """Sends beacons until the process is a member no more, and returns why.
 
     Args:
-        renewed: hears until when the lease holds.
         progress: whether to beacon at all; asked every quarter of an interval while it says no.
     """
     number = 0
@@ -86,13 +84,13 @@ async def send_beacons(
         lease.sent(number, sent_s)
         try:
             await sender.beacon(plan.node, plan.incarnation, deadline_s=plan.deadline_s)
-            renewed(lease.confirmed(number))
+            lease.confirmed(number)
         except RemoteError as error:
             if error.code == ErrorCode.STALE_INCARNATION:
                 lease.end()
                 return MembershipLostError(f"this process is no longer part of the cluster: {error}")
             log.warning("the controller refused a beacon: %s", error)
-        except (UnreachableError, ProtocolError) as error:
+        except AdamctlError as error:
             return UnreachableError(f"lost the cluster: {error}")
         await asyncio.sleep(max(0.0, sent_s + plan.interval_s - lease.clock()))
 
@@ -123,19 +121,18 @@ class ThreadBeacons:
         plan: BeaconPlan,
         lease: Lease,
         log: logging.Logger,
-        renewed: Callable[[float], None],
         lost: Callable[[AdamctlError], None],
     ) -> None:
         """
         Args:
             make_sender: called in the thread with D; what it returns is closed there.
-            renewed, lost: called on the main loop.
+            lost: called on the main loop.
         """
         self._make_sender = make_sender
         self._plan = plan
         self._lease = lease
         self._log = log
-        self._renewed, self._lost = renewed, lost
+        self._lost = lost
         self._main = asyncio.get_running_loop()
         self._stamp_s = lease.clock()
         self._stamping: asyncio.TimerHandle | None = None
@@ -186,16 +183,7 @@ class ThreadBeacons:
 
     async def _send(self, loop: asyncio.AbstractEventLoop) -> None:
         sender = self._make_sender(self._lease.lease_s)
-        sending = asyncio.ensure_future(
-            send_beacons(
-                sender,
-                self._plan,
-                self._lease,
-                self._log,
-                lambda until_s: self._tell(self._renewed, until_s),
-                self._progress,
-            )
-        )
+        sending = asyncio.ensure_future(send_beacons(sender, self._plan, self._lease, self._log, self._progress))
         with self._guard:
             if self._ending.is_set():
                 sending.cancel()

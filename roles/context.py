@@ -66,7 +66,6 @@ class RoleContext:
         stop_reason: why `stopping` was set, for people.
         exit_code: what the process exits with if there is no failure.
         lease: until when this process may believe that it is a member, by `lease.clock`; endless without membership.
-        on_lease: called on the event loop whenever the lease was renewed, with `lease.until_s`; a role replaces it.
         make_beacon_sender: makes, for a lease of D seconds, what beacons are sent through from a thread of their own;
             None: they are sent from the event loop, through `membership`, and counted by the loop's clock.
         witness: hears of connections that have closed where whoever keeps the members does not; None: he does.
@@ -92,7 +91,6 @@ class RoleContext:
     exit_code: int = 0
     addresses: tuple[str, ...] = ()
     lease: Lease = field(default_factory=Lease.endless)
-    on_lease: Callable[[float], None] = lambda until_s: None
     make_beacon_sender: Callable[[float], OwnedSender] | None = None
     witness: Witness | None = None
     _bound: BoundAddresses | None = None
@@ -290,15 +288,10 @@ class RoleContext:
         lease_s = told.lease_s or told.lost_after_s * LEASE_SHARE
         if self.make_beacon_sender is None:
             self.lease = Lease(lease_s, asyncio.get_running_loop().time)
-            self._beacons = LoopBeacons(
-                lambda: send_beacons(membership, plan, self.lease, self.log, lambda until_s: self.on_lease(until_s)),
-                self.fail,
-            )
+            self._beacons = LoopBeacons(lambda: send_beacons(membership, plan, self.lease, self.log), self.fail)
         else:
             self.lease = Lease(lease_s)
-            self._beacons = ThreadBeacons(
-                self.make_beacon_sender, plan, self.lease, self.log, lambda until_s: self.on_lease(until_s), self.fail
-            )
+            self._beacons = ThreadBeacons(self.make_beacon_sender, plan, self.lease, self.log, self.fail)
 
     async def _record(self, node: str) -> NodeRecord:
         from adamctl.roles.controller.client import read_record

@@ -75,7 +75,7 @@ class Lease:
 
     def valid(self, now: float | None = None) -> bool:
         """Returns whether it holds at `now`, a reading of `clock`; left out: now."""
-        return (self.clock() if now is None else now) < self.until_s
+        return not self.ended and (self.clock() if now is None else now) < self.until_s
 
     def end(self) -> None:
         """Gives it up for good: the process leaves, or was told that it is a member no more."""

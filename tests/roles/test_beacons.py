@@ -7,8 +7,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from math import inf
 
-from adamctl.errors import AdamctlError, RemoteError, RunFailedError, UnreachableError
+from adamctl.errors import AdamctlError, ConfigurationError, RemoteError, RunFailedError, UnreachableError
 from adamctl.roles.beacons import BeaconPlan, ThreadBeacons
 from adamctl.roles.lease import Lease
 from adamctl.wire.constants import ErrorCode
@@ -44,12 +45,19 @@ class Beating:
 
     def __init__(self, sender: Sender) -> None:
         self.lease = Lease(LEASE_S)
-        self.until_s: list[float] = []
         self.lost: asyncio.Future[AdamctlError] = asyncio.get_running_loop().create_future()
         plan = BeaconPlan("ps-0", 3, LEASE_S / 4, 60.0)
-        self.beacons = ThreadBeacons(
-            lambda lease_s: sender, plan, self.lease, LOG, self.until_s.append, self.lost.set_result
-        )
+        self.beacons = ThreadBeacons(lambda lease_s: sender, plan, self.lease, LOG, self.lost.set_result)
+
+    async def renewals(self, count: int) -> list[float]:
+        """Waits until the lease has been renewed so often, and returns until when it held each time."""
+        found: list[float] = []
+        async with asyncio.timeout(WAIT_S):
+            while len(found) < count:
+                if self.lease.until_s not in (-inf, *found):
+                    found.append(self.lease.until_s)
+                await asyncio.sleep(0.005)
+        return found
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -58,11 +66,11 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_they_renew_the_lease_and_say_so_on_the_main_loop() -> None:
+async def test_they_renew_the_lease_from_a_thread_of_their_own() -> None:
     sender = Sender()
     beating = Beating(sender)
-    await until(lambda: len(beating.until_s) >= 3)
-    assert beating.until_s == sorted(beating.until_s) and beating.lease.until_s >= beating.until_s[-1]
+    until_s = await beating.renewals(3)
+    assert until_s == sorted(until_s) and beating.lease.until_s >= until_s[-1]
     assert sender.threads and threading.get_ident() not in sender.threads
     await beating.beacons.close()
     assert sender.closed
@@ -74,7 +82,7 @@ async def test_they_renew_the_lease_and_say_so_on_the_main_loop() -> None:
 async def test_a_burst_of_work_does_not_delay_them_but_a_wedged_loop_stops_them() -> None:
     sender = Sender()
     beating = Beating(sender)
-    await until(lambda: len(beating.until_s) >= 2)
+    await beating.renewals(2)
     wedged_s = time.monotonic()
     time.sleep(5 * LEASE_S)  # noqa: ASYNC251
     during = [at_s - wedged_s for at_s in sender.times_s if at_s > wedged_s]
@@ -96,16 +104,17 @@ async def test_who_is_a_member_no_more_hears_why_and_has_no_lease() -> None:
 async def test_a_refusal_of_another_kind_is_tried_again() -> None:
     full = RemoteError(ErrorCode.OVER_QUOTA, "try again")
     beating = Beating(Sender(lambda number: full if number < 3 else None))
-    await until(lambda: bool(beating.until_s))
+    await beating.renewals(1)
     assert not beating.lost.done()
     await beating.beacons.close()
 
 
 async def test_controllers_out_of_reach_for_too_long_are_told() -> None:
-    beating = Beating(Sender(lambda number: UnreachableError("nobody answers")))
-    error = await asyncio.wait_for(beating.lost, WAIT_S)
-    assert isinstance(error, UnreachableError) and "lost the cluster: nobody answers" in str(error)
-    await beating.beacons.close()
+    for reason in (UnreachableError("nobody answers"), ConfigurationError("the user may not use keys")):
+        beating = Beating(Sender(lambda number, reason=reason: reason))  # type: ignore[misc]
+        error = await asyncio.wait_for(beating.lost, WAIT_S)
+        assert isinstance(error, UnreachableError) and str(error) == f"lost the cluster: {reason}"
+        await beating.beacons.close()
 
 
 async def test_whatever_happens_in_the_thread_is_told() -> None:
@@ -114,7 +123,7 @@ async def test_whatever_happens_in_the_thread_is_told() -> None:
 
     lost: asyncio.Future[AdamctlError] = asyncio.get_running_loop().create_future()
     plan = BeaconPlan("ps-0", 3, 0.1, 60.0)
-    beacons = ThreadBeacons(broken, plan, Lease(LEASE_S), LOG, lambda until_s: None, lost.set_result)
+    beacons = ThreadBeacons(broken, plan, Lease(LEASE_S), LOG, lost.set_result)
     assert "no more descriptors" in str(await asyncio.wait_for(lost, WAIT_S))
     await beacons.close()
 

@@ -36,6 +36,8 @@ def test_what_was_given_up_does_not_come_back() -> None:
     assert lease.confirmed(1) == 14.0
     lease.end()
     assert lease.confirmed(2) == -inf and not lease.valid(0.0)
+    lease.until_s = 15.0  # by an answer that another thread was taking in
+    assert not lease.valid(0.0)
 
 
 def test_unanswered_beacons_are_forgotten() -> None:
