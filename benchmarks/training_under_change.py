@@ -6,7 +6,8 @@ left alone and measured at the same times. Examples per second are counted by th
     kill    kill -9 of one of the servers, which `adamctl train` starts again: from ten seconds after, against before;
             and the accuracy at the end of the run
     move    a fourth server is started, and when it has its share the first is drained: from the start of the fourth
-            until the first holds nothing, against before; and the fewest copies in sync that a bucket had meanwhile
+            until the first holds nothing, against before (and of this the part from the first change of any bucket,
+            as the fourth waits a while for things to settle); the fewest copies in sync that a bucket ever had
 
     python benchmarks/training_under_change.py --change kill|move [--experiment EXP.toml] [--rounds 3] [--json]
                                                [TRAIN_OPTION ...]
@@ -71,11 +72,17 @@ class Windows(NamedTuple):
 
 @dataclass
 class Outcome:
-    """What one run did in its windows; `top1` if it went to its end."""
+    """What one run did in its windows.
+
+    Attributes:
+        moving_per_s: throughput in the latter window from when buckets moved; None: they did not.
+        top1: if the run went to its end.
+    """
 
     windows: Windows
     before_per_s: float
     changed_per_s: float
+    moving_per_s: float | None
     fewest_copies: int
     top1: float | None = None
 
@@ -85,16 +92,23 @@ class Outcome:
 
 
 class Copies:
-    """Follows the records of all buckets of a run. `fewest`: copies in sync that any of them ever had."""
+    """Follows the records of all buckets of a run.
+
+    Attributes:
+        fewest: copies in sync that any of them ever had.
+        changed_s: when any of them changed, by `time.monotonic()`.
+    """
 
     def __init__(self, store: ConfigurationStore, job: str) -> None:
         self.fewest = SERVERS
+        self.changed_s: list[float] = []
         self._task = asyncio.create_task(self._follow(store, job))
 
     async def _follow(self, store: ConfigurationStore, job: str) -> None:
         async for changes in follow(store, f"/jobs/{job}/buckets/"):
             records = [decode(entry.value, BucketRecord) for entry in changes.entries]
             self.fewest = min([self.fewest, *(len(record.in_sync) for record in records)])
+            self.changed_s.append(time.monotonic())
 
     async def close(self) -> None:
         """Raises what ended the following before its time."""
@@ -170,10 +184,12 @@ async def one_run(settings: Settings, passes: int, alone: Windows | None) -> Out
         finally:
             await copies.close()
             await store.close()
-        before, changed = (
-            examples_per_s(run.samples, began_s + start_s, began_s + stop_s) for start_s, stop_s in windows
-        )
-        outcome = Outcome(windows, before, changed, copies.fewest)
+        (before_s, stop_s), (start_s, end_s) = ((began_s + start, began_s + stop) for start, stop in windows)
+        before = examples_per_s(run.samples, before_s, stop_s)
+        changed = examples_per_s(run.samples, start_s, end_s)
+        moved_s = next((at_s for at_s in copies.changed_s if start_s < at_s < end_s), None)
+        moving = examples_per_s(run.samples, moved_s, end_s) if moved_s is not None else None
+        outcome = Outcome(windows, before, changed, moving, copies.fewest)
         if settings.change == "kill":
             outcome.top1 = float((await run.result())["best_test_top1"])
         return outcome
@@ -226,6 +242,7 @@ async def rounds_of(settings: Settings, rounds: int, as_json: bool) -> list[dict
                 "changed_per_s": changed.changed_per_s,
                 "ratio": changed.ratio,
                 "ratio_left_alone": alone.ratio,
+                "ratio_moving": changed.moving_per_s / changed.before_per_s if changed.moving_per_s else None,
                 "changed_s": changed.windows.changed[1] - changed.windows.changed[0],
                 "fewest_copies": changed.fewest_copies,
                 "top1": changed.top1,
