@@ -128,26 +128,25 @@ class ParameterClient:
         self.rerouting = Rerouting(self._read_routing)
 
     @classmethod
-    def from_context(cls, context: RoleContext, job: str, **options: Any) -> ParameterClient:
-        """Returns a client for a role: its transport, identity, controller and log."""
+    def from_context(cls, context: RoleContext, job: str, *, session: int = 0, **options: Any) -> ParameterClient:
+        """Returns a client for a role: its transport, identity, controller and log.
+
+        `session`: how many clients the process had before. What those gave up may reach servers late, and must not
+        take the numbers of this one's pushes: servers know it by a name of its own.
+        """
         assert context.controller is not None
         notice = options.pop("notice", context.log.warning)
-        return cls(context.transport, context.hello, context.controller, job, notice=notice, **options)
+        hello = _named(context.hello, f"~{session}") if session else context.hello
+        return cls(context.transport, hello, context.controller, job, notice=notice, **options)
 
     def sibling(self, number: int) -> ParameterClient:
         """Returns another client of the same job, not attached, with numbers and connections of its own.
 
         Where two parts of one step come from one process, each may have to wait for the other on the server.
         """
-        own = self._hello
-
-        def hello() -> Hello:
-            described = own()
-            return msgspec.structs.replace(described, node=f"{described.node}+{number}")
-
         return ParameterClient(
             self._transport,
-            hello,
+            _named(self._hello, f"+{number}"),
             self._store,
             self.job,
             notice=self._notice,
@@ -389,6 +388,11 @@ class ParameterClient:
         self.wire.close()
         for lane in self._lanes.values():
             await lane.drop()
+
+
+def _named(hello: Callable[[], Hello], suffix: str) -> Callable[[], Hello]:
+    """Returns an identity that servers take for another client's."""
+    return lambda: msgspec.structs.replace(own := hello(), node=f"{own.node}{suffix}")
 
 
 _WAIT_CODES = (ErrorCode.NOT_READY, ErrorCode.UNKNOWN_JOB, ErrorCode.NEWER_EPOCH, ErrorCode.SHUTTING_DOWN)

@@ -38,11 +38,12 @@ TRY_LATER = frozenset({ErrorCode.OVER_QUOTA, ErrorCode.NOT_READY, ErrorCode.SHUT
 
 @dataclass
 class WorkerProcess:
-    """One worker process; at most one session at a time."""
+    """One worker process; at most one session at a time. `sessions`: how many it has had."""
 
     context: RoleContext
     threads: int
     session: SessionRunner | None = None
+    sessions: int = 0
     jobs_done: set[str] = field(default_factory=set)
 
     def status(self) -> dict[str, Any]:
@@ -202,7 +203,9 @@ async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClien
         wire_pull=train.wire_pull,
         in_step=train.in_step,
         connections=experiment.cluster.connections,
+        session=process.sessions,
     )
+    process.sessions += 1
     data = DataClient.from_context(context, joined.data_servers)
     try:
         _, dataset = await asyncio.gather(

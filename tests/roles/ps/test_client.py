@@ -13,6 +13,7 @@ from adamctl.config.records import BucketRecord, bucket_key, decode, encode
 from adamctl.errors import BackpressureError, DeadlineError, RemoteError
 from adamctl.model.initial import initial_rows
 from adamctl.model.rule import RuleConfig
+from adamctl.net.faults import LinkFaults
 from adamctl.net.virtual import run_virtual
 from adamctl.roles.ps import server
 from adamctl.roles.ps.client import ParameterClient, PushSet
@@ -281,6 +282,26 @@ async def test_a_client_that_takes_up_an_old_identity_counts_on_from_what_server
         assert set(second.issued.tolist()) == {3}
         await second.push(push_of(layout, constant(layout, 1.0), kind="delta"))
         np.testing.assert_allclose((await pulled(second))[0], before[0] + 4.0, rtol=1e-6)
+        await second.close()
+
+
+async def test_what_a_session_gave_up_takes_no_number_of_the_next_one() -> None:
+    """A process begins anew while a push of before is under way: both are applied, and none is taken for the other."""
+    async with memory_cluster(15) as cluster:
+        await start_servers(cluster, "ps-0")
+        layout = await add_job(cluster, "a", ["ps-0"], RuleConfig("add"))
+        first = await make_client(cluster, "a", "w")
+        before = await pulled(first)
+        cluster.network.set_faults(LinkFaults(0.5, 0.5), "w", "ps-0")
+        first.start_push(push_of(layout, constant(layout, 100.0), kind="delta"))
+        await asyncio.sleep(0.1)
+        cluster.network.set_faults(LinkFaults(), "w", "ps-0")
+        second = ParameterClient.from_context(cluster.contexts["w"], "a", session=1)
+        await second.attach(deadline_s=20)
+        await second.push(push_of(layout, constant(layout, 1.0), kind="delta"))
+        await asyncio.sleep(1.0)
+        np.testing.assert_allclose((await pulled(second))[0], before[0] + 101.0, rtol=1e-6)
+        await first.close()
         await second.close()
 
 
