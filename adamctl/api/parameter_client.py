@@ -89,6 +89,11 @@ class ParameterClient:
         """Whether this client made the job and gave its initial values."""
         return self._client.created
 
+    @property
+    def rolled_back(self) -> int:
+        """Updates of shards by this client that were acknowledged and are lost, since servers went on from stores."""
+        return self._client.rolled_back
+
     def register(
         self,
         params: Arrays = None,

@@ -122,6 +122,11 @@ class AsyncParameterClient:
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         await self.close(wait=kind is None)
 
+    @property
+    def rolled_back(self) -> int:
+        """Updates of shards by this client that were acknowledged and are lost, since servers went on from stores."""
+        return self._servers.rollbacks.numbers if self._servers is not None else 0
+
     # --- coming and going --------------------------------------------------------------------------------------------
 
     async def connect(self) -> None:

@@ -145,9 +145,8 @@ def described(found: Sequence[Finding]) -> str:
     if stuck:
         missing = ", ".join(sorted({node for one in stuck for node in one.missing}))
         parts.append(
-            "Of these buckets, what was acknowledged after those states is lost (with acks = durable nothing was); "
-            f"clients are told.\nIf {missing} can still be started with the store it had, start it instead: "
-            "then nothing is given up."
+            "What was acknowledged after those states is lost, unless the job's acks are durable. Clients are told."
+            f"\nIf {missing} can still be started with the store it had, start it instead: nothing is given up then."
         )
     return "\n\n".join(parts) or "nothing is stuck: every bucket is served, or is being taken over"
 
@@ -177,7 +176,7 @@ def _state(kept: Kept) -> str:
         where = f"epochs {first} to {last}, versions up to {newest}"
     else:
         where = f"epoch {last}, version{f's {oldest} to' if oldest != newest else ''} {newest}"
-    return f"{where} ({kept.pushes} updates of {kept.shards} shards)"
+    return f"{where} ({kept.pushes} updates of {kept.shards} shard{'s' * (kept.shards > 1)})"
 
 
 def lost_text(job: str, nobody: Sequence[Finding]) -> str:

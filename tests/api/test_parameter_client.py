@@ -143,6 +143,7 @@ async def test_the_asynchronous_twin_does_what_the_other_does(url: str) -> None:
         await ps.wait()
         into = [np.empty(4)]
         assert (await ps.pull(into))[0].all()
+        assert ps.rolled_back == 0
         await ps.close(end=True)
 
 

@@ -48,7 +48,7 @@ def test_what_is_stuck_is_shown_with_what_would_be_done() -> None:
     assert [name.strip() for name in header.split("  ") if name.strip()] == list(COLUMNS)
     assert first.split("  ")[-1].strip() == "b"
     assert "a  " in first and "epoch 3, version 45 (90 updates of 2 shards)" in first
-    assert "what was acknowledged after those states is lost" in text
+    assert "What was acknowledged after those states is lost" in text
     assert "If a can still be started with the store it had, start it instead" in text
 
 

@@ -98,6 +98,7 @@ async def test_applied_loses_what_the_window_allows_tells_so_and_goes_on(tmp_pat
         assert value_of(await pulled(client)) == 1 + 2
         rolled_back = context.status()["jobs"]["a"]["rolled_back"]
         assert rolled_back == {"shards": len(layout.shards), "pushes": 4 * len(layout.shards)}
+        assert client.rollbacks.numbers == 4 * len(layout.shards)
         await client.close()
 
 
