@@ -65,10 +65,10 @@ class Copies:
         if problem is not None:
             self._keeper.fail(job, ErrorCode.OVER_QUOTA, problem)
             return
+        self._keeper.memory.begin(job.name, needed_bytes)  # before anybody else asks what there is
         self._spawn(self._make(job, needed_bytes, work(job, view, instruction.buckets)))
 
     async def _make(self, job: Job, needed_bytes: int, work: Coroutine[Any, Any, list[Instruction]]) -> None:
-        self._keeper.memory.begin(job.name, needed_bytes)
         try:
             instructions = await work
         except (AdamctlError, OSError) as error:

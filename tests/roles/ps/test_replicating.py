@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,20 @@ import pytest
 
 from adamctl.config.records import DrainRecord, drain_key, encode
 from adamctl.errors import DamagedDataError, RemoteError
+from adamctl.kernels.rules.make import make_rule
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.controller.core import ControllerConfig
+from adamctl.roles.ps.building import bytes_needed
 from adamctl.roles.ps.client import ParameterClient
+from adamctl.roles.ps.copies import Copies
+from adamctl.roles.ps.core_replication_events import Build
 from adamctl.roles.ps.core_sequence import MemoryRecord
+from adamctl.roles.ps.memory import MemoryAccount
 from adamctl.roles.ps.replica_body import CopyRecord, ShardCopy, encode_body, lengths_of, own_records
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges, ReplicaPrepareRequest
 from tests.cluster import memory_cluster
-from tests.roles.ps.ps_cluster import constant, make_client, pulled, push_of, random_flat
+from tests.roles.ps.ps_cluster import constant, make_client, make_layout, pulled, push_of, random_flat
 from tests.roles.ps.replicated import ReplicatedCluster
 from tests.roles.ps.store_cluster import crash
 
@@ -192,6 +198,29 @@ async def test_a_copy_that_does_not_fit_is_refused_and_the_others_go_on() -> Non
             await asyncio.sleep(0.02)
         assert values_of(await pulled(client)) == {1.0}
         await client.close()
+
+
+def test_copies_that_are_about_to_be_made_have_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two jobs that begin at once are not both told that there is room for one."""
+    layout, rule = make_layout(), make_rule(RuleConfig("add"))
+    buckets = [bucket.index for bucket in layout.buckets]
+    needed_bytes = bytes_needed(layout, buckets, rule)
+    jobs = {name: SimpleNamespace(name=name, layout=layout, rule=rule) for name in ("a", "b")}
+    failed: list[tuple[str, int]] = []
+    keeper = SimpleNamespace(
+        memory=MemoryAccount("ps-0", needed_bytes * 3 // 2, lambda: 0),
+        view=lambda name: SimpleNamespace(),
+        fail=lambda job, code, why: failed.append((job.name, code)),
+    )
+    spawned: list[Any] = []
+    parts: list[Any] = [SimpleNamespace(node="ps-0", log=None), SimpleNamespace(jobs=jobs), None, keeper, None]
+    copies = Copies(*parts, carry_out=lambda instructions: None, spawn=spawned.append)
+    monkeypatch.setattr(Copies, "_build", lambda *arguments: None)
+    copies.build(Build("a", buckets))
+    copies.build(Build("b", buckets))
+    assert failed == [("b", ErrorCode.OVER_QUOTA)] and len(spawned) == 1
+    for one in spawned:
+        one.close()
 
 
 async def drain(world: ReplicatedCluster, node: str) -> None:
