@@ -200,9 +200,11 @@ class ComputeThreads:
             self._binder.bind(thread)
             context = self._network.context(self._seed + thread)
             clip = None if self._clip_norm is None else LayerNormClip(self._network, context, self._clip_norm)
-            skip = self._skip_dense_gradients
-            self._network.prepare(context, self._replica.weight_views, skip, clip.native(skip) if clip else ())
-            return _Own(context, clip, self._native_steps(context, clip))
+            steps = self._native_steps(context, clip)
+            if steps is None:
+                skip = self._skip_dense_gradients
+                self._network.prepare(context, self._replica.weight_views, skip, clip.native(skip) if clip else ())
+            return _Own(context, clip, steps)
         except BaseException as failure:
             return failure
 

@@ -147,6 +147,15 @@ def test_batches_that_wait_are_trained_on_together_up_to_the_next_push_or_fetch(
 
 
 @needs_native
+def test_what_is_trained_on_together_is_compiled_once(monkeypatch) -> None:
+    prepared: list[object] = []
+    monkeypatch.setattr(Network, "prepare", lambda *arguments: prepared.append(arguments))
+    together = Together(monkeypatch)
+    (done,) = together.work([together.batch()])
+    assert done.failure is None and together.sizes == [1] and not prepared
+
+
+@needs_native
 def test_other_batches_among_them_keep_their_place(monkeypatch) -> None:
     together = Together(monkeypatch)
     batches = [together.batch(), together.batch(), together.batch(3), together.batch(evaluates=True), together.batch()]
