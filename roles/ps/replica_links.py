@@ -12,7 +12,6 @@ from adamctl.roles.context import RoleContext
 from adamctl.wire.messages import Message
 
 CONNECT_S_MAX = 2.0
-ROLE = "ps"
 
 
 class PeerLinks:
@@ -30,7 +29,7 @@ class PeerLinks:
         self._links: dict[str, _Link] = {}
 
     def take(self, nodes: Mapping[str, NodeRecord]) -> None:
-        """Takes in who lives; connections to processes that do not any more are closed in time."""
+        """Takes in who lives; `request` connects anew where a name is another process now."""
         self.nodes = nodes
 
     def incarnation(self, node: str) -> int:

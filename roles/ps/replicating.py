@@ -44,7 +44,6 @@ from adamctl.wire.messages import ReplicaPrepareReply, ReplicaPrepareRequest
 INLINE_BYTES_MAX = 128 << 10
 """Bodies up to this are summed up and copied on the event loop: it takes less than waking up a thread and back."""
 THREADS = 2
-CONTROLLER_PAUSE_S = 0.5
 SOON_S = 0.001
 STALL_SHARE = 0.25
 """Of the time between heartbeats: a timer that is later than this says that the loop stood still."""
@@ -83,8 +82,9 @@ class Replicating:
         config = ReplicationConfig.of_lease(lease_s) if lease_s < inf else ReplicationConfig()
         self._loop = asyncio.get_running_loop()
         self.core = ReplicationCore(
-            core, context.node, config, lambda: context.lease.valid(), self._now, time.time, self._loop.time
-        )
+            core, context.node, config, lambda: context.lease.valid(), self._now, time.time, self._loop.time,
+            lambda: context.lease.confirmed_s,
+        )  # fmt: skip
         self.asked_records = self.asked_bytes = self.kept_records = 0
         self._links = PeerLinks(context)
         self._threads: ThreadPoolExecutor | None = None
