@@ -64,14 +64,18 @@ class Nodes:
             raise ConfigurationError(f"{request.node!r} is no name for a node; expected 1 to 256 bytes without '/'")
         loop = asyncio.get_running_loop()
         until_s = loop.time() + deadline_s
-        asked = {"TTL": self._gateway.url.lost_after_s}
-        reply = await self._gateway.call("lease/grant", asked, deadline_s)
-        lease, lost_after_s = str(reply["ID"]), float(number(reply, "TTL"))
-        try:
-            record, its_lease = await self._join(request, lease, lost_after_s, until_s)
-        except BaseException:
-            await self._revoke(lease, _PROBE_S)
-            raise
+        while True:
+            asked = {"TTL": self._gateway.url.lost_after_s}
+            reply = await self._gateway.call("lease/grant", asked, until_s - loop.time())
+            lease, lost_after_s = str(reply["ID"]), float(number(reply, "TTL"))
+            try:
+                record, its_lease = await self._join(request, lease, lost_after_s, until_s)
+                break
+            except BaseException as error:
+                await self._revoke(lease, _PROBE_S)
+                if not isinstance(error, EtcdError) or error.status != NOT_FOUND:
+                    raise
+                # it ran out while this machine, or etcd, stood still
         if its_lease != lease:
             await self._revoke(lease, _PROBE_S)
         self._leases[record.node, record.incarnation] = its_lease

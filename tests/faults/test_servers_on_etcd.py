@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from adamctl.bench.failover_cluster import buckets_of
-from tests.faults.servers_under_fire import JOB, Fire, under_fire
+from tests.faults.servers_under_fire import JOB, QUICK_LEASE_S, Fire, under_fire
 from tests.roles.controller.etcd_server import etcd_cluster
 
-LEASE_S = 2.4
-"""Lost after 3 s."""
 CLIENTS = 2
 AFTER_PUSHES = CLIENTS + 1
 """One more than may have been under way when a server was lost; each needs all servers."""
@@ -48,7 +46,7 @@ async def stop_one(fire: Fire) -> None:
 
 async def test_what_a_killed_server_held_is_served_on_and_copied_again(tmp_path: Path) -> None:
     with etcd_cluster(tmp_path) as etcd:
-        async with under_fire(LEASE_S, CLIENTS, config_store=etcd.url) as fire:
+        async with under_fire(QUICK_LEASE_S, CLIENTS, config_store=etcd.url) as fire:
             await kill_one(fire)
 
 
@@ -56,7 +54,7 @@ async def test_what_a_killed_server_held_is_served_on_and_copied_again(tmp_path:
 @pytest.mark.parametrize("members", [1, 3])
 async def test_so_is_what_a_stopped_one_held_whichever_members_of_etcd_are_left(tmp_path: Path, members: int) -> None:
     with etcd_cluster(tmp_path, members) as etcd:
-        async with under_fire(LEASE_S, CLIENTS, config_store=etcd.url) as fire:
+        async with under_fire(QUICK_LEASE_S, CLIENTS, config_store=etcd.url) as fire:
             await stop_one(fire)
             if members > 1:
                 await asyncio.to_thread(etcd.kill, 0)

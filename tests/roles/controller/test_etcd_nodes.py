@@ -56,6 +56,26 @@ async def test_a_node_is_a_key_with_all_that_it_said(client: EtcdClient) -> None
     assert await nodes(client) == []
 
 
+async def test_a_lease_that_runs_out_before_it_is_used_is_replaced(client: EtcdClient) -> None:
+    """On a machine, or with an etcd, that stands still for long."""
+    nodes_there, left = client._nodes, 2
+    honest = nodes_there._new_record
+
+    async def late(request: NodeRegisterRequest, deadline_s: float) -> NodeRecord:
+        nonlocal left
+        left -= 1
+        if left:
+            leases = (await client._gateway.call("lease/leases", {}, BOUND_S))["leases"]
+            for lease in leases:
+                await nodes_there._revoke(lease["ID"], BOUND_S)
+        return await honest(request, deadline_s)
+
+    nodes_there._new_record = late  # type: ignore[method-assign]
+    reply = await client.register(process("ps-0"))
+    assert not left and [record.incarnation for record in await nodes(client)] == [reply.incarnation]
+    await client.beacon("ps-0", reply.incarnation)
+
+
 async def test_a_silent_node_is_lost_and_told_so(client: EtcdClient) -> None:
     lost = await client.register(process("ps-0"))
     kept = await client.register(process("ps-1", 1))
