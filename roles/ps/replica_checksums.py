@@ -40,6 +40,9 @@ class Checksums:
         try:
             checksum = arrays_checksum(record)
         except BaseException as error:
+            with self._lock:  # whoever waits fails as well; whoever comes later tries again
+                if self._found.get(key) is mine:
+                    del self._found[key]
             mine.set_exception(error)
             raise
         mine.set_result(checksum)

@@ -42,7 +42,7 @@ def test_a_version_is_summed_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checksums.of(record(7, 100)) == arrays_checksum(record(7, 100))
 
 
-def test_what_fails_is_told_to_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_is_told_to_all_who_wait_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(one: CopyRecord) -> int:
         raise MemoryError
 
@@ -51,6 +51,8 @@ def test_what_fails_is_told_to_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> 
     for _ in range(2):
         with pytest.raises(MemoryError):
             checksums.of(record(1))
+    monkeypatch.undo()
+    assert checksums.of(record(1)) == arrays_checksum(record(1)), "it is tried again"
 
 
 def test_only_the_last_ones_are_kept() -> None:
