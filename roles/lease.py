@@ -43,12 +43,13 @@ class Lease:
         lease_s: D; inf where nothing is ever lost.
         clock: what the lease is counted by.
         until_s: when it ends; -inf before the first confirmation and after `end`.
+        confirmed_s: when the last beacon that was confirmed had been sent: what was sent to us after that may be lost.
     """
 
     def __init__(self, lease_s: float, clock: Callable[[], float] = lease_clock) -> None:
         self.lease_s = lease_s
         self.clock = clock
-        self.until_s = -inf
+        self.until_s = self.confirmed_s = -inf
         self.ended = False
         self._sent_s: dict[int, float] = {}
 
@@ -56,7 +57,7 @@ class Lease:
     def endless(cls, clock: Callable[[], float] = lease_clock) -> Lease:
         """Returns one that always holds, for a process that nobody watches."""
         lease = cls(inf, clock)
-        lease.until_s = inf
+        lease.until_s = lease.confirmed_s = inf
         return lease
 
     def sent(self, number: int, now: float) -> None:
@@ -69,7 +70,8 @@ class Lease:
         """A beacon was answered; returns until when the lease holds now. It never ends earlier because of an answer."""
         sent_s = self._sent_s.pop(number, None)
         if sent_s is not None and not self.ended:
-            self.until_s = max(self.until_s, sent_s + self.lease_s)
+            self.confirmed_s = max(self.confirmed_s, sent_s)
+            self.until_s = self.confirmed_s + self.lease_s
             self._sent_s = {one: at_s for one, at_s in self._sent_s.items() if at_s > sent_s}
         return self.until_s
 

@@ -253,18 +253,18 @@ class Link:
 
     def judge(self, now: float) -> None:
         """Gives up members that have been silent for too long, or whose process is not the one that held them."""
-        silent = self.quiet_since_s is not None and now - self.quiet_since_s >= self._site.config.member_silent_s
-        for _, member in self.members.values():
+        silent = self._site.is_silent(self.quiet_since_s, now)
+        for group, member in self.members.values():
             if self._site.incarnation_of(self.node) != self.incarnation:
                 member.lost = member.lost or "its process is gone"
-            elif silent:
+            elif silent and group.can_spare(member):
                 member.lost = member.lost or SILENT
 
     def next_deadline_s(self, now: float) -> float:
         """Returns when there is something to do next, as far as it does not wait for an answer."""
         due_s = max(self.sent_s + self._site.config.heartbeat_s, self.retry_s)
         if self.quiet_since_s is not None and any(not member.lost for _, member in self.members.values()):
-            due_s = min(due_s, self.quiet_since_s + self._site.config.member_silent_s)
+            due_s = min(due_s, self._site.silence_due_s(self.quiet_since_s, now))
         if any(
             not (member.begun or member.beginning) or (member.full and not (member.synced or member.syncing))
             for _, member in self.members.values()

@@ -248,6 +248,15 @@ class Group:
             replica.release(over)
             replica.shard.replica = None
 
+    def can_spare(self, member: Member) -> bool:
+        """Says whether a member that does not answer may be given up for that alone.
+
+        Not one of those without which nothing is acknowledged: nothing would be gained, and should this server die,
+        they have everything. Whoever is really gone the configuration service gives up.
+        """
+        staying = 1 + sum(not other.lost for other in self.in_sync() if other is not member)
+        return member.part is not Part.IN_SYNC or staying >= self.min_in_sync
+
     def in_sync(self) -> Iterable[Member]:
         return (member for member in self.members.values() if member.part is Part.IN_SYNC)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from adamctl.model.layout import bucket_ranges
@@ -59,18 +60,20 @@ class ReplicationCore:
         clock: Callable[[], float],
         unix_s: Callable[[], float] = lambda: 0.0,
         store_clock: Callable[[], float] | None = None,
+        confirmed_s: Callable[[], float] = lambda: inf,
     ) -> None:
         """Makes itself known to `core` (`Core.replication`).
 
         Args:
             lease_holds: says, by the clock at the moment of the call, whether this server's lease holds.
+            confirmed_s: when the last beacon that the controllers have confirmed was sent, by `clock`.
             clock: what `now` is elsewhere, for calls that come from `core`, which has another.
             unix_s: the host's clock, for what people read in records.
             store_clock: the clock of the store's log; None: the same as `clock`.
         """
         self.config = config
         self._core = core
-        self._site = Site(core, node, config, lease_holds, clock, unix_s, store_clock or clock)
+        self._site = Site(core, node, config, lease_holds, confirmed_s, clock, unix_s, store_clock or clock)
         self._jobs: dict[str, Replicated] = {}
         self._asked_s: dict[str, float] = {}
         self._ticked_s: float | None = None

@@ -41,12 +41,14 @@ class Site:
         node: str,
         config: ReplicationConfig,
         lease_holds: Callable[[], bool],
+        confirmed_s: Callable[[], float],
         clock: Callable[[], float],
         unix_s: Callable[[], float],
         store_clock: Callable[[], float],
     ) -> None:
         self.core, self.node, self.config = core, node, config
-        self.lease_holds, self.clock, self.unix_s, self.store_clock = lease_holds, clock, unix_s, store_clock
+        self.lease_holds, self._confirmed_s = lease_holds, confirmed_s
+        self.clock, self.unix_s, self.store_clock = clock, unix_s, store_clock
         self.incarnation = self.registered_revision = 0
         self.nodes: Mapping[str, NodeView] = {}
         self.draining: frozenset[str] = frozenset()
@@ -75,6 +77,21 @@ class Site:
         """What stands in the store's log for a shard is not its newest state any more."""
         if entry is not None and self.core.flush is not None:
             self.core.flush.changed(entry, self.store_clock())
+
+    def is_silent(self, since_s: float | None, now: float) -> bool:
+        """Says whether another server, which owes an answer since then, is to be given up.
+
+        Only if we were heard and answered by the controllers when it had owed one for a while: else it may be us whom
+        nothing reaches, and we would give up those that are well and in touch with each other.
+        """
+        if since_s is None or now - since_s < self.config.member_silent_s:
+            return False
+        return self._confirmed_s() >= since_s + self.config.member_silent_s / 2
+
+    def silence_due_s(self, since_s: float, now: float) -> float:
+        """Returns when to ask `is_silent` again."""
+        due_s = since_s + self.config.member_silent_s
+        return due_s if due_s > now else now + self.config.beacon_s / 4
 
     def settled(self, now: float) -> bool:
         """Says whether no server has come or gone lately."""

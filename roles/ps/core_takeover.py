@@ -244,7 +244,7 @@ class Takeover:
         for node, other in self.others.items():
             if self._site.incarnation_of(node) != other.incarnation:
                 other.lost = other.lost or "its process is gone"
-            elif other.since_s is not None and now - other.since_s >= self._site.config.member_silent_s:
+            elif self._site.is_silent(other.since_s, now):
                 other.lost = other.lost or SILENT
 
     def _renew(self) -> None:
@@ -269,7 +269,7 @@ class Takeover:
             if not other.order and self._owes(other):
                 due_s = min(due_s, other.retry_s)
             if other.since_s is not None and not self.patient:
-                due_s = min(due_s, other.since_s + self._site.config.member_silent_s)
+                due_s = min(due_s, self._site.silence_due_s(other.since_s, now))
         return max(due_s, now)
 
     def _owes(self, other: Other) -> bool:

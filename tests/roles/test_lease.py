@@ -27,6 +27,7 @@ def test_answers_that_come_late_twice_or_out_of_order_never_shorten_it() -> None
     assert lease.confirmed(2) == 15.0
     assert lease.confirmed(1) == 15.0 and lease.confirmed(2) == 15.0 and lease.confirmed(99) == 15.0
     assert lease.confirmed(3) == 16.0
+    assert lease.confirmed_s == 12.0 and Lease.endless().confirmed_s == inf
 
 
 def test_what_was_given_up_does_not_come_back() -> None:

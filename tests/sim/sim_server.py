@@ -166,7 +166,9 @@ class SimServer(ServerState):
         flush = FlushCore(FLUSH)
         core = Core(1, flush=flush)
         config = ReplicationConfig.of_lease(self.lease_s, settle_s=1.0, shun_s=1.0)
-        self.replication = ReplicationCore(core, self.name, config, self.lease.valid, self.clock.now)
+        self.replication = ReplicationCore(
+            core, self.name, config, self.lease.valid, self.clock.now, confirmed_s=lambda: self.lease.confirmed_s
+        )
         self.core = core
         self.desk, self.store = ServerDesk(self, core), ServerStore(self, core, flush)
         self.registered_revision = revision

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,6 +46,7 @@ class Server:
         self.cluster, self.node, self.incarnation = cluster, node, incarnation
         self.core = Core(1)
         self.lease = True
+        self.confirmed_s = inf
         self.alive = True
         self.answers: dict[Any, Instruction] = {}
         self.said: list[Instruction] = []
@@ -52,7 +54,12 @@ class Server:
         self.store: dict[int, list[ShardContent]] = {}
         self.applier = Applier()
         self.replication = ReplicationCore(
-            self.core, node, cluster.config_of_cores, lambda: self.lease, lambda: cluster.now
+            self.core,
+            node,
+            cluster.config_of_cores,
+            lambda: self.lease,
+            lambda: cluster.now,
+            confirmed_s=lambda: self.confirmed_s,
         )
         revision = cluster.config.set(node_key(node), encode(cluster.node_record(node, incarnation)))
         self.replication.registered(incarnation, revision)

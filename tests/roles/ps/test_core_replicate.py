@@ -222,6 +222,32 @@ def test_a_member_that_answers_slowly_is_kept() -> None:
     assert cluster.record().epoch == 1
 
 
+def test_whoever_hears_nobody_gives_nobody_up() -> None:
+    """What is sent to it is lost, and what it sends arrives: it must not take the bucket away from all others."""
+    cluster = Cluster()
+    a = cluster["a"]
+    a.confirmed_s = cluster.now
+    cluster.hold_all(("b", "a"), ("c", "a"))
+    cluster.pass_time(10.0)
+    assert not cluster.proposals
+    a.confirmed_s = cluster.now  # it was heard and answered while they were silent
+    cluster.pass_time(1.0)
+    assert cluster.record().in_sync == ("a",)
+
+
+def test_members_without_which_nothing_is_acknowledged_are_not_given_up_for_silence_alone() -> None:
+    cluster = Cluster(min_in_sync=2)
+    cluster.hold_all(("b", "a"), ("c", "a"))
+    cluster["a"].push("p", [(0, 1, 1.0)])
+    cluster.pass_time(30.0)
+    assert len(cluster.record().in_sync) == 2
+    (left,) = cluster.record().in_sync[1:]
+    cluster.kill(left)
+    cluster.configure("a")
+    cluster.run()
+    assert cluster.record().in_sync == ("a",) and cluster["a"].code("p") == ErrorCode.NOT_READY
+
+
 def test_whoever_slept_blames_nobody_for_the_silence() -> None:
     cluster = Cluster()
     cluster.hold_all(("b", "a"), ("c", "a"))

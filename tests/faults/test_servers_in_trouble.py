@@ -1,0 +1,43 @@
+"""Servers killed, stopped, cut off one way or both, out of disk: nothing lost, nothing twice, all copies equal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from adamctl.bench.namespaces import missing
+from tests.faults.any_fault import inside
+from tests.faults.servers_under_fire import QUICK_LEASE_S, SHORT_LEASE_S, Progress
+
+ROUNDS = 300
+BLOCK = 25
+BLOCK_S = 1800.0
+
+
+def run_inside(rounds: int, seed: int, lease_s: float, *faults: str) -> None:
+    """Skips where the machine allows no namespaces with file systems of their own."""
+    command, settings = inside(rounds, seed, lease_s, *faults)
+    unshared = command[: command.index("--mount") + 1]
+    if missing() or shutil.which("mount") is None:
+        pytest.skip(missing() or "there is no mount here")
+    if subprocess.run([*unshared, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False).returncode:
+        pytest.skip("nothing can be mounted in a namespace here")
+    environment = {**os.environ, **settings, "PYTHONPATH": os.getcwd()}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=BLOCK_S, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+
+
+def test_a_full_disk_of_one_server_stops_nobody() -> None:
+    run_inside(1, 1, QUICK_LEASE_S, "full")
+
+
+@pytest.mark.slow
+def test_300_faults_of_any_kind() -> None:
+    """Goes on from the file that ADAMCTL_TROUBLE_PROGRESS names, if that is set."""
+    progress = Progress("ADAMCTL_TROUBLE_PROGRESS")
+    for done in range(progress.done, ROUNDS, BLOCK):
+        run_inside(BLOCK, 1 + done, SHORT_LEASE_S)
+        progress.reached(done + BLOCK)
