@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any
 
 from adamctl.config.records import (
@@ -193,8 +194,8 @@ class ServerCluster:
     def add_client(self, name: str) -> SimPushClient:
         """Returns a further client, which reads who holds what and does nothing else."""
         view = SimProcess(self.world, name, Clock(self.world, 1.0)).begin()
-        caller = Caller(self.world, name, self.hosts)
-        client = SimPushClient(view, (name, 1 << 30), caller, self.layout, JOB, self.servers, self.ledger)
+        caller, key, connections = Caller(self.world, name, self.hosts), (name, 1 << 30), count(1 << 40)
+        client = SimPushClient(view, key, caller, self.layout, JOB, self.servers, self.ledger, connections)
         client.reread()
         return client
 

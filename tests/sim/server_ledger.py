@@ -6,7 +6,7 @@ which pushes are in it, and a mix of two versions is seen at once.
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import accumulate, combinations
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -46,12 +46,16 @@ class Ledger:
 
     # --- clients ----------------------------------------------------------------------------------------------------
 
-    def issued(self, client: ClientKey, shard: int, delta: int) -> None:
+    def issued(self, client: ClientKey, shard: int, number: int, delta: int) -> None:
         """A client gives the next number on a shard to a delta."""
-        key = (client, shard)
-        self._deltas.setdefault(key, [0]).append(delta)
-        sums = self._sums.setdefault(key, [0])
-        sums.append(sums[-1] + delta)
+        deltas = self._deltas.setdefault((client, shard), [0])
+        sums = self._sums.setdefault((client, shard), [0])
+        if number == len(deltas):
+            deltas.append(delta)
+            sums.append(sums[-1] + delta)
+        else:  # only who goes on with another's numbers gives one a second time
+            deltas[number] = delta
+            sums[:] = accumulate(deltas)
 
     def delta(self, client: ClientKey, shard: int, number: int) -> int:
         return self._deltas[client, shard][number]
@@ -70,16 +74,20 @@ class Ledger:
         """A client has got a shard: at one version, that there was, with all that it knew to be done (I1, I5)."""
         value = self.whole(part.shard, values, f"what {client[0]} pulled")
         if value not in self.known_values.get(part.shard, {0.0}):
-            raise ViolationError(f"{client[0]} pulled shard {part.shard} as {value}, which it never was")
+            raise ViolationError(f"a pull of what never was: {client[0]} pulled shard {part.shard} as {value}")
         version = self.versions.get((part.shard, part.epoch, part.version))
         if version is not None and version[0] != value:
-            raise ViolationError(f"{client[0]} pulled shard {part.shard} as {value}; its version was {version[0]}")
+            raise ViolationError(
+                f"a pull of another version: {client[0]} pulled shard {part.shard} as {value}, not {version[0]}"
+            )
         if self.stale_reads or self.acks == "applied":
             return
         expected = min(known, self.known(client, part.shard))
         if part.sequence < expected:
             found = f"up to number {part.sequence} of its own, and {known} was acknowledged before it asked"
-            raise ViolationError(f"{client[0]} pulled shard {part.shard} with what it did {found}")
+            raise ViolationError(
+                f"a pull without what was acknowledged: {client[0]}, shard {part.shard}, with what it did {found}"
+            )
 
     # --- servers ----------------------------------------------------------------------------------------------------
 

@@ -35,6 +35,14 @@ def _lease_as_long_as_the_wait(cluster: ServerCluster) -> None:
         server.lease_s = LOST_AFTER_S
 
 
+# --- clients --------------------------------------------------------------------------------------------------------
+
+
+def _one_name_for_all_sessions(cluster: ServerCluster) -> None:
+    for worker in cluster.clients:
+        worker.names_sessions = False
+
+
 # --- copies ---------------------------------------------------------------------------------------------------------
 
 
@@ -217,6 +225,11 @@ MUTANTS = {
             "incarnations-not-told-apart",
             "the numbers of a client that comes back are taken for those of the process before",
             [(ClientMemory, "find", _found_by_name)],
+        ),
+        ServerFault(
+            "sessions-share-numbers",
+            "a process that joins its run again goes on with the numbers that servers remember",
+            cluster=_one_name_for_all_sessions,
         ),
         ServerFault(
             "dead-client-forgotten",

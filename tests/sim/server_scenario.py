@@ -235,12 +235,15 @@ class ServerScenario:
             self.world.after(random.random() * random.choice((0.3, 1.0)), host.resume)
 
     def _trouble_client(self, client: SimWorker) -> None:
-        """It dies with what is under way, and is back under a new incarnation; or it stops for a while."""
+        """It dies with what is under way and is back under a new incarnation, or begins anew; or stops for a while."""
         random = self.world.random
+        kind = random.random()
         if self.calm:
             return
-        if random.random() < 0.8:
+        if kind < 0.5:
             client.crash()
+        elif kind < 0.8:
+            client.begin_anew()
         else:
             self.world.note(client.name, "paused")
             client.pause()

@@ -68,7 +68,6 @@ class Lanes:
     def __init__(self, client: SimPushClient) -> None:
         self._client, self._world = client, client.world
         self._lanes: dict[str, Lane] = {}
-        self._connections = 0
         self.reply_sent_s = 0.0
 
     def to(self, server: str) -> Lane:
@@ -84,18 +83,18 @@ class Lanes:
         if lane.attaching:
             return
         client = self._client
-        self._connections += 1
-        lane.connection = client.key[1] * 100_000 + self._connections
-        lane.attaching = attaching = lane.connection
+        lane.attaching = attaching = lane.connection = next(client.connections)
         settled = self._settled(lane.server)
         request = AttachRequest(client.job, client.layout.hash)
 
-        def answered(reply: Reply | None) -> None:
+        def answered(reply: Reply | None, known: object = None) -> None:
             if lane.attaching != attaching:
                 return
             lane.attaching = 0
             if isinstance(reply, AttachReply):
                 lane.attached = True
+                assert isinstance(known, list)
+                client.take_known(known)
                 client.pump(lane)
                 return
             if isinstance(reply, Refuse):

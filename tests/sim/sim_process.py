@@ -146,6 +146,29 @@ class RunView:
             world.after(delay_s + random() * faults.late_s_max, deliver)
 
 
+class SessionView(RunView):
+    """What one of several things that a process does, one after another, sees of the world, until it is closed."""
+
+    def __init__(self, view: RunView) -> None:
+        super().__init__(view.process, view.run)
+        self.closed = False
+
+    @property
+    def current(self) -> bool:
+        return super().current and not self.closed
+
+    def after(self, delay_s: float, action: Action) -> None:
+        super().after(delay_s, lambda: self._unless_closed(action))
+
+    def send(self, source: str, destination: str, deliver: Action) -> None:
+        to_us = destination == self.process.name
+        super().send(source, destination, (lambda: self._unless_closed(deliver)) if to_us else deliver)
+
+    def _unless_closed(self, action: Action) -> None:
+        if not self.closed:
+            action()
+
+
 class Member:
     """What a role does with the controllers: registers, sends beacons, follows keys, compares and sets.
 

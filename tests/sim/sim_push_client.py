@@ -6,7 +6,7 @@ number of a shard, so after any trouble the oldest unfinished envelope goes firs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -39,6 +39,8 @@ class SimPushClient:
     """One client, incarnation and all, of one job.
 
     Attributes:
+        key: whom the servers take it for; `name` is the process's.
+        connections: numbers of those that the process makes.
         issued: the last number of each shard.
         open: push -> shards that are not answered.
         numbers: of the open pushes -> by shard.
@@ -56,8 +58,10 @@ class SimPushClient:
         job: str,
         servers: Mapping[str, Served],
         ledger: Ledger,
+        connections: Iterator[int],
     ) -> None:
-        self.world, self.key, self.name, self.caller, self.job = world, key, key[0], caller, job
+        self.world, self.key, self.caller, self.job = world, key, caller, job
+        self.name, self.connections = world.process.name, connections
         self.layout, self.servers, self.ledger = layout, servers, ledger
         self.issued = [0] * len(layout.shards)
         self.epochs: dict[int, int] = {}
@@ -102,6 +106,11 @@ class SimPushClient:
 
         self.caller.call(lambda token: Read(token, f"/jobs/{self.job}"), done, 3.0)
 
+    def take_known(self, known: list[tuple[int, int]]) -> None:
+        """Counts on from what a server remembers of us."""
+        for shard, number in known:
+            self.issued[shard] = self.issued[shard] or number
+
     def _take_routing(self, values: dict[str, bytes]) -> None:
         keys = {bucket.index: bucket_key(self.job, bucket.index) for bucket in self.layout.buckets}
         if any(key not in values for key in keys.values()):
@@ -130,7 +139,7 @@ class SimPushClient:
         for shard in sorted(shards):
             self.issued[shard] += 1
             numbers[shard] = self.issued[shard]
-            self.ledger.issued(self.key, shard, random.randint(1, DELTA_MAX))
+            self.ledger.issued(self.key, shard, numbers[shard], random.randint(1, DELTA_MAX))
         self.open[self._pushes] = set(numbers)
         self.numbers[self._pushes] = numbers
         self._send_all(self._pushes, numbers)
@@ -229,7 +238,7 @@ class SimPushClient:
     def push_to(self, server: str, shard: int, epoch: int, answered: Callable[..., None]) -> None:
         """Sends the next number of a shard to a server once, whoever its primary is."""
         self.issued[shard] += 1
-        self.ledger.issued(self.key, shard, 1)
+        self.ledger.issued(self.key, shard, self.issued[shard], 1)
         epochs = {self.layout.bucket_of_shard[shard]: epoch}
         self.lanes.request(self.lanes.to(server), *self._push_request({shard: self.issued[shard]}, epochs), answered)
 

@@ -271,7 +271,7 @@ class SimServer(ServerState):
             case AnswerPush():
                 self.desk.answer_push(instruction)
             case AnswerAttach():
-                instruction.token.respond(instruction.message)
+                instruction.token.respond(instruction.message, instruction.known)
             case AnswerPull():
                 self.desk.answer_pull(instruction)
             case Refuse(token=PeerRequest()):

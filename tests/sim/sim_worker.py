@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import count
 
 from adamctl.model.layout import ParameterLayout
 from adamctl.roles.controller.core_events import Disconnected
 from adamctl.roles.lease import Lease
+from tests.sim.clients import Caller
 from tests.sim.controllers import SimController
 from tests.sim.engine import Clock, World
 from tests.sim.server_ledger import Ledger
 from tests.sim.sim_client_lanes import Served
-from tests.sim.sim_process import Member, SimProcess
+from tests.sim.sim_process import Member, SessionView, SimProcess
 from tests.sim.sim_push_client import SimPushClient
 
 CONNECTION_LIVES_ON = 0.3
@@ -27,6 +29,7 @@ class SimWorker(SimProcess):
         goes_on: whether new pushes are begun.
         lost_for_good: called when a server says that the job has failed.
         down_s: how long until a process that has died is followed by another.
+        names_sessions: if not, a planted fault: a session goes on with the numbers of the one before.
     """
 
     def __init__(
@@ -48,7 +51,9 @@ class SimWorker(SimProcess):
         self.goes_on, self.pause_s_max = True, 0.05
         self.lost_for_good: Callable[[], None] = lambda: None
         self.down_s: Callable[[], float] = lambda: 0.1
-        self.deaths = 0
+        self.names_sessions = True
+        self._sessions = 0
+        self._session: SessionView
         self._ended: list[SimPushClient] = []
 
     @property
@@ -90,12 +95,37 @@ class SimWorker(SimProcess):
         member.join()
 
     def _work(self, member: Member) -> None:
-        key = (self.name, member.incarnation)
+        self._sessions = 0
+        self._connections = count(member.incarnation * 100_000)
+        self._begin_session(member)
+
+    def _begin_session(self, member: Member) -> None:
+        """As a worker does that joins its run again: in one process, whose name and incarnation stay."""
+        self._sessions += 1
+        name = self.name if self._sessions == 1 or not self.names_sessions else f"{self.name}~{self._sessions}"
+        key = (name, member.incarnation)
+        self.ledger.dead.discard(key)
+        self._session = SessionView(member.view)
         self.client = client = SimPushClient(
-            member.view, key, member.caller("job"), self.layout, self.job, self.servers, self.ledger
+            self._session,
+            key,
+            Caller(self._session, self.name, self.hosts),  # type: ignore[arg-type]
+            self.layout,
+            self.job,
+            self.servers,
+            self.ledger,
+            self._connections,
         )
         client.goes_on, client.pause_s_max, client.lost_for_good = self.goes_on, self.pause_s_max, self.lost_for_good
         client.begin()
+
+    def begin_anew(self) -> None:
+        """The process gives up what is under way, as when its coordinator is gone, and begins a new session."""
+        if not self.alive or self.paused or self.client is None:
+            return
+        self.world.note(self.name, "anew", "with", len(self.client.open), "pushes under way")
+        self._give_up()
+        self._begin_session(self.member)
 
     def stop_pushing(self) -> None:
         """What is under way is to be finished, and nothing begun."""
@@ -108,17 +138,23 @@ class SimWorker(SimProcess):
         if not self.alive:
             return
         self.end()
-        self.deaths += 1
-        client, self.client = self.client, None
-        self.world.note(self.name, "CRASHES", "with", len(client.open) if client is not None else 0, "pushes under way")
+        under_way = len(self.client.open) if self.client is not None else 0
+        self.world.note(self.name, "CRASHES", "with", under_way, "pushes under way")
+        self._give_up()
         gone = Disconnected(self.member.connection)
         for host in self.hosts.values():
             self.world.after(self.world.random.random() * 0.05, partial(host.take, gone))
-        if client is not None:
-            self._ended.append(client)
-            self.ledger.dead.add(client.key)
-            for lane in client.lanes.all():
-                if lane.connection and not self.world.chance(CONNECTION_LIVES_ON):
-                    server = self.servers[lane.server]
-                    self.world.send(self.name, server.name, partial(server.disconnect, lane.connection))
         self.world.after(self.down_s(), self.start)
+
+    def _give_up(self) -> None:
+        """Nobody listens to answers any more; the servers hear of it, or not."""
+        client, self.client = self.client, None
+        if client is None:
+            return
+        self._session.closed = True
+        self._ended.append(client)
+        self.ledger.dead.add(client.key)
+        for lane in client.lanes.all():
+            if lane.connection and not self.world.chance(CONNECTION_LIVES_ON):
+                server = self.servers[lane.server]
+                self.world.send(self.name, server.name, partial(server.disconnect, lane.connection))
