@@ -1,12 +1,12 @@
-"""A small cluster of real processes on loopback for tests of clients: a controller and parameter servers."""
+"""A small cluster of real processes on loopback for tests: a controller, and whoever joins it."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +37,19 @@ def client(url: str, **options: Any) -> adam.ParameterClient:
     return adam.ParameterClient(url, **{"token": TOKEN, "deadline_s": 20.0} | options)
 
 
-@contextmanager
-def running_cluster(folder: Path, servers: int = 2) -> Iterator[str]:
+def running_cluster(folder: Path, servers: int = 2) -> AbstractContextManager[str]:
     """Yields the controller's address; ends all processes afterwards."""
+    names = (f"ps-{number}" for number in range(servers))
+    return cluster_of(folder, *(("ps", "start", "--name", name, "--apply-threads", "1") for name in names))
+
+
+@contextmanager
+def cluster_of(folder: Path, *members: Sequence[str]) -> Iterator[str]:
+    """Yields the address of a controller whose cluster these commands have joined; ends all processes afterwards."""
     processes = [start("controller", "start", "--dir", str(folder / "controller"))]
     try:
         address = address_of(processes[0])
-        processes += [
-            start("ps", "start", "--name", f"ps-{number}", "--controller", address, "--apply-threads", "1")
-            for number in range(servers)
-        ]
+        processes += [start(*member, "--controller", address) for member in members]
         for process in processes[1:]:
             address_of(process)
         yield address

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -23,41 +22,12 @@ from adamctl.cli.cluster_table import (
     standing_rows,
     why_none_leads,
 )
-
-TOKEN = "a secret"
-
-
-def start(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "adamctl", *arguments, "--token", TOKEN, "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+from tests.api.cluster_for_tests import TOKEN, cluster_of
 
 
-def address_of(process: subprocess.Popen[str]) -> str:
-    """Reads the line that a role started by hand prints when it serves."""
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    found = re.search(r"ready on tcp://(\S+?)(,|$)", line.strip())
-    assert found, line
-    return found[1]
-
-
-@contextmanager
-def controller_and(role: str, folder: Path) -> Iterator[str]:
+def controller_and(role: str, folder: Path) -> AbstractContextManager[str]:
     """Starts a controller, and `ROLE-1` in its cluster; gives the controller's address."""
-    processes = [start("controller", "start", "--dir", str(folder / "store"))]
-    try:
-        address = address_of(processes[0])
-        processes.append(start(role, "start", "--name", f"{role}-1", "--controller", address))
-        address_of(processes[1])
-        yield address
-    finally:
-        for process in reversed(processes):
-            process.terminate()
-            process.communicate(timeout=30)
+    return cluster_of(folder, (role, "start", "--name", f"{role}-1"))
 
 
 @pytest.fixture(scope="module")
