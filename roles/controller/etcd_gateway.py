@@ -31,7 +31,6 @@ INVALID_ARGUMENT = 3
 NOT_FOUND = 5
 PERMISSION_DENIED = 7
 RESOURCE_EXHAUSTED = 8
-FAILED_PRECONDITION = 9
 OUT_OF_RANGE = 11
 UNAUTHENTICATED = 16
 """gRPC's status codes that mean something here."""
@@ -40,6 +39,7 @@ _AGAIN = frozenset({1, 4, 10, 13, 14})
 _RETRY_FIRST_S = 0.05
 _RETRY_MAX_S = 0.5
 _BODY_BYTES_MAX = 128 << 20
+_NO_ANSWER = "no answer"
 
 
 class EtcdError(RemoteError):
@@ -68,7 +68,7 @@ class Attempts:
 
     def __init__(self) -> None:
         self.unanswered = 0
-        self.problem = "no answer"
+        self.problem = _NO_ANSWER
 
 
 class Gateway:
@@ -120,7 +120,8 @@ class Gateway:
                 try:
                     return await self._attempt(path, message, min(self.attempt_s, remaining_s), stream)
                 except _AskAgainError as error:
-                    attempts.problem = str(error)
+                    if remaining_s >= self.attempt_s or attempts.problem == _NO_ANSWER:  # one cut short says less
+                        attempts.problem = str(error)
                     attempts.unanswered += error.sent
                     self._member += 1
                 except EtcdError as error:
