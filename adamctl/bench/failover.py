@@ -26,6 +26,9 @@ from adamctl.api.parameter_client_async import AsyncParameterClient
 from adamctl.bench.failover_cluster import FailoverCluster, buckets_of, wait_whole
 from adamctl.bench.report import make_report
 from adamctl.errors import RunFailedError
+from adamctl.launch.joining import find_controller
+from adamctl.net.handshake import make_hello
+from adamctl.net.stream import StreamTransport
 from adamctl.roles.controller.client import nodes_of
 from adamctl.roles.controller.core_config import lease_config
 
@@ -74,7 +77,11 @@ def run_failover_benchmark(
 
     Raises:
         RunFailedError: a push was lost or applied twice, or copies did not come back.
+        UnreachableError: the etcd cluster to be used does not answer.
     """
+    if settings.config_store:
+        hello = make_hello("bench", "bench")
+        asyncio.run(find_controller(StreamTransport(), (settings.config_store,), hello, progress))
     results = []
     for lease_s in settings.leases_s:
         for fault in settings.faults:

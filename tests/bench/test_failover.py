@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from adamctl.bench import namespaces
 from adamctl.bench.failover import FAULTS, FailoverSettings, bar_s
 from adamctl.cli import bench_failover
 from adamctl.errors import ConfigurationError
+from tests.roles.controller.etcd_server import etcd_cluster
 
 
 def run(*arguments: str) -> dict[str, object]:
@@ -30,6 +32,20 @@ def test_pushes_go_on_after_a_kill() -> None:
     result = run("--fault", "kill")
     assert result["rounds"] == 1
     assert result["pushes_applied"] == result["pushes_acknowledged"] > 0
+
+
+@pytest.mark.slow
+def test_pushes_go_on_after_a_kill_where_etcd_keeps_the_configuration(tmp_path: Path) -> None:
+    with etcd_cluster(tmp_path) as etcd:
+        assert run("--fault", "kill", "--config-store", etcd.url)["rounds"] == 1
+
+
+def test_an_etcd_that_does_not_answer_and_links_to_one_are_refused_at_once() -> None:
+    pytest.importorskip("aiohttp")
+    command = [sys.executable, "-m", "adamctl", "bench", "failover", "--config-store", "etcd://127.0.0.1:1"]
+    for fault, code, words in (("kill", 3, "did not answer within"), ("cut", 2, "leave it out")):
+        done = subprocess.run([*command, "--fault", fault], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == code and words in done.stderr
 
 
 @pytest.mark.slow
