@@ -26,7 +26,6 @@ _VALIDATION_STREAM: Final = 0x5641_4C49 << 32  # "VALI"
 _TRANSLATION_STREAM: Final = 0x5452_414E << 32  # "TRAN"
 
 Split = Literal["train", "validation", "test"]
-SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")
 Indices = NDArray[np.int64]
 Shifts = NDArray[np.int64]
 """[n, 2]: by how many pixels each image is moved down and to the right."""

@@ -121,7 +121,6 @@ class SessionRunner:
         self._failure: BaseException | None = None
         self._evaluation: tuple[int, asyncio.Task[None]] | None = None
         self._updates_reported = 0
-        self._flushing: asyncio.Task[None] | None = None
         self.batches_done = 0
         self._began_s = self._trained_until_s = self._loop.time()
         self.compute_s = self.wait_s = 0.0
