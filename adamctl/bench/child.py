@@ -7,7 +7,8 @@ import multiprocessing.connection
 import signal
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from adamctl.errors import RunFailedError
 
@@ -18,7 +19,10 @@ Pipe = multiprocessing.connection.Connection
 
 
 class Child:
-    """A fresh interpreter that runs `target(*arguments, pipe)`; ended at the latest with this process."""
+    """A fresh interpreter that runs `target(*arguments, pipe)`; ended at the latest with this process.
+
+    A context manager: an error or Ctrl-C in the block ends it at once, whatever it is at.
+    """
 
     def __init__(self, target: Callable[..., None], *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
@@ -26,6 +30,16 @@ class Child:
         self._process = context.Process(target=_run, args=(target, *arguments, theirs), daemon=True)
         self._process.start()
         theirs.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._process.kill()
+        self.close()
 
     @property
     def pid(self) -> int:

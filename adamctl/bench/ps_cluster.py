@@ -38,7 +38,6 @@ class PsCluster(RoleProcesses):
             RoleCommand(CONTROLLER, CONTROLLER, ("--dir", str(self.folder / "store"), *common)),
             *(RoleCommand("ps", node, ("--apply-threads", str(self._apply_threads), *member)) for node in self.servers),
         )
-        stack.callback(lambda: run(self.roles.stop(grace_s=0.0)))
         self.roles.start()
         self.wait_serving(CONTROLLER, *self.servers)
 

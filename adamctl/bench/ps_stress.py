@@ -51,11 +51,11 @@ def run_ps_stress(
         cluster = stack.enter_context(PsCluster(1, apply_threads))
         cluster.create_job(WEIGHTS, weights_record(model_bytes, block_bytes, 1))
         clients = [
-            ClientProcess(cluster.controller, transport, number, (WEIGHTS,), connections // processes)
+            stack.enter_context(
+                ClientProcess(cluster.controller, transport, number, (WEIGHTS,), connections // processes)
+            )
             for number in range(processes)
         ]
-        for client in clients:
-            stack.callback(client.close)
         for client in clients:
             client.ready()
         server = cluster.processes()[0]

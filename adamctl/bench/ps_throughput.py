@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from adamctl.bench.measuring import memory_limit, product_limit
 from adamctl.bench.plain_sockets import BLOCK_BYTES, PlainSockets
@@ -136,42 +137,41 @@ class _Bench:
     def torch_version(self) -> str:
         return self._torch.version if self._torch is not None else ""
 
-    def __enter__(self) -> _Bench:
-        settings = self._settings
-        try:
-            if settings.peer_python is not None and self._servers == self._count == 1:
-                self._scan_torch(settings.peer_python)
-            self._progress(
-                f"starting {self._servers} server(s) of {self._threads} apply thread(s), {self._count} client(s)"
-            )
-            self._cluster = self._stack.enter_context(PsCluster(self._servers, self._threads))
-            jobs = []
-            if any(mode != "factors" for mode in self._modes):
-                jobs.append(WEIGHTS)
-                self._cluster.create_job(
-                    WEIGHTS, weights_record(settings.model_bytes, settings.block_bytes, self._servers)
-                )
-            if "factors" in self._modes:
-                jobs.append(FACTORS)
-                self._cluster.create_job(FACTORS, factors_record(settings.factors, self._servers))
-            self._clients = [
-                ClientProcess(self._cluster.controller, settings.transport, number, tuple(jobs), wire=settings.wire)
-                for number in range(self._count)
-            ]
-            for client in self._clients:
-                self._stack.callback(client.close)
-            for client in self._clients:
-                client.ready()
-            scheme = "tcp" if settings.transport == "tcp" else "unix"
-            self._sockets = PlainSockets(scheme, str(self._cluster.folder))
-            self._stack.callback(self._sockets.close)
-        except BaseException:
-            self._stack.close()
-            raise
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._start(stack)
+            self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, value, trace)
+
+    def _start(self, stack: ExitStack) -> None:
+        settings = self._settings
+        if settings.peer_python is not None and self._servers == self._count == 1:
+            self._scan_torch(settings.peer_python)
+        shape = f"{self._servers} server(s) of {self._threads} apply thread(s), {self._count} client(s)"
+        self._progress(f"starting {shape}")
+        self._cluster = stack.enter_context(PsCluster(self._servers, self._threads))
+        jobs = []
+        if any(mode != "factors" for mode in self._modes):
+            jobs.append(WEIGHTS)
+            self._cluster.create_job(WEIGHTS, weights_record(settings.model_bytes, settings.block_bytes, self._servers))
+        if "factors" in self._modes:
+            jobs.append(FACTORS)
+            self._cluster.create_job(FACTORS, factors_record(settings.factors, self._servers))
+        address, transport = self._cluster.controller, settings.transport
+        self._clients = [
+            stack.enter_context(ClientProcess(address, transport, number, tuple(jobs), wire=settings.wire))
+            for number in range(self._count)
+        ]
+        for client in self._clients:
+            client.ready()
+        scheme = "tcp" if transport == "tcp" else "unix"
+        self._sockets = PlainSockets(scheme, str(self._cluster.folder))
+        stack.callback(self._sockets.close)
 
     def _scan_torch(self, python: str) -> None:
         settings = self._settings
