@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from adamctl.bench.failover_cluster import buckets_of
-from tests.faults.servers_under_fire import JOB, QUICK_LEASE_S, Fire, under_fire
+from adamctl.roles.controller.client import nodes
+from tests.faults.servers_under_fire import JOB, QUICK_LEASE_S, STARVED_S, Fire, under_fire
 from tests.roles.controller.etcd_server import etcd_cluster
 
+LONG_LEASE_S = STARVED_S
 CLIENTS = 2
 AFTER_PUSHES = CLIENTS + 1
 """One more than may have been under way when a server was lost; each needs all servers."""
@@ -42,6 +44,15 @@ async def stop_one(fire: Fire) -> None:
     await fire.progress(AFTER_PUSHES)
     fire.cluster.go_on(node)
     await whole_and_exact(fire)
+
+
+async def test_others_find_out_that_a_server_was_killed_long_before_its_lease_ends(tmp_path: Path) -> None:
+    with etcd_cluster(tmp_path) as etcd:
+        async with under_fire(LONG_LEASE_S, CLIENTS, config_store=etcd.url) as fire:
+            node = await a_primary(fire)
+            fire.kill(node)
+            await fire.progress(AFTER_PUSHES)
+            assert node not in [record.node for record in await nodes(fire.store, "ps")]
 
 
 async def test_what_a_killed_server_held_is_served_on_and_copied_again(tmp_path: Path) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 from adamctl.launch.deaths import Deaths
 from adamctl.launch.supervision import RoleEnd
+from adamctl.net.address import host_id
 from adamctl.net.handshake import make_hello
+from adamctl.net.stream import StreamTransport
 from adamctl.net.virtual import run_virtual
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.client import nodes, wait_for
-from adamctl.wire.messages import Empty
+from adamctl.roles.controller.etcd import EtcdClient
+from adamctl.wire.messages import Empty, NodeRegisterRequest
 from tests.cluster import memory_cluster
+from tests.roles.controller.etcd_server import etcd_cluster
 
 
 async def serve(context: RoleContext) -> None:
@@ -54,3 +59,19 @@ def test_controllers_that_do_not_answer_hold_up_nobody() -> None:
             await deaths.close()
 
     run_virtual(scenario())
+
+
+async def test_etcd_is_told_in_the_place_of_controllers(tmp_path: Path) -> None:
+    with etcd_cluster(tmp_path) as etcd:
+        client = EtcdClient(f"{etcd.url}?lost_after=3600")
+        replies = [
+            await client.register(NodeRegisterRequest(f"ps-{number}", "ps", (), host_id(), number)) for number in (0, 1)
+        ]
+        deaths = Deaths(StreamTransport(), make_hello("front", "front-1"))
+        deaths.controllers_at(client.addresses)
+        deaths.tell(RoleEnd("ps-0", -9, incarnation=replies[0].incarnation))
+        deaths.tell(RoleEnd("ps-1", -9, incarnation=replies[1].incarnation + 1))  # this one was another
+        await wait_for(client, "/nodes/", lambda entries: len(entries) == 1, 30, "the loss of ps-0")
+        assert [node.node for node in await nodes(client)] == ["ps-1"]
+        await deaths.close()
+        await client.close()
