@@ -112,8 +112,17 @@ class Changer:
             lease = str(reply["ID"])
             marker = encoded(self._key(f"{SESSIONS}{lease}"))
             put = {"key": marker, "value": encoded("0"), "lease": lease}
-            reply = await self._gateway.call("kv/put", put, deadline_s)
-            session = _Session(lease, marker, revision_of(reply), now_s)
+            # On condition that it is not there: one that comes late must not undo what the session has noted since.
+            message = {
+                "compare": [compare_revision(marker, 0)],
+                "success": [{"request_put": put}],
+                "failure": [{"request_range": {"key": marker}}],
+            }
+            reply = await self._gateway.call("kv/txn", message, deadline_s)
+            made = revision_of(reply)
+            if not reply.get("succeeded"):  # by an earlier attempt
+                made = number(reply["responses"][0]["response_range"]["kvs"][0], "mod_revision")
+            session = _Session(lease, marker, made, now_s)
         self._session = session
         return session
 

@@ -105,6 +105,32 @@ async def test_answers_are_true_over_a_deceitful_network(
         await client.close()
 
 
+async def test_the_beginning_of_a_session_that_comes_late_undoes_nothing(client: EtcdClient) -> None:
+    """It comes after a change was made whose answer was lost: the change must not be made once more."""
+    gateway = client._gateway
+    honest = gateway._attempt
+    written: list[tuple[str, Json]] = []
+
+    async def attempt(path: str, message: Json, deadline_s: float, stream: bool) -> Json:
+        if not path.startswith("kv/"):
+            return await honest(path, message, deadline_s, stream)
+        written.append((path, message))
+        if len(written) == 1:
+            raise _AskAgainError("still on its way", sent=True)
+        reply = await honest(path, message, deadline_s, stream)
+        if len(written) == 3:
+            await honest(*written[0], deadline_s, stream)
+            raise _AskAgainError("its answer was lost", sent=True)
+        return reply
+
+    gateway._attempt = attempt  # type: ignore[method-assign]
+    reply = await client.compare_and_set(ConfigChanges({}, {"/t/a": b"1"}))
+    gateway._attempt = honest  # type: ignore[method-assign]
+    (pair,) = (await gateway.call("kv/range", client._range("/t/"), 10.0))["kvs"]
+    assert len(written) > 3
+    assert (number(pair, "version"), number(pair, "mod_revision")) == (1, reply.revision)
+
+
 async def test_a_change_whose_answer_was_lost_is_answered_as_done(client: EtcdClient) -> None:
     await client.compare_and_set(ConfigChanges({}, {"/t/a": b"1"}))
     deceit = Deceit(client._gateway, 0, loss=0.0, deafness=1.0, lateness=0.0)
