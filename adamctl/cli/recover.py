@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -80,6 +79,8 @@ async def _recover(
 
 async def _certain(reader: ClusterReader, job: str, buckets: Sequence[int]) -> list[Finding]:
     """Returns what is found when every living server has told what it has, or has had the time to."""
+    import asyncio
+
     from adamctl.cli.stuck import look
     from adamctl.roles.ps.core_recovery import State
 
@@ -103,6 +104,8 @@ async def _do(reader: ClusterReader, job: str, stuck: Sequence[Finding]) -> None
         RunFailedError: something has changed meanwhile; what was shown is not what would be done.
         DeadlineError: they were not served in time.
     """
+    import asyncio
+
     from adamctl.cli.stuck import look
     from adamctl.roles.ps.core_recovery import State, recovery
 

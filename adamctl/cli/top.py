@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +33,8 @@ def command(controller: tuple[str, ...], token: str, interval: float, once: bool
 
 
 async def _watch(addresses: tuple[str, ...], token: str, interval_s: float, once: bool) -> None:
+    import asyncio
+
     from rich.console import Console
     from rich.live import Live
 

@@ -20,6 +20,28 @@ MODULES_OF = "import sys, runpy, json\nsys.argv = ['adamctl', {arguments}]\n" + 
 )
 
 
+EVERYTHING = """
+import json, sys
+import click
+from click.testing import CliRunner
+from adamctl.cli.main import application
+
+def paths(command, path):
+    yield path
+    if isinstance(command, click.Group):
+        context = click.Context(command, info_name=path[-1] if path else "adamctl")
+        for name in command.list_commands(context):
+            yield from paths(command.get_command(context, name), [*path, name])
+
+found, known = {}, set(sys.modules)
+for path in paths(application, []):
+    assert CliRunner().invoke(application, [*path, "--help"]).exit_code == 0, path
+    found[" ".join(path)] = sorted(set(sys.modules) - known)
+    known |= set(sys.modules)
+print(json.dumps(found))
+"""
+
+
 @pytest.mark.parametrize("arguments", ["'--help'", "'--version'", "'ps', '--help'", "'train', '--help'"])
 def test_nothing_heavy_is_imported(arguments: str) -> None:
     code = MODULES_OF.format(arguments=arguments)
@@ -27,6 +49,13 @@ def test_nothing_heavy_is_imported(arguments: str) -> None:
     modules = set(json.loads(found.stderr.splitlines()[-1]))
     assert "adamctl.cli.main" in modules
     assert modules & set(HEAVY) == set()
+
+
+def test_no_help_of_any_command_imports_anything_heavy() -> None:
+    found = subprocess.run([sys.executable, "-c", EVERYTHING], capture_output=True, text=True, timeout=60, check=True)
+    modules_of = json.loads(found.stdout)
+    assert {"", "bench failover", "ps start", "ckpt save"} <= set(modules_of)
+    assert {path: set(modules) & set(HEAVY) for path, modules in modules_of.items() if set(modules) & set(HEAVY)} == {}
 
 
 def test_every_command_and_role_is_listed() -> None:
