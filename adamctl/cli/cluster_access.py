@@ -51,16 +51,19 @@ class ClusterAccess:
         return await CoordinatorClient.connect(self.transport, where, self.hello)
 
 
-async def running_job(store: ConfigurationStore, job: str | None) -> tuple[str, JobRecord]:
-    """Returns the job of this name, or the only one that runs. Raises ConfigurationError if that is not one."""
+async def running_job(store: ConfigurationStore, job: str | None, what: str = "JOB") -> tuple[str, JobRecord]:
+    """Returns the job of this name, or the only one that runs. Raises ConfigurationError if that is not one.
+
+    `what` says in the message where the name was given.
+    """
     _, entries = await store.read("/jobs/")
     records = {e.key.rpartition("/")[2]: decode(e.value, JobRecord) for e in entries if e.key.count("/") == 2}
     running = {name: record for name, record in records.items() if record.state == "running"}
     known = f"running: {', '.join(sorted(running)) or 'none'}"
     if job is None:
         if len(running) != 1:
-            raise ConfigurationError(f"JOB: expected the name of one, since not exactly one runs ({known})")
+            raise ConfigurationError(f"{what}: expected the name of one, since not exactly one runs ({known})")
         return next(iter(running.items()))
     if job not in running:
-        raise ConfigurationError(f"JOB: expected one that runs; found {job!r} ({known})")
+        raise ConfigurationError(f"{what}: expected one that runs; found {job!r} ({known})")
     return job, running[job]

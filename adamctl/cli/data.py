@@ -80,10 +80,11 @@ def _print(described: dict[str, Any]) -> None:
 @options.json_option
 def fetch(name: str, data: str | None, url: str | None, as_json: bool) -> None:
     """Download the data set NAME and verify it; what is there and right is kept."""
+    from adamctl.roles.data.catalogue import CATALOGUE
     from adamctl.roles.data.fetch import fetch as fetch_data
 
     folder = data or os.environ.get("ADAMCTL_DATA", "").split(os.pathsep)[0]
-    if not folder:
+    if not folder and name in CATALOGUE:
         raise ConfigurationError(f"say where {name} should go: --data DIR, or set ADAMCTL_DATA")
     fetched = fetch_data(name, Path(folder), base_url=url, progress=_Progress())
     if as_json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -34,17 +33,23 @@ def command(node: str, undo: bool, no_wait: bool, controller: tuple[str, ...], t
 
 
 async def _drain(addresses: Sequence[str], token: str, node: str, undo: bool, no_wait: bool) -> None:
+    import asyncio
+
     from adamctl.cli.cluster_access import ClusterAccess
     from adamctl.config.records import DrainRecord, NodeRecord, drain_key, encode, node_key
-    from adamctl.roles.controller.client import read_record
+    from adamctl.roles.controller.client import nodes, read_record
     from adamctl.wire.messages import ConfigChanges
 
     async with ClusterAccess(addresses, token) as cluster:
         store = cluster.store
         found = await read_record(store, node_key(node), NodeRecord)
         if found is None or found[0].role != "ps":
-            what = "no living node is called that" if found is None else f"{node} is a {found[0].role}"
-            raise ConfigurationError(f"expected the name of a living parameter server; {what}; see adamctl status")
+            what = "" if found is None else f", a {found[0].role}"
+            living = sorted(record.node for record in await nodes(store, "ps"))
+            raise ConfigurationError(
+                f"NODE: expected the name of a living parameter server ({', '.join(living) or 'there is none'}); "
+                f"found {node!r}{what}"
+            )
         key = drain_key(node)
         known = await read_record(store, key, DrainRecord)
         revision = known[1] if known is not None else 0
@@ -70,6 +75,8 @@ async def _drain(addresses: Sequence[str], token: str, node: str, undo: bool, no
 
 async def _wait(store: Any, node: str) -> None:
     """Returns when no bucket names the server any more; says every few seconds how many do."""
+    import asyncio
+
     from adamctl.cli.copies import holdings
 
     told, told_s = -1, 0.0

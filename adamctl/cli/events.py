@@ -10,6 +10,7 @@ import click
 
 from adamctl.cli import options
 from adamctl.cli.output import SCHEMA_VERSION, print_json
+from adamctl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from adamctl.cli.copies import Event
@@ -50,6 +51,10 @@ async def _show(addresses: tuple[str, ...], token: str, job: str, follow: bool, 
         store = cluster.store
         revision, entries = await store.read("/jobs/")
         found = events(entries, job)
+        jobs = sorted({entry.key.split("/")[2] for entry in entries})
+        if job and job not in jobs and not follow:
+            known = ", ".join(jobs) or "none"
+            raise ConfigurationError(f"--job: expected one that there is; found {job!r} (there are: {known})")
         if not follow:
             if as_json:
                 print_json({"events": [event.values() for event in found]})

@@ -34,9 +34,11 @@ def command(job: str, node: str, check: bool, controller: tuple[str, ...], token
     addresses = options.addresses(controller)
     from adamctl.net import loop
 
-    found = loop.run(_read(addresses, token, job))
+    found, living = loop.run(_read(addresses, token, job))
     if node:
         found = [one for one in found if node in (*one.record.in_sync, *one.record.learners)]
+    if node and not found and node not in living:
+        click.echo(f"no living parameter server is called {node!r}; there are: {', '.join(living) or 'none'}", err=True)
     degraded = [one for one in found if one.problem]
     if as_json:
         print_json({"buckets": [one.values() for one in found], "degraded": len(degraded)})
@@ -79,12 +81,15 @@ def summary(found: Sequence[Holding]) -> str:
     return f"{len(found)} buckets, {state}{copied}"
 
 
-async def _read(addresses: tuple[str, ...], token: str, job: str) -> list[Holding]:
-    from adamctl.cli.cluster_access import ClusterAccess
+async def _read(addresses: tuple[str, ...], token: str, job: str) -> tuple[list[Holding], list[str]]:
+    """Returns buckets, and the names of the parameter servers that live."""
+    from adamctl.cli.cluster_access import ClusterAccess, running_job
     from adamctl.cli.copies import holdings
+    from adamctl.roles.controller.client import nodes_of
 
     async with ClusterAccess(addresses, token) as cluster:
-        store = cluster.store
-        _, nodes = await store.read("/nodes/")
-        _, entries = await store.read("/jobs/")
-        return holdings(entries, nodes, job)
+        if job:
+            await running_job(cluster.store, job, "--job")
+        _, nodes = await cluster.store.read("/nodes/")
+        _, entries = await cluster.store.read("/jobs/")
+        return holdings(entries, nodes, job), sorted(record.node for record in nodes_of(nodes, "ps"))

@@ -51,8 +51,9 @@ def find_run(run: str, base: Path = DEFAULT_BASE) -> Path:
         if numbers:
             return folder / f"{max(numbers):03d}"
     names = [entry.name for entry in base.iterdir() if entry.is_dir()] if base.is_dir() else []
-    known = f" Runs in {base}: {', '.join(sorted(names))}." if names else f" There are no runs in {base}."
-    raise ConfigurationError(f"no run {run!r}.{suggestion(run, names)}{known}")
+    known = f"Runs in {base}: {', '.join(sorted(names))}." if names else f"There are no runs in {base}."
+    why = f" {run} holds no {EXPERIMENT}." if Path(run).exists() else suggestion(run, names)
+    raise ConfigurationError(f"no run {run!r}.{why} {known} --run-dir DIR looks elsewhere.")
 
 
 def checkpoints(folder: Path) -> list[Path]:

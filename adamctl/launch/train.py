@@ -21,6 +21,7 @@ from adamctl.launch.supervision import Supervision
 from adamctl.live.reporter import Reporter
 from adamctl.live.view import ProcessReading
 from adamctl.roles.controller.etcd_url import is_etcd
+from adamctl.roles.coordinator.manifest import find_checkpoint
 from adamctl.roles.private_folder import private_folder
 
 
@@ -49,11 +50,13 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
     """Runs an experiment to its end and returns how it ended and its run folder. Blocks; call it in the main thread.
 
     Raises:
-        ConfigurationError: the run folder cannot be made.
+        ConfigurationError: the run folder cannot be made, or there is no checkpoint to resume from.
         RunFailedError: a process cannot be started, or the coordinator falls silent.
         UnreachableError: the controller to join does not answer, or a role does not start in time.
         HandshakeError: the controller to join refuses us: token or version.
     """
+    if options.resume not in ("auto", "none"):
+        find_checkpoint(options.resume, "--resume")
     if options.join:
         _find_controller(options, reporter)
     folder = create_run_folder(options.runs, experiment.name)

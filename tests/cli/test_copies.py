@@ -115,4 +115,18 @@ def test_draining_a_server_that_holds_nothing(controller: str) -> None:
     assert adamctl("drain", "ps-1", *common).stdout == "ps-1 holds nothing any more; it can be stopped\n"
     assert adamctl("drain", "ps-1", *common, "--undo").stdout == "ps-1 may hold buckets again\n"
     unknown = adamctl("drain", "ps-9", *common)
-    assert unknown.returncode == 2 and "expected the name of a living parameter server" in unknown.stderr
+    assert unknown.returncode == 2
+    assert "NODE: expected the name of a living parameter server (ps-1); found 'ps-9'" in unknown.stderr
+
+
+def test_names_that_nobody_has(controller: str) -> None:
+    common = ("--controller", controller, "--token", TOKEN)
+    job = adamctl("shards", *common, "--job", "no", "--check")
+    assert job.returncode == 2 and "--job: expected one that runs; found 'no' (running: none)" in job.stderr
+    node = adamctl("shards", *common, "--node", "ps-9")
+    assert node.stdout == "no buckets\n"
+    assert node.stderr == "no living parameter server is called 'ps-9'; there are: ps-1\n"
+    assert adamctl("shards", *common, "--node", "ps-1").stderr == ""
+    events_of = adamctl("events", *common, "--job", "no")
+    assert events_of.returncode == 2
+    assert "--job: expected one that there is; found 'no' (there are: none)" in events_of.stderr

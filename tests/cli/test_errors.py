@@ -89,6 +89,22 @@ def test_a_missing_run(tmp_path: Path) -> None:
         assert "no run 'none'" in refused(command, "none", "--run-dir", str(tmp_path), code=2)
 
 
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    message = refused("ckpt", "list", str(tmp_path), "--run-dir", str(tmp_path / "runs"), code=2)
+    assert f"{tmp_path} holds no experiment.toml." in message
+    assert "--run-dir DIR looks elsewhere" in message
+
+
+def test_nothing_is_started_to_resume_from_nothing(experiment: Path, tmp_path: Path) -> None:
+    message = refused("train", str(experiment), "--resume", "none-such", "--run-dir", str(tmp_path / "runs"), code=2)
+    assert "--resume none-such: expected a checkpoint or a run folder with one; found none" in message
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_unknown_data_set_is_named_before_its_folder_is_asked_for() -> None:
+    assert "expected one of the data sets" in refused("data", "fetch", "mnits", code=2)
+
+
 def test_a_damaged_checkpoint(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     folder.mkdir()
