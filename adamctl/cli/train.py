@@ -69,10 +69,10 @@ def command(
         outcome, folder = train(loaded.experiment, chosen, reporter)
     finally:
         reporter.close()
-    return _report(outcome, folder, as_json)
+    return _report(outcome, folder, resume, as_json)
 
 
-def _report(outcome: Outcome, folder: Path, as_json: bool) -> int:
+def _report(outcome: Outcome, folder: Path, resume: str, as_json: bool) -> int:
     """Prints the result to stdout and what a person wants to know to stderr; the first cause of a failure last."""
     from adamctl.live.view import closing_lines
 
@@ -80,18 +80,21 @@ def _report(outcome: Outcome, folder: Path, as_json: bool) -> int:
     if as_json and progress is not None and progress.result is not None:
         print_json(progress.result)
     if progress is not None and progress.final and not outcome.message:
-        for line in closing_lines(progress, str(folder), _next_commands(outcome, folder)):
+        for line in closing_lines(progress, str(folder), _next_commands(outcome, folder, resume)):
             click.echo(line, err=True)
     if outcome.message:
         click.echo(f"adamctl: error: {outcome.message}", err=True)
     return outcome.exit_code
 
 
-def _next_commands(outcome: Outcome, folder: Path) -> list[str]:
-    from adamctl.launch.run_folder import DEFAULT_BASE, EXPERIMENT
+def _next_commands(outcome: Outcome, folder: Path, resume: str) -> list[str]:
+    """Returns what to type next; a run that had no checkpoint yet begins once more where it began."""
+    from adamctl.launch.run_folder import DEFAULT_BASE, EXPERIMENT, checkpoints
 
     if not outcome.signal:
         return [f"adamctl eval {quote(str(folder))}", f"adamctl logs {quote(str(folder))}"]
-    command = ["adamctl", "train", str(folder / EXPERIMENT), "--resume", str(folder)]
-    base = folder.parent.parent
+    command, base = ["adamctl", "train", str(folder / EXPERIMENT)], folder.parent.parent
+    place = str(folder) if checkpoints(folder) else resume
+    if place != "none":
+        command += ["--resume", place]
     return [command_line([*command, *(() if base == DEFAULT_BASE else ("--run-dir", str(base)))])]

@@ -27,8 +27,21 @@ WAIT_S = 120
         ("runs/a/001", 0, ["adamctl eval runs/a/001", "adamctl logs runs/a/001"]),
     ],
 )
-def test_what_to_type_next(folder: str, signal_: int, expected: list[str]) -> None:
-    assert _next_commands(Outcome(None, 0, signal=signal_), Path(folder)) == expected
+def test_what_to_type_next(
+    folder: str, signal_: int, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    checkpoint = Path(folder, "checkpoints", "000001")
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "manifest.json").touch()
+    assert _next_commands(Outcome(None, 0, signal=signal_), Path(folder), "none") == expected
+
+
+def test_a_run_without_a_checkpoint_begins_where_it_began() -> None:
+    interrupted = Outcome(None, 0, signal=2)
+    anew = "adamctl train runs/a/002/experiment.toml"
+    assert _next_commands(interrupted, Path("runs/a/002"), "none") == [anew]
+    assert _next_commands(interrupted, Path("runs/a/002"), "runs/a/001") == [f"{anew} --resume runs/a/001"]
 
 
 def test_the_hint_goes_on_where_the_run_was(tmp_path: Path) -> None:
