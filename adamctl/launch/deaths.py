@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from adamctl.errors import AdamctlError
 from adamctl.launch.supervision import RoleEnd, describe_status
 from adamctl.net.transport import Transport
-from adamctl.roles.controller.client import cluster_client
 from adamctl.wire.messages import Hello
 
 if TYPE_CHECKING:
@@ -34,6 +33,8 @@ class Deaths:
 
     def controllers_at(self, addresses: Sequence[str]) -> None:
         """Says where the controllers are, or the etcd in their place; nothing can be told before."""
+        from adamctl.roles.controller.client import cluster_client  # while roles are starting, not before
+
         self._client = cluster_client(
             self._transport, addresses, lambda: self._hello, deadline_s=TELL_DEADLINE_S, attempt_s=1.0
         )

@@ -8,7 +8,6 @@ from itertools import cycle
 
 from adamctl.errors import ConfigurationError, ProtocolError, UnreachableError
 from adamctl.net.transport import Transport
-from adamctl.roles.controller.client import cluster_client
 from adamctl.roles.controller.etcd_url import is_etcd
 from adamctl.wire.messages import Hello
 
@@ -64,6 +63,8 @@ async def find_controller(
 
 
 async def _find_etcd(transport: Transport, addresses: Sequence[str], hello: Hello, deadline_s: float) -> None:
+    from adamctl.roles.controller.client import cluster_client  # takes a while; a run without --join has no use for it
+
     store = cluster_client(transport, addresses, lambda: hello, deadline_s=deadline_s)
     try:
         await store.read("/nodes/")
