@@ -26,7 +26,6 @@ from adamctl.roles.controller.interface import (
     read_record,
     wait_for,
 )
-from adamctl.roles.controller.memory import MemoryConfigurationStore
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     ConfigChanges,
@@ -57,7 +56,6 @@ __all__ = [
     "ConfigurationStore",
     "ControllerClient",
     "Membership",
-    "MemoryConfigurationStore",
     "Waiting",
     "cluster_client",
     "configuration_addresses",

@@ -13,7 +13,8 @@ from adamctl.net.faults import LinkFaults
 from adamctl.net.handshake import make_hello
 from adamctl.net.memory import MemoryNetwork
 from adamctl.net.stream import StreamTransport
-from adamctl.roles.controller.client import ConfigurationStore, ControllerClient, MemoryConfigurationStore
+from adamctl.roles.controller.client import ConfigurationStore, ControllerClient
+from adamctl.roles.controller.memory import MemoryConfigurationStore
 from tests.cluster import memory_cluster
 from tests.roles.controller.conformance import Conformance
 from tests.roles.controller.test_server import controller_on

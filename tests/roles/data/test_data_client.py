@@ -20,7 +20,7 @@ from adamctl.errors import ConfigurationError, DamagedDataError, ProtocolError, 
 from adamctl.net.memory import MemoryNetwork
 from adamctl.net.stream import StreamTransport
 from adamctl.net.transport import Connection, Server, Transport
-from adamctl.roles.controller.client import MemoryConfigurationStore
+from adamctl.roles.controller.memory import MemoryConfigurationStore
 from adamctl.roles.data.client import FILE_ORDER, Batch, DataClient, DataSet, Range, ReadAhead
 from adamctl.roles.data.server import DataServer
 from adamctl.roles.data.store import DataStore

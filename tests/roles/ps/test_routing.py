@@ -7,7 +7,7 @@ import pytest
 from adamctl.config.records import JobRecord, NodeRecord, encode, job_key, node_key
 from adamctl.errors import RemoteError, UnreachableError
 from adamctl.model.rule import RuleConfig
-from adamctl.roles.controller.client import MemoryConfigurationStore
+from adamctl.roles.controller.memory import MemoryConfigurationStore
 from adamctl.roles.ps.routing import read_node, read_routing
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges

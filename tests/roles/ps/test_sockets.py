@@ -30,7 +30,7 @@ from adamctl.net.limits import ServerLimits
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.addresses import KINDS
 from adamctl.roles.context import RoleContext
-from adamctl.roles.controller.client import MemoryConfigurationStore
+from adamctl.roles.controller.memory import MemoryConfigurationStore
 from adamctl.roles.ps.client import ParameterClient, PushSet
 from adamctl.roles.ps.options import server_options
 from adamctl.roles.ps.routing import read_node
