@@ -38,11 +38,13 @@ class Result:
 class ServerScenario:
     """Everything of one seed."""
 
+    cluster_type = ServerCluster
+
     def __init__(
         self, seed: int, members: int = 0, *, planted: ServerFault | None = None, keep_trace: bool = False
     ) -> None:
         """`members`: controllers; 0: the seed decides."""
-        self.cluster = ServerCluster(seed, members, planted=planted, keep_trace=keep_trace)
+        self.cluster = self.cluster_type(seed, members, planted=planted, keep_trace=keep_trace)
         self.world = self.cluster.world
         self.calm = False
         self._drained = ""
@@ -317,17 +319,25 @@ class ServerScenario:
         if world.chance(0.3) and not self._drained:
             self._drain(world.random.choice(list(cluster.servers)))
         world.run_until(world.now_s + COPIES_S / 2)
-        for worker in cluster.clients:
-            worker.stop_pushing()
+        self._stop_clients()
         world.run_until(world.now_s + COPIES_S / 2)
         self._wait_until_served()
         hosts = [name for name in cluster.servers if (name, invariants.incarnation(name)) != cluster.drained]
         invariants.check_copies(cluster.replication, hosts)
-        for worker in cluster.clients:
+        self._check_clients()
+        cluster.check_contents()
+
+    def _stop_clients(self) -> None:
+        """What is under way is to be finished."""
+        for worker in self.cluster.clients:
+            worker.stop_pushing()
+
+    def _check_clients(self) -> None:
+        """All that was pushed is answered."""
+        for worker in self.cluster.clients:
             client = worker.client
             if client is None:
                 raise ViolationError(f"{worker.name} is not there in the end")
             if client.open:
                 shards = sorted({shard for left in client.open.values() for shard in left})
                 raise ViolationError(f"{client.name} waits for shards {shards}: {client.trouble}")
-        cluster.check_contents()

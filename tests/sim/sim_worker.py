@@ -32,6 +32,8 @@ class SimWorker(SimProcess):
         names_sessions: if not, a planted fault: a session goes on with the numbers of the one before.
     """
 
+    client_type = SimPushClient
+
     def __init__(
         self,
         world: World,
@@ -106,7 +108,7 @@ class SimWorker(SimProcess):
         key = (name, member.incarnation)
         self.ledger.dead.discard(key)
         self._session = SessionView(member.view)
-        self.client = client = SimPushClient(
+        self.client = client = self.client_type(
             self._session,
             key,
             Caller(self._session, self.name, self.hosts),  # type: ignore[arg-type]

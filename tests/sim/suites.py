@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from tests.sim.mutants import MUTANTS
+from tests.sim.run_mutants import MUTANTS as RUN_MUTANTS
+from tests.sim.run_scenario import RunScenario
 from tests.sim.runner import Suite
 from tests.sim.scenario import Scenario
 from tests.sim.server_mutants import MUTANTS as SERVER_MUTANTS
@@ -23,4 +25,7 @@ SERVERS = Suite(
         *(f"tests/sim/{part}.py" for part in (*_PARTS, *_SERVER_PARTS)),
     ),
 )
-SUITES = {suite.name: suite for suite in (CONTROLLERS, SERVERS)}
+RUNS = Suite(
+    "runs", RunScenario, RUN_MUTANTS, ("roles/coordinator/core*.py", "tests/sim/run_[ls]*.py", *SERVERS.sources)
+)
+SUITES = {suite.name: suite for suite in (CONTROLLERS, SERVERS, RUNS)}

@@ -1,0 +1,169 @@
+"""One seed of a whole run: the cluster of `server_scenario` with a coordinator, and workers that train its ranges."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from adamctl.roles.coordinator.core_events import RunPlan
+from tests.sim.engine import ViolationError
+from tests.sim.server_cluster import JOB, ServerCluster, ServerFault
+from tests.sim.server_scenario import Result, ServerScenario
+from tests.sim.sim_coordinator import NAME, SimCoordinator
+from tests.sim.sim_run_worker import RunWorker
+
+UNTROUBLED_S = 1.5, 6.0
+"""How long a run would take if nothing happened."""
+RUN_S = 60.0
+"""After faults have ended, until the run has."""
+TROUBLES_S = 1.0
+"""When they begin: workers come, and the run may not be ready yet."""
+TROUBLES = ("pause", "pause", "cut", "one-way", "one-way", "slow", "lonely", "lonely", "worker", "worker", "worker")
+
+
+@dataclass
+class RunResult(Result):
+    """`again`, `late`, `duplicates`: as `RunLedger` has them; `joined`: how often a worker was taken into the run."""
+
+    ranges: int
+    again: int
+    late: int
+    duplicates: int
+    joined: int
+    over_s: float
+
+
+class RunCluster(ServerCluster):
+    """A cluster with a run. `workers` are its clients."""
+
+    def __init__(self, seed: int, members: int, *, planted: ServerFault | None, keep_trace: bool) -> None:
+        self.workers: list[RunWorker] = []
+        super().__init__(seed, members, planted=planted, keep_trace=keep_trace)
+        self.clients.append(self._worker("w3"))
+        random = self.world.random
+        self.plan = self._plan()
+        step_s_max = random.choice((0.05, 0.2, 0.4))
+        steps = random.uniform(*UNTROUBLED_S) * len(self.workers) / (step_s_max / 2)
+        examples = round(steps * self.plan.batch / self.plan.passes) + random.randint(0, 3)
+        self.coordinator = SimCoordinator(self.world, self._clock(), self.hosts, self.plan, examples)
+        self.coordinator.evaluation_examples = random.choice((0, 500, 2500))
+        for worker in self.workers:
+            worker.coordinator = self.coordinator
+            worker.step_s_max, worker.push_every = step_s_max, random.choice((1, 2, 3))
+
+    def _plan(self) -> RunPlan:
+        random = self.world.random
+        return RunPlan(
+            job=JOB,
+            passes=random.randint(2, 4),
+            batch=4,
+            range_batches=random.choice((1, 2, 3, 5)),
+            pass_fraction=random.choice((1.0, 1.0, 1.0, 0.75)),
+            warmstart_steps=random.choice((0, 0, 5)),
+            evaluate_every=random.choice((0.0, 0.5, 1.0)),
+            evaluate_on="test",
+            target=None,
+            checkpoint_every=random.choice((0.0, 0.3, 1.0)),
+            workers=random.choice((2, 3, 3)),
+            connections=1,
+            silent_after_s=random.choice((2.5, 4.0)),
+            no_worker_s=1000.0,
+            finish_wait_s=3.0,
+            max_staleness=random.choice((None, None, 2)),
+        )
+
+    def _worker(self, name: str) -> RunWorker:
+        worker = RunWorker(self.world, name, self.layout, JOB, self.servers, self.hosts, self.ledger, self.lease_s)
+        worker.lost_for_good = self.invariants.given_up
+        self.workers.append(worker)
+        return worker
+
+    def _job_made(self) -> None:
+        self.coordinator.start()
+        super()._job_made()
+
+
+class RunScenario(ServerScenario):
+    """Everything of one seed."""
+
+    cluster: RunCluster
+    cluster_type = RunCluster
+
+    def _run(self) -> RunResult:
+        self.world.after(TROUBLES_S, self._trouble_run)
+        result = super()._run()
+        cluster, ledger = self.cluster, self.cluster.coordinator.ledger
+        return RunResult(
+            **asdict(result),
+            ranges=len(ledger.done),
+            again=ledger.again,
+            late=ledger.late,
+            duplicates=ledger.duplicates,
+            joined=sum(worker.joined for worker in cluster.workers),
+            over_s=cluster.coordinator.over_s,
+        )
+
+    # --- faults -----------------------------------------------------------------------------------------------------
+
+    def _trouble_run(self) -> None:
+        """Something happens to the coordinator, to a worker, or between them; and again later."""
+        if self.calm:
+            return
+        world, random, coordinator = self.world, self.world.random, self.cluster.coordinator
+        worker = random.choice(self.cluster.workers)
+        match kind := random.choice(TROUBLES):
+            case "pause":
+                self._stop_coordinator()
+            case "cut" | "one-way":
+                self._cut_coordinator(both=kind == "cut")
+            case "slow":
+                coordinator.slow_s_max = random.choice((0.0, 0.01, 0.1))
+            case "lonely":
+                self._cut_links([(worker.name, host) for host in self.cluster.hosts])
+            case _:
+                self._trouble_client(worker)
+        world.after(random.choice((0.2, 1.0, 2.0)) * random.random(), self._trouble_run)
+
+    def _stop_coordinator(self) -> None:
+        random, coordinator = self.world.random, self.cluster.coordinator
+        self.world.note(NAME, "paused")
+        coordinator.pause()
+        self.world.after(random.random() * random.choice((0.3, 2.0, 5.0)), coordinator.resume)
+
+    def _cut_coordinator(self, *, both: bool) -> None:
+        """Cuts it off from some of the workers, or from the controllers, or both."""
+        random, cluster = self.world.random, self.cluster
+        workers = [worker.name for worker in cluster.workers]
+        hosts = list(cluster.hosts)
+        others = random.choice(([random.choice(workers)], workers, hosts, workers + hosts))
+        out, back = [(NAME, other) for other in others], [(other, NAME) for other in others]
+        self._cut_links(out + back if both else random.choice((out, back)))
+
+    def _cut_links(self, links: list[tuple[str, str]]) -> None:
+        """Cuts links for a time."""
+        random = self.world.random
+        self.world.note("network", "cut", links)
+        self.world.cut.update(links)
+        length_s = random.random() * random.choice((0.5, 2.0, 4.0))
+        self.world.after(length_s, lambda: self.world.cut.difference_update(links))
+
+    def _end_faults(self) -> None:
+        super()._end_faults()
+        self.cluster.coordinator.slow_s_max = 0.0
+        self.cluster.coordinator.resume()
+
+    # --- afterwards -------------------------------------------------------------------------------------------------
+
+    def _stop_clients(self) -> None:
+        """The run has to come to its end, and with it all pushes."""
+        world, core = self.world, self.cluster.coordinator.core
+        until_s = world.now_s + RUN_S
+        while not core.final_state and world.now_s < until_s:
+            world.run_until(world.now_s + 0.1)
+        self.cluster.coordinator.ledger.check_end(core)
+
+    def _check_clients(self) -> None:
+        for worker in self.cluster.workers:
+            if worker.alive and worker.sent_away:
+                raise ViolationError(f"a worker is left out: {worker.name} was told not to join")
+            if worker.client is not None and worker.client.open:
+                raise ViolationError(f"{worker.name} waits for its pushes in the end: {worker.client.trouble}")
