@@ -156,10 +156,14 @@ class RunCore(RunSteps):
                     self._end("target", f"target {target:g} reached", self.plan.finish_wait_s)
 
     def _on_worker_lost(self, event: events.WorkerLost) -> None:
-        for early, _ in [entry for entry in self._joining if entry[0].node == event.node]:
-            self._refuse(early.token, ErrorCode.STALE_INCARNATION, event.cause)
-        self._joining = [entry for entry in self._joining if entry[0].node != event.node]
-        self._lose((event.node, event.incarnation), event.cause)
+        key = (event.node, event.incarnation)  # the next process of its name may be waiting here already
+        waiting, self._joining = self._joining, []
+        for early, until_s in waiting:
+            if (early.node, early.incarnation) == key:
+                self._refuse(early.token, ErrorCode.STALE_INCARNATION, event.cause)
+            else:
+                self._joining.append((early, until_s))
+        self._lose(key, event.cause)
 
     def _on_failed(self, event: events.Failed) -> None:
         self._finish("failed", event.cause)

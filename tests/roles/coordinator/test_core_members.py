@@ -138,3 +138,10 @@ class TestJoining:
         core.step(events.WorkerLost("w", 1, "gone"), 0.5)
         core.step(events.Ready(100, 100), 1.0)
         assert not core.workers
+
+    def test_who_comes_early_is_not_sent_away_for_the_process_before_it(self) -> None:
+        """It would not ask again: the refusal is that of a process whose name another has."""
+        core = RunCore(plan(), 0.0)
+        core.step(events.WorkerJoins(1, "w", 2, 1), 0.0)
+        assert core.step(events.WorkerLost("w", 1, "it is no longer a member of the cluster"), 0.5) == []
+        assert core.step(events.Ready(100, 100), 1.0) == [events.Admit(1, 0)]
