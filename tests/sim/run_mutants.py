@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from adamctl.roles.coordinator.core import RunCore
+from adamctl.roles.coordinator.core_events import Event, Instruction, WorkerLost
 from adamctl.roles.coordinator.core_ranges import PassLedger, Range, RangeBook
 from adamctl.roles.coordinator.core_work import Assignment, TrainingWork, WorkerKey
 from adamctl.wire.messages import TaskReport
 from tests.sim.server_cluster import ServerFault
 
-_end_passes, _lose, _report, _take = RangeBook._end_passes, RunCore._lose, TrainingWork.report, PassLedger.take
+_end_passes, _take, _report = RangeBook._end_passes, PassLedger.take, TrainingWork.report
+_lose, _step = RunCore._lose, RunCore.step
 
 
 def _gone_for_good(self: PassLedger, start: int, stop: int) -> None:
@@ -53,6 +57,14 @@ def _keeps_what_it_had(self: RunCore, key: WorkerKey, cause: str) -> None:
         _lose(self, key, cause)
 
 
+def _lost_by_name(self: RunCore, event: Event, now_s: float) -> list[Instruction]:
+    """Before the run is ready, who is lost is looked for by name."""
+    if isinstance(event, WorkerLost):
+        early = [entry.incarnation for entry, _ in self._joining if entry.node == event.node]
+        event = replace(event, incarnation=early[-1]) if early else event
+    return _step(self, event, now_s)
+
+
 MUTANTS = {
     one.name: one
     for one in (
@@ -85,6 +97,11 @@ MUTANTS = {
             "joined-again-not-noticed",
             "what a worker had before it joined again stays with it",
             [(RunCore, "_lose", _keeps_what_it_had)],
+        ),
+        ServerFault(
+            "lost-by-name",
+            "a worker that waits for the run to be ready is lost with the process before it",
+            [(RunCore, "step", _lost_by_name)],
         ),
     )
 }

@@ -46,6 +46,7 @@ class RunCluster(ServerCluster):
         examples = round(steps * self.plan.batch / self.plan.passes) + random.randint(0, 3)
         self.coordinator = SimCoordinator(self.world, self._clock(), self.hosts, self.plan, examples)
         self.coordinator.evaluation_examples = random.choice((0, 500, 2500))
+        self.coordinator.ready_s = random.random() * random.choice((0.5, 2.0, 4.0))
         for worker in self.workers:
             worker.coordinator = self.coordinator
             worker.step_s_max, worker.push_every = step_s_max, random.choice((1, 2, 3))
@@ -74,8 +75,14 @@ class RunCluster(ServerCluster):
     def _worker(self, name: str) -> RunWorker:
         worker = RunWorker(self.world, name, self.layout, JOB, self.servers, self.hosts, self.ledger, self.lease_s)
         worker.lost_for_good = self.invariants.given_up
+        worker.sent_away = lambda why: self._check_left_out(worker, why)
         self.workers.append(worker)
         return worker
+
+    def _check_left_out(self, worker: RunWorker, why: str) -> None:
+        """Only who is no longer a member is told not to join: such a worker ends, and others do not ask again."""
+        if self.invariants.incarnation(worker.name) == worker.incarnation:
+            raise ViolationError(f"a worker is left out: {worker.name} is told {why}")
 
     def _job_made(self) -> None:
         self.coordinator.start()
@@ -110,6 +117,9 @@ class RunScenario(ServerScenario):
             return
         world, random, coordinator = self.world, self.world.random, self.cluster.coordinator
         worker = random.choice(self.cluster.workers)
+        if coordinator.alive and coordinator.core.state == "starting" and world.chance(0.3):
+            self._cut_links([(host, NAME) for host in self.cluster.hosts])  # it learns late that the worker is gone
+            worker.crash()
         match kind := random.choice(TROUBLES):
             case "pause":
                 self._stop_coordinator()
@@ -163,7 +173,5 @@ class RunScenario(ServerScenario):
 
     def _check_clients(self) -> None:
         for worker in self.cluster.workers:
-            if worker.alive and worker.sent_away:
-                raise ViolationError(f"a worker is left out: {worker.name} was told not to join")
             if worker.client is not None and worker.client.open:
                 raise ViolationError(f"{worker.name} waits for its pushes in the end: {worker.client.trouble}")

@@ -28,7 +28,6 @@ from tests.sim.sim_process import Member, RunView, SimProcess
 NAME = "k1"
 CONNECTION = 20_000_000
 ROUNDING_S = 1e-6
-READY_S_MAX = 2.0
 FAILS = 0.2
 """How often a checkpoint before the last one cannot be written."""
 
@@ -55,6 +54,7 @@ class SimCoordinator(SimProcess):
     core: of the run.
     ledger: what it gives out and hears.
     evaluation_examples: of the split that is evaluated.
+    ready_s: how long until servers and data are there.
     slow_s_max: how long it takes over a message at most.
     over_s: true time at which the run was over.
     """
@@ -64,7 +64,7 @@ class SimCoordinator(SimProcess):
     ) -> None:
         super().__init__(world, NAME, clock)
         self.hosts, self.plan, self.examples = hosts, plan, examples
-        self.evaluation_examples = 0
+        self.evaluation_examples, self.ready_s = 0, 1.0
         self.ledger = RunLedger(plan, examples)
         self.slow_s_max = self.over_s = 0.0
         self.core: RunCore
@@ -92,7 +92,7 @@ class SimCoordinator(SimProcess):
         member.connection = CONNECTION
         member.follow("/nodes/", self._look_at_nodes)
         ready = events.Ready(self.examples, self.evaluation_examples)
-        view.after(self.world.random.random() * READY_S_MAX, lambda: self.step(ready))
+        view.after(self.ready_s, lambda: self.step(ready))
 
     # --- what comes -------------------------------------------------------------------------------------------------
 

@@ -222,7 +222,7 @@ class RunWorker(SimWorker):
         coordinator: where it joins; set before it is started.
         push_every, step_s_max: steps per push; how long a step takes at most.
         joined: how often it was taken into the run.
-        sent_away: it was told that the run does not want it, and does not ask again.
+        sent_away: called if it is told that the run does not want it, and does not ask again.
     """
 
     coordinator: SimCoordinator
@@ -230,7 +230,7 @@ class RunWorker(SimWorker):
     push_every = 2
     step_s_max = 0.1
     joined = 0
-    sent_away = False
+    sent_away: Callable[[str], None]
     _line: Line | None = None
     _rejoins = 0
     _lines = 0
@@ -260,8 +260,8 @@ class RunWorker(SimWorker):
                 self._join(member, line)
             elif reply is None or (isinstance(reply, Refuse) and reply.code in TRY_LATER):
                 again()
-            else:
-                self.sent_away = not isinstance(reply, Refuse) or reply.code != ErrorCode.RUN_ENDED
+            elif isinstance(reply, Refuse) and reply.code != ErrorCode.RUN_ENDED:
+                self.sent_away(reply.message)
 
         def broken() -> None:
             if self.client is None:
@@ -270,7 +270,6 @@ class RunWorker(SimWorker):
                 self._join_again()
 
         self._lines += 1
-        self.sent_away = False
         number = 1000 * self._lines + int(self.name[1:])
         self._line = line = Line(member.view, self.coordinator, number, broken)
         line.ask(RunJoinRequest(self.name, member.incarnation, 1), answered, JOIN_S)
