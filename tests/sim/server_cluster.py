@@ -180,7 +180,6 @@ class ServerCluster:
             client.pause_s_max = random.choice((0.1, 0.3, 0.6))
         self.kinds = tuple(random.sample(KINDS, random.randint(3, len(KINDS))))
         self.made = False
-        self.drained = ("", 0)
         self._session = 0
         self._caller = Caller(self.world, "coordinator", self.hosts)
         if planted is not None and planted.cluster is not None:
@@ -264,7 +263,6 @@ class ServerCluster:
         """An operator wants a server to hold nothing, or takes it back."""
         self.world.note("operator", "drain" if begins else "undrain", node)
         key, incarnation = drain_key(node), self.invariants.incarnation(node)
-        self.drained = (node, incarnation) if begins else ("", 0)
         puts = {key: encode(DrainRecord(incarnation, 0.0))} if begins else {}
         self._change(ConfigChanges({}, puts, () if begins else (key,)), lambda: None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from adamctl.config.records import BucketRecord, NodeRecord, bucket_key, decode, node_key
+from adamctl.config.records import BucketRecord, DrainRecord, NodeRecord, bucket_key, decode, drain_key, node_key
 from adamctl.model.layout import ParameterLayout
 from adamctl.roles.controller.core_config import ControllerConfig
 from adamctl.roles.controller.core_paxos_messages import Entry
@@ -70,6 +70,11 @@ class ServerInvariants(Invariants):
         """Returns which process of a name the controllers take to be living, 0 if none."""
         entry = self.truth.get(node_key(node))
         return decode(entry.value, NodeRecord).incarnation if entry is not None else 0
+
+    def is_drained(self, node: str) -> bool:
+        """Whether the living process of a name is to hold nothing, in whatever order an operator's changes came."""
+        entry = self.truth.get(drain_key(node))
+        return entry is not None and decode(entry.value, DrainRecord).incarnation == self.incarnation(node)
 
     def _changed(self, index: int, old: BucketRecord, new: BucketRecord) -> None:
         self.changes += 1

@@ -322,7 +322,7 @@ class ServerScenario:
         self._stop_clients()
         world.run_until(world.now_s + COPIES_S / 2)
         self._wait_until_served()
-        hosts = [name for name in cluster.servers if (name, invariants.incarnation(name)) != cluster.drained]
+        hosts = [name for name in cluster.servers if not invariants.is_drained(name)]
         invariants.check_copies(cluster.replication, hosts)
         self._check_clients()
         cluster.check_contents()
