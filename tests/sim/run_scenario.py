@@ -39,6 +39,7 @@ class RunCluster(ServerCluster):
         self.workers: list[RunWorker] = []
         super().__init__(seed, members, planted=planted, keep_trace=keep_trace)
         self.clients.append(self._worker("w3"))
+        self.ledger.clients_rest = True
         random = self.world.random
         self.plan = self._plan()
         step_s_max = random.choice((0.05, 0.2, 0.4))

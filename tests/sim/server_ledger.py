@@ -26,6 +26,7 @@ class Ledger:
     Attributes:
         must: shard -> client -> the last number that may not be lost any more.
         excused: shards that have lost all their copies at once: what was not on disk may be gone.
+        clients_rest: they may push nothing after a loss, and so never learn of it.
         stale_reads: clocks are arbitrarily wrong, so that leases say nothing.
         dead: clients whose process has ended: what they were not told of may be done or not, and stays as it is.
     """
@@ -35,7 +36,7 @@ class Ledger:
         self.acks = acks
         self.must: dict[int, dict[ClientKey, int]] = {}
         self.excused: set[int] = set()
-        self.stale_reads = False
+        self.stale_reads = self.clients_rest = False
         self.dead: set[ClientKey] = set()
         self.versions: dict[tuple[int, int, int], tuple[float, Done, str]] = {}
         self.known_values: dict[int, set[float]] = {}
@@ -174,8 +175,9 @@ class Ledger:
             if index != shard:
                 continue
             number, issued = done.get(client, 0), len(sums) - 1
-            least = self.known(client, shard) if client in self.dead and self.acks != "applied" else 0
-            if number < least or (client not in self.dead and number != issued):
+            may_lack = client in self.dead or (self.clients_rest and (shard in self.excused or self.acks == "applied"))
+            least = self.known(client, shard) if may_lack and self.acks != "applied" else 0
+            if number < least or (not may_lack and number != issued):
                 found = f"remembers {client} up to {number}; {least or issued} are acknowledged"
                 raise ViolationError(f"shard {shard} at {where} {found}")
             expected += sums[number]
