@@ -107,7 +107,8 @@ class SimServer(ServerState):
         self.keys = JobKeys()
         self.nodes = NodeKeys()
         self.lease = Lease(self.lease_s, self.clock.now)
-        self._served: set[int] = set()
+        self._served: dict[int, int] = {}  # bucket -> at which epoch it is served, or was last
+        self._serving: set[int] = set()
         self.registered_revision = 0
         self._tick_due_s = float("inf")
         self.links = ServerLinks(self)
@@ -362,12 +363,16 @@ class SimServer(ServerState):
         if self.core is None:
             return
         self._set_tick()
-        until_s = self.serving()
+        job, until_s = self.job, self.serving()
         for index in until_s:
-            if index not in self._served:
+            assert job is not None
+            epoch = job.buckets[index].epoch
+            if index not in self._serving:
                 self.world.note(self.name, "serves", "bucket", index)
-                self.invariants.began_to_serve(self, index)
-        self._served = set(until_s)
+                if self._served.get(index) != epoch:  # else it had only stopped to hand it over, and could not
+                    self.invariants.began_to_serve(self, index)
+            self._served[index] = epoch
+        self._serving = set(until_s)
         self.invariants.serves(self, until_s)
 
     def _check(self, shard: Shard) -> None:
