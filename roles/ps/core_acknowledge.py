@@ -29,13 +29,17 @@ MOVED = "the bucket has moved before all of its copies had this"
 
 
 class CopiesWaiter(Waiter):
-    """Who waits for copies of shards, and perhaps for the log: `copies` are the shards, `job` is theirs."""
+    """Who waits for copies of shards, and perhaps for the log: `copies` are the shards, `job` is theirs.
 
-    __slots__ = ("copies", "job")
+    `leased`: others could take them over when the wait began. All may have been taken over since, so that the job has
+    nothing here any more that needs a lease.
+    """
+
+    __slots__ = ("copies", "job", "leased")
 
     def __init__(self, job: Job, copies: Sequence[tuple[ShardReplica, int]]) -> None:
         super().__init__(None)
-        self.job, self.copies = job, copies
+        self.job, self.copies, self.leased = job, copies, job.leased
 
 
 class Acknowledgements:
@@ -114,7 +118,7 @@ class Acknowledgements:
         A refusal is harmless: the push is sent again and found to have been applied.
         """
         job = waiter.job
-        if job.leased and self.lease_holds is not None and not self.lease_holds():
+        if (waiter.leased or job.leased) and self.lease_holds is not None and not self.lease_holds():
             return Refuse(answer.token, ErrorCode.NOT_READY, NO_LEASE)
         groups = {replica.group for replica, _ in waiter.copies}
         short = next((group for group in groups if group.short and not group.gone), None)

@@ -201,6 +201,17 @@ def test_the_lease_is_looked_at_when_what_was_to_be_durable_is() -> None:
     assert harness.core.acknowledgements is not None and not harness.core.acknowledgements.waiting
 
 
+def test_the_lease_is_looked_at_although_all_was_taken_over_meanwhile() -> None:
+    """Then the job has nothing here any more that needs one."""
+    harness = StoringHarness(durable=True)
+    lease = Leased(harness)
+    harness.push("a", [(0, 1, 1.0)])
+    harness.apply()
+    lease.holds = harness.job.leased = False
+    harness.save()
+    assert refusal_of(harness, "a") == ErrorCode.NOT_READY
+
+
 def test_and_when_the_loss_window_holds_again() -> None:
     harness = StoringHarness(durable=False, window_bytes=1)
     lease = Leased(harness)
