@@ -14,6 +14,7 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from functools import cache
@@ -23,6 +24,7 @@ PREFIX = "kernels-"
 UNUSED_S_MAX = 24 * 3600.0
 VARIABLE = "NUMBA_CACHE_DIR"
 _SOURCE = Path(__file__).parent / "compiled"
+_PREPARING = threading.Lock()
 
 
 def source_hash(source: Path = _SOURCE) -> str:
@@ -55,13 +57,18 @@ def choose_folder(parent: Path, source: Path = _SOURCE) -> Path:
     return folder
 
 
-@cache
 def prepare() -> None:
     """Has numba keep compiled kernels in the folder of these sources, beneath the one that NUMBA_CACHE_DIR names.
 
     Where that is not set, beneath the sources' own, or if that cannot be written the user's folder for caches, or else
     one for this process and its children alone.
     """
+    with _PREPARING:  # else one thread might find numba while another has just begun to import it
+        _prepare()
+
+
+@cache
+def _prepare() -> None:
     parents = [Path(os.environ[VARIABLE])] if os.environ.get(VARIABLE) else _usual_parents()
     for parent in parents:
         if parent.name.startswith(PREFIX):  # set by the process that started this one
@@ -72,8 +79,8 @@ def prepare() -> None:
     else:
         folder = choose_folder(Path(tempfile.mkdtemp(prefix="adamctl-")))
     os.environ[VARIABLE] = str(folder)
-    if "numba" in sys.modules:
-        sys.modules["numba"].config.CACHE_DIR = str(folder)
+    if (config := getattr(sys.modules.get("numba"), "config", None)) is not None:
+        config.CACHE_DIR = str(folder)
 
 
 def _usual_parents() -> list[Path]:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -79,3 +80,14 @@ def test_a_changed_helper_is_compiled_anew(tmp_path):
             printed = subprocess.check_output([sys.executable, "-c", code], text=True, env=environment, cwd=tmp_path)
             assert printed.split() == [f"{value}.0"]
     assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
+def test_numba_may_be_half_imported_by_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numba", ModuleType("numba"))
+    monkeypatch.setenv(kernel_cache.VARIABLE, str(tmp_path))
+    kernel_cache._prepare.cache_clear()
+    try:
+        kernel_cache.prepare()
+        assert Path(os.environ[kernel_cache.VARIABLE]).parent == tmp_path
+    finally:
+        kernel_cache._prepare.cache_clear()
