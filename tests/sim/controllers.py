@@ -320,6 +320,8 @@ class SimController:
         assert self.core is not None
         wish_s = min(self.core.next_deadline_s, self.clock.now() + self.config.lost_after_s / 4)
         due_s = self.world.now_s + self.clock.true_delay_s(wish_s)
+        if due_s <= self.world.now_s and self.clock.now() < wish_s:
+            due_s = self.world.now_s + 1e-6  # by less than a clock's last digit too early: it would be so for ever
         if due_s < self._timer_s - 1e-9 or self._timer_s < self.world.now_s:
             self._timer_s = due_s
             run = self.run
