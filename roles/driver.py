@@ -12,7 +12,7 @@ import importlib
 import logging
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -86,9 +86,7 @@ async def _run(
     report: ReadyReport,
 ) -> int:
     from adamctl.net.stream import StreamTransport
-    from adamctl.roles.controller.client import cluster_client, configuration_addresses
 
-    loop = asyncio.get_running_loop()
     host = f"[{options.bind}]" if ":" in options.bind else options.bind
     port = role.default_port if options.port is None else options.port
     context = RoleContext(
@@ -104,27 +102,10 @@ async def _run(
         listen=(f"tcp://{host}:{port}", *((socket_address,) if socket_address else ())),
         ready_report=report,
     )
-    client: ControllerClient | EtcdClient | None = None
-    if role.needs_controller:
-        addresses = configuration_addresses(options.controller)
-        client = cluster_client(context.transport, addresses, context.hello, log=log)
-        context.controller = context.membership = client
-        if not client.notices_ends:
-            context.witness = Witness(context, client)
-
-        def make_beacon_sender(lease_s: float) -> ControllerClient | EtcdClient:
-            attempt_s = min(BEACON_ATTEMPT_S_MAX, lease_s / 2)
-            return cluster_client(StreamTransport(), addresses, context.hello, attempt_s=attempt_s, log=log)
-
-        context.make_beacon_sender = make_beacon_sender
+    client = _client_for(context, options.controller) if role.needs_controller else None
     if options.lifeline_fd is not None:
-        gone = UnreachableError("the process that started this role is gone")
-
-        def on_end() -> None:
-            with suppress(RuntimeError):  # the loop has ended before
-                loop.call_soon_threadsafe(context.fail, gone)
-
-        watch_lifeline(options.lifeline_fd, on_end, partial(end_by_force, socket_address, options.socket_folder))
+        by_force = partial(end_by_force, socket_address, options.socket_folder)
+        watch_lifeline(options.lifeline_fd, _failing(context), by_force)
     function = _function(role)
     # Reference counts free what requests make; walking through all that was loaded so far would only hold up the loop.
     gc.freeze()
@@ -148,6 +129,37 @@ async def _run(
         # The loop's own end would wait for this task for ever.
         end_by_force(socket_address, options.socket_folder)
     return exit_code
+
+
+def _client_for(context: RoleContext, controllers: Sequence[str]) -> ControllerClient | EtcdClient:
+    """Gives a role the configuration service and its membership; returns their client, to be closed at the end."""
+    from adamctl.net.stream import StreamTransport
+    from adamctl.roles.controller.client import cluster_client, configuration_addresses
+
+    addresses = configuration_addresses(controllers)
+    client = cluster_client(context.transport, addresses, context.hello, log=context.log)
+    context.controller = context.membership = client
+    if not client.notices_ends:
+        context.witness = Witness(context, client)
+
+    def make_beacon_sender(lease_s: float) -> ControllerClient | EtcdClient:
+        attempt_s = min(BEACON_ATTEMPT_S_MAX, lease_s / 2)
+        return cluster_client(StreamTransport(), addresses, context.hello, attempt_s=attempt_s, log=context.log)
+
+    context.make_beacon_sender = make_beacon_sender
+    return client
+
+
+def _failing(context: RoleContext) -> Callable[[], None]:
+    """Returns what to call, from any thread, when the process that started this role is gone."""
+    loop = asyncio.get_running_loop()
+    gone = UnreachableError("the process that started this role is gone")
+
+    def on_end() -> None:
+        with suppress(RuntimeError):  # the loop has ended before
+            loop.call_soon_threadsafe(context.fail, gone)
+
+    return on_end
 
 
 def _tell(error: Exception, log: logging.Logger, report: ReadyReport) -> int:
