@@ -9,9 +9,7 @@ from typing import TypeAlias
 from adamctl.config.records import NodeRecord
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.core_events import Gone
-from adamctl.roles.witness import PROBE_AGAIN_S, PROBE_SOON_S, PROBES_MAX, looked_at
-
-__all__ = ["PROBES_MAX", "PROBE_AGAIN_S", "PROBE_SOON_S", "Probes", "Probing", "has_ended"]
+from adamctl.roles.witness import PROBE_AGAIN_S, PROBES_MAX, looked_at
 
 Probing: TypeAlias = Callable[[NodeRecord], Awaitable[bool]]
 """Says whether a node's process has certainly ended."""

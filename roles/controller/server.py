@@ -53,8 +53,9 @@ from adamctl.roles.controller.core_paxos_messages import (
     decode_peer,
 )
 from adamctl.roles.controller.peers import PeerLinks, parse_peers
-from adamctl.roles.controller.probing import PROBE_AGAIN_S, PROBE_SOON_S, Probes, Probing, has_ended
+from adamctl.roles.controller.probing import Probes, Probing, has_ended
 from adamctl.roles.controller.store import LogStore, Store
+from adamctl.roles.witness import PROBE_AGAIN_S, PROBE_SOON_S
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     ConfigChanges,

@@ -12,7 +12,8 @@ from adamctl.net.stream import StreamTransport
 from adamctl.net.virtual import run_virtual
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.core_events import Gone
-from adamctl.roles.controller.probing import PROBE_AGAIN_S, PROBE_SOON_S, PROBES_MAX, Probes, has_ended
+from adamctl.roles.controller.probing import Probes, has_ended
+from adamctl.roles.witness import PROBE_AGAIN_S, PROBE_SOON_S, PROBES_MAX
 
 
 def node(name: str, incarnation: int = 1, addresses: tuple[str, ...] = ()) -> NodeRecord:
