@@ -10,6 +10,8 @@ from typing import Any
 import click
 
 SCHEMA_VERSION = 1
+EXIT_DEGRADED = 4
+"""Exit status of a command that was asked whether all is well, and found that it is not."""
 
 
 def print_json(values: dict[str, Any]) -> None:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from adamctl.cli import options
-from adamctl.cli.output import print_json, table
+from adamctl.cli.output import EXIT_DEGRADED, print_json, table
 from adamctl.errors import DeadlineError, RunFailedError, UnreachableError
 
 if TYPE_CHECKING:
     from adamctl.cli.cluster import ClusterReader
     from adamctl.roles.ps.core_recovery import Finding, Kept
 
-EXIT_DEGRADED = 4
 LOOK_EVERY_S = 0.2
 SPEAK_AFTER_S = 2.0
 CERTAIN_S = 12.0

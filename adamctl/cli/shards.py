@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from adamctl.cli import options
-from adamctl.cli.output import print_json, table
+from adamctl.cli.output import EXIT_DEGRADED, print_json, table
 
 if TYPE_CHECKING:
     from adamctl.cli.copies import Holding
 
-EXIT_DEGRADED = 4
 COLUMNS = ("job", "bucket", "shards", "size", "epoch", "primary", "others in sync", "learners", "for", "why")
 
 
