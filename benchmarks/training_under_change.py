@@ -34,12 +34,11 @@ import click
 
 from adamctl.bench.failover_cluster import buckets_of, wait_whole
 from adamctl.bench.report import make_report
+from adamctl.bench.role_processes import connect_store
 from adamctl.bench.watched_run import WatchedRun, examples_per_s
 from adamctl.config.records import BucketRecord, decode
 from adamctl.errors import AdamctlError, RunFailedError
-from adamctl.net.handshake import make_hello
-from adamctl.net.stream import StreamTransport
-from adamctl.roles.controller.client import ConfigurationStore, cluster_client, follow
+from adamctl.roles.controller.client import ConfigurationStore, follow
 
 DIGITS = Path(__file__).resolve().parent.parent / "examples" / "digits.toml"
 SERVERS = 3
@@ -174,8 +173,7 @@ async def one_run(settings: Settings, passes: int, alone: Windows | None) -> Out
     """Runs once. `alone`: nothing happens to this run, and it is measured at these times."""
     async with WatchedRun(train_arguments(settings, passes)) as run:
         began_s = await run.trains()
-        hello = make_hello("bench", "bench-training")
-        store = cluster_client(StreamTransport(), [await run.address("controller")], lambda: hello)
+        store = connect_store(await run.address("controller"))
         copies = Copies(store, run.job)
         try:
             await wait_whole(store, run.job, SERVERS, WAIT_S)
