@@ -8,7 +8,7 @@ all else from the plan (core_plan).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from adamctl.config.records import BucketRecord, bucket_key, encode, node_key
@@ -79,16 +79,10 @@ class Proposals:
         """Proposes what is due, together."""
         due, self._due = self._due, []
         name = self._copies.job.name
-        for start in range(0, len(due), CHANGES_MAX):
-            changes = due[start : start + CHANGES_MAX]
-            conditions: dict[str, int] = {}
-            puts: dict[str, bytes] = {}
-            for change in changes:
-                conditions |= change.conditions
-                puts[bucket_key(name, change.bucket)] = encode(change.record)
+        for changes, together in put_together(name, due):
             order = self._site.next_order()
             self.pending[order] = changes
-            self._site.emit(Propose(order, name, ConfigChanges(conditions, puts), _reasons(changes)))
+            self._site.emit(Propose(order, name, together, _reasons(changes)))
 
     def proposed(self, order: int, reply: ConfigCompareAndSetReply | None, now: float) -> bool:
         """A change was answered; returns whether it was one of this job's."""
@@ -348,6 +342,16 @@ class Proposals:
                 closed_s = self._closed_s.get(group.bucket, now)
                 due_s = min(due_s, max(closed_s + CLOSING_S_MAX_LEASES * config.lease_s, now + config.retry_s))
         return max(due_s, now)
+
+
+def put_together(job: str, changes: Sequence[Change]) -> Iterator[tuple[list[Change], ConfigChanges]]:
+    """Yields at most CHANGES_MAX changes each time, and the compare-and-set that makes all of them or none."""
+    for start in range(0, len(changes), CHANGES_MAX):
+        some = list(changes[start : start + CHANGES_MAX])
+        conditions: dict[str, int] = {}
+        for change in some:
+            conditions |= change.conditions
+        yield some, ConfigChanges(conditions, {bucket_key(job, one.bucket): encode(one.record) for one in some})
 
 
 def _reasons(changes: list[Change]) -> str:

@@ -18,13 +18,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from adamctl.config.records import BucketRecord, bucket_key, encode, node_key
+from adamctl.config.records import BucketRecord, bucket_key, node_key
+from adamctl.roles.ps.core_proposals import Change, put_together
 from adamctl.roles.ps.core_replication_events import NodeView
 from adamctl.roles.ps.core_roles import Known
 from adamctl.wire.messages import ConfigChanges
-
-CHANGES_MAX = 64
-"""Buckets in one compare-and-set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,14 +189,5 @@ def examine_all(
 
 def recovery(job: str, stuck: Iterable[Finding], unix_s: float) -> list[ConfigChanges]:
     """Returns the compare-and-sets that recover buckets; each is done as a whole or not at all."""
-    findings = list(stuck)
-    changes = []
-    for start in range(0, len(findings), CHANGES_MAX):
-        part = findings[start : start + CHANGES_MAX]
-        conditions: dict[str, int] = {}
-        puts: dict[str, bytes] = {}
-        for finding in part:
-            conditions |= finding.conditions or {}
-            puts[bucket_key(job, finding.bucket)] = encode(finding.recovered(unix_s))
-        changes.append(ConfigChanges(conditions, puts))
-    return changes
+    changes = [Change(one.bucket, one.recovered(unix_s), dict(one.conditions or {})) for one in stuck]
+    return [together for _, together in put_together(job, changes)]

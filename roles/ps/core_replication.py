@@ -126,7 +126,7 @@ class ReplicationCore:
         one = self._jobs.get(name)
         if one is not None:
             for bucket, shards in contents.items():
-                one.copies.built(bucket, shards, now)
+                one.copies.built(bucket, shards)
             self._pump(one, now)
         return self._taken()
 
@@ -153,7 +153,7 @@ class ReplicationCore:
     # --- other servers ----------------------------------------------------------------------------------------------
 
     def requested(
-        self, token: Token, peer: str, incarnation: int, message: Message, records: Sequence[CopyRecord], now: float
+        self, token: Token, peer: str, message: Message, records: Sequence[CopyRecord], now: float
     ) -> list[Instruction]:
         """A Replica...Request of server `peer`. Arrays of `records` are ours from now on and nobody writes to them."""
         assert isinstance(message, ReplicaPrepareRequest | ReplicaStateRequest | ReplicaFetchRequest)
@@ -178,7 +178,7 @@ class ReplicationCore:
             self._after(asker, now)
         return self._taken()
 
-    def refused(self, order: int, code: int, why: str, now: float) -> list[Instruction]:
+    def refused(self, order: int, why: str, now: float) -> list[Instruction]:
         """An `Ask` was answered with an error (the peer lives)."""
         return self._failed(order, True, why, now)
 

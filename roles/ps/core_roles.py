@@ -207,7 +207,7 @@ class JobCopies:
 
     # --- what is made, found and taken over -------------------------------------------------------------------------
 
-    def built(self, bucket: int, contents: Sequence[ShardContent], now: float) -> None:
+    def built(self, bucket: int, contents: Sequence[ShardContent]) -> None:
         """A bucket has been made as the job began."""
         if bucket not in self.building:
             return

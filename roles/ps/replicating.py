@@ -241,7 +241,7 @@ class Replicating:
     def _take_in(self, request: Request, records: Sequence[CopyRecord]) -> None:
         self.kept_records += len(records)
         peer = request.peer
-        self._do(self.core.requested(request, peer.node, peer.incarnation, request.message, records, self._event_s()))
+        self._do(self.core.requested(request, peer.node, request.message, records, self._event_s()))
 
     def reply(self, instruction: Reply) -> None:
         """Answers another server."""
@@ -291,7 +291,7 @@ class Replicating:
             finally:
                 answer.release()
         except RemoteError as error:
-            self._do(self.core.refused(ask.order, error.code, str(error), self._event_s()))
+            self._do(self.core.refused(ask.order, str(error), self._event_s()))
         except AdamctlError as error:
             self._do(self.core.failed(ask.order, str(error), self._event_s()))
         else:

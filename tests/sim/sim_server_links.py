@@ -58,7 +58,7 @@ class ServerLinks:
 
         def refused(answer: Refuse) -> None:
             if self._orders.pop(ask.order, None) is not None:
-                server.do(server.replication.refused(ask.order, answer.code, answer.message, server.clock.now()))
+                server.do(server.replication.refused(ask.order, answer.message, server.clock.now()))
 
         def broken() -> None:
             view.after(0.0, lambda: self.broken(ask.peer))
@@ -91,8 +91,8 @@ class ServerLinks:
         request = replace(request, respondent=server.incarnation)
         body = memoryview(request.body)
         records = [CopyRecord(r.copy, [a.copy() for a in r.arrays]) for r in decode_body(body)] if body else []
-        peer, incarnation, now = request.peer, request.incarnation, server.clock.now()
-        server.do(server.replication.requested(request, peer, incarnation, request.message, records, now))
+        now = server.clock.now()
+        server.do(server.replication.requested(request, request.peer, request.message, records, now))
         for record in records:
             held = server.owner_of(record.copy.shard)
             if isinstance(held, HeldShard) and held.copy is not None:

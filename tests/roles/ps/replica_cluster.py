@@ -191,16 +191,14 @@ class Cluster:
                 if source.alive and message is not None:
                     source.take(source.replication.answered(ask.order, message, found, 0, self.now))
                 elif source.alive:
-                    source.take(source.replication.refused(ask.order, code, "refused", self.now))
+                    source.take(source.replication.refused(ask.order, "refused", self.now))
 
             self._deliver(ask.peer, source.node, message, arrive)
 
         def arrive() -> None:
             target = self.servers[ask.peer]
             if target.alive:
-                request = target.replication.requested(
-                    answered, source.node, source.incarnation, ask.message, records, self.now
-                )
+                request = target.replication.requested(answered, source.node, ask.message, records, self.now)
                 target.take(request)
             elif source.alive:
                 source.take(source.replication.failed(ask.order, "no connection", self.now))

@@ -38,9 +38,7 @@ def ask(server: Server, message: Message, records: list[CopyRecord] | None = Non
     """Returns (message, records, code of a refusal)."""
     answers: list[Any] = []
     now = server.cluster.now
-    server.take(
-        server.replication.requested(lambda *answer: answers.append(answer), peer, 11, message, records or [], now)
-    )
+    server.take(server.replication.requested(lambda *answer: answers.append(answer), peer, message, records or [], now))
     (answer,) = answers
     return answer
 
@@ -216,7 +214,7 @@ def test_a_durable_state_is_answered_when_it_is_on_disk() -> None:
     answers: list[Any] = []
     message = prepare(b, durable=True)
     for counter in (1, 1, 2):  # the second one is a repetition
-        taken = b.replication.requested(lambda *one: answers.append(one), "a", 11, message, [record(counter, 1.0)], 0.0)
+        taken = b.replication.requested(lambda *one: answers.append(one), "a", message, [record(counter, 1.0)], 0.0)
         b.take(taken)
     assert not answers
     write(b, flush)
@@ -236,7 +234,7 @@ def test_who_waits_for_the_disk_is_refused_when_the_copy_is_let_go() -> None:
     with_log(b)
     answers: list[Any] = []
     token = lambda *answer: answers.append(answer)  # noqa: E731
-    b.take(b.replication.requested(token, "a", 11, prepare(b, durable=True), [record(1, 1.0)], 0.0))
+    b.take(b.replication.requested(token, "a", prepare(b, durable=True), [record(1, 1.0)], 0.0))
     cluster.config.set(bucket_key(JOB, 0), encode(cluster.record().changed(0.0, "test", in_sync=["a", "c"])))
     b.configure()
     ((message, _, code),) = answers
@@ -254,7 +252,7 @@ def test_a_new_primary_is_told_of_what_is_on_disk_if_pushes_are_to_be() -> None:
     cluster.run()
     answers: list[Any] = []
     message = ReplicaStateRequest(JOB, BORN, c.incarnation, 0, 2)
-    c.take(c.replication.requested(lambda *one: answers.append(one), "b", 12, message, [], cluster.now))
+    c.take(c.replication.requested(lambda *one: answers.append(one), "b", message, [], cluster.now))
     assert not answers
     write(c, flush)
     ((state, _, _),) = answers

@@ -127,13 +127,13 @@ def test_a_server_that_begins_no_copy_is_not_asked_again_for_a_while() -> None:
     requested = d.replication.requested
     asked: list[float] = []
 
-    def no_room(token: Any, peer: str, incarnation: int, message: Message, records: Any, now: float) -> Any:
+    def no_room(token: Any, peer: str, message: Message, records: Any, now: float) -> Any:
         if isinstance(message, ReplicaPrepareRequest) and message.begins:
             asked.append(now)
             refused = dict.fromkeys(message.epochs, int(ErrorCode.UNKNOWN_SHARD))
             token(ReplicaPrepareReply(d.incarnation, refused), [], 0)
             return []
-        return requested(token, peer, incarnation, message, records, now)
+        return requested(token, peer, message, records, now)
 
     d.replication.requested = no_room  # type: ignore[method-assign]
     cluster.kill("c")

@@ -11,7 +11,8 @@ from adamctl.config.records import BucketRecord, NodeRecord, bucket_key, decode,
 from adamctl.roles.ps import core_replication
 from adamctl.roles.ps.core_instructions import AnswerAttach
 from adamctl.roles.ps.core_job import ShardContent
-from adamctl.roles.ps.core_recovery import CHANGES_MAX, Finding, Kept, State, examine, examine_all, recovery
+from adamctl.roles.ps.core_proposals import CHANGES_MAX
+from adamctl.roles.ps.core_recovery import Finding, Kept, State, examine, examine_all, recovery
 from adamctl.roles.ps.core_replication_events import NodeView
 from adamctl.roles.ps.core_roles import Known
 from adamctl.wire.constants import ErrorCode
