@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from adamctl.roles.coordinator.core_events import Refuse, RunPlan
+from adamctl.roles.worker.server import REJOINS_MAX, TRY_LATER
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     EvaluateTask,
@@ -37,8 +38,6 @@ MARGIN_S = 2.0
 SIGN_OF_LIFE_S = 1.0
 JOIN_S = 6.0
 AGAIN_S = 0.3
-REJOINS_MAX = 5
-TRY_LATER = frozenset({ErrorCode.OVER_QUOTA, ErrorCode.NOT_READY, ErrorCode.SHUTTING_DOWN})
 
 
 class RunPushClient(SimPushClient):

@@ -48,8 +48,6 @@ from adamctl.roles.ps.core_shard import Shard
 from adamctl.roles.ps.following import JOBS_PREFIX, JobKeys
 from adamctl.roles.ps.node_keys import DRAINS_PREFIX, NODES_PREFIX, NodeKeys
 from adamctl.wire.messages import ConfigCompareAndSetReply, Message
-from tests.sim.controllers import SimController
-from tests.sim.engine import Clock, World
 from tests.sim.server_ledger import done_of
 from tests.sim.sim_process import Member, RunView
 from tests.sim.sim_server_clients import ServerDesk
@@ -59,7 +57,6 @@ from tests.sim.sim_server_store import ServerStore
 from tests.sim.sim_store import FLUSH
 
 if TYPE_CHECKING:
-    from tests.sim.server_invariants import ServerInvariants
     from tests.sim.sim_client_lanes import Respond
 
 
@@ -69,31 +66,21 @@ class SimServer(ServerState):
     Attributes:
         disk_s_max, apply_s_max: longest sync, longest batch.
         disk_full: no group can be written.
+        peers: all servers by name, itself among them.
+        on_crash: is told of each end of a process.
+        from_receipt: planted fault: the lease counts from when the answer came.
+        sync_first: if not, a planted fault: durable before it is synced.
     """
 
+    disk_s_max, apply_s_max, disk_full = 0.002, 0.001, False
+    peers: Mapping[str, SimServer]
+    on_crash: Callable[[SimServer], None] = staticmethod(lambda _: None)
+    last_connection = 0
+    from_receipt, sync_first = False, True
     view: RunView
     links: ServerLinks
     desk: ServerDesk
     store: ServerStore
-
-    def __init__(
-        self,
-        world: World,
-        name: str,
-        clock: Clock,
-        hosts: Mapping[str, SimController],
-        lease_s: float,
-        invariants: ServerInvariants,
-        job: str,
-    ) -> None:
-        super().__init__(world, name, clock, hosts, lease_s, invariants, job)
-        self.disk_s_max, self.apply_s_max, self.disk_full = 0.002, 0.001, False
-        self.peers: dict[str, SimServer] = {}
-        self.on_crash: Callable[[SimServer], None] = lambda _: None
-        self.last_connection = 0
-        self.from_receipt = False  # planted fault
-        self.sync_first = True  # if not, a planted fault: durable before it is synced
-        self._applier = Applier()
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -111,6 +98,7 @@ class SimServer(ServerState):
         self._serving: set[int] = set()
         self.registered_revision = 0
         self._tick_due_s = float("inf")
+        self._applier = Applier()
         self.links = ServerLinks(self)
         self.member = Member(
             self.view, self.hosts, self.lease, registered=self._registered, renewed=self._renewed, lost=self._lost
