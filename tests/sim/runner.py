@@ -47,12 +47,14 @@ class Suite:
             None) and `keep_trace`.
         mutants: planted faults by name.
         sources: files (patterns relative to the repository) on whose contents the outcome of a seed depends.
+        events_min: no clean seed has fewer.
     """
 
     name: str
     scenario: Callable[..., Simulated]
     mutants: Mapping[str, Any]
     sources: tuple[str, ...]
+    events_min: int = 0
 
     def fingerprint(self) -> int:
         """Returns a checksum of the sources."""

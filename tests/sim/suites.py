@@ -6,13 +6,18 @@ from tests.sim.mutants import MUTANTS
 from tests.sim.run_mutants import MUTANTS as RUN_MUTANTS
 from tests.sim.run_scenario import RunScenario
 from tests.sim.runner import Suite
-from tests.sim.scenario import Scenario
+from tests.sim.scenario import EVENTS_MIN, Scenario
 from tests.sim.server_mutants import MUTANTS as SERVER_MUTANTS
+from tests.sim.server_scenario import EVENTS_MIN as SERVER_EVENTS_MIN
 from tests.sim.server_scenario import ServerScenario
 
 _PARTS = ("engine", "scenario", "controllers", "clients", "nodes", "history", "invariants")
 CONTROLLERS = Suite(
-    "controllers", Scenario, MUTANTS, ("roles/controller/core*.py", *(f"tests/sim/{part}.py" for part in _PARTS))
+    "controllers",
+    Scenario,
+    MUTANTS,
+    ("roles/controller/core*.py", *(f"tests/sim/{part}.py" for part in _PARTS)),
+    EVENTS_MIN,
 )
 _SERVER_PARTS = ("server_cluster", "server_invariants", "server_ledger", "server_scenario", "sim_*")
 SERVERS = Suite(
@@ -24,8 +29,13 @@ SERVERS = Suite(
         "roles/ps/core*.py",
         *(f"tests/sim/{part}.py" for part in (*_PARTS, *_SERVER_PARTS)),
     ),
+    SERVER_EVENTS_MIN,
 )
 RUNS = Suite(
-    "runs", RunScenario, RUN_MUTANTS, ("roles/coordinator/core*.py", "tests/sim/run_[ls]*.py", *SERVERS.sources)
+    "runs",
+    RunScenario,
+    RUN_MUTANTS,
+    ("roles/coordinator/core*.py", "tests/sim/run_[ls]*.py", *SERVERS.sources),
+    SERVER_EVENTS_MIN,
 )
 SUITES = {suite.name: suite for suite in (CONTROLLERS, SERVERS, RUNS)}

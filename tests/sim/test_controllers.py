@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 from tests.sim.mutants import MUTANTS
-from tests.sim.runner import ROOT, Ledger, noted_seeds, run_block, run_seeds
-from tests.sim.scenario import ELECTIONS_S, EVENTS_MIN, Scenario
+from tests.sim.scenario import ELECTIONS_S, Scenario
+from tests.sim.suite_checks import check_block, check_documented, check_found, check_found_early, check_many, noted
 from tests.sim.suites import CONTROLLERS
 
 QUICK_SEEDS = 200
 SLOW_SEEDS = 10_000
-MUTANT_SEEDS = 1_000
 NOTED_AND_NEXT = 150
 """A change of the cores changes which seed finds a fault; one soon after it still does, mostly."""
-NOTED = noted_seeds((ROOT / "docs" / "simulator.md").read_text(encoding="utf-8"), CONTROLLERS)
+NOTED = noted(CONTROLLERS)
 
 
 @pytest.mark.parametrize("block", range(10))
 def test_i9_clean_seeds(block: int) -> None:
     count = QUICK_SEEDS // 10
-    found = run_block(CONTROLLERS, 0, "", 1 + block * count, count)
-    assert not found.failed, f"{found.reason}; python -m tests.sim --first {found.failed} --trace"
-    assert found.events_min >= EVENTS_MIN
+    check_block(CONTROLLERS, 1 + block * count, count)
 
 
 def test_i9_a_seed_replays_exactly() -> None:
@@ -48,30 +42,21 @@ def test_disks_as_slow_as_an_election_do_not_keep_a_leader_from_being_elected(se
 
 
 def test_the_document_tells_of_every_planted_fault() -> None:
-    assert NOTED.keys() == MUTANTS.keys(), "python -m tests.sim --find-mutants writes the table"
+    check_documented(CONTROLLERS)
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_fault_is_found(name: str) -> None:
-    found = run_block(CONTROLLERS, 0, name, NOTED[name], NOTED_AND_NEXT)
-    assert found.failed, (
-        f"seeds {NOTED[name]} to {NOTED[name] + NOTED_AND_NEXT - 1} do not find {name} any more: "
-        "`python -m tests.sim --find-mutants` looks for others and notes them in docs/simulator.md"
-    )
+    check_found(CONTROLLERS, name, NOTED[name], NOTED_AND_NEXT)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("members", [3, 5])
 def test_i9_thousands_of_seeds(members: int) -> None:
-    """Goes on from the file that ADAMCTL_SIM_PROGRESS names (and the members are added to), if that is set."""
-    progress = os.environ.get("ADAMCTL_SIM_PROGRESS")
-    ledger = Ledger(Path(f"{progress}-{members}") if progress else None, CONTROLLERS, members, 1)
-    failed = run_seeds(CONTROLLERS, members, 1, SLOW_SEEDS, ledger=ledger)
-    assert failed is None, f"{failed}; python -m tests.sim --members {members} --first {failed.failed} --trace"
-    assert ledger.progress.events_min >= EVENTS_MIN
+    check_many(CONTROLLERS, SLOW_SEEDS, members)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_every_planted_fault_is_found_within_a_thousand_seeds(name: str) -> None:
-    assert run_block(CONTROLLERS, 0, name, 1, MUTANT_SEEDS).failed
+    check_found_early(CONTROLLERS, name)

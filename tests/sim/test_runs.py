@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 from tests.sim.run_mutants import MUTANTS
 from tests.sim.run_scenario import RunResult, RunScenario
-from tests.sim.runner import ROOT, Ledger, noted_seeds, run_block, run_seeds
-from tests.sim.server_scenario import EVENTS_MIN
+from tests.sim.suite_checks import check_documented, check_found, check_found_early, check_many, noted
 from tests.sim.suites import RUNS
 
 QUICK_SEEDS = 8
 SLOW_SEEDS = 1_000
-MUTANT_SEEDS = 1_000
 NOTED_AND_NEXT = 5
-NOTED = noted_seeds((ROOT / "docs" / "simulator.md").read_text(encoding="utf-8"), RUNS)
+NOTED = noted(RUNS)
 
 
 def test_clean_seeds_in_which_ranges_are_lost_and_given_to_others() -> None:
@@ -30,7 +25,7 @@ def test_clean_seeds_in_which_ranges_are_lost_and_given_to_others() -> None:
         except AssertionError as violation:
             again = f"python -m tests.sim --of runs --first {seed} --trace"
             raise AssertionError(f"{violation}; {again}") from violation
-    assert min(result.events for result in found) >= EVENTS_MIN
+    assert min(result.events for result in found) >= RUNS.events_min
     assert (
         sum(result.again for result in found) > QUICK_SEEDS and sum(result.joined for result in found) > 3 * QUICK_SEEDS
     )
@@ -44,23 +39,20 @@ def test_a_seed_replays_exactly() -> None:
 
 
 def test_the_document_tells_of_every_planted_fault() -> None:
-    assert NOTED.keys() == MUTANTS.keys(), "python -m tests.sim --of runs --find-mutants writes the table"
+    check_documented(RUNS)
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_fault_is_found(name: str) -> None:
-    found = run_block(RUNS, 0, name, NOTED[name], NOTED_AND_NEXT)
-    assert found.failed, (
-        f"seeds {NOTED[name]} to {NOTED[name] + NOTED_AND_NEXT - 1} do not find {name} any more: "
-        "`python -m tests.sim --of runs --find-mutants` looks for others and notes them in docs/simulator.md"
-    )
+    check_found(RUNS, name, NOTED[name], NOTED_AND_NEXT)
 
 
 @pytest.mark.slow
 def test_a_thousand_seeds() -> None:
-    """Goes on from the file that ADAMCTL_SIM_PROGRESS names (and `runs` is added to), if that is set."""
-    progress = os.environ.get("ADAMCTL_SIM_PROGRESS")
-    ledger = Ledger(Path(f"{progress}-runs") if progress else None, RUNS, 0, 1)
-    failed = run_seeds(RUNS, 0, 1, SLOW_SEEDS, ledger=ledger)
-    assert failed is None, f"{failed}; python -m tests.sim --of runs --first {failed.failed} --trace"
-    assert ledger.progress.events_min >= EVENTS_MIN
+    check_many(RUNS, SLOW_SEEDS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MUTANTS)
+def test_every_planted_fault_is_found_within_a_thousand_seeds(name: str) -> None:
+    check_found_early(RUNS, name)

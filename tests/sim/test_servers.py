@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 from adamctl.roles.ps.core_instructions import Refuse
 from adamctl.wire.messages import PushReply
-from tests.sim.runner import ROOT, Ledger, noted_seeds, run_block, run_seeds
 from tests.sim.server_mutants import MUTANTS
-from tests.sim.server_scenario import EVENTS_MIN, ServerScenario
+from tests.sim.server_scenario import ServerScenario
+from tests.sim.suite_checks import check_block, check_documented, check_found, check_found_early, check_many, noted
 from tests.sim.suites import SERVERS
 
 QUICK_SEEDS = 100
 SLOW_SEEDS = 10_000
-MUTANT_SEEDS = 1_000
 NOTED_AND_NEXT = 20
-NOTED = noted_seeds((ROOT / "docs" / "simulator.md").read_text(encoding="utf-8"), SERVERS)
+NOTED = noted(SERVERS)
 
 
 @pytest.mark.parametrize("block", range(10))
 def test_clean_seeds(block: int) -> None:
     count = QUICK_SEEDS // 10
-    found = run_block(SERVERS, 0, "", 1 + block * count, count)
-    assert not found.failed, f"{found.reason}; python -m tests.sim --of servers --first {found.failed} --trace"
-    assert found.events_min >= EVENTS_MIN
+    check_block(SERVERS, 1 + block * count, count)
 
 
 def test_a_seed_replays_exactly() -> None:
@@ -71,29 +65,20 @@ def test_a_primary_that_was_stopped_for_two_leases_answers_nothing_well(seed: in
 
 
 def test_the_document_tells_of_every_planted_fault() -> None:
-    assert NOTED.keys() == MUTANTS.keys(), "python -m tests.sim --of servers --find-mutants writes the table"
+    check_documented(SERVERS)
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_fault_is_found(name: str) -> None:
-    found = run_block(SERVERS, 0, name, NOTED[name], NOTED_AND_NEXT)
-    assert found.failed, (
-        f"seeds {NOTED[name]} to {NOTED[name] + NOTED_AND_NEXT - 1} do not find {name} any more: "
-        "`python -m tests.sim --of servers --find-mutants` looks for others and notes them in docs/simulator.md"
-    )
+    check_found(SERVERS, name, NOTED[name], NOTED_AND_NEXT)
 
 
 @pytest.mark.slow
 def test_thousands_of_seeds() -> None:
-    """Goes on from the file that ADAMCTL_SIM_PROGRESS names (and `servers` is added to), if that is set."""
-    progress = os.environ.get("ADAMCTL_SIM_PROGRESS")
-    ledger = Ledger(Path(f"{progress}-servers") if progress else None, SERVERS, 0, 1)
-    failed = run_seeds(SERVERS, 0, 1, SLOW_SEEDS, ledger=ledger)
-    assert failed is None, f"{failed}; python -m tests.sim --of servers --first {failed.failed} --trace"
-    assert ledger.progress.events_min >= EVENTS_MIN
+    check_many(SERVERS, SLOW_SEEDS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_every_planted_fault_is_found_within_a_thousand_seeds(name: str) -> None:
-    assert run_block(SERVERS, 0, name, 1, MUTANT_SEEDS).failed
+    check_found_early(SERVERS, name)
