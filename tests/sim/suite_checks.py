@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.sim.runner import ROOT, Ledger, Suite, noted_seeds, run_block, run_seeds
+from tests.sim.runner import ROOT, Ledger, Suite, blocks, noted_seeds, run_block, run_seeds
 
+JOBS = os.cpu_count() or 1
+BLOCK_SEEDS = 5
 MUTANT_SEEDS = 1_000
 
 
@@ -15,11 +17,12 @@ def noted(suite: Suite) -> dict[str, int]:
     return noted_seeds((ROOT / "docs" / "simulator.md").read_text(encoding="utf-8"), suite)
 
 
-def check_block(suite: Suite, first: int, count: int) -> None:
-    """Seeds that follow each other are clean, and none of them is a short one."""
-    found = run_block(suite, 0, "", first, count)
-    assert not found.failed, f"{found.reason}; {_again(suite, found.failed)}"
-    assert found.events_min >= suite.events_min
+def check_clean(suite: Suite, seeds: range) -> None:
+    """Seeds are clean, and none of them is a short one; on all cores."""
+    with blocks(suite, 0, "", seeds, JOBS, block_seeds=BLOCK_SEEDS) as done:
+        for block in done:
+            assert not block.failed, f"{block.reason}; {_again(suite, block.failed)}"
+            assert block.events_min >= suite.events_min
 
 
 def check_many(suite: Suite, seeds: int, members: int = 0) -> None:

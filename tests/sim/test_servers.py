@@ -8,19 +8,18 @@ from adamctl.roles.ps.core_instructions import Refuse
 from adamctl.wire.messages import PushReply
 from tests.sim.server_mutants import MUTANTS
 from tests.sim.server_scenario import ServerScenario
-from tests.sim.suite_checks import check_block, check_documented, check_found, check_found_early, check_many, noted
+from tests.sim.suite_checks import check_clean, check_documented, check_found, check_found_early, check_many, noted
 from tests.sim.suites import SERVERS
 
-QUICK_SEEDS = 100
+QUICK_SEEDS, AT_ONCE = 200, 50
 SLOW_SEEDS = 10_000
 NOTED_AND_NEXT = 20
 NOTED = noted(SERVERS)
 
 
-@pytest.mark.parametrize("block", range(10))
-def test_clean_seeds(block: int) -> None:
-    count = QUICK_SEEDS // 10
-    check_block(SERVERS, 1 + block * count, count)
+@pytest.mark.parametrize("first", range(1, QUICK_SEEDS, AT_ONCE))
+def test_clean_seeds(first: int) -> None:
+    check_clean(SERVERS, range(first, first + AT_ONCE))
 
 
 def test_a_seed_replays_exactly() -> None:
