@@ -80,6 +80,7 @@ class AnyFault:
             "cut": lambda: self.cut(inward=True, outward=True),
             "cut-inward": lambda: self.cut(inward=True, outward=False),
             "cut-outward": lambda: self.cut(inward=False, outward=True),
+            "cut-all": self.cut_all,
             "full": self.full,
         }
 
@@ -117,6 +118,18 @@ class AnyFault:
             await self.fire.progress(2)
         finally:
             await asyncio.to_thread(self.cluster.links.heal, node)
+
+    async def cut_all(self) -> None:
+        """Controllers that live hear of no server for longer than G, so that each has to begin anew, from its disk."""
+        links, servers = self.cluster.links, self.cluster.servers
+        assert links is not None
+        try:
+            for node in servers:
+                await asyncio.to_thread(links.cut, node, inward=True, outward=True)
+            await asyncio.sleep(max(self.leases_s(), 2.0 * self.cluster.lease_s))
+        finally:
+            for node in servers:
+                await asyncio.to_thread(links.heal, node)
 
     async def full(self) -> None:
         node = self.one()

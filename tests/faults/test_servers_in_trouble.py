@@ -34,6 +34,11 @@ def test_a_full_disk_of_one_server_stops_nobody() -> None:
     run_inside(1, 1, QUICK_LEASE_S, "full")
 
 
+def test_servers_that_are_all_cut_off_from_controllers_that_live_lose_nothing() -> None:
+    """They are all given up, and begin anew from what they have written down when they learnt of it."""
+    run_inside(1, 1, QUICK_LEASE_S, "cut-all")
+
+
 @pytest.mark.slow
 def test_300_faults_of_any_kind() -> None:
     """Goes on from the file that ADAMCTL_TROUBLE_PROGRESS names, if that is set."""
