@@ -1,6 +1,6 @@
-"""Whatever can happen to parameter servers that keep stores, in any order, while clients count.
+"""Whatever can happen to parameter servers that keep stores, in any order, while clients count or a run trains.
 
-    python -m tests.faults.any_fault ROUNDS SEED LEASE_S FAULT...
+    python -m tests.faults.any_fault counting|training ROUNDS SEED LEASE_S FAULT...
 
 runs inside namespaces (`inside` is the command for it): each server has a network link of its own, to be cut both ways
 or one way, and a disk of its own, to be filled.
@@ -21,17 +21,24 @@ from random import Random
 from adamctl.bench.failover_cluster import FailoverCluster
 from adamctl.bench.namespaces import INSIDE
 from adamctl.launch.process import RoleCommand
-from tests.faults.servers_under_fire import COPIES, Fire
+from tests.faults.servers_under_fire import Fire
+from tests.faults.tended_servers import COPIES, Work
+from tests.faults.training_under_fire import Training
 
+KINDS: dict[str, Callable[[FailoverCluster], Work]] = {
+    "counting": lambda cluster: Fire(cluster, 2),
+    "training": Training,
+}
 DISK_MIB = 24
 CHUNK = bytes(1 << 20)
 FULL_S = 2.0
+LOST_LEASES = 1.6
 
 
-def inside(rounds: int, seed: int, lease_s: float, *faults: str) -> tuple[list[str], dict[str, str]]:
+def inside(work: str, rounds: int, seed: int, lease_s: float, *faults: str) -> tuple[list[str], dict[str, str]]:
     """Returns the command that runs rounds inside namespaces, and what it needs in its environment."""
     unshared = ["unshare", "--user", "--map-root-user", "--net", "--mount"]
-    program = [sys.executable, "-m", "tests.faults.any_fault", str(rounds), str(seed), str(lease_s), *faults]
+    program = [sys.executable, "-m", "tests.faults.any_fault", work, str(rounds), str(seed), str(lease_s), *faults]
     return [*unshared, *program], {INSIDE: "1"}
 
 
@@ -71,8 +78,8 @@ class Disks(FailoverCluster):
 class AnyFault:
     """What happens to servers, by name; each is over when its method returns."""
 
-    def __init__(self, fire: Fire, cluster: Disks, chance: Random) -> None:
-        self.fire, self.cluster, self.chance = fire, cluster, chance
+    def __init__(self, work: Work, cluster: Disks, chance: Random) -> None:
+        self.work, self.cluster, self.chance = work, cluster, chance
         self.faults: dict[str, Callable[[], Awaitable[None]]] = {
             "kill-one": lambda: self.kill(1),
             "kill-two": lambda: self.kill(2),
@@ -94,12 +101,12 @@ class AnyFault:
     async def kill(self, count: int) -> None:
         nodes = self.chance.sample(self.cluster.servers, count)
         for node in nodes:
-            self.fire.kill(node)
+            self.work.kill(node)
             await asyncio.sleep(self.chance.choice([0.0, 0.1, 0.5]) * self.chance.random())
         if count == 1:
-            await self.fire.progress(2)
+            await self.work.progress(2)
         await asyncio.sleep(self.chance.choice([0.0, 0.5]) * self.chance.random())
-        await self.fire.start(*nodes)
+        await self.work.start(*nodes)
 
     async def stop(self) -> None:
         node, for_s = self.one(), self.leases_s()
@@ -115,7 +122,7 @@ class AnyFault:
         await asyncio.to_thread(self.cluster.links.cut, node, inward=inward, outward=outward)
         try:
             await asyncio.sleep(for_s)
-            await self.fire.progress(2)
+            await self.work.progress(2)
         finally:
             await asyncio.to_thread(self.cluster.links.heal, node)
 
@@ -126,7 +133,7 @@ class AnyFault:
         try:
             for node in servers:
                 await asyncio.to_thread(links.cut, node, inward=True, outward=True)
-            await asyncio.sleep(max(self.leases_s(), 2.0 * self.cluster.lease_s))
+            await asyncio.sleep(LOST_LEASES * self.cluster.lease_s)
         finally:
             for node in servers:
                 await asyncio.to_thread(links.heal, node)
@@ -135,32 +142,31 @@ class AnyFault:
         node = self.one()
         await asyncio.to_thread(self.cluster.fill, node)
         try:
-            await self.fire.progress(5)
+            await self.work.progress(5)
             await asyncio.sleep(FULL_S * self.chance.random())
         finally:
             self.cluster.free(node)
 
 
-async def rounds(count: int, seed: int, lease_s: float, faults: list[str]) -> None:
-    """One fault after the other; after each everything is counted, on every copy."""
+async def rounds(kind: str, count: int, seed: int, lease_s: float, faults: list[str]) -> None:
+    """One fault after the other; after each everything that was done is looked at, and every copy."""
     chance = Random(seed)
     with Disks(COPIES, lease_s) as cluster:
-        fire = Fire(cluster, 2)
+        work = KINDS[kind](cluster)
         try:
-            await fire.open()
-            await fire.progress(5)
-            trouble = AnyFault(fire, cluster, chance)
+            await work.open()
+            await work.progress(5)
+            trouble = AnyFault(work, cluster, chance)
             for number in range(count):
                 name = chance.choice(faults or list(trouble.faults))
                 print(f"seed {seed}, round {number}: {name}", flush=True)
                 await trouble.faults[name]()
-                await fire.whole()
-                await fire.progress(2)
-                async with fire.quiet():
-                    await fire.check()
+                await work.whole()
+                await work.progress(2)
+                await work.check()
         finally:
-            await fire.close()
+            await work.close()
 
 
 if __name__ == "__main__":
-    asyncio.run(rounds(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4:]))
+    asyncio.run(rounds(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), sys.argv[5:]))

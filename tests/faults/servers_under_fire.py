@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from adamctl.bench.failover_cluster import FailoverCluster, buckets_of, wait_whole
+from adamctl.bench.failover_cluster import FailoverCluster, buckets_of
 from adamctl.config.records import JobRecord, LayoutRecord, NodeRecord
 from adamctl.model.layout import ParameterLayout
 from adamctl.model.rule import RuleConfig
@@ -28,16 +28,11 @@ from adamctl.roles.ps.client import ParameterClient, PushSet
 from adamctl.roles.ps.replica_body import decode_body
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import Hello, ReplicaFetchReply, ReplicaFetchRequest
+from tests.faults.tended_servers import COPIES, QUICK_LEASE_S, STARVED_S, WHOLE_S, Work
 from tests.roles.ps.ps_cluster import make_tensors
 
 JOB = "counted"
-COPIES = 3
 SHAPES = ((64, 500), (64,), (32, 100))
-WHOLE_S = 120.0
-QUICK_LEASE_S = 4.0
-"""Where a crowded machine is no excuse; the long suites take the shortest that must work, 1 s."""
-SHORT_LEASE_S = 1.0
-STARVED_S = 300.0
 PAUSE_S = 0.002
 MOVES_MAX = 5
 
@@ -57,7 +52,7 @@ class MovedError(AssertionError):
     """Somebody knows a later epoch of a bucket than was read from its record."""
 
 
-class Fire:
+class Fire(Work):
     """See the module; made by `under_fire`.
 
     Attributes:
@@ -65,8 +60,7 @@ class Fire:
     """
 
     def __init__(self, cluster: FailoverCluster, clients: int) -> None:
-        self.cluster = cluster
-        self.store = cluster.connect()
+        super().__init__(cluster, JOB)
         self.acknowledged = 0
         self.layout: ParameterLayout
         self._transport = StreamTransport()
@@ -120,17 +114,13 @@ class Fire:
             if task.done():
                 task.result()
 
-    async def progress(self, pushes: int = 1) -> None:
+    async def progress(self, steps: int = 1) -> None:
         """Returns when so many more pushes are acknowledged."""
-        wanted = self.acknowledged + pushes
+        wanted = self.acknowledged + steps
         async with asyncio.timeout(STARVED_S):
             while self.acknowledged < wanted:
                 self.check_clients()
                 await asyncio.sleep(0.01)
-
-    def kill(self, node: str) -> None:
-        if not self.cluster.has_ended(node):
-            self.cluster.kill(node)
 
     # --- quiet points -------------------------------------------------------------------------------------------------
 
@@ -150,14 +140,15 @@ class Fire:
 
         Begins anew where a bucket has changed hands meanwhile: that goes on for a while after all copies are there.
         """
-        for _ in range(MOVES_MAX):
-            before = await buckets_of(self.store, JOB)
-            try:
-                return await self._check()
-            except MovedError:
-                if await buckets_of(self.store, JOB) == before:
-                    raise
-        await self._check()
+        async with self.quiet():
+            for _ in range(MOVES_MAX):
+                before = await buckets_of(self.store, JOB)
+                try:
+                    return await self._check()
+                except MovedError:
+                    if await buckets_of(self.store, JOB) == before:
+                        raise
+            await self._check()
 
     async def _check(self) -> None:
         flat = np.zeros(self.layout.flat_size, np.float32)
@@ -203,31 +194,6 @@ class Fire:
         finally:
             await connection.close()
 
-    async def start(self, *nodes: str) -> None:
-        """Starts servers anew; returns when they serve, so that the configuration knows that the old ones are gone."""
-        for node in nodes:
-            await asyncio.to_thread(self.cluster.start, node)
-        await asyncio.to_thread(self.cluster.wait_serving, *nodes)
-
-    async def whole(self) -> None:
-        """Returns when every bucket has all copies on living servers; starts again what has ended, as `train` does.
-
-        On a crowded machine a server may be silent for longer than its lease although nobody has stopped it.
-        """
-        tending = asyncio.create_task(self._tend())
-        try:
-            await wait_whole(self.store, JOB, COPIES, WHOLE_S)
-        finally:
-            tending.cancel()
-            await asyncio.gather(tending, return_exceptions=True)
-
-    async def _tend(self) -> None:
-        while True:
-            for node in self.cluster.servers:
-                if await asyncio.to_thread(self.cluster.has_ended, node):
-                    await self.start(node)
-            await asyncio.sleep(0.2)
-
 
 @asynccontextmanager
 async def under_fire(
@@ -247,9 +213,9 @@ async def under_fire(
 class Progress:
     """How far a long test has come, in the file named by a variable of the environment, if that is set."""
 
-    def __init__(self, variable: str) -> None:
+    def __init__(self, variable: str, kind: str = "") -> None:
         name = os.environ.get(variable)
-        self._file = Path(name) if name else None
+        self._file = Path(f"{name}-{kind}" if kind else name) if name else None
         self.done = int(self._file.read_text()) if self._file is not None and self._file.exists() else 0
 
     def reached(self, done: int) -> None:

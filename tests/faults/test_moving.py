@@ -9,7 +9,8 @@ from adamctl.bench.failover_cluster import FailoverCluster, buckets_of
 from adamctl.config.records import BucketRecord, DrainRecord, NodeRecord, decode, drain_key, encode, node_key
 from adamctl.roles.controller.client import follow, read_record
 from adamctl.wire.messages import ConfigChanges
-from tests.faults.servers_under_fire import COPIES, JOB, QUICK_LEASE_S, Fire
+from tests.faults.servers_under_fire import JOB, Fire
+from tests.faults.tended_servers import COPIES, QUICK_LEASE_S
 
 MOVED_S = 120.0
 
@@ -66,14 +67,12 @@ async def test_a_fourth_server_comes_and_the_first_is_drained() -> None:
             await drain(fire, "ps-1")
             await until(fire, lambda found: not any("ps-1" in (*r.in_sync, *r.learners) for r in found))
             await fire.progress(5)
-            async with fire.quiet():
-                await fire.check()
+            await fire.check()
             assert min(len(record.in_sync) for record in records.seen) >= 2
             assert all(len(record.in_sync) == COPIES for record in (await buckets_of(fire.store, JOB)).values())
             cluster.kill("ps-1")  # nobody misses it
             await fire.progress(5)
-            async with fire.quiet():
-                await fire.check()
+            await fire.check()
         finally:
             if records is not None:
                 await records.close()

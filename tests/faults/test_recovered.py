@@ -15,7 +15,8 @@ from adamctl.cli.cluster import ClusterReader
 from adamctl.launch.process import RoleCommand
 from adamctl.roles.controller.client import nodes_of
 from tests.cli.test_cluster import adamctl
-from tests.faults.servers_under_fire import COPIES, JOB, QUICK_LEASE_S, WHOLE_S, Fire
+from tests.faults.servers_under_fire import JOB, Fire
+from tests.faults.tended_servers import COPIES, QUICK_LEASE_S, WHOLE_S
 
 
 class StoredCluster(FailoverCluster):

@@ -10,16 +10,17 @@ import pytest
 
 from adamctl.bench.namespaces import missing
 from tests.faults.any_fault import inside
-from tests.faults.servers_under_fire import QUICK_LEASE_S, SHORT_LEASE_S, Progress
+from tests.faults.servers_under_fire import Progress
+from tests.faults.tended_servers import QUICK_LEASE_S, SHORT_LEASE_S
 
 ROUNDS = 300
 BLOCK = 25
 BLOCK_S = 1800.0
 
 
-def run_inside(rounds: int, seed: int, lease_s: float, *faults: str) -> None:
+def run_inside(work: str, rounds: int, seed: int, lease_s: float, *faults: str) -> None:
     """Skips where the machine allows no namespaces with file systems of their own."""
-    command, settings = inside(rounds, seed, lease_s, *faults)
+    command, settings = inside(work, rounds, seed, lease_s, *faults)
     unshared = command[: command.index("--mount") + 1]
     if missing() or shutil.which("mount") is None:
         pytest.skip(missing() or "there is no mount here")
@@ -31,18 +32,23 @@ def run_inside(rounds: int, seed: int, lease_s: float, *faults: str) -> None:
 
 
 def test_a_full_disk_of_one_server_stops_nobody() -> None:
-    run_inside(1, 1, QUICK_LEASE_S, "full")
+    run_inside("counting", 1, 1, QUICK_LEASE_S, "full")
 
 
 def test_servers_that_are_all_cut_off_from_controllers_that_live_lose_nothing() -> None:
     """They are all given up, and begin anew from what they have written down when they learnt of it."""
-    run_inside(1, 1, QUICK_LEASE_S, "cut-all")
+    run_inside("counting", 1, 1, QUICK_LEASE_S, "cut-all")
+
+
+def test_training_goes_on_when_a_server_dies() -> None:
+    run_inside("training", 1, 1, QUICK_LEASE_S, "kill-one")
 
 
 @pytest.mark.slow
-def test_300_faults_of_any_kind() -> None:
-    """Goes on from the file that ADAMCTL_TROUBLE_PROGRESS names, if that is set."""
-    progress = Progress("ADAMCTL_TROUBLE_PROGRESS")
+@pytest.mark.parametrize("work", ["counting", "training"])
+def test_300_faults_of_any_kind(work: str) -> None:
+    """Goes on from the file that ADAMCTL_TROUBLE_PROGRESS names (and the work is added to), if that is set."""
+    progress = Progress("ADAMCTL_TROUBLE_PROGRESS", work)
     for done in range(progress.done, ROUNDS, BLOCK):
-        run_inside(BLOCK, 1 + done, SHORT_LEASE_S)
+        run_inside(work, BLOCK, 1 + done, SHORT_LEASE_S)
         progress.reached(done + BLOCK)

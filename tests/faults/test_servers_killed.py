@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from tests.faults.servers_under_fire import QUICK_LEASE_S, SHORT_LEASE_S, Fire, Progress, under_fire
+from tests.faults.servers_under_fire import Fire, Progress, under_fire
+from tests.faults.tended_servers import QUICK_LEASE_S, SHORT_LEASE_S
 
 KILLS = 1000
 BLOCK = 50
@@ -27,8 +28,7 @@ async def kill_and_look(fire: Fire, chance: Random) -> int:
     await fire.start(*nodes)
     await fire.whole()
     await fire.progress(2)
-    async with fire.quiet():
-        await fire.check()
+    await fire.check()
     return len(nodes)
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from adamctl.bench.failover_cluster import buckets_of
 from adamctl.roles.controller.client import nodes
-from tests.faults.servers_under_fire import JOB, QUICK_LEASE_S, STARVED_S, Fire, under_fire
+from tests.faults.servers_under_fire import JOB, Fire, under_fire
+from tests.faults.tended_servers import QUICK_LEASE_S, STARVED_S
 from tests.roles.controller.etcd_server import etcd_cluster
 
 LONG_LEASE_S = STARVED_S
@@ -26,8 +27,7 @@ async def a_primary(fire: Fire) -> str:
 async def whole_and_exact(fire: Fire) -> None:
     await fire.whole()
     await fire.progress(2)
-    async with fire.quiet():
-        await fire.check()
+    await fire.check()
 
 
 async def kill_one(fire: Fire) -> None:

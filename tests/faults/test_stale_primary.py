@@ -10,7 +10,8 @@ import pytest
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.ps.client import ParameterClient, PushSet
 from adamctl.wire.messages import ConfigEntry
-from tests.faults.servers_under_fire import JOB, QUICK_LEASE_S, SHORT_LEASE_S, Fire, Progress, hello, under_fire
+from tests.faults.servers_under_fire import JOB, Fire, Progress, hello, under_fire
+from tests.faults.tended_servers import QUICK_LEASE_S, SHORT_LEASE_S
 
 ROUNDS = 500
 BLOCK = 25
@@ -70,8 +71,7 @@ async def rounds(count: int, first: int, lease_s: float) -> None:
             await a_round(fire, number, lease_s)
             await fire.whole()
         await fire.progress(2)
-        async with fire.quiet():
-            await fire.check()
+        await fire.check()
 
 
 async def test_a_stale_primary_takes_nothing() -> None:
