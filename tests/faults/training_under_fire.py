@@ -36,7 +36,7 @@ class Training(Work):
     def __init__(self, cluster: FailoverCluster) -> None:
         super().__init__(cluster, JOB)
         self._run_folder = cluster.folder / "run"
-        self._client: CoordinatorClient
+        self._client: CoordinatorClient | None = None
 
     async def open(self) -> None:
         """Starts the run; returns when it trains."""
@@ -60,6 +60,7 @@ class Training(Work):
         await self.progress()
 
     async def _look(self) -> RunProgress:
+        assert self._client is not None
         found = await self._client.status()
         assert not found.final, f"{found.state}: {found.failure}\n{self.cluster.log_end(COORDINATOR)}"
         return found
@@ -81,5 +82,6 @@ class Training(Work):
                 await asyncio.sleep(LOOK_S)
 
     async def close(self) -> None:
-        await self._client.close()
+        if self._client is not None:
+            await self._client.close()
         await self.store.close()
