@@ -64,6 +64,22 @@ def kill_the_only_server_without_a_store(adamctl: Runner, seed: int) -> None:
     assert last, stderr
 
 
+def kill_the_coordinator(adamctl: Runner, seed: int) -> None:
+    """It alone knows how far the run is: the run ends, and goes on from its checkpoint when it is told to."""
+    arguments = ("train", DIGITS, "--passes", "40", "--set", "train.checkpoint_every=1", "--seed", str(seed))
+    command = adamctl.start(*arguments)
+    command.wait_until(lambda: list(adamctl.folder.rglob("manifest.json")))
+    command.roles("coordinator")[0].kill()
+    code, _, stderr = command.wait(timeout_s=30)
+    assert code == 1, stderr
+    assert "coordinator" in stderr.rpartition("adamctl: error:")[2], stderr
+    again = adamctl.start(*arguments, "--resume", "auto", "--json")
+    code, stdout, stderr = again.wait()
+    assert code == 0, stderr
+    assert "goes on from checkpoint" in stderr
+    assert json.loads(stdout)["passes"] == 40
+
+
 def interrupt(adamctl: Runner, seed: int) -> None:
     chance = random.Random(seed)
     command = adamctl.start("train", DIGITS, "--passes", "2000", "--seed", str(seed))
@@ -84,6 +100,7 @@ FAULTS = [
     kill_the_only_data_server,
     kill_the_only_server,
     kill_the_only_server_without_a_store,
+    kill_the_coordinator,
     interrupt,
 ]
 
