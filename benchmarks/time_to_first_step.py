@@ -2,8 +2,8 @@
 
 The coordinator is asked every 10 ms; the first steps are there when it has the report of the first range of 8 batches.
 With --peer-python the same command is run with another installation (of an older version, say) in turn, and the median
-difference is what ours takes longer. Both have to be installed the same way: what an editable installation costs each
-process at its start (0.03 s) is more than what most changes do. The processor time that all its processes have used by
+difference is what ours takes longer. Both have to be installed the same way: the same code took 0.1 s longer from an
+editable installation than from a folder named in a .pth file. The processor time that all its processes have used by
 then is told, too: it does not depend on what else the machine does.
 
     python benchmarks/time_to_first_step.py [--peer-python OTHER_PYTHON] [--rounds 10] [--json] [TRAIN_OPTION ...]

@@ -8,10 +8,12 @@ import subprocess
 
 import pytest
 
+from adamctl.bench.failover_cluster import FailoverCluster
 from adamctl.bench.namespaces import missing
 from tests.faults.any_fault import inside
 from tests.faults.servers_under_fire import Progress
-from tests.faults.tended_servers import QUICK_LEASE_S, SHORT_LEASE_S
+from tests.faults.tended_servers import COPIES, QUICK_LEASE_S, SHORT_LEASE_S
+from tests.faults.training_under_fire import Training
 
 ROUNDS = 300
 BLOCK = 25
@@ -40,8 +42,19 @@ def test_servers_that_are_all_cut_off_from_controllers_that_live_lose_nothing() 
     run_inside("counting", 1, 1, QUICK_LEASE_S, "cut-all")
 
 
-def test_training_goes_on_when_a_server_dies() -> None:
-    run_inside("training", 1, 1, QUICK_LEASE_S, "kill-one")
+async def test_training_goes_on_when_a_server_dies() -> None:
+    """Needs no namespaces."""
+    with FailoverCluster(COPIES, QUICK_LEASE_S) as cluster:
+        training = Training(cluster)
+        try:
+            await training.open()
+            training.kill("ps-2")
+            await training.progress(2)
+            await training.start("ps-2")
+            await training.whole()
+            await training.check()
+        finally:
+            await training.close()
 
 
 @pytest.mark.slow

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from adamctl.launch.train import available_cores
 from tests.sim.runner import ROOT, Ledger, Suite, blocks, noted_seeds, run_block, run_seeds
 
-JOBS = os.cpu_count() or 1
+JOBS = available_cores()
 BLOCK_SEEDS = 5
 MUTANT_SEEDS = 1_000
 
