@@ -1,4 +1,4 @@
-"""The name of what every kernel computes with."""
+"""The names of what every kernel computes with."""
 
 from __future__ import annotations
 
@@ -8,3 +8,4 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[np.float32]
+FLOAT32 = np.dtype(np.float32)

@@ -17,7 +17,7 @@ from adamctl.errors import AdamctlError, ProtocolError, UnreachableError
 from adamctl.net.address import host_id, parse_address
 from adamctl.net.handshake import make_hello
 from adamctl.net.kinds import TransportKind, usable
-from adamctl.net.transport import Connection, Handler, Request, Server, Transport
+from adamctl.net.transport import ArrivalHandler, Connection, Handler, Request, Server, Transport
 from adamctl.roles.addresses import BoundAddresses, places
 from adamctl.roles.beacons import BeaconPlan, Beacons, LoopBeacons, OwnedSender, ThreadBeacons, send_beacons
 from adamctl.roles.lease import Lease
@@ -122,13 +122,15 @@ class RoleContext:
         administration: Sequence[str] = (),
         replication: Sequence[str] = (),
         on_disconnect: Callable[[int], None] | None = None,
+        arriving: ArrivalHandler | None = None,
         region_bytes_max: int | None = None,
     ) -> Server:
         """Listens, registers, starts the beacons and reports ready. May be called once.
 
         Answers STATUS and SHUTDOWN itself, and everything with NOT_READY before the registration is done; `handler`
-        gets the rest. `addresses` default to those of the role's `--bind` and `--port` flags and a Unix socket for
-        peers on this host. The server is closed by the driver after `run` has returned.
+        gets the rest, `arriving` what it wants of large bodies before they are there. `addresses` default to those of
+        the role's `--bind` and `--port` flags and a Unix socket for peers on this host. The server is closed by the
+        driver after `run` has returned.
 
         What `administration` and `replication` name takes only that, and only there; by default `addresses` take all.
         `region_bytes_max`: memory of clients that it may map; default: what the transport's limits say.
@@ -149,6 +151,7 @@ class RoleContext:
             self.hello(),
             lambda request: self._handle(request, handler),
             on_disconnect=on_disconnect if self.witness is None else partial(self._disconnected, on_disconnect),
+            arriving=arriving,
             limits=limits,
         )
         self._server = server

@@ -25,7 +25,7 @@ from adamctl.net.limits import ClientLimits, ServerLimits
 from adamctl.net.memory_pipe import MemoryPipe, join_pipes
 from adamctl.net.pool import BufferPool
 from adamctl.net.server import StreamServer
-from adamctl.net.transport import Handler
+from adamctl.net.transport import ArrivalHandler, Handler
 from adamctl.wire.messages import Hello
 
 
@@ -127,6 +127,7 @@ class MemoryNetwork:
         handler: Handler,
         *,
         on_disconnect: Callable[[int], None] | None = None,
+        arriving: ArrivalHandler | None = None,
         limits: ServerLimits | None = None,
     ) -> StreamServer:
         """See `adamctl.net.transport.Transport.serve`."""
@@ -139,7 +140,8 @@ class MemoryNetwork:
                 raise ConfigurationError(f"{address} is taken by another server; choose another name")
             names.append(target.path)
         # Nothing stands still half-way on this network, and a timer that never ends would hide a deadlock.
-        server = StreamServer(identity, handler, limits or self.server_limits, on_disconnect, sweep=False)
+        limits = limits or self.server_limits
+        server = StreamServer(identity, handler, limits, on_disconnect, arriving, sweep=False)
         for name in names:
             self._listeners[name] = server
             server.listening(f"memory://{name}", lambda name=name: self._unlisten(name, server))  # type: ignore[misc]

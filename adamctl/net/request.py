@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from adamctl.errors import RemoteError
 from adamctl.net.pool import PooledBuffer
 from adamctl.net.protocol import body_views
-from adamctl.net.transport import Lease
+from adamctl.net.transport import Arrival, Lease
 from adamctl.wire.codec import FrameHead, encode_error, encode_reply
 from adamctl.wire.constants import ErrorCode, Flag
 from adamctl.wire.messages import Hello, Message
@@ -36,7 +36,7 @@ _NO_LEASE = NoLease()
 class StreamRequest:
     """A request that came over a stream; see `adamctl.net.transport.Request`."""
 
-    __slots__ = ("_answered", "_head", "_protocol", "body", "deadline_s", "lease", "message")
+    __slots__ = ("_answered", "_head", "_protocol", "arrival", "body", "deadline_s", "lease", "message")
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class StreamRequest:
         self._protocol = protocol
         self._head = head
         self._answered = False
+        self.arrival: Arrival | None = None
         self.message = message
         self.body = _EMPTY if buffer is None else buffer.view
         self.lease: Lease = _NO_LEASE if buffer is None else buffer

@@ -11,6 +11,7 @@ from typing import Any
 
 from adamctl.errors import ProtocolError, RemoteError, UnreachableError
 from adamctl.net.address import parse_address
+from adamctl.net.arriving import ARRIVING_BYTES_MIN, Pieces
 from adamctl.net.handler import report_failure
 from adamctl.net.handshake import answer_hello
 from adamctl.net.limits import ServerLimits, admits
@@ -19,7 +20,7 @@ from adamctl.net.protocol import FrameProtocol
 from adamctl.net.regions import RegionQuota, RegionTable
 from adamctl.net.reply_quota import ReplyQuota
 from adamctl.net.request import StreamRequest
-from adamctl.net.transport import Handler
+from adamctl.net.transport import ArrivalHandler, Handler
 from adamctl.net.turns import Turns
 from adamctl.wire.codec import FrameHead, decode_message, encode_error, encode_reply, encode_request
 from adamctl.wire.constants import ErrorCode, Flag, Opcode
@@ -79,8 +80,30 @@ class ServerProtocol(FrameProtocol):
         buffer = self._server.turns.allocate(self, head.body_bytes)
         if buffer is None:
             return None
+        if head.body_bytes >= ARRIVING_BYTES_MIN and self._server.arriving is not None:
+            target = self._arriving(self._server.arriving, head, buffer)
+        else:
+            target = BodyTarget((buffer.view,), buffer)
         self._body_bytes += head.body_bytes
-        return BodyTarget((buffer.view,), buffer)
+        return target
+
+    def _arriving(self, handler: ArrivalHandler, head: FrameHead, buffer: PooledBuffer) -> BodyTarget:
+        """Returns where a large body goes: into pieces, if the handler wants to have them as they come."""
+        try:
+            request = self._request(head, self.decoder.typed_header, buffer, self._body_began_s)
+        except ProtocolError:
+            buffer.release()
+            raise
+        try:
+            arrival = handler(request)
+        except Exception:  # its mistake; the request will come to the other handler all the same
+            _LOG.exception("what %s is about to send could not be looked at", self.peer_name)
+            arrival = None
+        if arrival is None:
+            return BodyTarget((buffer.view,), request)
+        request.arrival = arrival
+        found = Pieces(arrival, buffer.view, self.peer_name)
+        return BodyTarget(found.segments, request, found.filled)
 
     def handle_frame(self, frame: Frame, began_s: float) -> None:
         head = frame.head
@@ -91,17 +114,19 @@ class ServerProtocol(FrameProtocol):
             raise ProtocolError("a client sent an answer, which only servers do")
         if head.opcode == Opcode.HELLO:
             raise ProtocolError("a second HELLO on one connection")
-        buffer = frame.target.token if frame.target is not None else None
-        assert buffer is None or isinstance(buffer, PooledBuffer)
-        try:
-            message = decode_message(head.opcode, head.flags, frame.typed_header)
-        except ProtocolError:
-            self.release_target(frame.target)
-            raise
-        deadline_s = began_s + head.deadline_ms / 1000 if head.deadline_ms else float("inf")
-        request = StreamRequest(self, head, message, buffer, deadline_s)
+        held = frame.target.token if frame.target is not None else None
+        if isinstance(held, StreamRequest):
+            request = held
+        else:
+            assert held is None or isinstance(held, PooledBuffer)
+            try:
+                request = self._request(head, frame.typed_header, held, began_s)
+            except ProtocolError:
+                self.release_target(frame.target)
+                raise
+        message = request.message
         self._outstanding += 1
-        if deadline_s < self.loop.time():
+        if request.deadline_s < self.loop.time():
             request.fail(ErrorCode.DEADLINE_PASSED, f"the deadline passed before {self.peer_name} was served")
             return
         try:
@@ -115,6 +140,14 @@ class ServerProtocol(FrameProtocol):
                 _LOG.exception("the handler failed after it had answered %s", self.peer_name)
             else:
                 report_failure(request, error)
+
+    def _request(
+        self, head: FrameHead, typed_header: bytes, buffer: PooledBuffer | None, began_s: float
+    ) -> StreamRequest:
+        """Raises ProtocolError: its header is none."""
+        message = decode_message(head.opcode, head.flags, typed_header)
+        deadline_s = began_s + head.deadline_ms / 1000 if head.deadline_ms else float("inf")
+        return StreamRequest(self, head, message, buffer, deadline_s)
 
     def _greet(self, frame: Frame) -> None:
         head = frame.head
@@ -138,7 +171,11 @@ class ServerProtocol(FrameProtocol):
         self.regions.register(sock, message)
 
     def release_target(self, target: BodyTarget | None) -> None:
-        if target is not None and isinstance(target.token, PooledBuffer):
+        if target is None:
+            return
+        if isinstance(target.token, StreamRequest):
+            target.token.lease.release()
+        elif isinstance(target.token, PooledBuffer):
             target.token.release()
 
     def refuse(self, error: ProtocolError) -> None:
@@ -202,12 +239,14 @@ class StreamServer:
         handler: Handler,
         limits: ServerLimits,
         on_disconnect: Callable[[int], None] | None,
+        arriving: ArrivalHandler | None = None,
         *,
         sweep: bool = True,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.identity = identity
         self.handler = handler
+        self.arriving = arriving
         self.limits = limits
         self.pool = BufferPool(limits.memory_bytes_max)
         self.turns = Turns(self.pool)

@@ -47,6 +47,8 @@ class Request(Protocol):
     message: Message
     body: memoryview
     lease: Lease
+    arrival: Arrival | None
+    """What was done with the body while it arrived: what an `ArrivalHandler` has made for this request."""
     deadline_s: float
     """Clock reading (loop.time()) after which the requester no longer waits; inf if it always does."""
 
@@ -89,6 +91,28 @@ class Request(Protocol):
 
 Handler: TypeAlias = Callable[[Request], None]
 """Called on the loop for every request; must not block. An exception it lets out is answered with INTERNAL."""
+
+
+class Arrival(Protocol):
+    """What is done with a request's body while the rest of it is still to come."""
+
+    @property
+    def stops(self) -> Sequence[int]:
+        """Where its pieces end, in bytes from the body's begin: at least one, ascending, none beyond the body's end."""
+        ...
+
+    def arrived(self, piece: int, data: memoryview) -> bool:
+        """The piece that ends at `stops[piece]` is there, and in cache. Called once for each, in order, on the loop.
+
+        Returns whether it was taken: it is then not in the request's body, where it is undefined what there is
+        instead. `data` is valid until then. The connection may end before the next one comes.
+        """
+        ...
+
+
+ArrivalHandler: TypeAlias = Callable[[Request], Arrival | None]
+"""Called on the loop when all of a request but a large body is there; `body` is where that will be. It must not be
+answered: it goes to the `Handler` when it is complete, if ever. None: nothing is to be done meanwhile."""
 
 
 class Connection(Protocol):
@@ -187,9 +211,12 @@ class Transport(Protocol):
         handler: Handler,
         *,
         on_disconnect: Callable[[int], None] | None = None,
+        arriving: ArrivalHandler | None = None,
         limits: ServerLimits | None = None,
     ) -> Server:
         """Listens on all addresses. `identity` gives this side's role, node, incarnation and the token it demands.
+
+        `arriving` is asked about requests with large bodies before these come.
 
         Raises:
             ConfigurationError: an address is malformed or taken; the message names it and says what to do.

@@ -25,10 +25,15 @@ STAGING_BYTES = 16 << 10
 
 
 class BodyTarget(NamedTuple):
-    """Where a body goes: writable byte views whose lengths add up to the body's, and what the allocator wants back."""
+    """Where a body goes: writable byte views whose lengths add up to the body's, and what the allocator wants back.
+
+    `filled` is called with the number of each segment as soon as its last byte is there, empty ones left out. It must
+    not raise, nor use the decoder.
+    """
 
     segments: Sequence[memoryview]
     token: object = None
+    filled: Callable[[int], None] | None = None
 
 
 class Frame(NamedTuple):
@@ -101,6 +106,11 @@ class FrameDecoder:
         """The target of the body that is being received."""
         return self._target
 
+    @property
+    def typed_header(self) -> bytes:
+        """The typed header of the frame that is being received; for the allocator, empty before it is asked."""
+        return self._typed_header or b""
+
     def want(self, _size_hint: int = -1) -> memoryview:
         """Returns where the next bytes are to be written: at least one byte, none beyond what may be stored."""
         if self._body_left:
@@ -121,9 +131,9 @@ class FrameDecoder:
         if self._direct:
             self._position += count
             self._body_left -= count
+            if self._position == len(self._segment):
+                self._next_segment()
             if self._body_left:
-                if self._position == len(self._segment):
-                    self._next_segment()
                 return _NO_FRAMES
         else:
             self._end += count
@@ -160,11 +170,15 @@ class FrameDecoder:
             self._next_segment()
 
     def _next_segment(self) -> None:
-        assert self._target is not None
+        """The segment at hand is full (or was empty): goes on to the next that is not, if there is one."""
+        target = self._target
+        assert target is not None
+        if target.filled is not None and self._position:
+            target.filled(self._segment_number)
         self._position = 0
-        while True:
+        while self._body_left:
             self._segment_number += 1
-            self._segment = self._target.segments[self._segment_number]
+            self._segment = target.segments[self._segment_number]
             if len(self._segment):
                 return
 
@@ -220,7 +234,7 @@ class FrameDecoder:
             self._start = stop
             self._position += count
             self._body_left -= count
-            if self._body_left and self._position == len(self._segment):
+            if self._position == len(self._segment):
                 self._next_segment()
         return not self._body_left
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from adamctl.kernels.array import FLOAT32
 from adamctl.kernels.backend import Backend, choose, compiled_if
 from adamctl.kernels.operation import Array
 from adamctl.model.rule import RuleConfig
@@ -127,19 +128,18 @@ class Rule(ABC):
         lrs: Sequence[float],
     ) -> None:
         """Raises ValueError unless lengths, types and numbers of arrays are as every `apply` needs them."""
-        arrays = (weights_in, weights_out, *gradients, *state)
         shape, alike = weights_in.shape, len(state) == len(self.state_names)
-        for array in arrays:
+        for array in (weights_in, weights_out, *gradients, *state):
             alike = alike and array.shape == shape
         if not alike:
             raise ValueError(
                 f"{self.name}: expected weights, gradient and {len(self.state_names)} state arrays of one length; "
-                f"found {[list(array.shape) for array in arrays]}"
+                f"found {[list(array.shape) for array in (weights_in, weights_out, *gradients, *state)]}"
             )
         if len(lrs) != len(gradients):
             raise ValueError(f"{self.name}: expected {len(gradients)} learning rates; found {len(lrs)}")
         for array in (weights_in, weights_out, *gradients, *self.per_element(state)):
-            if array.dtype != np.float32 or array.ndim != 1 or not array.flags.c_contiguous:
+            if array.dtype != FLOAT32 or array.ndim != 1 or not array.flags.c_contiguous:
                 raise ValueError(
                     f"{self.name}: expected 1-D contiguous float32 arrays; "
                     f"found {array.dtype} {list(array.shape)} with strides {array.strides}"

@@ -19,8 +19,10 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from adamctl.kernels.array import FLOAT32
+from adamctl.kernels.backend import choose
 from adamctl.kernels.convert import NARROW, Narrow, all_finite_narrow, widened
-from adamctl.kernels.finite import all_finite
+from adamctl.kernels.finite import all_finite, finite_check
 from adamctl.kernels.operation import Array
 from adamctl.kernels.rules.add import Add
 from adamctl.kernels.rules.factors import FactorUpdate, is_fused
@@ -34,6 +36,7 @@ from adamctl.roles.ps.core_shard import Batch, Source, Update
 from adamctl.roles.ps.load import Work
 from adamctl.wire.constants import ErrorCode, UpdateKind
 
+_DELTA, _FACTORS = int(UpdateKind.DELTA), int(UpdateKind.FACTORS)
 PRODUCT_BYTES_MAX = 4 << 20  # of one product of factors, unless one shard alone is larger
 
 log = logging.getLogger(__name__)
@@ -49,6 +52,7 @@ class Applier:
         self._begun: tuple[object, object] = (None, None)  # whose activations, and which of them
         self._before = np.empty(0, np.float32)
         self._narrow = NarrowUpdate()
+        self._all_finite: Callable[[Array], bool] | None = None  # once kernels are loaded
         self._steps = StepSums()
         self._wide = (np.empty(0, np.float32), np.empty(0, np.float32))
 
@@ -60,7 +64,7 @@ class Applier:
                 continue
             stop, began_s = position + 1, time.perf_counter()
             try:
-                if any(_is_factors(update) for update in batch.updates):
+                if _has_factors(batch):
                     stop = _group_stop(batches, position, None if is_fused(rule) else PRODUCT_BYTES_MAX)
                     self._apply_group(rule, batches[position:stop])
                     done.multiplied += sum(_multiplied(one) for one in batches[position:stop])
@@ -90,7 +94,7 @@ class Applier:
                 if update.code or update.moot:
                     continue
                 if not _is_factors(shared):
-                    gradient = _gradient(update, batch)
+                    gradient = self._gradient(update, batch)
                     if gradient is not None:
                         work.apply(_rule_for(update, rule), [gradient], [update.push.learning_rate])
                 elif finite:
@@ -120,6 +124,9 @@ class Applier:
 
     def _apply_alone(self, rule: Rule, batch: Batch) -> None:
         """Gradients or deltas of one shard, neighbours of one kind in one pass over its values."""
+        if len(batch.updates) == 1 and batch.shard.steps is None:
+            self._apply_one(rule, batch, batch.updates[0])
+            return
         work = _Prepared(rule, batch, self._narrow)
         if batch.shard.steps is None and self._apply_at_once(rule, batch, work):
             work.finish()
@@ -128,15 +135,22 @@ class Applier:
             found = [
                 (_rule_for(update, rule), gradient, update.push.learning_rate)
                 for update in batch.updates
-                if not update.code and (gradient := _gradient(update, batch)) is not None
+                if not update.code and (gradient := self._gradient(update, batch)) is not None
             ]
         else:
-            whole = self._steps.of(batch.updates, lambda update: _gradient(update, batch))
+            whole = self._steps.of(batch.updates, lambda update: self._gradient(update, batch))
             found = [(_rule_for(update, rule), gradient, update.push.learning_rate) for update, gradient in whole]
         for used, run in groupby(found, key=lambda one: one[0]):
             _, gradients, learning_rates = zip(*run, strict=True)
             work.apply(used, gradients, learning_rates)
         work.finish()
+
+    def _apply_one(self, rule: Rule, batch: Batch, update: Update) -> None:
+        """The same for a single one, as most batches have; nothing of it is looked at twice."""
+        gradient = None if update.code else self._gradient(update, batch)
+        if gradient is not None:
+            work = _Prepared(rule, batch, self._narrow)
+            work.apply(_rule_for(update, rule), (gradient,), (update.push.learning_rate,))
 
     def _apply_at_once(self, rule: Rule, batch: Batch, work: _Prepared) -> bool:
         """Several updates without a look at each of them: where the outcome is finite, all of them were.
@@ -166,6 +180,16 @@ class Applier:
                     np.copyto(work.target, before)
                 work.current, batch.applied, batch.begun = batch.shard.values.array, 0, False
         return finite
+
+    def _gradient(self, update: Update, batch: Batch) -> Array | Narrow | None:
+        """Returns the shard's part of a gradient or delta, or None, with the update refused, if it is not finite."""
+        if self._all_finite is None:
+            self._all_finite = finite_check(choose())
+        gradient = _part(update, batch)
+        if not (self._all_finite if gradient.dtype == FLOAT32 else all_finite_narrow)(gradient):
+            update.code, update.message = ErrorCode.NOT_FINITE, "the gradient holds NaN or infinite values"
+            return None
+        return gradient
 
     def _wide_factors(self, *factors: Array | Narrow) -> tuple[Array, ...]:
         """Returns factors as float32; those of 16 bits are widened into memory that the next ones take over."""
@@ -201,7 +225,7 @@ class _Prepared:
     def apply(self, rule: Rule, gradients: Sequence[Array | Narrow], learning_rates: Sequence[float]) -> None:
         state = self.state if rule.state_names else []  # deltas leave the state of the job's rule as it is
         self.batch.begun = True
-        if any(gradient.dtype != np.float32 for gradient in gradients):
+        if _any_narrow(gradients):
             self.narrow.apply_many(rule, self.current, self.target, state, gradients, learning_rates)
         else:
             rule.apply_many(self.current, self.target, state, gradients, learning_rates)
@@ -222,7 +246,7 @@ class _Prepared:
 def _rule_for(update: Update, rule: Rule) -> Rule:
     """A delta is added as it is, whatever the job's rule."""
     assert update.source is not None
-    return _adding() if update.source.header.kind == UpdateKind.DELTA and rule.name != Add.name else rule
+    return _adding() if update.source.header.kind == _DELTA and rule.name != Add.name else rule
 
 
 @cache
@@ -240,15 +264,6 @@ def _part(update: Update, batch: Batch) -> Array | Narrow:
         source.arrays = (np.frombuffer(source.push.body, _numpy_type(header.dtype), size, header.offset),)
     start = (shard.row_start - header.row_start) * shard.row_size
     return source.arrays[0][start : start + shard.size]
-
-
-def _gradient(update: Update, batch: Batch) -> Array | Narrow | None:
-    """Returns the shard's part of a gradient or delta, or None, with the update refused, if it is not finite."""
-    gradient = _part(update, batch)
-    if not (all_finite(gradient) if gradient.dtype == np.float32 else all_finite_narrow(gradient)):
-        update.code, update.message = ErrorCode.NOT_FINITE, "the gradient holds NaN or infinite values"
-        return None
-    return gradient
 
 
 def _factors(source: Source) -> tuple[Array | Narrow, ...]:
@@ -279,8 +294,16 @@ def _multiplied(batch: Batch) -> int:
     return batch.shard.size * sum(examples)
 
 
+def _any_narrow(gradients: Sequence[Array | Narrow]) -> bool:
+    return any([gradient.dtype != FLOAT32 for gradient in gradients])  # noqa: C419  a generator costs more
+
+
+def _has_factors(batch: Batch) -> bool:
+    return any([_is_factors(update) for update in batch.updates])  # noqa: C419  a generator costs more
+
+
 def _is_factors(update: Update) -> bool:
-    return update.source is not None and update.source.header.kind == UpdateKind.FACTORS
+    return update.source is not None and update.source.header.kind == _FACTORS
 
 
 def _group_stop(batches: list[Batch], start: int, bytes_max: int | None) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from adamctl.model.wire_types import WIRE_ELEMENT_BYTES, not_known
 from adamctl.roles.ps.core_acknowledge import Acknowledgements
+from adamctl.roles.ps.core_arriving import ArrivingPush
 from adamctl.roles.ps.core_checks import checked_source, part_problem, plain_problem, shard_refusal
 from adamctl.roles.ps.core_flush import FlushCore
 from adamctl.roles.ps.core_gate import NO_LEASE, answer_attach, attach_refusal, not_now
@@ -29,15 +30,14 @@ from adamctl.roles.ps.core_instructions import (
     Refuse,
 )
 from adamctl.roles.ps.core_job import Job
-from adamctl.roles.ps.core_pull import MOVED, answer_waiting, finish_pull, hold, image_of
+from adamctl.roles.ps.core_pull import MOVED, answer_waiting, finish_pull, gather, image_of
 from adamctl.roles.ps.core_sequence import ClientKey, Verdict
-from adamctl.roles.ps.core_shard import Batch, Pull, Push, Shard, Source, State, Token, Update, Values
+from adamctl.roles.ps.core_shard import Batch, Pull, Push, Shard, Source, Token, Update
 from adamctl.roles.ps.core_steps import Place, StepPart, find_queued, steps_done, take_part
 from adamctl.roles.ps.core_unknown import UnknownJobs
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import (
     AttachRequest,
-    PulledPart,
     PullRequest,
     PushPart,
     PushReply,
@@ -142,7 +142,7 @@ class Core:
         out.extend(self.acknowledgements.in_vain(waiters, ErrorCode.NOT_READY, what))
         return out
 
-    def _find(self, token: Token, connection: int, name: str, now: float) -> Job | Refuse:
+    def find(self, token: Token, connection: int, name: str, now: float) -> Job | Refuse:
         job = self.jobs.get(name)
         if job is None:
             return self.unknown.refuse(token, name, now)
@@ -167,32 +167,49 @@ class Core:
     # --- push --------------------------------------------------------------------------------------------------------
 
     def push(
-        self, token: Token, connection: int, client: ClientKey, request: PushRequest, body: memoryview, now: float
+        self,
+        token: Token,
+        connection: int,
+        client: ClientKey,
+        request: PushRequest,
+        body: memoryview,
+        now: float,
+        arriving: ArrivingPush | None = None,
     ) -> list[Instruction]:
-        """Takes in a push: every part is queued, answered, or refused for itself."""
-        job = self._find(token, connection, request.job, now)
+        """Takes in a push: every part is queued, answered, or refused for itself.
+
+        `arriving`: what has become of it while it arrived.
+        """
+        job = self.find(token, connection, request.job, now)
         if isinstance(job, Refuse):
             return [job]
         if (job.refusing or job.short) and (refusal := not_now(token, job, request.epochs, True)):
             return [refusal]
-        crowded = self.acknowledgements is not None and self.acknowledgements.crowded
-        crowded = crowded or self.queued_bytes > self._queue_bytes_max
-        if crowded and not request.step:  # a part of a step may be what all the others wait for
+        if arriving is not None and arriving.job is not job:
+            return [Refuse(token, ErrorCode.NOT_READY, f"job {job.name!r} was made anew while this arrived; retry")]
+        if self.crowded and not request.step:  # a part of a step may be what all the others wait for
             return [Refuse(token, ErrorCode.OVER_QUOTA, f"{self.queued_bytes} bytes of updates wait; retry later")]
         if not self.held.admits(job, client, request):
             text = f"{self.held.of(client)} bytes of this client wait for the parts of others"
             return [Refuse(token, ErrorCode.OVER_QUOTA, f"{text}; retry later")]
         out: list[Instruction] = []
-        push = Push(token, request.learning_rate, body, len(request.parts))
+        if arriving is None:
+            push = Push(token, request.learning_rate, body, len(request.parts))
+            sources = [checked_source(job, push, header) for header in request.sources]
+        else:
+            push, sources = arriving.push, arriving.sources
+            push.token = token
+            push.remaining -= 1
         if request.region:
             push.held_bytes = 0
         if request.step:
             push.place = Place(request.step, request.step_part, request.step_parts)
         self._check_epochs(job, request.epochs, push.routing, out)
-        sources = [checked_source(job, push, header) for header in request.sources]
         touched: list[Shard] = []
         for position, part in enumerate(request.parts):
-            shard = self._accept(job, push, position, part, sources, client, request.epochs)
+            if push.results[position] is not None:  # applied while the rest was on its way
+                continue
+            shard = self.accept(job, push, position, part, sources, client, request.epochs)
             if shard is not None:
                 touched.append(shard)
         if push.queued:
@@ -203,9 +220,16 @@ class Core:
         self._start(job, touched, out)
         if not push.remaining:
             self._answer(job, push, now, out)
+            job.pushes += arriving is not None and arriving.touched
         return out
 
-    def _accept(
+    @property
+    def crowded(self) -> bool:
+        """Whether so much waits that pushes are refused for now."""
+        waits = self.acknowledgements is not None and self.acknowledgements.crowded
+        return waits or self.queued_bytes > self._queue_bytes_max
+
+    def accept(
         self,
         job: Job,
         push: Push,
@@ -274,7 +298,7 @@ class Core:
             shard = batch.shard
             shard.batch = None
             if batch.applied:
-                self._advance(shard, batch)
+                shard.advance(batch)
             elif not batch.in_place and shard.spare is None:
                 shard.spare = batch.target
             if shard.replica is not None:
@@ -303,17 +327,6 @@ class Core:
         if not damaged.isdisjoint(job.buckets):
             job.give_up(ErrorCode.INTERNAL, LOST)
         return [*left, *self.forget_left(job)]
-
-    def _advance(self, shard: Shard, batch: Batch) -> None:
-        """Makes a batch's outcome the shard's new version."""
-        shard.counter += 1
-        if batch.new_state is not None:
-            shard.state = State(batch.new_state)
-        if not batch.in_place:
-            assert batch.target is not None
-            old, shard.values = shard.values, Values(batch.target, shard)
-            if not old.readers and shard.spare is None and not batch.moved:
-                shard.spare = old.array
 
     def _finish(self, job: Job, shard: Shard, update: Update, now: float, out: list[Instruction]) -> None:
         """Settles one update that has come out of its batch, for whoever asked for it."""
@@ -365,7 +378,7 @@ class Core:
         self, token: Token, connection: int, client: ClientKey, request: PullRequest, now: float
     ) -> list[Instruction]:
         """Answers with the values of each shard at one version, now or when batches applied in place are done."""
-        job = self._find(token, connection, request.job, now)
+        job = self.find(token, connection, request.job, now)
         if isinstance(job, Refuse):
             return [job]
         if job.refusing and (refusal := not_now(token, job, request.epochs, False)):
@@ -375,17 +388,7 @@ class Core:
         out: list[Instruction] = []
         pull = Pull(token, client, [None] * len(request.shards), [None] * len(request.shards), dtype=request.dtype)
         self._check_epochs(job, request.epochs, pull.routing, out)
-        for position, index in enumerate(request.shards):
-            shard = job.shards.get(index)
-            if shard is None or request.epochs.get(shard.bucket.index) != shard.bucket.epoch:
-                code, message = shard_refusal(job, index, request.epochs)
-                pull.parts[position] = PulledPart(index, code, 0, 0, 0, 0, 0, 0, message)
-            elif shard.batch is not None and shard.batch.in_place:
-                shard.waiting.append((pull, position))
-                pull.missing += 1
-            else:
-                hold(pull, position, shard)
-        if not pull.missing:
+        if gather(job, pull, request):
             out.append(finish_pull(pull))
         return out
 

@@ -5,14 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from adamctl.model.wire_types import WIRE_ELEMENT_BYTES
+from adamctl.roles.ps.core_checks import shard_refusal
 from adamctl.roles.ps.core_gate import NO_LEASE
 from adamctl.roles.ps.core_instructions import AnswerPull, Image, Instruction, Refuse
 from adamctl.roles.ps.core_job import Job
 from adamctl.roles.ps.core_shard import Pull, Shard, Token
 from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import PulledPart, PullReply
+from adamctl.wire.messages import PulledPart, PullReply, PullRequest
 
 MOVED = "the bucket has moved meanwhile"
+
+
+def gather(job: Job, pull: Pull, request: PullRequest) -> bool:
+    """Gives a pull all shards that it asks for; those that are being written over later. Says whether it has them."""
+    for position, index in enumerate(request.shards):
+        shard = job.shards.get(index)
+        if shard is None or request.epochs.get(shard.bucket.index) != shard.bucket.epoch:
+            code, message = shard_refusal(job, index, request.epochs)
+            pull.parts[position] = PulledPart(index, code, 0, 0, 0, 0, 0, 0, message)
+        elif shard.batch is not None and shard.batch.in_place:
+            shard.waiting.append((pull, position))
+            pull.missing += 1
+        else:
+            hold(pull, position, shard)
+    return not pull.missing
 
 
 def hold(pull: Pull, position: int, shard: Shard) -> None:

@@ -138,6 +138,17 @@ class Shard:
         """Says whether a restart would find no initial values: those that were given are not on disk yet."""
         return self.given and self.entry is not None and not self.entry.sequence
 
+    def advance(self, batch: Batch) -> None:
+        """Makes a batch's outcome the new version."""
+        self.counter += 1
+        if batch.new_state is not None:
+            self.state = State(batch.new_state)
+        if not batch.in_place:
+            assert batch.target is not None
+            old, self.values = self.values, Values(batch.target, self)
+            if not old.readers and self.spare is None and not batch.moved:
+                self.spare = old.array
+
     def result(self, code: int, message: str) -> PushResult:
         """Returns what is answered about a part of a push that is not applied now."""
         return PushResult(self.index, code, self.bucket.epoch, self.counter, 0, message)

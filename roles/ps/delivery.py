@@ -214,6 +214,8 @@ class Delivery:
         self, order: Order, envelope: Envelope, message: PushRequest, connection: Connection
     ) -> PushRequest | None:
         """Returns the request for a server that has mapped the memory which all of the envelope's arrays lie in."""
+        if connection.kind == "tcp":
+            return None
         found = self._client.shared.direct_push(message, envelope)
         if found is None or not await connection.share(found.region, deadline_s=self._client.attempt_s):
             return None

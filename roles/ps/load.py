@@ -33,18 +33,19 @@ class LoadMeter:
         self._sampled_s = now
         self._busy_before_s = 0.0
 
-    def sample(self, now: float, busy_s: Sequence[float], works: Sequence[Work]) -> None:
-        """Takes a reading if it is time; `busy_s` are the seconds each thread has worked since it began."""
+    def due(self, now: float) -> bool:
+        """Whether it is time for a reading."""
+        return now - self._sampled_s >= SAMPLE_EVERY_S
+
+    def sample(self, now: float, busy_s: float, works: Sequence[Work], threads: int) -> None:
+        """Takes a reading; `busy_s` is how long `threads` have worked together, `works` what was done."""
         elapsed_s = now - self._sampled_s
-        if elapsed_s < SAMPLE_EVERY_S:
-            return
-        busy_sum_s = sum(busy_s)
-        busy = (busy_sum_s - self._busy_before_s) / (elapsed_s * len(busy_s))
-        self._sampled_s, self._busy_before_s = now, busy_sum_s
+        busy = (busy_s - self._busy_before_s) / (elapsed_s * threads)
+        self._sampled_s, self._busy_before_s = now, busy_s
         self.load = ServerLoad(
             min(max(busy, 0.0), 1.0),
-            _rate(sum(work.multiplied for work in works), sum(work.multiplying_s for work in works), len(works)),
-            _rate(sum(work.added for work in works), sum(work.adding_s for work in works), len(works)),
+            _rate(sum(work.multiplied for work in works), sum(work.multiplying_s for work in works), threads),
+            _rate(sum(work.added for work in works), sum(work.adding_s for work in works), threads),
         )
 
 

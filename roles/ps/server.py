@@ -15,6 +15,7 @@ from adamctl.kernels.backend import RULE_MODULES, warm_up
 from adamctl.net.transport import Request, Server
 from adamctl.roles.context import RoleContext
 from adamctl.roles.ps.apply import ApplyInline, ApplyThreads
+from adamctl.roles.ps.arriving import Arrival, ArrivalApplier
 from adamctl.roles.ps.converting import PullConverter
 from adamctl.roles.ps.copies import Copies
 from adamctl.roles.ps.core import Core
@@ -55,6 +56,9 @@ from adamctl.wire.messages import (
     ReplicaStateRequest,
 )
 
+THREADS_TO_ARRIVE_MAX = 1
+"""With more apply threads than this there are cores for them besides the event loop's, which then only receives."""
+
 
 async def run(context: RoleContext) -> None:
     """Serves jobs until `context.stopping` is set.
@@ -83,6 +87,7 @@ class ParameterServer:
         self._context, self._log, self._now = context, context.log, loop.time
         self._options = options
         self._threads = ApplyThreads(threads, self._completed) if threads else ApplyInline(self._completed)
+        self._arrivals = ArrivalApplier(self.core, self._completed)
         self._converter = PullConverter(threads)
         self._direct = DirectPulls(threads)
         self._server: Server | None = None
@@ -146,6 +151,7 @@ class ParameterServer:
             administration=(options.admin_listen,) if options.admin_listen else (),
             replication=(options.replication_listen,) if options.replication_listen else (),
             on_disconnect=self.core.disconnected,
+            arriving=self.arriving if options.apply_threads <= THREADS_TO_ARRIVE_MAX else None,
             region_bytes_max=options.region_bytes_max,
         )
 
@@ -179,7 +185,8 @@ class ParameterServer:
         connection = request.connection_id
         if isinstance(message, PushRequest):
             body = request.region(message.region) if message.region else request.body
-            out = self.core.push(request, connection, client, message, body, self._now())
+            arriving = request.arrival.push if isinstance(request.arrival, Arrival) else None
+            out = self.core.push(request, connection, client, message, body, self._now(), arriving)
         elif isinstance(message, PullRequest):
             out = self.core.pull(request, connection, client, message, self._now())
         elif isinstance(message, AttachRequest):
@@ -194,6 +201,13 @@ class ParameterServer:
             request.fail(ErrorCode.UNKNOWN_OPCODE, f"a parameter server does not serve {type(message).__name__}")
             return
         self._carry_out(out)
+
+    def arriving(self, request: Request) -> Arrival | None:
+        """A push is about to come: it may be applied on the way."""
+        if not isinstance(request.message, PushRequest):
+            return None
+        client: ClientKey = (request.peer.node, request.peer.incarnation)
+        return self._arrivals.begin(request.connection_id, client, request.message, request.body, self._now())
 
     def _attached(
         self, request: Request, connection: int, client: ClientKey, message: AttachRequest
@@ -223,8 +237,11 @@ class ParameterServer:
                 instruction.token.fail(ErrorCode.WRONG_LENGTH, f"{error}; ask for less at once")
 
     def _completed(self, done: Apply) -> None:
-        self._meter.sample(self._now(), self._threads.busy_s, self._threads.works)
-        self._carry_out(self.core.completed(done.job, done.batches, self._now()))
+        now = self._now()
+        if self._meter.due(now):
+            busy_s = sum(self._threads.busy_s) + self._arrivals.busy_s
+            self._meter.sample(now, busy_s, (*self._threads.works, self._arrivals.work), self.core.threads)
+        self._carry_out(self.core.completed(done.job, done.batches, now))
         if done.job.failed is not None and any(batch.damaged for batch in done.batches):
             self._keeper.lost(done.job)
         if self._storing is not None:
@@ -322,6 +339,7 @@ class ParameterServer:
         counters = {f"updates {job.name}": float(job.updates) for job in jobs}
         counters |= {f"pushes {job.name}": float(job.pushes) for job in jobs}
         counters |= {f"busy {number}": busy for number, busy in enumerate(self._threads.busy_s)}
+        counters["busy 0"] += self._arrivals.busy_s
         rates = self._rates.sample(self._now(), counters)
         histogram = [sum(counts) for counts in zip(*(job.staleness for job in jobs), strict=True)]
         return {

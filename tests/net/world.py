@@ -18,7 +18,7 @@ from adamctl.net.loop import run
 from adamctl.net.memory import MemoryNetwork
 from adamctl.net.server import StreamServer
 from adamctl.net.stream import StreamTransport
-from adamctl.net.transport import Handler, Request
+from adamctl.net.transport import ArrivalHandler, Handler, Request
 from adamctl.net.virtual import run_virtual
 from adamctl.wire.messages import Empty, Hello
 
@@ -54,12 +54,15 @@ class World:
             "memory": f"memory://server-{number}",
         }[self.kind]
 
-    async def serve(self, handler: Handler = echo, *, token: str = "", **limits: Any) -> StreamServer:
+    async def serve(
+        self, handler: Handler = echo, *, token: str = "", arriving: ArrivalHandler | None = None, **limits: Any
+    ) -> StreamServer:
         server: StreamServer = await self.transport.serve(
             [self.new_address()],
             make_hello("ps", f"ps-{len(self.servers)}", 3, token),
             handler,
             on_disconnect=self.disconnected.append,
+            arriving=arriving,
             limits=ServerLimits(**limits),
         )
         self.servers.append(server)

@@ -7,7 +7,9 @@ from typing import Any
 import msgspec
 
 from adamctl.roles.ps import core_plan, core_proposals
+from adamctl.roles.ps.core import Core
 from adamctl.roles.ps.core_acknowledge import Acknowledgements, CopyWaiter
+from adamctl.roles.ps.core_arriving import ArrivingPush
 from adamctl.roles.ps.core_instructions import AnswerPush
 from adamctl.roles.ps.core_plan import AddLearner, RemoveMember, Situation, Step
 from adamctl.roles.ps.core_replicate import Group, Member, Part, ShardReplica
@@ -176,6 +178,32 @@ def _always_in_place(self: Batch, shard: Shard) -> None:
         shard.spare, self.target, self.in_place = self.target, None, True
 
 
+def _taken_if_anything_was(self: ArrivingPush, piece: int) -> bool:
+    return any(self.push.results[position] is not None for position in (*self.positions[piece], 0))
+
+
+_push = Core.push
+
+
+def _answered_as_it_was_begun(
+    self: Core,
+    token: Any,
+    connection: int,
+    client: ClientKey,
+    request: Any,
+    body: Any,
+    now: float,
+    arriving: Any = None,
+) -> list[Any]:
+    """What could not be applied on the way is answered like what was."""
+    if arriving is not None and arriving.touched:
+        done = next(result for result in arriving.push.results if result is not None)
+        for position, part in enumerate(request.parts):
+            if arriving.push.results[position] is None:
+                arriving.push.settle(position, msgspec.structs.replace(done, shard=part.shard))
+    return _push(self, token, connection, client, request, body, now, arriving)
+
+
 MUTANTS = {
     one.name: one
     for one in (
@@ -257,6 +285,16 @@ MUTANTS = {
             [(core_proposals, "plan", _remove_first)],
         ),
         ServerFault("durable-before-synced", "a group counts as durable when it is begun", cluster=_not_synced),
+        ServerFault(
+            "piece-dropped",
+            "a part that could not be applied on its way is not kept",
+            [(ArrivingPush, "taken", _taken_if_anything_was)],
+        ),
+        ServerFault(
+            "rest-answered-early",
+            "a push of which some parts were applied on the way is answered as if all had been",
+            [(Core, "push", _answered_as_it_was_begun)],
+        ),
         ServerFault(
             "torn-pull", "a batch writes over values that are being sent", [(Batch, "__init__", _always_in_place)]
         ),

@@ -310,17 +310,21 @@ class SimServer(ServerState):
             assert self.core is not None
             for array, value in touched:
                 array[-1] = value
-            self._applier.apply(instruction.job.rule, instruction.batches)
-            out = self.core.completed(instruction.job, instruction.batches, self.clock.now())
-            for batch in instruction.batches:
-                if batch.applied and not batch.shard.bucket.dropped:
-                    self._check(batch.shard)
-            self.do(out)
+            self.apply_now(instruction)
 
         due_s = random.random() * self.apply_s_max
         if random.random() < 0.2:
             self.view.after(due_s / 2, halfway)
         self.view.after(due_s, done)
+
+    def apply_now(self, instruction: Apply) -> None:
+        assert self.core is not None
+        self._applier.apply(instruction.job.rule, instruction.batches)
+        out = self.core.completed(instruction.job, instruction.batches, self.clock.now())
+        for batch in instruction.batches:
+            if batch.applied and not batch.shard.bucket.dropped:
+                self._check(batch.shard)
+        self.do(out)
 
     def _propose(self, instruction: Propose) -> None:
         self.world.note(self.name, "proposes", instruction.why)

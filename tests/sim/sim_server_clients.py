@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adamctl.roles.ps.core import Core
+from adamctl.roles.ps.core_arriving import arrived, begin_arrival
 from adamctl.roles.ps.core_copies import HeldShard
 from adamctl.roles.ps.core_instructions import AnswerPull, AnswerPush
 from adamctl.roles.ps.core_job import Job
@@ -19,6 +20,12 @@ from tests.sim.engine import ViolationError
 if TYPE_CHECKING:
     from tests.sim.sim_client_lanes import Respond
     from tests.sim.sim_server import SimServer
+
+
+ON_THE_WAY = 0.3
+"""Pushes that are applied while they arrive, as far as they can be."""
+CUT_OFF, PIECE_S_MAX = 0.02, 0.002
+"""How often the connection ends before a part, and how long one takes at most to follow the one before."""
 
 
 @dataclass(eq=False)
@@ -39,6 +46,10 @@ class ServerDesk:
         core, token, now = self._core, ClientRequest(respond), self._server.clock.now()
         match message:
             case PushRequest():
+                if self._server.world.random.random() < ON_THE_WAY and self._arrives(
+                    token, connection, client, message, bytes(body)
+                ):
+                    return
                 out = core.push(token, connection, client, message, body, now)
             case PullRequest():
                 out = core.pull(token, connection, client, message, now)
@@ -47,6 +58,32 @@ class ServerDesk:
             case _:
                 raise TypeError(message)
         self._server.do(out)
+
+    def _arrives(
+        self, token: ClientRequest, connection: int, client: ClientKey, message: PushRequest, sent: bytes
+    ) -> bool:
+        """A push that comes part by part, each of which may be applied on the way; the last ones may never come."""
+        core, server, random = self._core, self._server, self._server.world.random
+        body = memoryview(bytearray(sent))
+        push = begin_arrival(core, connection, client, message, body, server.clock.now(), piece_bytes=1)
+        if push is None:
+            return False
+
+        def come(piece: int) -> None:
+            if random.random() < CUT_OFF:
+                return
+            if piece == len(push.stops):
+                server.do(core.push(token, connection, client, message, body, server.clock.now(), push))
+                return
+            place = slice(push.stops[piece - 1] if piece else 0, push.stops[piece])
+            instruction = arrived(core, push, piece, memoryview(sent[place]))
+            if instruction is not None:
+                server.apply_now(instruction)
+            body[place] = b"\xff" * len(sent[place]) if push.taken(piece) else sent[place]  # all ones are NaN
+            server.view.after(random.random() * PIECE_S_MAX, lambda: come(piece + 1))
+
+        server.view.after(random.random() * PIECE_S_MAX, lambda: come(0))
+        return True
 
     def _attach(
         self, token: ClientRequest, connection: int, client: ClientKey, message: AttachRequest, body: memoryview

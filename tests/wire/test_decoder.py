@@ -89,6 +89,34 @@ def test_a_body_is_received_straight_into_its_place() -> None:
     assert body_of(frame) == body
 
 
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 2**32), whole=st.booleans())
+def test_segments_are_told_of_when_they_are_full(seed: int, whole: bool) -> None:
+    random = Random(seed)
+    sizes = [random.choice([0, 1, 100, STAGING_BYTES, 3 * STAGING_BYTES]) for _ in range(random.randint(1, 6))]
+    body = random.randbytes(sum(sizes) or 1)
+    sizes[-1] += len(body) - sum(sizes)
+    memory = memoryview(bytearray(len(body)))
+    stops = [sum(sizes[: number + 1]) for number in range(len(sizes))]
+    segments = [memory[stop - size : stop] for size, stop in zip(sizes, stops, strict=True)]
+    told: list[int] = []
+
+    def filled(number: int) -> None:
+        told.append(number)
+        assert memory[: stops[number]] == body[: stops[number]]
+
+    decoder = FrameDecoder(lambda _: BodyTarget(segments, None, filled))
+    stream = raw_frame(body=body) + raw_frame(request_id=8)
+    frames = []
+    while stream:
+        size = len(stream) if whole else random.choice([1, 7, 5000, STAGING_BYTES, len(stream)])
+        frames += decoder.feed(stream[:size])
+        stream = stream[size:]
+    assert told == [number for number, size in enumerate(sizes) if size]
+    assert [frame.head.request_id for frame in frames] == [7, 8]
+    assert decoder.failure is None
+
+
 def test_without_room_the_stream_waits_and_goes_on() -> None:
     room = False
 

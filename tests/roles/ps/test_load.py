@@ -12,12 +12,13 @@ from tests.roles.ps.core_harness import Harness
 
 def test_a_reading_covers_the_time_since_the_one_before() -> None:
     meter, works = LoadMeter(100.0), (Work(), Work())
-    meter.sample(100.0 + SAMPLE_EVERY_S / 2, [0.1, 0.1], works)
-    assert meter.load is None
-    meter.sample(101.0, [1.0, 0.5], works)
+    assert not meter.due(100.0 + SAMPLE_EVERY_S / 2)
+    assert meter.due(100.0 + SAMPLE_EVERY_S)
+    meter.sample(101.0, 1.5, works, 2)
     assert meter.load is not None and meter.load.busy == pytest.approx(0.75)
     assert (meter.load.products_per_s, meter.load.adds_per_s) == (0.0, 0.0)
-    meter.sample(102.0, [1.0, 0.7], works)
+    assert not meter.due(101.0 + SAMPLE_EVERY_S / 2)
+    meter.sample(102.0, 1.7, works, 2)
     assert meter.load.busy == pytest.approx(0.1)
 
 
@@ -26,7 +27,7 @@ def test_rates_are_of_time_spent_on_that_kind_of_work_times_the_threads() -> Non
     for work in works:
         work.added, work.adding_s = 300, 0.1
     works[0].multiplied, works[0].multiplying_s = 1000, 0.5
-    meter.sample(1.0, [0.6, 0.1], works)
+    meter.sample(1.0, 0.7, works, 2)
     assert meter.load is not None
     assert meter.load.adds_per_s == pytest.approx(6000)
     assert meter.load.products_per_s == pytest.approx(4000)

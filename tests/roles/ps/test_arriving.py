@@ -1,0 +1,43 @@
+"""Over real sockets, pushes are applied while they arrive where the loop's core is the only one there is for that."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from adamctl.roles.ps.arriving import ArrivalApplier
+from adamctl.roles.ps.client import PushSet
+from adamctl.roles.ps.core_arriving import ArrivingPush
+from tests.roles.ps.test_sockets import attached, serving
+
+PUSHES = 6
+
+
+@pytest.mark.parametrize("threads", [0, 1, 2])
+async def test_pushes_are_applied_as_they_come(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[bool] = []
+    take = ArrivalApplier.take
+
+    def noted(self: ArrivalApplier, push: ArrivingPush, piece: int, data: memoryview) -> bool:
+        taken.append(take(self, push, piece, data))
+        return taken[-1]
+
+    monkeypatch.setattr(ArrivalApplier, "take", noted)
+    async with serving(flags={"apply_threads": str(threads)}) as store:
+        client = await attached(store, 1)
+        before, after = (np.zeros(client.layout.flat_size, np.float32) for _ in range(2))
+        await client.pull(before)
+        push = PushSet(client.layout, 1.0)
+        push.delta(0, np.arange(client.layout.flat_size, dtype=np.float32) % 1024)
+        for _ in range(PUSHES):
+            outcome = await client.push(push)
+            assert outcome.updates == client.layout.parameter_count and not outcome.refused
+        pulled = await client.pull(after)
+        assert (pulled.pushes == PUSHES).all() and (pulled.sequences == PUSHES).all()
+        np.testing.assert_allclose(after - before, PUSHES * push.updates[0].values, rtol=1e-4, atol=1e-3)
+        await client.close()
+    shards = len(client.layout.shards)
+    if threads > 1:
+        assert not taken
+    else:  # the first one is a stranger's
+        assert taken == [False] * shards + [True] * shards * (PUSHES - 1)
