@@ -55,7 +55,7 @@ class Load:
 
     async def create_job(self, store: ControllerClient) -> ParameterLayout:
         await wait_for(store, "/nodes/", lambda entries: nodes_of(entries, "ps") or None, 60, "the server")
-        record = LayoutRecord(make_tensors(((64, 3000), (64,))), 1)
+        record = LayoutRecord(make_tensors(((64, 9000), (64,))), 1)  # bodies so long that they are applied as they come
         layout = record.layout()
         job = JobRecord("running", layout.hash, RuleConfig("add"), 1, acks="durable")
         puts = {job_key(JOB): encode(job), layout_key(JOB): encode(record)}
