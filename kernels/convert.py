@@ -40,6 +40,11 @@ def format_of(array: NDArray[np.generic]) -> str:
     raise ValueError(f"expected float32, float16 or, for bfloat16, uint16; found {kind}")
 
 
+def type_of(name: str) -> type[Any]:
+    """Returns the type of arrays that hold a format: the inverse of `format_of`."""
+    return NARROW.get(name, np.float32)
+
+
 def narrowed(values: Array, out: Narrow, backend: str | None = None) -> None:
     """`to_bfloat16` or `to_float16`, as the type of `out` says. Raises ValueError as these."""
     (to_float16 if out.dtype == np.float16 else to_bfloat16)(values, out, backend)

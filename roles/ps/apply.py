@@ -14,14 +14,13 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import groupby
 from queue import SimpleQueue
-from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from adamctl.kernels.array import FLOAT32
 from adamctl.kernels.backend import choose
-from adamctl.kernels.convert import NARROW, Narrow, all_finite_narrow, widened
+from adamctl.kernels.convert import Narrow, all_finite_narrow, type_of, widened
 from adamctl.kernels.finite import all_finite, finite_check
 from adamctl.kernels.operation import Array
 from adamctl.kernels.rules.add import Add
@@ -261,7 +260,7 @@ def _part(update: Update, batch: Batch) -> Array | Narrow:
     header, shard = source.header, batch.shard
     if source.arrays is None:
         size = (header.row_stop - header.row_start) * shard.row_size
-        source.arrays = (np.frombuffer(source.push.body, _numpy_type(header.dtype), size, header.offset),)
+        source.arrays = (np.frombuffer(source.push.body, type_of(header.dtype), size, header.offset),)
     start = (shard.row_start - header.row_start) * shard.row_size
     return source.arrays[0][start : start + shard.size]
 
@@ -271,15 +270,11 @@ def _factors(source: Source) -> tuple[Array | Narrow, ...]:
         header, body = source.header, source.push.body
         rows = header.row_stop - header.row_start
         row_size = source.row_size
-        kind = _numpy_type(header.dtype)
+        kind = type_of(header.dtype)
         errors = np.frombuffer(body, kind, header.examples * rows, header.offset)
         activations = np.frombuffer(body, kind, header.examples * row_size, header.activations_offset)
         source.arrays = (errors.reshape(-1, rows), activations.reshape(-1, row_size))
     return source.arrays
-
-
-def _numpy_type(dtype: str) -> type[Any]:
-    return NARROW.get(dtype, np.float32)
 
 
 def _row(update: Update, batch: Batch) -> int:
@@ -322,18 +317,6 @@ def _group_stop(batches: list[Batch], start: int, bytes_max: int | None) -> int:
             break
         stop += 1
     return stop
-
-
-def bring_home(batches: list[Batch], thread: int) -> None:
-    """Has shards that lie in another thread's memory written beside it, into memory that the calling thread makes.
-
-    So they come to lie on its node (Adam 3.3.1), once after they were made or given to another thread. Pulls that look
-    meanwhile see the old values, which nobody writes any more.
-    """
-    for batch in batches:
-        if batch.shard.home != thread:
-            batch.shard.home = thread
-            batch.target, batch.in_place, batch.copy_state, batch.moved = None, False, True, True
 
 
 class ApplyInline:
@@ -396,7 +379,8 @@ class ApplyThreads:
             began = time.perf_counter()
             try:
                 if self._binder.separates:
-                    bring_home(instruction.batches, number)
+                    for batch in instruction.batches:
+                        batch.bring_home(number)
                 applier.apply(instruction.job.rule, instruction.batches)
             except Exception:  # before any update was looked at: `Applier` answers for each of them
                 log.exception("batches of job %s could not be applied", instruction.job.name)

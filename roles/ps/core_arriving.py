@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from adamctl.kernels.convert import NARROW
+from adamctl.kernels.convert import type_of
 from adamctl.model.wire_types import WIRE_ELEMENT_BYTES
 from adamctl.roles.ps.core_checks import checked_source, part_problem
 from adamctl.roles.ps.core_instructions import Apply, Refuse
@@ -90,7 +90,7 @@ class ArrivingPush:
         header = msgspec.structs.replace(whole.header, row_start=shard.row_start, row_stop=shard.row_stop)
         source = Source(self.push, header, None, whole.row_size)
         offset = self.starts[position] - (self.stops[piece] - len(data))
-        source.arrays = (np.frombuffer(data, NARROW.get(header.dtype, np.float32), shard.size, offset),)
+        source.arrays = (np.frombuffer(data, type_of(header.dtype), shard.size, offset),)
         return source
 
     def taken(self, piece: int) -> bool:

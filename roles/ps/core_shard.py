@@ -317,6 +317,16 @@ class Batch:
         self.damaged = self.begun and writes_over
         self.applied, self.new_state = 0, None
 
+    def bring_home(self, thread: int) -> None:
+        """Has a shard of another thread's memory written beside it, into memory that the calling thread makes.
+
+        So it comes to lie on its node (Adam 3.3.1), once after it was made or given to another thread. Pulls that look
+        meanwhile see the old values, which nobody writes any more.
+        """
+        if self.shard.home != thread:
+            self.shard.home = thread
+            self.target, self.in_place, self.copy_state, self.moved = None, False, True, True
+
     def spoil(self) -> None:
         """Makes what was damaged NaN, for whoever gets an image of it all the same."""
         for array in (

@@ -187,6 +187,6 @@ def test_within_range_what_is_finite_stays_finite(wire: str, largest: float, bac
 
 def test_the_format_of_an_array_is_known_by_its_type() -> None:
     for name in ("float32", "bfloat16", "float16"):
-        assert convert.format_of(np.zeros(1, convert.NARROW.get(name, np.float32))) == name
+        assert convert.format_of(np.zeros(1, convert.type_of(name))) == name
     with pytest.raises(ValueError, match="expected float32, float16 or, for bfloat16, uint16; found int32"):
         convert.format_of(np.zeros(1, np.int32))

@@ -11,7 +11,7 @@ import pytest
 from adamctl.kernels.rules.rule import Rule
 from adamctl.model.layout import ParameterLayout
 from adamctl.model.rule import RULE_NAMES
-from adamctl.roles.ps.apply import ApplyThreads, _group_stop, bring_home
+from adamctl.roles.ps.apply import ApplyThreads, _group_stop
 from adamctl.roles.ps.core_instructions import AnswerPull, Apply, Refuse
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import PushPart, PushRequest, PushSource
@@ -328,7 +328,8 @@ def test_a_shard_comes_to_lie_with_its_thread_once_and_nothing_else_changes(hold
         for harness in (h, plain):
             push_tensor(harness, step, step, UpdateKind.GRADIENT, [gradient], 0.1)
         thread = 0 if step < 4 else 1
-        bring_home(h.waiting[0].batches, thread)
+        for batch in h.waiting[0].batches:
+            batch.bring_home(thread)
         h.apply()
         plain.apply()
         moved = step in (1, 4)
