@@ -105,5 +105,6 @@ class StreamRequest:
             raise RuntimeError(f"a {type(self.message).__name__} was answered twice")
         self._answered = True
         self.body = _EMPTY
+        self.arrival = None  # which may know us: memory that the pool lets go must not wait for the garbage collector
         self.lease.release()
         self._protocol.finish(self._head, head, views, size_bytes, on_sent)

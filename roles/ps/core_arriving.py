@@ -30,6 +30,8 @@ PIECE_BYTES = 512 << 10
 """Parts are applied together until they are that long: a large shard, or many small ones."""
 PIECE_BYTES_MAX = 4 << 20
 """Longer ones are for apply threads, which nobody waits for."""
+QUEUED_BYTES_MAX = 64 << 20
+"""Of bodies. Where more waits, of several clients, it is better applied together: what comes joins the queue."""
 
 
 class ArrivingPush:
@@ -111,7 +113,7 @@ def begin_arrival(
 
     Parts of steps wait for each other anyway. `body` is where it will be; pieces have `piece_bytes` if they can.
     """
-    if request.step or request.region or request.job not in core.jobs or core.crowded:
+    if request.step or request.region or request.job not in core.jobs or core.queued_bytes > QUEUED_BYTES_MAX:
         return None
     job = core.find(None, connection, request.job, now)
     if isinstance(job, Refuse) or job.refusing or job.short:

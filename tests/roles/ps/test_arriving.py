@@ -2,15 +2,47 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from typing import Any
+
 import numpy as np
 import pytest
 
-from adamctl.roles.ps.arriving import ArrivalApplier
+from adamctl.roles.ps.arriving import Arrival, ArrivalApplier
 from adamctl.roles.ps.client import PushSet
 from adamctl.roles.ps.core_arriving import ArrivingPush
+from tests.net.world import until
 from tests.roles.ps.test_sockets import attached, serving
 
 PUSHES = 6
+
+
+async def test_nothing_that_knows_a_body_waits_for_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[weakref.ref[Arrival]] = []
+    begin = ArrivalApplier.begin
+
+    def noted(self: ArrivalApplier, *arguments: Any) -> Arrival | None:
+        arrival = begin(self, *arguments)
+        if arrival is not None:
+            begun.append(weakref.ref(arrival))
+        return arrival
+
+    monkeypatch.setattr(ArrivalApplier, "begin", noted)
+    async with serving() as store:
+        client = await attached(store, 1)
+        push = PushSet(client.layout, 1.0)
+        push.delta(0, np.zeros(client.layout.flat_size, np.float32))
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(PUSHES):
+                await client.push(push)
+            await until(lambda: not any(one() for one in begun))
+        finally:
+            gc.enable()
+        await client.close()
+    assert len(begun) >= PUSHES
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2])

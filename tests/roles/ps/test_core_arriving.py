@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from adamctl.kernels.convert import NARROW, narrowed
-from adamctl.roles.ps.core_arriving import ArrivingPush, arrived, begin_arrival
+from adamctl.roles.ps.core_arriving import QUEUED_BYTES_MAX, ArrivingPush, arrived, begin_arrival
 from adamctl.roles.ps.core_instructions import Refuse
 from adamctl.roles.ps.core_job import Job
 from adamctl.wire.constants import ErrorCode, UpdateKind
@@ -307,7 +307,7 @@ def test_what_is_not_applied_on_the_way() -> None:
     nowhere = msgspec.structs.replace(forwards.request, sources=())
     assert begin_arrival(h.core, 1, ME, nowhere, forwards.view, 0.0) is None
     assert begin_arrival(h.core, 1, ME, forwards.request, forwards.view[:-4], 0.0) is None  # shorter than its sources
-    h.core.queued_bytes = 2 << 30
+    h.core.queued_bytes = QUEUED_BYTES_MAX + 1
     assert Arriving(h, "too much waits", known_shards, **gradients).push is None
 
 
