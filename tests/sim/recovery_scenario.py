@@ -50,6 +50,8 @@ class Operator:
         self._caller.call(lambda token: Read(token, prefix), answered, CALL_S)
 
     def _asked(self, jobs: tuple[ConfigEntry, ...], nodes: tuple[ConfigEntry, ...]) -> None:
+        if not jobs:  # it is not made yet
+            return
         statuses = {name: self._status(server) for name, server in self._cluster.servers.items()}
         stuck = [one for one in findings(JOB, jobs, servers_of(nodes), statuses) if one.state is State.STUCK]
         if stuck:
