@@ -113,7 +113,9 @@ def begin_arrival(
 
     Parts of steps wait for each other anyway. `body` is where it will be; pieces have `piece_bytes` if they can.
     """
-    if request.step or request.region or request.job not in core.jobs or core.queued_bytes > QUEUED_BYTES_MAX:
+    if request.step or request.region or request.job not in core.jobs:
+        return None
+    if core.crowded or core.queued_bytes > QUEUED_BYTES_MAX:
         return None
     job = core.find(None, connection, request.job, now)
     if isinstance(job, Refuse) or job.refusing or job.short:

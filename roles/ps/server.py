@@ -186,7 +186,6 @@ class ParameterServer:
         if isinstance(message, PushRequest):
             body = request.region(message.region) if message.region else request.body
             arriving = request.arrival.push if isinstance(request.arrival, Arrival) else None
-            request.arrival = None
             out = self.core.push(request, connection, client, message, body, self._now(), arriving)
         elif isinstance(message, PullRequest):
             out = self.core.pull(request, connection, client, message, self._now())

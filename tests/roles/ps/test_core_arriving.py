@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from adamctl.kernels.convert import NARROW, narrowed
+from adamctl.roles.ps.core_acknowledge import Acknowledgements
 from adamctl.roles.ps.core_arriving import QUEUED_BYTES_MAX, ArrivingPush, arrived, begin_arrival
 from adamctl.roles.ps.core_instructions import Refuse
 from adamctl.roles.ps.core_job import Job
@@ -331,6 +332,19 @@ def test_what_must_be_durable_is_answered_when_it_is() -> None:
     assert sorted(h.save()) == [0, 1]
     assert h.results("p") == [(0, 0), (0, 0)]
     assert [type(one).__name__ for one in h.pushed("p")] == ["AnswerPush"]  # no body to be freed
+
+
+def test_nothing_is_applied_on_the_way_while_the_loss_window_is_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The push would be refused when it is complete; what it brings must not be added to what is unsaved."""
+    h = StoringHarness(durable=False)
+    known(h, 0)
+    monkeypatch.setattr(Acknowledgements, "crowded", property(lambda _: True))
+    push = Arriving(h, "p", [(0, 2, 1.0)])
+    assert push.push is None
+    push.complete()
+    answer = h.answers["p"][-1]
+    assert isinstance(answer, Refuse) and answer.code == ErrorCode.OVER_QUOTA
+    assert h.value(0) == 0.0
 
 
 @pytest.mark.parametrize("seed", range(60))
