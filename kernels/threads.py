@@ -34,6 +34,11 @@ class Node:
     cores: tuple[int, ...]
 
 
+def available_cores() -> int:
+    """Returns how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def parse_cores(text: str) -> tuple[int, ...]:
     """Returns the numbers in a list like "0-3,8,10-11", as the kernel writes them.
 

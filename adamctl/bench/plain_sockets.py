@@ -1,6 +1,7 @@
 """What the transports are measured against: blocking sockets between two processes, without any work.
 
 Blocking `sendall` of one reused buffer, `recv_into` one preallocated buffer, default socket buffers, one connection.
+The system chooses everything else about the socket, unless it is to have the options that ours have.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import socket
 import time
 
 from adamctl.bench.child import START_S, Child, Pipe
+from adamctl.net.sockets import set_options
 
 BLOCK_BYTES = 1 << 20
 ROUND_S = 300.0
@@ -33,11 +35,14 @@ def _receive_rounds(scheme: str, path: str, block_bytes: int, pipe: Pipe) -> Non
 class PlainSockets:
     """Rounds of blocks over one connection from this process to a child."""
 
-    def __init__(self, scheme: str, folder: str, block_bytes: int = BLOCK_BYTES) -> None:
-        """`scheme` is "tcp" (loopback) or "unix", whose socket goes into `folder`."""
-        self._child = Child(_receive_rounds, scheme, f"{folder}/plain.sock", block_bytes)
+    def __init__(self, scheme: str, folder: str, block_bytes: int = BLOCK_BYTES, *, our_options: bool = False) -> None:
+        """`scheme` is "tcp" (loopback) or "unix", whose socket goes into `folder`; `our_options`: as transports set."""
+        name = "plain-ours" if our_options else "plain"
+        self._child = Child(_receive_rounds, scheme, f"{folder}/{name}.sock", block_bytes)
         self._socket = socket.socket(_FAMILIES[scheme])
         self._socket.connect(self._child.receive(START_S))
+        if our_options:
+            set_options(self._socket)
         self._block = bytearray(block_bytes)
 
     def round(self, blocks: int) -> float:

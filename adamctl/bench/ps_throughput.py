@@ -1,8 +1,9 @@
 """The parameter server from end to end: real servers, a real controller, and clients as workers use them, on loopback.
 
 Every line stands next to its limit, measured in the same run: plain blocking sockets for push and pull, half the rate
-of matrix products for factors, memory bandwidth for what has no network. Rounds of everybody alternate, and the best of
-each counts. Pushes add for real, and at the end the sums are checked; pulls are checked to be of one version each.
+of matrix products for factors, memory bandwidth for what has no network. Plain sockets also run with the options that
+ours have. Rounds of everybody alternate, and the best of each counts. Pushes add for real, and at the end the sums are
+checked; pulls are checked to be of one version each.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ class _Bench:
         self._best: dict[str, tuple[float, Done]] = {}
         self._server_cpu_s: dict[str, tuple[float, float]] = {}
         self._pushes = {WEIGHTS: 0, FACTORS: 0}
-        self._plain = self._product = self._memory = 0.0
+        self._plain = self._plain_ours = self._product = self._memory = 0.0
         self._stack = ExitStack()
         self._torch: TorchRpc | None = None
 
@@ -172,6 +173,8 @@ class _Bench:
         scheme = "tcp" if transport == "tcp" else "unix"
         self._sockets = PlainSockets(scheme, str(self._cluster.folder))
         stack.callback(self._sockets.close)
+        self._our_sockets = PlainSockets(scheme, str(self._cluster.folder), our_options=True)
+        stack.callback(self._our_sockets.close)
 
     def _scan_torch(self, python: str) -> None:
         settings = self._settings
@@ -192,6 +195,7 @@ class _Bench:
             self._progress(f"round {number + 1} of {settings.rounds}")
             if self._modes != ["factors"]:
                 self._plain = max(self._plain, self._sockets.gb_per_s(settings.plain_blocks))
+                self._plain_ours = max(self._plain_ours, self._our_sockets.gb_per_s(settings.plain_blocks))
             if "factors" in self._modes:
                 self._product = max(self._product, products.measure(min(settings.seconds, LIMIT_S)))
             if settings.transport in ("auto", "shared"):
@@ -246,8 +250,11 @@ class _Bench:
                 limit = self._memory / COPIES[mode]
                 row |= {"limit": f"memory bandwidth over {COPIES[mode]:g} bytes moved for each"}
             else:
-                limit = self._plain * 1e9 * ELEMENT_BYTES / WIRE_ELEMENT_BYTES[settings.wire]  # rates are of float32
+                widened = 1e9 * ELEMENT_BYTES / WIRE_ELEMENT_BYTES[settings.wire]  # rates are of float32
+                limit = self._plain * widened
                 row |= {"limit": f"plain blocking sockets, {'tcp' if settings.transport == 'tcp' else 'unix'}"}
+                row |= {"our_options_gb_per_s": self._plain_ours * widened / 1e9}
+                row |= {"fraction_of_our_options": rate / (self._plain_ours * widened)}
             row |= {"limit_gb_per_s": limit / 1e9}
         row |= {"fraction_of_limit": rate / limit}
         moved = (done.push_bytes + done.pull_bytes) / 1e9

@@ -9,20 +9,18 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from adamctl.kernels.threads import available_cores
+
 SCHEMA_VERSION = 1
 
 
 def describe_machine() -> dict[str, Any]:
     """Returns what a reader needs to judge a figure: processor, cores this process may use, memory, load."""
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:
-        cores = os.cpu_count() or 1
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "processor": _processor_name(),
         "architecture": platform.machine(),
-        "cores": cores,
+        "cores": available_cores(),
         "memory_bytes": memory_bytes,
         "system": f"{platform.system()} {platform.release()}",
         "load_1_minute": round(os.getloadavg()[0], 2),

@@ -52,7 +52,7 @@ class Counts(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generi
 
 def usual_thread_counts() -> tuple[int, ...]:
     """Returns the powers of two up to this process's cores, and the cores."""
-    from adamctl.launch.train import available_cores
+    from adamctl.kernels.threads import available_cores
 
     cores = available_cores()
     return tuple(sorted({*(1 << power for power in range(cores.bit_length())), cores}))

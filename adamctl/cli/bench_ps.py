@@ -147,6 +147,10 @@ def _show(report: dict[str, Any]) -> None:
     click.echo()
     for mode, limit in {row["mode"]: row["limit"] for row in report["results"]}.items():
         click.echo(f"limit of {mode}: {limit}")
+    for row in report["results"]:
+        if "our_options_gb_per_s" in row:
+            shown = f"{row['our_options_gb_per_s']:.2f} GB/s, fraction {row['fraction_of_our_options']:.2f}"
+            click.echo(f"{row['mode']}, {row['apply_threads']} thread(s): plain sockets with our options {shown}")
     if any("factors" in row["mode"] for row in report["results"]):
         click.echo(f"Adam's server applied {report['adam_g_updates_per_s']:g} G updates/s with 16 cores")
 

@@ -89,7 +89,7 @@ def _versions() -> Iterator[Finding]:
 def _machine() -> Iterator[Finding]:
     import psutil
 
-    from adamctl.launch.train import available_cores
+    from adamctl.kernels.threads import available_cores
     from adamctl.live.units import size
 
     cores, all_cores = available_cores(), os.cpu_count() or 1

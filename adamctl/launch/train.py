@@ -11,6 +11,7 @@ from pathlib import Path
 
 from adamctl.config.experiment import Experiment
 from adamctl.config.resolved import write_resolved
+from adamctl.kernels.threads import available_cores
 from adamctl.launch.front import Front, Outcome
 from adamctl.launch.joining import find_controller
 from adamctl.launch.plan import CONTROLLER, COORDINATOR, STORES, coordinator_role, local_roles
@@ -88,11 +89,6 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
 def _held_elsewhere(experiment: Experiment) -> bool:
     """Returns whether what a parameter server holds is not lost with its process."""
     return experiment.cluster.store == "disk" or experiment.cluster.replication > 1
-
-
-def available_cores() -> int:
-    """Returns how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _run(front: Front) -> Outcome:

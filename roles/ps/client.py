@@ -310,11 +310,9 @@ class ParameterClient:
         rounding = None if exact else self.wire.start(push)  # may raise; a number that is given out must be sent
         self._pushes += 1
         sequences = np.zeros_like(self.issued)
-        for run in (run for by_tensor in self.routing.runs.values() for runs in by_tensor.values() for run in runs):
-            if run.tensor in push.updates:
-                touched = slice(run.shards[0], run.shards[-1] + 1)
-                self.issued[touched] += 1
-                sequences[touched] = self.issued[touched]
+        touched = self.routing.shards_of(push.updates)
+        self.issued[touched] += 1
+        sequences[touched] = self.issued[touched]
         done: asyncio.Future[PushOutcome] = asyncio.get_running_loop().create_future()
         done.add_done_callback(mark_retrieved)
         pending = PendingPush(self._pushes, push, sequences, done)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice, takewhile
 from typing import Any
 
 import numpy as np
@@ -115,11 +116,9 @@ def cut_push(
             update = push.updates[run.tensor]
             if not _fits_alone(update, run):
                 update = _as_gradient(update, run)
-            begins = number == 0 or runs[number - 1].tensor != run.tensor
-            together = [other for other in runs if other.tensor == run.tensor] if begins else [run]
             full = not envelope.has_room(_bytes(update, run, envelope), len(run.shards))
             full = full or _rounded_enough(update, run, envelope)
-            if envelope.parts and (full or _better_apart(update, together, envelope)):
+            if envelope.parts and (full or _better_apart(update, runs, number, envelope)):
                 envelope = Envelope(way)
                 envelopes.append(envelope)
             source = len(envelope.sources)
@@ -158,15 +157,22 @@ def _rounded_enough(update: TensorUpdate, run: Run, envelope: Envelope) -> bool:
     return is_rounded and envelope.body_bytes + _bytes(update, run, envelope) > ROUNDED_BYTES_MAX
 
 
-def _better_apart(update: TensorUpdate, runs: list[Run], envelope: Envelope) -> bool:
-    """Whether all runs of a tensor fit into an envelope of their own, but not into this: they share activations."""
+def _better_apart(update: TensorUpdate, runs: list[Run], number: int, envelope: Envelope) -> bool:
+    """Whether all runs of a tensor fit into an envelope of their own, but not into this: they share activations.
+
+    Asked about run `number`; the others of its tensor follow its first.
+    """
     if update.activations is None:
         return False
-    rows = sum(run.row_stop - run.row_start for run in runs)
+    run = runs[number]
+    together = [run]
+    if number == 0 or runs[number - 1].tensor != run.tensor:
+        together = list(takewhile(lambda other: other.tensor == run.tensor, islice(runs, number, None)))
+    rows = sum(one.row_stop - one.row_start for one in together)
     needed_bytes = len(update.values) * rows * update.values.itemsize + update.activations.nbytes
-    parts = sum(len(run.shards) for run in runs)
-    return not envelope.has_room(needed_bytes, parts, len(runs)) and Envelope(envelope.way).has_room(
-        needed_bytes, parts, len(runs)
+    parts = sum(len(one.shards) for one in together)
+    return not envelope.has_room(needed_bytes, parts, len(together)) and Envelope(envelope.way).has_room(
+        needed_bytes, parts, len(together)
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import psutil
 
 from adamctl.errors import ConfigurationError
+from adamctl.kernels.threads import available_cores
 from adamctl.net.address import parse_address
 from adamctl.roles.ps.core_flush import FlushConfig
 
@@ -37,6 +37,11 @@ class ServerOptions:
     listen: str = ""
     admin_listen: str = ""
     replication_listen: str = ""
+
+    @property
+    def applies_arriving(self) -> bool:
+        """Whether the event loop applies what is still arriving, unless two apply threads find cores beside its own."""
+        return min(self.apply_threads, available_cores() - 1) <= 1
 
     @property
     def region_bytes_max(self) -> int:
@@ -90,7 +95,7 @@ def thread_count(text: str) -> int:
         ConfigurationError: neither `auto` nor a number.
     """
     if text == "auto":
-        return max((os.cpu_count() or 1) // 2, 1)
+        return max(available_cores() // 2, 1)
     if not text.isdigit() or int(text) > THREADS_MAX:
         raise ConfigurationError(f"--apply-threads: expected auto or a number up to {THREADS_MAX}; found {text!r}")
     return int(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -72,6 +72,17 @@ class JobRouting:
         """Returns the epochs of the buckets that shards are in, as requests carry them."""
         bucket_of = self.layout.bucket_of_shard
         return {bucket: self.epochs[bucket] for bucket in {bucket_of[shard] for shard in shards}}
+
+    def shards_of(self, tensors: Container[int]) -> list[int]:
+        """Returns the shards of some tensors, those that travel one way together."""
+        return [
+            shard
+            for by_tensor in self.runs.values()
+            for tensor, runs in by_tensor.items()
+            if tensor in tensors
+            for run in runs
+            for shard in run.shards
+        ]
 
     def server_of(self, shard: int) -> str:
         return self.primary[self.layout.bucket_of_shard[shard]]

@@ -56,9 +56,6 @@ from adamctl.wire.messages import (
     ReplicaStateRequest,
 )
 
-THREADS_TO_ARRIVE_MAX = 1
-"""With more apply threads than this there are cores for them besides the event loop's, which then only receives."""
-
 
 async def run(context: RoleContext) -> None:
     """Serves jobs until `context.stopping` is set.
@@ -151,7 +148,7 @@ class ParameterServer:
             administration=(options.admin_listen,) if options.admin_listen else (),
             replication=(options.replication_listen,) if options.replication_listen else (),
             on_disconnect=self.core.disconnected,
-            arriving=self.arriving if options.apply_threads <= THREADS_TO_ARRIVE_MAX else None,
+            arriving=self.arriving if options.applies_arriving else None,
             region_bytes_max=options.region_bytes_max,
         )
 

@@ -45,6 +45,9 @@ def test_every_mode_stands_next_to_its_limit_and_to_the_peer(tmp_path: Path) -> 
         assert row[unit] > 0 and row["limit"]
         assert abs(row["fraction_of_limit"] - row[unit] / row[f"limit_{unit}"]) < 1e-6
         assert row["speed_up_by_threads"] == 1.0
+    for mode in ("push", "pull", "both"):
+        row = rows[mode]
+        assert abs(row["fraction_of_our_options"] - row["gb_per_s"] / row["our_options_gb_per_s"]) < 1e-6
     for mode in ("push", "pull", "factors"):
         assert rows[mode]["torch_rpc_transport"] == "uv" and rows[mode]["ratio_vs_torch_rpc"] > 0
     assert rows["push"]["torch_rpc_window"] == 16, "the best window is kept"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from adamctl.launch.train import available_cores
+from adamctl.kernels.threads import available_cores
 from tests.sim.runner import ROOT, Ledger, Suite, blocks, noted_seeds, run_block, run_seeds
 
 JOBS = available_cores()

@@ -17,6 +17,17 @@ def test_apply_threads(text: str, expected: int) -> None:
     assert thread_count("auto") >= 1
 
 
+@pytest.mark.parametrize(
+    ("cores", "threads", "expected"),
+    [(1, 1, True), (2, 1, True), (2, 2, True), (3, 1, True), (3, 2, False), (16, 8, False)],
+)
+def test_the_loop_applies_what_arrives_unless_two_threads_find_cores_beside_its_own(
+    cores: int, threads: int, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adamctl.roles.ps.options.available_cores", lambda: cores)
+    assert server_options({"apply_threads": str(threads)}).applies_arriving is expected
+
+
 @pytest.mark.parametrize("text", ["", "many", "-1", "1.5", "99999"])
 def test_wrong_apply_threads_are_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="--apply-threads"):
