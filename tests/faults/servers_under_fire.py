@@ -32,7 +32,7 @@ from tests.faults.tended_servers import COPIES, QUICK_LEASE_S, STARVED_S, WHOLE_
 from tests.roles.ps.ps_cluster import make_tensors
 
 JOB = "counted"
-SHAPES = ((64, 500), (64,), (32, 100))
+SHAPES = ((4096, 500), (64,), (32, 100))  # each server gets bodies that it applies while they arrive
 PAUSE_S = 0.002
 MOVES_MAX = 5
 
