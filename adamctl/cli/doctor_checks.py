@@ -15,9 +15,21 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-PACKAGES = ("numpy", "numexpr", "numba", "uvloop", "msgspec", "lmdb", "click", "rich", "psutil", "threadpoolctl")
+PACKAGES = (
+    "numpy",
+    "numexpr",
+    "numba",
+    "uvloop",
+    "msgspec",
+    "lmdb",
+    "isal",
+    "click",
+    "rich",
+    "psutil",
+    "threadpoolctl",
+)
 OPTIONAL = {"Pillow": "image", "scikit-learn": "examples"}
-NEEDED = frozenset(PACKAGES) - {"numba", "uvloop"}
+NEEDED = frozenset(PACKAGES) - {"numba", "uvloop", "isal"}
 DESCRIPTORS_WANTED = 1024
 MEMORY_WANTED_BYTES = 1 << 30
 DISK_WANTED_BYTES = 1 << 30

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
-from zlib import crc32
 
 import msgspec
 
 from adamctl.errors import ProtocolError
+from adamctl.wire.checksum import crc32
 from adamctl.wire.constants import (
     BODY_BYTES_MAX,
     FRAME_HEADER,

@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from struct import Struct
 from typing import Final
-from zlib import crc32
+
+from adamctl.wire.checksum import crc32
 
 LOG_MAGIC: Final = b"ADMCLOG2"
 SNAPSHOT_MAGIC: Final = b"ADMCSNP2"

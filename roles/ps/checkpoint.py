@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -25,6 +24,7 @@ from adamctl.errors import DamagedDataError
 from adamctl.kernels.operation import Array
 from adamctl.model.layout import Tensor
 from adamctl.roles.ps.core_sequence import MemoryRecord
+from adamctl.wire.checksum import crc32
 from adamctl.wire.messages import CheckpointFile
 
 MANIFEST_NAME: Final = "manifest.json"
@@ -115,7 +115,7 @@ class CheckpointWriter:
     def _write_checked(self, *pieces: bytes | memoryview) -> None:
         checksum = 0
         for piece in pieces:
-            checksum = zlib.crc32(piece, checksum)
+            checksum = crc32(piece, checksum)
         for written in (*pieces, CHECKSUM.pack(checksum)):
             self._file.write(written)
             self._hash.update(written)
@@ -170,7 +170,7 @@ class ShardFile:
     def _checked(self, file: BinaryIO, before: bytes, length: int, what: str) -> bytes:
         content = file.read(min(length, DESCRIPTION_BYTES_MAX)) if length <= DESCRIPTION_BYTES_MAX else b""
         stored = file.read(CHECKSUM.size)
-        if len(content) != length or stored != CHECKSUM.pack(zlib.crc32(content, zlib.crc32(before))):
+        if len(content) != length or stored != CHECKSUM.pack(crc32(content, crc32(before))):
             raise _damaged(self.path, f"the checksum of {what} is wrong")
         return content
 
@@ -216,7 +216,7 @@ class ShardFile:
             file.seek(stored.offset)
             content = file.read(stored.size * stored.arrays * 4)
             checksum = file.read(CHECKSUM.size)
-        if checksum != CHECKSUM.pack(zlib.crc32(content)):
+        if checksum != CHECKSUM.pack(crc32(content)):
             raise _damaged(self.path, f"the checksum of shard {stored.record.shard} is wrong")
         parts = np.frombuffer(content, "<f4").reshape(stored.arrays, stored.size)
         return ShardImage(stored.record, parts[0], list(parts[1:]))

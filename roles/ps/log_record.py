@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
-from zlib import crc32
 
 import msgspec
 
 from adamctl.roles.ps.core_sequence import MemoryRecord
+from adamctl.wire.checksum import crc32
 
 RECORD_MAGIC: Final = b"ADLR"
 RECORD_VERSION: Final = 1

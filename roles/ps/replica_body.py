@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
-from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -26,6 +25,7 @@ from adamctl.errors import DamagedDataError
 from adamctl.kernels.operation import Array
 from adamctl.roles.ps.core_sequence import MemoryRecord
 from adamctl.roles.ps.memory import LINE, RecycledMemory
+from adamctl.wire.checksum import crc32
 
 MAGIC: Final = b"ADRB"
 VERSION: Final = 1

@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
-from zlib import crc32
 
 import numpy as np
 
@@ -39,6 +38,7 @@ from adamctl.roles.ps.log_record import (
     decode_header,
 )
 from adamctl.roles.ps.log_record import HEADER_BYTES as RECORD_HEADER_BYTES
+from adamctl.wire.checksum import crc32
 
 ANCHOR_KEY: Final = bytes(8)
 READERS: Final = 3
