@@ -74,7 +74,7 @@ class JobRouting:
         return {bucket: self.epochs[bucket] for bucket in {bucket_of[shard] for shard in shards}}
 
     def shards_of(self, tensors: Container[int]) -> list[int]:
-        """Returns the shards of some tensors, those that travel one way together."""
+        """Returns the shards of some tensors, way after way."""
         return [
             shard
             for by_tensor in self.runs.values()
