@@ -5,7 +5,8 @@ rule's own step, which updates the weights there. Both factors are first packed:
 `activations` the columns of a tile, example after example, so that the sums read memory in order. Packing the
 activations once serves all shards of a layer; the weights are asked for while their tile is being summed.
 
-packed[p, e, i] = matrix[e, start + p * width + i], zero beyond `stop`: flat, panels of `width` numbers per example.
+packed[p, e, i] = matrix[e, start + p * width + i], zero beyond the end: flat, panels of `width` numbers per example.
+Of errors, the panels of each shard begin at its own first row.
 """
 
 from __future__ import annotations
@@ -26,75 +27,120 @@ cgutils: Any = numba.core.cgutils
 WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
 LANES, ROWS, VECTORS = (16, 8, 3) if WIDE else (8, 6, 2)  # sums that fit into 32 or 16 vector registers
 COLUMNS = LANES * VECTORS
+SHARD_WORDS = 4  # of a shard: addresses of its weights before and after, where its packed errors begin, its rows
 LINES = (*range(0, 4 * COLUMNS, 64), 4 * COLUMNS - 4)  # bytes: one in each cache line of a row, wherever it begins
 
 
-@kernel((IN2, i64, i64, i64, OUT1))
-def pack(matrix: Any, start: int, stop: int, width: int, packed: Any) -> None:
-    """Packs columns [start, stop) of a matrix [examples, columns] into panels of `width`."""
-    examples = matrix.shape[0]
-    panels = (stop - start + width - 1) // width
+# In both, whole panels are copied by loops of constant length: they take half the time of one loop for all.
+
+
+@kernel((IN2, OUT1))
+def pack_activations(matrix: Any, packed: Any) -> None:
+    """Packs a matrix [examples, columns] into panels of COLUMNS."""
+    examples, columns = matrix.shape
+    whole = columns // COLUMNS
+    rest = columns - whole * COLUMNS
     for example in range(examples):
         row = matrix[example]
-        for panel in range(panels):
-            first = start + panel * width
-            target = packed[(panel * examples + example) * width : (panel * examples + example + 1) * width]
-            for i in range(min(width, stop - first)):
-                target[i] = row[first + i]
-            for i in range(stop - first, width):
-                target[i] = 0
+        for panel in range(whole):
+            source = row[panel * COLUMNS : (panel + 1) * COLUMNS]
+            start = (panel * examples + example) * COLUMNS
+            target = packed[start : start + COLUMNS]
+            for i in range(COLUMNS):
+                target[i] = source[i]
+        if rest:
+            start = (whole * examples + example) * COLUMNS
+            for i in range(rest):
+                packed[start + i] = row[whole * COLUMNS + i]
+            for i in range(rest, COLUMNS):
+                packed[start + i] = 0
+
+
+@kernel((IN2, ADDRESSES, OUT1))
+def pack_errors(matrix: Any, bounds: Any, packed: Any) -> None:
+    """Packs columns [bounds[n], bounds[n + 1]) of a matrix [examples, columns], for each n, into panels of ROWS.
+
+    All shards at once, so that each example's errors are read in order: shard by shard, most of what is read would
+    have to come from far away.
+    """
+    examples = len(matrix)
+    for example in range(examples):
+        row = matrix[example]
+        start = example * ROWS
+        for shard in range(len(bounds) - 1):
+            first, rows = bounds[shard], bounds[shard + 1] - bounds[shard]
+            whole = rows // ROWS
+            rest = rows - whole * ROWS
+            for panel in range(whole):
+                source = row[first + panel * ROWS : first + (panel + 1) * ROWS]
+                target = packed[start : start + ROWS]
+                for i in range(ROWS):
+                    target[i] = source[i]
+                start += examples * ROWS
+            if rest:
+                for i in range(rest):
+                    packed[start + i] = row[first + whole * ROWS + i]
+                for i in range(rest, ROWS):
+                    packed[start + i] = 0
+                start += examples * ROWS
 
 
 @intrinsic
 def _run(
-    typing: Any, rule: Any, before: Any, after: Any, state: Any, errors: Any, activations: Any, own: Any, shared: Any,
-    examples: Any, rows: Any, columns: Any,
+    typing: Any, rule: Any, shards: Any, state: Any, errors: Any, activations: Any, own: Any, shared: Any,
+    examples: Any, columns: Any,
 ) -> Any:  # fmt: skip
-    """Walks over the tiles of a shard: panels of columns, and in each all panels of rows."""
+    """Walks over shards, and over the tiles of each: panels of columns, and in each all panels of rows."""
     if not isinstance(rule, types.StringLiteral):
         return None
     name = rule.literal_value
-    signature = types.void(rule, i64, i64, state, errors, activations, own, shared, i64, i64, i64)
+    signature = types.void(rule, shards, state, errors, activations, own, shared, i64, i64)
 
     def expand(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _, before_, after_, state_, errors_, activations_, own_, shared_, examples_, rows_, columns_ = arguments
-        arrays = (state_, errors_, activations_, own_, shared_)
-        data = [
-            cgutils.create_struct_proxy(kind)(context, builder, array).data
-            for kind, array in zip(signature.args[3:8], arrays, strict=True)
+        *arrays, examples, columns = arguments[1:]
+        views = [
+            cgutils.create_struct_proxy(kind)(context, builder, array)
+            for kind, array in zip(signature.args[1:7], arrays, strict=True)
         ]
-        tile = _Tile(builder, RULES[name], (before_, after_), data, examples_, columns_)
-        across = builder.udiv(builder.add(columns_, word(COLUMNS - 1)), word(COLUMNS))
-        down = builder.udiv(builder.add(rows_, word(ROWS - 1)), word(ROWS))
-        with (
-            cgutils.for_range(builder, across, intp=columns_.type) as column,
-            cgutils.for_range(builder, down, intp=columns_.type) as row,
-        ):
-            left = builder.sub(rows_, builder.mul(row.index, word(ROWS)))
-            left = builder.select(builder.icmp_signed("<", left, word(ROWS)), left, word(ROWS))
-            tile.sum(row.index, column.index, left)
-            tile.apply(row.index, column.index, left)
+        count = builder.udiv(views[0].nitems, word(SHARD_WORDS))
+        across = builder.udiv(builder.add(columns, word(COLUMNS - 1)), word(COLUMNS))
+        with cgutils.for_range(builder, count, intp=columns.type) as shard:
+            tile = _Tile(builder, RULES[name], shard.index, [view.data for view in views], examples, columns)
+            down = builder.udiv(builder.add(tile.rows, word(ROWS - 1)), word(ROWS))
+            with (
+                cgutils.for_range(builder, across, intp=columns.type) as column,
+                cgutils.for_range(builder, down, intp=columns.type) as row,
+            ):
+                left = builder.sub(tile.rows, builder.mul(row.index, word(ROWS)))
+                left = builder.select(builder.icmp_signed("<", left, word(ROWS)), left, word(ROWS))
+                tile.sum(row.index, column.index, left)
+                tile.apply(row.index, column.index, left)
         return context.get_dummy_value()
 
     return signature, expand
 
 
 class _Tile:
-    """Makes the instructions for one tile; `sums` is where a tile lies between its sum and its rule."""
+    """Makes the instructions for the tiles of one shard; `sums` is where a tile lies between its sum and its rule."""
 
     def __init__(
-        self, builder: Any, rule: tuple[Step, int, int, int], addresses: tuple[Value, Value], data: list[Value],
-        examples: Value, columns: Value,
+        self, builder: Any, rule: tuple[Step, int, int, int], shard: Value, data: list[Value], examples: Value,
+        columns: Value,
     ) -> None:  # fmt: skip
         self.builder = builder
         self.step, states, owns, shareds = rule
-        self.before, self.after = addresses
-        self.states = items(builder, data[0], states)
-        self.errors, self.activations = (builder.ptrtoint(array, word(0).type) for array in data[1:3])
-        self.own, self.shared = items(builder, data[3], owns), items(builder, data[4], shareds)
+        shards, state, errors, activations, own, shared = data
+        self.before, self.after, start, self.rows = items(
+            builder, shards, SHARD_WORDS, builder.mul(shard, word(SHARD_WORDS))
+        )
+        self.states = items(builder, state, states, builder.mul(shard, word(states)))
+        self.errors = builder.add(builder.ptrtoint(errors, shard.type), builder.mul(start, word(4)))
+        self.activations = builder.ptrtoint(activations, shard.type)
+        self.own = items(builder, own, owns, builder.mul(shard, word(owns)))
+        self.shared = items(builder, shared, shareds)
         self.examples, self.columns = examples, columns
         kind = ir.ArrayType(ir.FloatType(), ROWS * COLUMNS)
-        self.sums = builder.ptrtoint(cgutils.alloca_once(builder, kind), word(0).type)
+        self.sums = builder.ptrtoint(cgutils.alloca_once(builder, kind), shard.type)
 
     def sum(self, row: Value, column: Value, rows: Value) -> None:
         """Sums the tile over all examples, while the weights and state it will be applied to are on their way."""
@@ -162,67 +208,63 @@ class _Tile:
                 v.store(value, builder.add(array, place))
 
 
-ARGUMENTS = (i64, i64, ADDRESSES, IN1, IN1, IN1, IN1, i64, i64, i64)
+ARGUMENTS = (ADDRESSES, ADDRESSES, IN1, IN1, IN1, IN1, i64, i64)
 
 
 @kernel(ARGUMENTS, relaxed=False)
 def add(
-    before: int, after: int, state: Any, errors: Any, activations: Any, own: Any, shared: Any, examples: int,
-    rows: int, columns: int,
-) -> None:  # fmt: skip
-    """As the rule of this name in `rules`, of one gradient [rows, columns] given as packed factors."""
-    _run("add", before, after, state, errors, activations, own, shared, examples, rows, columns)
+    shards: Any, state: Any, errors: Any, activations: Any, own: Any, shared: Any, examples: int, columns: int
+) -> None:
+    """As the rule of this name in `rules`, for shards of a gradient [rows, columns] given as packed factors.
+
+    `shards` holds SHARD_WORDS of each, `state` the addresses of each one's arrays, `own` each one's numbers.
+    """
+    _run("add", shards, state, errors, activations, own, shared, examples, columns)
 
 
 @kernel(ARGUMENTS, relaxed=False)
 def sgd(
-    before: int, after: int, state: Any, errors: Any, activations: Any, own: Any, shared: Any, examples: int,
-    rows: int, columns: int,
-) -> None:  # fmt: skip
-    """As the rule of this name in `rules`, of one gradient [rows, columns] given as packed factors."""
-    _run("sgd", before, after, state, errors, activations, own, shared, examples, rows, columns)
+    shards: Any, state: Any, errors: Any, activations: Any, own: Any, shared: Any, examples: int, columns: int
+) -> None:
+    """As the rule of this name in `rules`, for shards as `add` has them."""
+    _run("sgd", shards, state, errors, activations, own, shared, examples, columns)
 
 
 @kernel(ARGUMENTS, relaxed=False)
 def momentum(
-    before: int, after: int, state: Any, errors: Any, activations: Any, own: Any, shared: Any, examples: int,
-    rows: int, columns: int,
-) -> None:  # fmt: skip
-    """As the rule of this name in `rules`, of one gradient [rows, columns] given as packed factors."""
-    _run("momentum", before, after, state, errors, activations, own, shared, examples, rows, columns)
+    shards: Any, state: Any, errors: Any, activations: Any, own: Any, shared: Any, examples: int, columns: int
+) -> None:
+    """As the rule of this name in `rules`, for shards as `add` has them."""
+    _run("momentum", shards, state, errors, activations, own, shared, examples, columns)
 
 
 @kernel(ARGUMENTS, relaxed=False)
 def nesterov(
-    before: int, after: int, state: Any, errors: Any, activations: Any, own: Any, shared: Any, examples: int,
-    rows: int, columns: int,
-) -> None:  # fmt: skip
-    """As the rule of this name in `rules`, of one gradient [rows, columns] given as packed factors."""
-    _run("nesterov", before, after, state, errors, activations, own, shared, examples, rows, columns)
+    shards: Any, state: Any, errors: Any, activations: Any, own: Any, shared: Any, examples: int, columns: int
+) -> None:
+    """As the rule of this name in `rules`, for shards as `add` has them."""
+    _run("nesterov", shards, state, errors, activations, own, shared, examples, columns)
 
 
 @kernel(ARGUMENTS, relaxed=False)
 def adagrad(
-    before: int, after: int, state: Any, errors: Any, activations: Any, own: Any, shared: Any, examples: int,
-    rows: int, columns: int,
-) -> None:  # fmt: skip
-    """As the rule of this name in `rules`, of one gradient [rows, columns] given as packed factors."""
-    _run("adagrad", before, after, state, errors, activations, own, shared, examples, rows, columns)
+    shards: Any, state: Any, errors: Any, activations: Any, own: Any, shared: Any, examples: int, columns: int
+) -> None:
+    """As the rule of this name in `rules`, for shards as `add` has them."""
+    _run("adagrad", shards, state, errors, activations, own, shared, examples, columns)
 
 
 @kernel(ARGUMENTS, relaxed=False)
 def rmsprop(
-    before: int, after: int, state: Any, errors: Any, activations: Any, own: Any, shared: Any, examples: int,
-    rows: int, columns: int,
-) -> None:  # fmt: skip
-    """As the rule of this name in `rules`, of one gradient [rows, columns] given as packed factors."""
-    _run("rmsprop", before, after, state, errors, activations, own, shared, examples, rows, columns)
+    shards: Any, state: Any, errors: Any, activations: Any, own: Any, shared: Any, examples: int, columns: int
+) -> None:
+    """As the rule of this name in `rules`, for shards as `add` has them."""
+    _run("rmsprop", shards, state, errors, activations, own, shared, examples, columns)
 
 
 @kernel(ARGUMENTS, relaxed=False)
 def adam(
-    before: int, after: int, state: Any, errors: Any, activations: Any, own: Any, shared: Any, examples: int,
-    rows: int, columns: int,
-) -> None:  # fmt: skip
-    """As the rule of this name in `rules`, of one gradient [rows, columns] given as packed factors."""
-    _run("adam", before, after, state, errors, activations, own, shared, examples, rows, columns)
+    shards: Any, state: Any, errors: Any, activations: Any, own: Any, shared: Any, examples: int, columns: int
+) -> None:
+    """As the rule of this name in `rules`, for shards as `add` has them."""
+    _run("adam", shards, state, errors, activations, own, shared, examples, columns)

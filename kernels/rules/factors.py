@@ -7,7 +7,8 @@ tile as it is summed, so that it is never in memory; else as one product for man
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from itertools import accumulate, pairwise
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -43,97 +44,119 @@ def is_fused(rule: Rule) -> bool:
     return rule.backend == "numba"
 
 
-class FactorUpdate:
-    """Applies one update, given as factors, to one shard after another. For one thread; buffers are kept and grow.
+ShardUpdate: TypeAlias = tuple[int, Array, Array, list[Array]]
+"""Which of the shards that were begun, its weights before and after (maybe the same), and its state."""
 
-    `begin` takes the factors and a range of rows; then `apply` is called once for each shard in that range.
+
+class FactorUpdate:
+    """Applies one update, given as factors, to shards of a layer. For one thread; buffers are kept and grow.
+
+    `begin` takes the factors and the rows of the shards; then `apply` is called for any of them, once each.
     """
 
     def __init__(self) -> None:
         self._product = np.empty(0, np.float32)
-        self._packed = (np.empty(0, np.float32), np.empty(0, np.float32))
+        self._packed_errors = self._packed_activations = np.empty(0, np.float32)
         self._packed_shape: tuple[int, ...] | None = None
         self._compiled: Any = None
         self._errors = self._activations = np.empty((0, 0), np.float32)
-        self._row_start = self._row_stop = 0
+        self._bounds: Sequence[int] = (0,)
+        self._starts: list[int] = []
 
     def begin(
-        self, rule: Rule, errors: Array, activations: Array, row_start: int, row_stop: int, *, same: bool = False
+        self, rule: Rule, errors: Array, activations: Array, bounds: Sequence[int], *, same: bool = False
     ) -> None:
         """Takes errors [k, outputs] and activations [k, inputs], C-contiguous and unchanged until the last `apply`.
 
-        `same`: the activations hold what those of the `begin` before did, so they need not be packed again.
+        `bounds`: shard n has rows [bounds[n], bounds[n + 1]) of the layer's outputs. `same`: the activations hold what
+        those of the `begin` before did, so they need not be packed again.
 
         Raises:
             ValueError: the shapes do not fit together, or the arrays are not contiguous float32.
         """
-        if len(errors) != len(activations) or not 0 <= row_start <= row_stop <= errors.shape[1]:
+        rising = all(before <= after for before, after in zip((0, *bounds), (*bounds, errors.shape[1]), strict=True))
+        if len(errors) != len(activations) or not rising:
             raise ValueError(
                 f"factors: errors {list(errors.shape)} and activations {list(activations.shape)} do not give rows "
-                f"{row_start} to {row_stop}"
+                f"{', '.join(map(str, bounds))}"
             )
         if any(array.dtype != np.float32 or not array.flags.c_contiguous for array in (errors, activations)):
             raise ValueError(f"factors: expected C-contiguous float32; found {errors.dtype} and {activations.dtype}")
-        self._errors, self._activations = errors, activations
-        self._row_start, self._row_stop = row_start, row_stop
+        self._errors, self._activations, self._bounds = errors, activations, bounds
         self._compiled = compiled_if(rule.backend, "factors")
-        if self._compiled is not None and same and self._packed_shape == activations.shape:
+        if self._compiled is not None:
+            self._pack(same)
             return
         self._packed_shape = None
-        if self._compiled is not None:
-            self._pack(1, activations, 0, activations.shape[1], self._compiled.COLUMNS)
-            self._packed_shape = activations.shape
-            return
-        size = (row_stop - row_start) * activations.shape[1]
-        self._product = self._product if self._product.size >= size else np.empty(size, np.float32)
-        product = self._product[:size].reshape(row_stop - row_start, -1)
-        gradient_rows(errors, activations, row_start, row_stop, product)
+        rows = bounds[-1] - bounds[0]
+        size = rows * activations.shape[1]
+        self._product = _of_size(self._product, size)
+        gradient_rows(errors, activations, bounds[0], bounds[-1], self._product[:size].reshape(rows, -1))
 
-    def apply(
-        self, rule: Rule, weights_in: Array, weights_out: Array, state: list[Array], row_start: int, lr: float
-    ) -> None:
-        """As `rule.apply` with the gradient's rows from `row_start` on, as many as the weights have.
+    def apply(self, rule: Rule, shards: Sequence[ShardUpdate], lr: float) -> None:
+        """As `rule.apply` of each with the gradient of its rows; nothing is applied if any of them does not fit.
 
         Raises:
-            ValueError: the weights are not whole rows inside the range that was begun, or as `rule.apply`.
+            ValueError: the weights are not as many as the shard has, or as `rule.apply`.
         """
         inputs = self._activations.shape[1]
-        rows = weights_in.size // inputs if inputs else 0
-        if rows * inputs != weights_in.size or not self._row_start <= row_start <= self._row_stop - rows:
-            raise ValueError(
-                f"factors: expected weights of rows of {inputs} from {self._row_start} to {self._row_stop}; found "
-                f"{weights_in.size} from row {row_start}"
-            )
-        if self._compiled is None:
-            start = (row_start - self._row_start) * inputs
+        for number, weights_in, weights_out, state in shards:
+            first, stop = self._bounds[number], self._bounds[number + 1]
+            if weights_in.size != (stop - first) * inputs:
+                raise ValueError(
+                    f"factors: expected weights of rows {first} to {stop} of {inputs} each; found {weights_in.size}"
+                )
+            rule.check(weights_in, weights_out, state, (), ())
+        if self._compiled is not None:
+            self._apply_compiled(rule, shards, lr)
+            return
+        for number, weights_in, weights_out, state in shards:
+            start = (self._bounds[number] - self._bounds[0]) * inputs
             rule.apply(weights_in, weights_out, state, self._product[start : start + weights_in.size], lr)
-            return
-        rule.check(weights_in, weights_out, state, (), ())
-        if not weights_in.size:
-            return
-        errors = self._pack(0, self._errors, row_start, row_start + rows, self._compiled.ROWS)
+
+    def _apply_compiled(self, rule: Rule, shards: Sequence[ShardUpdate], lr: float) -> None:
+        """All in one call: between two, the interpreter would have to be waited for, with nothing of it in cache."""
+        words: list[int] = []
+        states: list[int] = []
+        numbers: list[float] = []
+        shards = [shard for shard in shards if shard[1].size]
+        for number, weights_in, weights_out, state in shards:
+            rows = self._bounds[number + 1] - self._bounds[number]
+            words += (address(weights_in), address(weights_out), self._starts[number], rows)
+            states += (address(array) for array in rule.per_element(state))
+            numbers += rule.numbers_of(lr, state, 1)
         getattr(self._compiled, rule.compiled_name())(
-            address(weights_in),
-            address(weights_out),
-            np.array([address(array) for array in rule.per_element(state)], np.int64),
-            errors,
-            self._packed[1],
-            np.array(rule.numbers_of(lr, state, 1), np.float32),
+            np.array(words, np.int64),
+            np.array(states, np.int64),
+            self._packed_errors,
+            self._packed_activations,
+            np.array(numbers, np.float32),
             np.array(rule.constants(), np.float32),
             len(self._errors),
-            rows,
-            inputs,
+            self._activations.shape[1],
         )
-        rule.count(state, 1)
+        for _, _, _, state in shards:
+            rule.count(state, 1)
 
-    def _pack(self, which: int, matrix: Array, start: int, stop: int, width: int) -> Array:
-        size = -(-(stop - start) // width) * width * len(matrix)
-        if self._packed[which].size < size:
-            packed = list(self._packed)
-            packed[which] = np.empty(size, np.float32)
-            self._packed = (packed[0], packed[1])
-        self._compiled.pack(matrix, start, stop, width, self._packed[which])
-        return self._packed[which]
+    def _pack(self, same: bool) -> None:
+        width, bounds, examples = self._compiled.ROWS, self._bounds, len(self._errors)
+        sizes = (-(-(after - before) // width) * width * examples for before, after in pairwise(bounds))
+        self._starts = [0, *accumulate(sizes)]
+        self._packed_errors = _of_size(self._packed_errors, self._starts[-1])
+        self._compiled.pack_errors(self._errors, np.array(bounds, np.int64), self._packed_errors)
+        if same and self._packed_shape == self._activations.shape:
+            return
+        width = self._compiled.COLUMNS
+        size = -(-self._activations.shape[1] // width) * width * examples
+        self._packed_shape = None
+        self._packed_activations = _of_size(self._packed_activations, size)
+        self._compiled.pack_activations(self._activations, self._packed_activations)
+        self._packed_shape = self._activations.shape
+
+
+def _of_size(buffer: Array, size: int) -> Array:
+    """Returns a buffer of at least this size: this one, or a new one."""
+    return buffer if buffer.size >= size else np.empty(size, np.float32)
 
 
 def apply_factors(
@@ -154,9 +177,7 @@ def apply_factors(
         ValueError: as `FactorUpdate`.
     """
     update = update or FactorUpdate()
-    inputs = activations.shape[1]
-    update.begin(rule, errors, activations, 0, sum(shard.size for shard in weights) // max(inputs, 1))
-    row = 0
-    for shard, state in zip(weights, states, strict=True):
-        update.apply(rule, shard, shard, state, row, lr)
-        row += shard.size // max(inputs, 1)
+    inputs = max(activations.shape[1], 1)
+    update.begin(rule, errors, activations, [0, *accumulate(shard.size // inputs for shard in weights)])
+    parts = zip(range(len(weights)), weights, weights, states, strict=True)
+    update.apply(rule, list(parts), lr)

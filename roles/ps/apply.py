@@ -24,18 +24,19 @@ from adamctl.kernels.convert import Narrow, all_finite_narrow, type_of, widened
 from adamctl.kernels.finite import all_finite, finite_check
 from adamctl.kernels.operation import Array
 from adamctl.kernels.rules.add import Add
-from adamctl.kernels.rules.factors import FactorUpdate, is_fused
+from adamctl.kernels.rules.factors import FactorUpdate, ShardUpdate, is_fused
 from adamctl.kernels.rules.narrow import NarrowUpdate
 from adamctl.kernels.rules.rule import Rule
 from adamctl.kernels.threads import Binder
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.ps.apply_steps import StepSums
 from adamctl.roles.ps.core_instructions import Apply
-from adamctl.roles.ps.core_shard import Batch, Source, Update
+from adamctl.roles.ps.core_shard import Batch, Shard, Source, Update
 from adamctl.roles.ps.load import Work
 from adamctl.wire.constants import ErrorCode, UpdateKind
 
 _DELTA, _FACTORS = int(UpdateKind.DELTA), int(UpdateKind.FACTORS)
+_FACTORS_NOT_FINITE = "the factors hold NaN or infinite values"
 PRODUCT_BYTES_MAX = 4 << 20  # of one product of factors, unless one shard alone is larger
 
 log = logging.getLogger(__name__)
@@ -82,29 +83,41 @@ class Applier:
 
         A rule that sums tiles of the product needs no memory for it, and takes any number of them together.
         """
-        first, last = group[0].shard, group[-1].shard
         prepared = [_Prepared(rule, batch, self._narrow) for batch in group]
         for number, shared in enumerate(group[0].updates):
-            finite = False
-            if _is_factors(shared) and any(not batch.updates[number].code for batch in group):
-                finite = self._begin(rule, shared.source, first.row_start, last.row_stop)
-            for batch, work in zip(group, prepared, strict=True):
-                update = batch.updates[number]
-                if update.code or update.moot:
-                    continue
-                if not _is_factors(shared):
-                    gradient = self._gradient(update, batch)
-                    if gradient is not None:
-                        work.apply(_rule_for(update, rule), [gradient], [update.push.learning_rate])
-                elif finite:
-                    work.apply_factors(rule, self._factors, _row(update, batch), update.push.learning_rate)
-                else:
-                    update.code, update.message = ErrorCode.NOT_FINITE, "the factors hold NaN or infinite values"
+            if _is_factors(shared):
+                self._apply_factors(rule, number, prepared)
+                continue
+            for work in prepared:
+                update = work.batch.updates[number]
+                gradient = None if update.code or update.moot else self._gradient(update, work.batch)
+                if gradient is not None:
+                    work.apply(_rule_for(update, rule), [gradient], [update.push.learning_rate])
         for work in prepared:
             work.finish()
 
-    def _begin(self, rule: Rule, source: Source | None, row_start: int, row_stop: int) -> bool:
-        """Makes the factors of some rows ready to be applied to their shards; returns False if they are not finite."""
+    def _apply_factors(self, rule: Rule, number: int, group: list[_Prepared]) -> None:
+        """One update that was given as factors, to all the shards of a group for which it is not refused."""
+        updates = [work.batch.updates[number] for work in group]
+        places = [place for place, update in enumerate(updates) if not (update.code or update.moot)]
+        if not places:
+            return
+        if not self._begin(rule, updates[0].source, [work.batch.shard for work in group]):
+            for place in places:
+                updates[place].code, updates[place].message = ErrorCode.NOT_FINITE, _FACTORS_NOT_FINITE
+            return
+        shards: list[ShardUpdate] = []
+        for place in places:
+            work = group[place]
+            work.batch.begun = True
+            shards.append((place, work.current, work.target, work.state))
+        self._factors.apply(rule, shards, updates[0].push.learning_rate)
+        for place in places:
+            group[place].current = group[place].target
+            group[place].batch.applied += 1
+
+    def _begin(self, rule: Rule, source: Source | None, shards: list[Shard]) -> bool:
+        """Makes factors ready to be applied to adjacent shards; returns False if they are not finite."""
         assert source is not None
         errors, activations = self._wide_factors(*_factors(source))
         finite = source.push.finite
@@ -114,10 +127,11 @@ class Applier:
         if source.finite is None:
             source.finite = finite[where] and all_finite(errors)
         if source.finite:
-            first = row_start - source.header.row_start
+            first = source.header.row_start
+            bounds = [*(shard.row_start - first for shard in shards), shards[-1].row_stop - first]
             same = self._begun[0] is finite and self._begun[1] == where  # `finite` is this push's alone
             self._begun = (None, None)
-            self._factors.begin(rule, errors, activations, first, first + row_stop - row_start, same=same)
+            self._factors.begin(rule, errors, activations, bounds, same=same)
             self._begun = (finite, where)
         return source.finite
 
@@ -231,12 +245,6 @@ class _Prepared:
         self.current = self.target
         self.batch.applied += len(gradients)
 
-    def apply_factors(self, rule: Rule, factors: FactorUpdate, row: int, learning_rate: float) -> None:
-        self.batch.begun = True
-        factors.apply(rule, self.current, self.target, self.state, row, learning_rate)
-        self.current = self.target
-        self.batch.applied += 1
-
     def finish(self) -> None:
         if not self.batch.applied:
             self.batch.new_state = None
@@ -275,12 +283,6 @@ def _factors(source: Source) -> tuple[Array | Narrow, ...]:
         activations = np.frombuffer(body, kind, header.examples * row_size, header.activations_offset)
         source.arrays = (errors.reshape(-1, rows), activations.reshape(-1, row_size))
     return source.arrays
-
-
-def _row(update: Update, batch: Batch) -> int:
-    """Returns the number that the shard's first row has in the update's source."""
-    assert update.source is not None
-    return batch.shard.row_start - update.source.header.row_start
 
 
 def _multiplied(batch: Batch) -> int:

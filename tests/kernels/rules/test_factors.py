@@ -71,13 +71,12 @@ def test_shards_get_what_the_gradient_of_the_whole_layer_would_give_them(backend
         activations = generator.standard_normal((k, inputs)).astype(np.float32)
         gradient = errors[:, 2 : rows + 2].astype(np.float64).T @ activations
         plain.apply(expected, expected, expected_state, gradient.astype(np.float32).ravel(), 0.1)
-        update.begin(rule, errors, activations, 2, rows + 2)
-        row = 2
-        for number, state in enumerate(states):
-            before = weights[number]
-            weights[number] = before if step % 2 else np.empty_like(before)
-            update.apply(rule, before, weights[number], state, row, 0.1)
-            row += cuts[number]
+        update.begin(rule, errors, activations, [2, *(2 + np.cumsum(cuts))])
+        before = weights
+        weights = before if step % 2 else [np.empty_like(part) for part in before]
+        shards = list(zip(range(len(cuts)), before, weights, states, strict=True))
+        for some in (shards,) if step < 2 else ([shard] for shard in reversed(shards)):
+            update.apply(rule, some, 0.1)
     np.testing.assert_allclose(np.concatenate(weights), expected, rtol=1e-4, atol=1e-4)
     for number, whole in enumerate(expected_state):
         np.testing.assert_allclose(np.concatenate([state[number] for state in states]), whole, rtol=1e-4, atol=1e-4)
@@ -86,12 +85,12 @@ def test_shards_get_what_the_gradient_of_the_whole_layer_would_give_them(backend
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_no_examples_no_rows_and_other_shards_stay_as_they_are(backend):
     rule, update, weights = make_rule(RuleConfig("sgd"), backend), FactorUpdate(), np.ones(5 * 17, np.float32)
-    update.begin(rule, ERRORS[:0], ACTIVATIONS[:0], 0, 30)
-    update.apply(rule, weights, weights, [], 3, 0.1)
-    update.begin(rule, ERRORS, ACTIVATIONS, 0, 30)
-    update.apply(rule, weights[:0], weights[:0], [], 30, 0.1)
+    update.begin(rule, ERRORS[:0], ACTIVATIONS[:0], [0, 3, 8, 30])
+    update.apply(rule, [(1, weights, weights, [])], 0.1)
+    update.begin(rule, ERRORS, ACTIVATIONS, [4, 5, 5, 30])
+    update.apply(rule, [(1, weights[:0], weights[:0], [])], 0.1)
     np.testing.assert_array_equal(weights, 1)
-    update.apply(rule, weights[17:34], weights[17:34], [], 4, 1.0)
+    update.apply(rule, [(0, weights[17:34], weights[17:34], [])], 1.0)
     np.testing.assert_array_equal(weights[:17], 1)
     np.testing.assert_array_equal(weights[34:], 1)
     np.testing.assert_allclose(1 - weights[17:34], (ERRORS.T @ ACTIVATIONS)[4], rtol=1e-5, atol=1e-5)
@@ -103,8 +102,8 @@ def test_the_same_activations_again_need_not_be_packed_and_others_are(backend):
     narrow = np.ascontiguousarray(ACTIVATIONS[:, :5])
     for activations, same in ((ACTIVATIONS, False), (ACTIVATIONS, True), (narrow, True), (2 * narrow, False)):
         weights = np.zeros((30, activations.shape[1]), np.float32)
-        update.begin(rule, ERRORS, activations, 0, 30, same=same)
-        update.apply(rule, weights.reshape(-1), weights.reshape(-1), [], 0, 1.0)
+        update.begin(rule, ERRORS, activations, [0, 30], same=same)
+        update.apply(rule, [(0, weights.reshape(-1), weights.reshape(-1), [])], 1.0)
         np.testing.assert_allclose(weights, ERRORS.T @ activations, rtol=1e-5, atol=1e-5)
 
 
@@ -116,17 +115,16 @@ def test_a_layers_shards_are_updated_in_one_call():
 
 def test_what_does_not_fit_the_factors_is_refused():
     rule, update, weights = make_rule(RuleConfig("sgd")), FactorUpdate(), np.zeros(5 * 17, np.float32)
-    with pytest.raises(
-        ValueError, match=r"factors: errors \[8, 30\] and activations \[7, 17\] do not give rows 0 to 30"
-    ):
-        update.begin(rule, ERRORS, ACTIVATIONS[:7], 0, 30)
-    with pytest.raises(ValueError, match="do not give rows 0 to 31"):
-        update.begin(rule, ERRORS, ACTIVATIONS, 0, 31)
+    with pytest.raises(ValueError, match=r"factors: errors \[8, 30\] and activations \[7, 17\] do not give rows 0, 30"):
+        update.begin(rule, ERRORS, ACTIVATIONS[:7], [0, 30])
+    for bounds in ([0, 31], [-1, 5], [4, 3, 5]):
+        with pytest.raises(ValueError, match=f"do not give rows {bounds[0]}, {bounds[1]}"):
+            update.begin(rule, ERRORS, ACTIVATIONS, bounds)
     with pytest.raises(ValueError, match="expected C-contiguous float32"):
-        update.begin(rule, ERRORS[:, ::2], ACTIVATIONS, 0, 15)
-    update.begin(rule, ERRORS, ACTIVATIONS, 4, 20)
-    for row, size in ((3, 85), (16, 85), (4, 84)):
-        with pytest.raises(ValueError, match="factors: expected weights of rows of 17 from 4 to 20; found"):
-            update.apply(rule, weights[:size], weights[:size], [], row, 0.1)
+        update.begin(rule, ERRORS[:, ::2], ACTIVATIONS, [0, 15])
+    update.begin(rule, ERRORS, ACTIVATIONS, [4, 9, 13])
+    for shard, size, rows in ((0, 84, "4 to 9"), (1, 85, "9 to 13")):
+        with pytest.raises(ValueError, match=f"factors: expected weights of rows {rows} of 17 each; found {size}"):
+            update.apply(rule, [(shard, weights[:size], weights[:size], [])], 0.1)
     with pytest.raises(ValueError, match="sgd: expected weights"):
-        update.apply(rule, weights, weights, [weights], 4, 0.1)
+        update.apply(rule, [(0, weights, weights, [weights])], 0.1)
