@@ -15,17 +15,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import numba
 import numba.core.cgutils
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
 from numba import types
 
-from adamctl.kernels.compiled.jit import IN1, i64, kernel, readable
+from adamctl.kernels.compiled.jit import IN1, f32, i64, inline, kernel, readable, writable
 from adamctl.kernels.compiled.vectors import intrinsic
 
 cgutils: Any = numba.core.cgutils
+carray: Any = numba.carray  # type: ignore[attr-defined, unused-ignore]
+_pointers: Any = types.CPointer
 
 BLOCK = 4096  # elements of each array, which stay in cache while more than eight updates are applied to them
+PIECE = 4 * BLOCK  # elements that are looked at while they are in cache
 TOGETHER = (8, 4, 2, 1)  # gradients in one pass
 LANES = 16
 AHEAD_BYTES = 2048  # gradients are asked for this early: the machine's own look-ahead ends with each page of memory
@@ -237,54 +241,20 @@ def items(builder: Any, data: Value, count: int, first: Value | None = None) -> 
     return [builder.load(builder.gep(data, [builder.add(base, word(i))])) for i in range(count)]
 
 
-ADDRESSES = readable(i64, 1)
-ARGUMENTS = (i64, i64, ADDRESSES, ADDRESSES, IN1, IN1, i64)
+@intrinsic
+def _pointer(typing: Any, address: Any) -> Any:
+    signature = _pointers(f32)(i64)
+
+    def expand(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return signature, expand
 
 
-@kernel(ARGUMENTS, relaxed=False)
-def add(before: int, after: int, state: Any, gradients: Any, own: Any, shared: Any, size: int) -> None:
-    """w += g."""
-    _run("add", before, after, state, gradients, own, shared, size)
-
-
-@kernel(ARGUMENTS, relaxed=False)
-def sgd(before: int, after: int, state: Any, gradients: Any, own: Any, shared: Any, size: int) -> None:
-    """w = w * keep - rate * g; own = (rate, keep) of each gradient."""
-    _run("sgd", before, after, state, gradients, own, shared, size)
-
-
-@kernel(ARGUMENTS, relaxed=False)
-def momentum(before: int, after: int, state: Any, gradients: Any, own: Any, shared: Any, size: int) -> None:
-    """v = mass * v + g, w = w * keep - rate * v; own = (rate, keep), shared = (mass,)."""
-    _run("momentum", before, after, state, gradients, own, shared, size)
-
-
-@kernel(ARGUMENTS, relaxed=False)
-def nesterov(before: int, after: int, state: Any, gradients: Any, own: Any, shared: Any, size: int) -> None:
-    """As momentum, but w = w * keep - rate * (g + mass * v)."""
-    _run("nesterov", before, after, state, gradients, own, shared, size)
-
-
-@kernel(ARGUMENTS, relaxed=False)
-def adagrad(before: int, after: int, state: Any, gradients: Any, own: Any, shared: Any, size: int) -> None:
-    """a += g^2, w = w * keep - rate * g / sqrt(max(a, floor)); own = (rate, keep), shared = (floor,)."""
-    _run("adagrad", before, after, state, gradients, own, shared, size)
-
-
-@kernel(ARGUMENTS, relaxed=False)
-def rmsprop(before: int, after: int, state: Any, gradients: Any, own: Any, shared: Any, size: int) -> None:
-    """a = decay * a + rest * g^2, w = w * keep - rate * g / (sqrt(a) + epsilon); shared = (decay, rest, epsilon)."""
-    _run("rmsprop", before, after, state, gradients, own, shared, size)
-
-
-@kernel(ARGUMENTS, relaxed=False)
-def adam(before: int, after: int, state: Any, gradients: Any, own: Any, shared: Any, size: int) -> None:
-    """m = beta1 * m + rest1 * g, a = beta2 * a + rest2 * g^2.
-
-    w = w * keep - rate * m / (root_rate * sqrt(a) + epsilon);
-    own = (rate, keep, root_rate) with the bias corrections, shared = (beta1, rest1, beta2, rest2, epsilon).
-    """
-    _run("adam", before, after, state, gradients, own, shared, size)
+@inline
+def _floats(address: int, size: int) -> Any:
+    """The array at an address."""
+    return carray(_pointer(address), size)
 
 
 @kernel((IN1,))
@@ -304,3 +274,92 @@ def all_finite(values: Any) -> bool:
         if bad:
             return False
     return True
+
+
+@inline
+def _are_finite(addresses: Any, size: int) -> bool:
+    finite = True
+    for address in addresses:
+        finite = finite and all_finite(_floats(address, size))
+    return finite
+
+
+@inline
+def _copy(source: int, target: int, size: int) -> None:
+    read, written = _floats(source, size), _floats(target, size)
+    for i in range(size):
+        written[i] = read[i]
+
+
+@inline
+def _advance(addresses: Any, size: int) -> None:
+    for i in range(len(addresses)):
+        addresses[i] += 4 * size
+
+
+ADDRESSES = readable(i64, 1)
+SHARD_WORDS = 4  # of a shard: addresses of its weights before and after, its elements, how many gradients it gets
+ARGUMENTS = (ADDRESSES, writable(i64, 1), writable(i64, 1), IN1, IN1, i64, writable(types.boolean, 1))
+
+
+def _make(name: str) -> Any:
+    """Makes the kernel of a rule: gradients applied to shards, each with gradients of its own.
+
+    `shards` holds SHARD_WORDS of each; `state`, `gradients` and `own` hold, shard after shard, the addresses of its
+    state, those of its gradients, and their numbers. Addresses are moved on while they are used up.
+
+    Without `spare`, nothing is looked at. With it, the address of as many elements as the largest shard has, shards
+    with a gradient that is not finite are left as they are, but for what is in `after`, and said to be `refused`: the
+    gradients are looked at before, or, of several and by a rule without state, the outcome, piece by piece while it is
+    in cache; then what was there is kept in `spare` until it is known to be finite.
+    """
+    _, states, owns, _ = RULES[name]
+
+    def apply(shards: Any, state: Any, gradients: Any, own: Any, shared: Any, spare: int, refused: Any) -> None:
+        first = 0
+        for n in range(len(refused)):
+            before, after = shards[n * SHARD_WORDS], shards[n * SHARD_WORDS + 1]
+            size, count = shards[n * SHARD_WORDS + 2], shards[n * SHARD_WORDS + 3]
+            held, given = state[n * states : (n + 1) * states], gradients[first : first + count]
+            numbers = own[first * owns : (first + count) * owns]
+            first += count
+            afterwards = spare != 0 and states == 0 and count > 1
+            refused[n] = spare != 0 and not afterwards and not _are_finite(given, size)
+            length = PIECE if afterwards else size
+            start = 0
+            while start < size and not refused[n]:
+                length = min(length, size - start)
+                here = 4 * start
+                if afterwards and before == after:
+                    _copy(before + here, spare + here, length)
+                _run(name, before + here, after + here, held, given, numbers, shared, length)
+                start += length
+                if afterwards and not all_finite(_floats(after + here, length)):
+                    refused[n] = True
+                    if before == after:
+                        _copy(spare, before, start)
+                _advance(given, length)
+                _advance(held, length)
+
+    apply.__name__ = apply.__qualname__ = name  # which the cache knows it by
+    return kernel(ARGUMENTS, relaxed=False)(apply)
+
+
+add = _make("add")
+"""w += g."""
+sgd = _make("sgd")
+"""w = w * keep - rate * g; own = (rate, keep) of each gradient."""
+momentum = _make("momentum")
+"""v = mass * v + g, w = w * keep - rate * v; own = (rate, keep), shared = (mass,)."""
+nesterov = _make("nesterov")
+"""As momentum, but w = w * keep - rate * (g + mass * v)."""
+adagrad = _make("adagrad")
+"""a += g^2, w = w * keep - rate * g / sqrt(max(a, floor)); own = (rate, keep), shared = (floor,)."""
+rmsprop = _make("rmsprop")
+"""a = decay * a + rest * g^2, w = w * keep - rate * g / (sqrt(a) + epsilon); shared = (decay, rest, epsilon)."""
+adam = _make("adam")
+"""m = beta1 * m + rest1 * g, a = beta2 * a + rest2 * g^2.
+
+w = w * keep - rate * m / (root_rate * sqrt(a) + epsilon);
+own = (rate, keep, root_rate) with the bias corrections, shared = (beta1, rest1, beta2, rest2, epsilon).
+"""

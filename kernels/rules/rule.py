@@ -10,8 +10,8 @@ same bits as one after another.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from adamctl.kernels.array import FLOAT32
 from adamctl.kernels.backend import Backend, choose, compiled_if
 from adamctl.kernels.operation import Array
 from adamctl.model.rule import RuleConfig
+
+ShardGradients: TypeAlias = "tuple[Array, Array, list[Array], Sequence[int], Sequence[float]]"
+"""What one shard gets: weights before and after (maybe the same), state, addresses of gradients, learning rates."""
 
 BLOCK = 1 << 14  # elements: a block of each array, and a temporary, stay in a core's cache between numpy's passes
 
@@ -45,6 +48,11 @@ class Rule(ABC):
         self._constants = np.array(self.constants(), np.float32)
         self._compiled: Any = None if compiled is None else getattr(compiled, self.compiled_name())
         self._address: Any = None if compiled is None else compiled.address
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether `prepare_shards` can be used."""
+        return self._compiled is not None
 
     def initial_state(self, size: int) -> list[Array]:
         """Returns the state of `size` elements before the first update: zeros."""
@@ -98,6 +106,50 @@ class Rule(ABC):
         updates = [self.numbers_of(lr, state, number) for number, lr in enumerate(lrs, 1)]
         self.apply_checked(weights_in, weights_out, state, gradients, updates)
         self.count(state, len(gradients))
+
+    def prepare_shards(self, shards: Sequence[ShardGradients], spare: Array) -> Callable[[], list[bool]]:
+        """Returns what is as `apply_many` for each shard, of gradients that need not be finite; compiled rules only.
+
+        It applies in one call, can fail no more, and returns for which shards some gradient, or the outcome of all,
+        holds NaN or infinite values. Their weights before and state are as they were and nothing is counted; what is in
+        other memory for the weights after is no good. Gradients are contiguous float32 at addresses that are not
+        checked, one element for each of the weights. `spare`: memory for as many elements as the largest shard has.
+
+        Raises:
+            ValueError: as `apply_many`, or `spare` is too short.
+        """
+        words: list[int] = []
+        states: list[int] = []
+        gradients: list[int] = []
+        numbers: list[float] = []
+        at, alike = self._address, not self.shard_state
+        numbers_at: dict[float, tuple[float, ...]] = {}  # by rate, where they depend on nothing else
+        for weights_in, weights_out, state, addresses, lrs in shards:
+            self.check(weights_in, weights_out, state, (), ())
+            if len(lrs) != len(addresses) or weights_in.size > spare.size:
+                found = f"{len(addresses)} gradients, {len(lrs)} learning rates, {spare.size} elements of spare memory"
+                raise ValueError(f"{self.name}: a shard of {weights_in.size} elements has {found}")
+            if not weights_in.size:
+                addresses, lrs = (), ()  # there may be no state to take numbers from
+            words += (at(weights_in), at(weights_out), weights_in.size, len(addresses))
+            states += (at(array) for array in self.per_element(state))
+            gradients += addresses
+            for number, lr in enumerate(lrs, 1):
+                if lr not in numbers_at or not alike:
+                    numbers_at[lr] = self.numbers_of(lr, state, number)
+                numbers += numbers_at[lr]
+        tables = [np.array(table, np.int64) for table in (words, states, gradients)]
+        own, refused = np.array(numbers, np.float32), np.empty(len(shards), np.bool_)
+
+        def apply() -> list[bool]:
+            self._compiled(*tables, own, self._constants, at(spare), refused)
+            found: list[bool] = refused.tolist()
+            for (_, _, state, _, lrs), bad in zip(shards, found, strict=True):
+                if not bad:
+                    self.count(state, len(lrs))
+            return found
+
+        return apply
 
     def apply_checked(
         self,
@@ -161,13 +213,13 @@ class Rule(ABC):
     ) -> None:
         at = self._address
         self._compiled(
-            at(weights_in),
-            at(weights_out),
+            np.array((at(weights_in), at(weights_out), weights_in.size, len(gradients)), np.int64),
             np.array([at(array) for array in self.per_element(state)], np.int64),
             np.array([at(gradient) for gradient in gradients], np.int64),
             np.array(updates, np.float32).reshape(-1),
             self._constants,
-            weights_in.size,
+            0,
+            np.empty(1, np.bool_),
         )
 
     def compiled_name(self) -> str:

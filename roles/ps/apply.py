@@ -10,8 +10,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable
 from itertools import groupby
 from queue import SimpleQueue
 
@@ -20,22 +19,23 @@ from threadpoolctl import threadpool_limits
 
 from adamctl.kernels.array import FLOAT32
 from adamctl.kernels.backend import choose
-from adamctl.kernels.convert import Narrow, all_finite_narrow, type_of, widened
+from adamctl.kernels.convert import Narrow, all_finite_narrow, widened
 from adamctl.kernels.finite import all_finite, finite_check
 from adamctl.kernels.operation import Array
-from adamctl.kernels.rules.add import Add
 from adamctl.kernels.rules.factors import FactorUpdate, ShardUpdate, is_fused
 from adamctl.kernels.rules.narrow import NarrowUpdate
 from adamctl.kernels.rules.rule import Rule
 from adamctl.kernels.threads import Binder
-from adamctl.model.rule import RuleConfig
+from adamctl.roles.ps.apply_prepared import Prepared, rule_for
+from adamctl.roles.ps.apply_sources import factors_of, part_of
 from adamctl.roles.ps.apply_steps import StepSums
+from adamctl.roles.ps.apply_together import PlainGroup, Together, plain_groups
 from adamctl.roles.ps.core_instructions import Apply
 from adamctl.roles.ps.core_shard import Batch, Shard, Source, Update
 from adamctl.roles.ps.load import Work
 from adamctl.wire.constants import ErrorCode, UpdateKind
 
-_DELTA, _FACTORS = int(UpdateKind.DELTA), int(UpdateKind.FACTORS)
+_FACTORS = int(UpdateKind.FACTORS)
 _FACTORS_NOT_FINITE = "the factors hold NaN or infinite values"
 PRODUCT_BYTES_MAX = 4 << 20  # of one product of factors, unless one shard alone is larger
 
@@ -50,7 +50,7 @@ class Applier:
         self._done = done or Work()
         self._factors = FactorUpdate()
         self._begun: tuple[object, object] = (None, None)  # whose activations, and which of them
-        self._before = np.empty(0, np.float32)
+        self._together = Together()
         self._narrow = NarrowUpdate()
         self._all_finite: Callable[[Array], bool] | None = None  # once kernels are loaded
         self._steps = StepSums()
@@ -58,6 +58,30 @@ class Applier:
 
     def apply(self, rule: Rule, batches: list[Batch]) -> None:
         """Carries out batches of one job: sets each update's code, each batch's `applied`, `target`, `new_state`."""
+        plain, left = plain_groups(rule, batches)
+        for group in plain:
+            left += self._apply_plain(rule, group)
+        self._apply_others(rule, left)
+
+    def _apply_plain(self, rule: Rule, group: PlainGroup) -> list[Batch]:
+        """Returns the batches with updates that have to be looked at one by one."""
+        began_s = time.perf_counter()
+        try:
+            apply = self._together.prepare(rule, group)
+        except Exception:
+            log.exception("updates of %d shards could not be applied together; now one by one", len(group.batches))
+            return group.batches
+        try:
+            left = apply()
+        except Exception:
+            log.exception("updates of %d shards could not be applied", len(group.batches))
+            _fail(group.batches)
+            return []
+        self._done.added += sum(batch.applied * batch.shard.size for batch in group.batches)
+        self._done.adding_s += time.perf_counter() - began_s
+        return left
+
+    def _apply_others(self, rule: Rule, batches: list[Batch]) -> None:
         stop, done = 0, self._done
         for position, batch in enumerate(batches):
             if position < stop:
@@ -75,15 +99,14 @@ class Applier:
                     done.adding_s += time.perf_counter() - began_s
             except Exception:
                 log.exception("updates of shard %d could not be applied", batch.shard.index)
-                for failed in batches[position:stop]:
-                    failed.failed(ErrorCode.INTERNAL, "the server failed while applying; see its log")
+                _fail(batches[position:stop])
 
     def _apply_group(self, rule: Rule, group: list[Batch]) -> None:
         """Adjacent shards whose updates come from the same sources: one product per update for all of them.
 
         A rule that sums tiles of the product needs no memory for it, and takes any number of them together.
         """
-        prepared = [_Prepared(rule, batch, self._narrow) for batch in group]
+        prepared = [Prepared(rule, batch) for batch in group]
         for number, shared in enumerate(group[0].updates):
             if _is_factors(shared):
                 self._apply_factors(rule, number, prepared)
@@ -92,11 +115,11 @@ class Applier:
                 update = work.batch.updates[number]
                 gradient = None if update.code or update.moot else self._gradient(update, work.batch)
                 if gradient is not None:
-                    work.apply(_rule_for(update, rule), [gradient], [update.push.learning_rate])
+                    work.apply(_used(update, rule), [gradient], [update.push.learning_rate], self._narrow)
         for work in prepared:
             work.finish()
 
-    def _apply_factors(self, rule: Rule, number: int, group: list[_Prepared]) -> None:
+    def _apply_factors(self, rule: Rule, number: int, group: list[Prepared]) -> None:
         """One update that was given as factors, to all the shards of a group for which it is not refused."""
         updates = [work.batch.updates[number] for work in group]
         places = [place for place, update in enumerate(updates) if not (update.code or update.moot)]
@@ -119,7 +142,7 @@ class Applier:
     def _begin(self, rule: Rule, source: Source | None, shards: list[Shard]) -> bool:
         """Makes factors ready to be applied to adjacent shards; returns False if they are not finite."""
         assert source is not None
-        errors, activations = self._wide_factors(*_factors(source))
+        errors, activations = self._wide_factors(*factors_of(source))
         finite = source.push.finite
         where = (source.header.activations_offset, activations.size, source.header.dtype)
         if where not in finite:
@@ -140,65 +163,33 @@ class Applier:
         if len(batch.updates) == 1 and batch.shard.steps is None:
             self._apply_one(rule, batch, batch.updates[0])
             return
-        work = _Prepared(rule, batch, self._narrow)
-        if batch.shard.steps is None and self._apply_at_once(rule, batch, work):
-            work.finish()
-            return
+        work = Prepared(rule, batch)
         if batch.shard.steps is None:
             found = [
-                (_rule_for(update, rule), gradient, update.push.learning_rate)
+                (_used(update, rule), gradient, update.push.learning_rate)
                 for update in batch.updates
                 if not update.code and (gradient := self._gradient(update, batch)) is not None
             ]
         else:
             whole = self._steps.of(batch.updates, lambda update: self._gradient(update, batch))
-            found = [(_rule_for(update, rule), gradient, update.push.learning_rate) for update, gradient in whole]
+            found = [(_used(update, rule), gradient, update.push.learning_rate) for update, gradient in whole]
         for used, run in groupby(found, key=lambda one: one[0]):
             _, gradients, learning_rates = zip(*run, strict=True)
-            work.apply(used, gradients, learning_rates)
+            work.apply(used, gradients, learning_rates, self._narrow)
         work.finish()
 
     def _apply_one(self, rule: Rule, batch: Batch, update: Update) -> None:
         """The same for a single one, as most batches have; nothing of it is looked at twice."""
         gradient = None if update.code else self._gradient(update, batch)
         if gradient is not None:
-            work = _Prepared(rule, batch, self._narrow)
-            work.apply(_rule_for(update, rule), (gradient,), (update.push.learning_rate,))
-
-    def _apply_at_once(self, rule: Rule, batch: Batch, work: _Prepared) -> bool:
-        """Several updates without a look at each of them: where the outcome is finite, all of them were.
-
-        So the outcome is looked at, which is still in cache. If it is not finite, the values are put back, and False
-        says that the updates must be looked at one by one. Only for rules that keep no state.
-        """
-        updates = batch.updates
-        if len(updates) < 2 or any(update.code for update in updates):
-            return False
-        used = {_rule_for(update, rule) for update in updates}
-        gradients = [_part(update, batch) for update in updates]
-        if len(used) > 1 or any(one.state_names for one in used) or any(g.dtype != np.float32 for g in gradients):
-            return False
-        if batch.in_place:
-            if self._before.size < batch.shard.size:
-                self._before = np.empty(batch.shard.size, np.float32)
-            before = self._before[: batch.shard.size]
-            np.copyto(before, work.current)
-        finite = False
-        try:
-            work.apply(used.pop(), gradients, [update.push.learning_rate for update in updates])
-            finite = all_finite(work.target)
-        finally:
-            if not finite:
-                if batch.in_place:
-                    np.copyto(work.target, before)
-                work.current, batch.applied, batch.begun = batch.shard.values.array, 0, False
-        return finite
+            work = Prepared(rule, batch)
+            work.apply(_used(update, rule), (gradient,), (update.push.learning_rate,), self._narrow)
 
     def _gradient(self, update: Update, batch: Batch) -> Array | Narrow | None:
         """Returns the shard's part of a gradient or delta, or None, with the update refused, if it is not finite."""
         if self._all_finite is None:
             self._all_finite = finite_check(choose())
-        gradient = _part(update, batch)
+        gradient = part_of(update, batch)
         if not (self._all_finite if gradient.dtype == FLOAT32 else all_finite_narrow)(gradient):
             update.code, update.message = ErrorCode.NOT_FINITE, "the gradient holds NaN or infinite values"
             return None
@@ -219,80 +210,20 @@ class Applier:
         return wide.reshape(array.shape)
 
 
-class _Prepared:
-    """Where one batch reads and writes."""
-
-    __slots__ = ("batch", "current", "narrow", "state", "target")
-
-    def __init__(self, rule: Rule, batch: Batch, narrow: NarrowUpdate) -> None:
-        self.batch, self.narrow = batch, narrow
-        shard = batch.shard
-        self.current = self.target = shard.values.array
-        if not batch.in_place:
-            self.target = batch.target if batch.target is not None else np.empty_like(self.current)
-            batch.target = self.target
-        self.state = shard.state.arrays
-        if batch.copy_state:
-            self.state = batch.new_state = rule.copied_state(shard.state.arrays)
-
-    def apply(self, rule: Rule, gradients: Sequence[Array | Narrow], learning_rates: Sequence[float]) -> None:
-        state = self.state if rule.state_names else []  # deltas leave the state of the job's rule as it is
-        self.batch.begun = True
-        if _any_narrow(gradients):
-            self.narrow.apply_many(rule, self.current, self.target, state, gradients, learning_rates)
-        else:
-            rule.apply_many(self.current, self.target, state, gradients, learning_rates)
-        self.current = self.target
-        self.batch.applied += len(gradients)
-
-    def finish(self) -> None:
-        if not self.batch.applied:
-            self.batch.new_state = None
+def _fail(batches: list[Batch]) -> None:
+    for batch in batches:
+        batch.failed(ErrorCode.INTERNAL, "the server failed while applying; see its log")
 
 
-def _rule_for(update: Update, rule: Rule) -> Rule:
-    """A delta is added as it is, whatever the job's rule."""
+def _used(update: Update, rule: Rule) -> Rule:
     assert update.source is not None
-    return _adding() if update.source.header.kind == _DELTA and rule.name != Add.name else rule
-
-
-@cache
-def _adding() -> Rule:
-    return Add(RuleConfig(Add.name))
-
-
-def _part(update: Update, batch: Batch) -> Array | Narrow:
-    """Returns the shard's part of a gradient or delta."""
-    source = update.source
-    assert source is not None
-    header, shard = source.header, batch.shard
-    if source.arrays is None:
-        size = (header.row_stop - header.row_start) * shard.row_size
-        source.arrays = (np.frombuffer(source.push.body, type_of(header.dtype), size, header.offset),)
-    start = (shard.row_start - header.row_start) * shard.row_size
-    return source.arrays[0][start : start + shard.size]
-
-
-def _factors(source: Source) -> tuple[Array | Narrow, ...]:
-    if source.arrays is None:
-        header, body = source.header, source.push.body
-        rows = header.row_stop - header.row_start
-        row_size = source.row_size
-        kind = type_of(header.dtype)
-        errors = np.frombuffer(body, kind, header.examples * rows, header.offset)
-        activations = np.frombuffer(body, kind, header.examples * row_size, header.activations_offset)
-        source.arrays = (errors.reshape(-1, rows), activations.reshape(-1, row_size))
-    return source.arrays
+    return rule_for(update.source, rule)
 
 
 def _multiplied(batch: Batch) -> int:
     """Returns the multiply-adds that a batch's factors took."""
     examples = (update.source.header.examples for update in batch.updates if update.source and not update.code)
     return batch.shard.size * sum(examples)
-
-
-def _any_narrow(gradients: Sequence[Array | Narrow]) -> bool:
-    return any([gradient.dtype != FLOAT32 for gradient in gradients])  # noqa: C419  a generator costs more
 
 
 def _has_factors(batch: Batch) -> bool:

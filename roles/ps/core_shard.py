@@ -214,11 +214,11 @@ class Push:
 class Source:
     """A source of a push, checked: `problem` says what is wrong with it, as (code, message).
 
-    `row_size` is its tensor's. `arrays` and `finite` are filled in and read by apply threads; two that do so at once
-    compute the same.
+    `row_size` is its tensor's. `arrays`, `address` and `finite` are filled in and read by apply threads; two that do so
+    at once compute the same.
     """
 
-    __slots__ = ("arrays", "finite", "header", "problem", "push", "row_size")
+    __slots__ = ("address", "arrays", "finite", "header", "problem", "push", "row_size")
 
     def __init__(self, push: Push, header: PushSource, problem: tuple[int, str] | None, row_size: int) -> None:
         self.push = push
@@ -226,6 +226,7 @@ class Source:
         self.header = header
         self.problem = problem
         self.arrays: tuple[Array | Narrow, ...] | None = None
+        self.address: int | None = None
         self.finite: bool | None = None
 
 

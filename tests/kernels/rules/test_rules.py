@@ -8,6 +8,7 @@ from kernel_checks import BACKENDS
 
 from adamctl.errors import ConfigurationError
 from adamctl.kernels.rules import RULES, make_rule
+from adamctl.kernels.rules.rule import address
 from adamctl.model.rule import RuleConfig
 
 CONFIGS = [
@@ -101,6 +102,54 @@ def test_many_at_once_are_the_same_bits_as_one_after_another(backend, config, co
         np.testing.assert_array_equal(one, two)
     if beside:
         np.testing.assert_array_equal(weights, kept)
+
+
+@pytest.mark.skipif("numba" not in BACKENDS, reason="only compiled rules take many shards in one call")
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_many_shards_in_one_call_are_the_same_bits_and_one_that_is_not_finite_is_left(config, beside):
+    """Shards around the lengths of vectors, blocks and pieces; gradients of which one spoils the end of a shard."""
+    generator = np.random.default_rng(6)
+    rule, spare = make_rule(config, "numba"), np.empty(40_000, np.float32)
+    assert rule.is_compiled and not make_rule(config, "numpy").is_compiled
+    shards, expected = [], []
+    for size, count, bad in (
+        (0, 2, -1), (1, 1, -1), (17, 3, 2), (4097, 8, -1), (16384, 9, -1), (16385, 2, 1), (40_000, 19, 18),
+        (39_999, 1, 0), (33_000, 4, -1),
+    ):  # fmt: skip
+        weights = generator.standard_normal(size).astype(np.float32)
+        gradients = [generator.standard_normal(size).astype(np.float32) for _ in range(count)]
+        lrs = [0.1 / (1 + step % 2) for step in range(count)]
+        state, other = rule.initial_state(size), rule.initial_state(size)
+        alone = weights.copy()
+        if bad >= 0:
+            gradients[bad][-1] = (np.nan, np.inf)[bad % 2]
+        else:
+            rule.apply_many(alone, alone, other, gradients, lrs)
+        after = np.zeros(size, np.float32) if beside else weights
+        shards.append((weights, after, state, [address(gradient) for gradient in gradients], lrs))
+        expected.append((gradients, bad >= 0, alone, other))  # the gradients are kept, too
+    refused = rule.prepare_shards(shards, spare)()
+    assert refused == [bad for _, bad, _, _ in expected]
+    for (weights, after, state, _, _), (_, bad, alone, other) in zip(shards, expected, strict=True):
+        np.testing.assert_array_equal(weights if bad else after, alone)
+        for ours, theirs in zip(state, other, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.skipif("numba" not in BACKENDS, reason="only compiled rules take many shards in one call")
+def test_many_shards_that_do_not_fit_are_refused_before_anything_is_written():
+    rule, ones = make_rule(RuleConfig("sgd"), "numba"), np.ones(10, np.float32)
+    good = (ones, ones, [], [address(ones)], [0.1])
+    for bad, spare in (
+        ((ones, ones[:9], [], [address(ones)], [0.1]), 10),
+        ((ones, ones, [], [address(ones)], []), 10),
+        ((ones, ones, [ones], [address(ones)], [0.1]), 10),
+        (good, 9),
+    ):
+        with pytest.raises(ValueError, match="sgd: "):
+            rule.prepare_shards([good, bad], np.empty(spare, np.float32))
+    np.testing.assert_array_equal(ones, 1)
 
 
 @pytest.mark.parametrize("name", RULES)
