@@ -193,15 +193,15 @@ class _Bench:
         self._best.clear()
         for number in range(settings.rounds):
             self._progress(f"round {number + 1} of {settings.rounds}")
-            if self._modes != ["factors"]:
-                self._plain = max(self._plain, self._sockets.gb_per_s(settings.plain_blocks))
-                self._plain_ours = max(self._plain_ours, self._our_sockets.gb_per_s(settings.plain_blocks))
             if "factors" in self._modes:
                 self._product = max(self._product, products.measure(min(settings.seconds, LIMIT_S)))
             if settings.transport in ("auto", "shared"):
                 self._memory = max(self._memory, memory.measure(min(settings.seconds, LIMIT_S)))
             for mode in self._modes:
                 self._ours(mode, settings.seconds)
+            if any(mode != "factors" and _used(done) != "shared" for mode, (_, done) in self._best.items()):
+                self._plain = max(self._plain, self._sockets.gb_per_s(settings.plain_blocks))
+                self._plain_ours = max(self._plain_ours, self._our_sockets.gb_per_s(settings.plain_blocks))
             if self._torch is not None:
                 self._torch.round([mode for mode in TORCH_MODES if mode in self._modes], settings.seconds)
         self._check()
@@ -231,7 +231,7 @@ class _Bench:
 
     def _row(self, mode: str) -> dict[str, Any]:
         settings, (rate, done) = self._settings, self._best[mode]
-        used = ", ".join(sorted(done.transports))
+        used = _used(done)
         row: dict[str, Any] = {
             "mode": mode,
             "transport": used if settings.transport != "auto" else f"auto: {used}",
@@ -275,6 +275,11 @@ class _Bench:
             return shown | setting | {"ratio_vs_torch_rpc": rate / peer.updates_per_s}
         shown = {"torch_rpc_gb_per_s": peer.bytes_per_s / 1e9}
         return shown | setting | {"ratio_vs_torch_rpc": rate / peer.bytes_per_s}
+
+
+def _used(done: Done) -> str:
+    """Returns the kinds of the connections that were used."""
+    return ", ".join(sorted(done.transports))
 
 
 def _sum(all_done: Sequence[Done]) -> Done:
