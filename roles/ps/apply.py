@@ -1,7 +1,7 @@
 """Applies batches to shards, off the event loop, in threads that each own a stripe of shards (Adam 3.3.1).
 
-A batch is everything that waited for a shard. Gradients are applied in one pass over the shard; factors
-of adjacent shards become one product.
+A batch is everything that waited for a shard. Gradients are applied in one pass over each shard, to all shards in
+one call where nothing speaks against it; factors of adjacent shards become one product.
 """
 
 from __future__ import annotations
@@ -58,7 +58,12 @@ class Applier:
 
     def apply(self, rule: Rule, batches: list[Batch]) -> None:
         """Carries out batches of one job: sets each update's code, each batch's `applied`, `target`, `new_state`."""
-        plain, left = plain_groups(rule, batches)
+        plain: list[PlainGroup] = []
+        left = batches
+        try:
+            plain, left = plain_groups(rule, batches)
+        except Exception:  # whichever shard it was: the others are none the worse for it
+            log.exception("updates of %d shards could not be put together; now one by one", len(batches))
         for group in plain:
             left += self._apply_plain(rule, group)
         self._apply_others(rule, left)

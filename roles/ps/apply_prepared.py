@@ -43,8 +43,8 @@ class Prepared:
     def apply(
         self, rule: Rule, gradients: Sequence[Array | Narrow], learning_rates: Sequence[float], narrow: NarrowUpdate
     ) -> None:
-        self.batch.begun = True
         state = self.state_for(rule)
+        self.batch.begun = True
         if _any_narrow(gradients):
             narrow.apply_many(rule, self.current, self.target, state, gradients, learning_rates)
         else:

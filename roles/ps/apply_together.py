@@ -97,7 +97,7 @@ class Together:
             left: list[Batch] = []
             for batch, bad in zip(group.batches, apply_all(), strict=True):
                 if bad:
-                    batch.begun = False
+                    batch.begun, batch.new_state = False, None
                     left.append(batch)
                 else:
                     batch.applied = len(batch.updates)

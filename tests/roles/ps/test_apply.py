@@ -11,6 +11,7 @@ import pytest
 from adamctl.kernels.rules.rule import Rule
 from adamctl.model.layout import ParameterLayout
 from adamctl.model.rule import RULE_NAMES
+from adamctl.roles.ps import apply_together
 from adamctl.roles.ps.apply import ApplyThreads, _group_stop
 from adamctl.roles.ps.core_instructions import AnswerPull, Apply, Refuse
 from adamctl.wire.constants import ErrorCode, UpdateKind
@@ -310,6 +311,19 @@ def test_a_job_whose_values_or_state_were_written_half_is_given_up(rule: str) ->
     h.pull("later", [0])
     for answer in (*h.answers["later"], h.attach(2)):
         assert isinstance(answer, Refuse) and answer.code == ErrorCode.INTERNAL and "checkpoint" in answer.message
+
+
+def test_shards_that_cannot_be_put_together_are_applied_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    h = two_sizes("sgd")
+
+    def fail(source: object) -> int:
+        raise MemoryError("as a test wants it")
+
+    monkeypatch.setattr(apply_together, "address_of", fail)
+    h.push("push", [(shard, 1, 1.0) for shard in sorted(h.job.shards)], kind=UpdateKind.GRADIENT)
+    h.apply()
+    assert not any(code for code, _ in h.results("push"))
+    assert all(h.value(shard) == -1 for shard in h.job.shards)
 
 
 def test_a_failure_in_the_midst_of_all_shards_leaves_none_that_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
