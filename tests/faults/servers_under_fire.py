@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from adamctl.bench.failover_cluster import FailoverCluster, buckets_of
-from adamctl.config.records import JobRecord, LayoutRecord, NodeRecord
+from adamctl.config.records import BucketRecord, JobRecord, LayoutRecord, NodeRecord
 from adamctl.model.layout import ParameterLayout
 from adamctl.model.rule import RuleConfig
 from adamctl.net.address import prefer
@@ -25,6 +25,7 @@ from adamctl.net.stream import StreamTransport
 from adamctl.roles.controller.client import nodes_of, read_record
 from adamctl.roles.coordinator.job import job_changes
 from adamctl.roles.ps.client import ParameterClient, PushSet
+from adamctl.roles.ps.pulling import Pulled
 from adamctl.roles.ps.replica_body import decode_body
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import Hello, ReplicaFetchReply, ReplicaFetchRequest
@@ -152,13 +153,8 @@ class Fire(Work):
 
     async def _check(self) -> None:
         flat = np.zeros(self.layout.flat_size, np.float32)
-        pulled = await self._reader.pull(flat, deadline_s=WHOLE_S)
-        for shard in self.layout.shards:
-            found = set(flat[shard.offset : shard.offset + shard.size].tolist())
-            assert found == {float(self.acknowledged)}, (
-                f"shard {shard.index}: {self.acknowledged} pushes were acknowledged; found {sorted(found)[:3]}"
-            )
-        for index, record in (await buckets_of(self.store, JOB)).items():
+        pulled, records = await self._pull(flat)
+        for index, record in records.items():
             bucket = self.layout.buckets[index]
             shards = tuple(range(bucket.shard_start, bucket.shard_stop))
             for node in record.in_sync:
@@ -169,8 +165,29 @@ class Fire(Work):
                     ours = flat[described.offset : described.offset + described.size]
                     assert arrays[0].tobytes() == ours.tobytes(), f"shard {copy.shard} differs on {node}"
                     version = (int(pulled.epochs[copy.shard]), int(pulled.versions[copy.shard]))
-                    assert (copy.epoch, copy.counter) <= version, f"shard {copy.shard} on {node}"
-                    assert copy.counter == version[1], f"shard {copy.shard} on {node}"
+                    where = f"shard {copy.shard} on {node}: {copy.epoch, copy.counter} of {version}, {record}"
+                    assert copy.epoch <= version[0] and copy.counter == version[1], where
+
+    async def _pull(self, flat: np.ndarray) -> tuple[Pulled, dict[int, BucketRecord]]:
+        """Each value once for each push, in every pull; returns one that is of the epochs that the records have.
+
+        A bucket may change hands after a pull: then its copies are of a later epoch than what was pulled.
+        """
+        async with asyncio.timeout(WHOLE_S):
+            while True:
+                pulled = await self._reader.pull(flat, deadline_s=WHOLE_S)
+                for shard in self.layout.shards:
+                    found = set(flat[shard.offset : shard.offset + shard.size].tolist())
+                    assert found == {float(self.acknowledged)}, (
+                        f"shard {shard.index}: {self.acknowledged} pushes were acknowledged; found {sorted(found)[:3]}"
+                    )
+                records = await buckets_of(self.store, JOB)
+                if all(
+                    records[index].epoch == epoch
+                    for index, bucket in enumerate(self.layout.buckets)
+                    for epoch in pulled.epochs[bucket.shard_start : bucket.shard_stop].tolist()
+                ):
+                    return pulled, records
 
     async def _copies(self, node: str, bucket: int, epoch: int, shards: tuple[int, ...]) -> list:
         """Returns what a secondary holds of a bucket."""
