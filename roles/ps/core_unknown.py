@@ -8,6 +8,7 @@ from adamctl.wire.constants import ErrorCode
 
 UNKNOWN_JOB_GRACE_S = 10.0
 UNKNOWN_JOBS_MAX = 256
+STARTING = "this server is still starting (the first one on a machine compiles its kernels)"
 
 
 class UnknownJobs:
@@ -35,6 +36,8 @@ class UnknownJobs:
         if len(self._since) >= UNKNOWN_JOBS_MAX and name not in self._since:
             self._since.pop(next(iter(self._since)))
         since = self._since.setdefault(name, now)
-        if not self.told or now - since < UNKNOWN_JOB_GRACE_S:
+        if not self.told:
+            return Refuse(token, ErrorCode.NOT_READY, f"job {name!r} is not known here yet: {STARTING}")
+        if now - since < UNKNOWN_JOB_GRACE_S:
             return Refuse(token, ErrorCode.NOT_READY, f"job {name!r} is not known here yet")
         return Refuse(token, ErrorCode.UNKNOWN_JOB, f"there is no job {name!r} here")

@@ -34,7 +34,7 @@ def address_of(process: subprocess.Popen[str]) -> str:
 
 
 def client(url: str, **options: Any) -> adam.ParameterClient:
-    return adam.ParameterClient(url, **{"token": TOKEN, "deadline_s": 20.0} | options)
+    return adam.ParameterClient(url, **{"token": TOKEN, "deadline_s": 60.0} | options)
 
 
 def running_cluster(folder: Path, servers: int = 2) -> AbstractContextManager[str]:

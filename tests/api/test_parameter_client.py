@@ -52,7 +52,7 @@ def test_what_is_registered_comes_back_as_it_was_nested_for_the_first_and_for_ot
 
 @pytest.mark.skipif(not shared_memory.SUPPORTED, reason="memory is shared on Linux only")
 async def test_servers_on_this_machine_take_and_give_values_in_the_clients_own_memory(url: str) -> None:
-    async with adam.AsyncParameterClient(url, token=TOKEN, deadline_s=20) as ps:
+    async with adam.AsyncParameterClient(url, token=TOKEN, deadline_s=60) as ps:
         params = await ps.register({"a": np.zeros(1000), "b": np.zeros((50, 20))})
         for _ in range(3):
             await ps.push({"a": np.ones(1000), "b": np.full((50, 20), 2.0)})
@@ -119,7 +119,7 @@ def test_the_servers_apply_the_rule_with_its_settings_from_the_given_values(url:
 
 
 async def test_of_several_at_once_exactly_one_gives_its_values(url: str) -> None:
-    clients = [adam.AsyncParameterClient(url, token=TOKEN, deadline_s=20.0) for _ in range(6)]
+    clients = [adam.AsyncParameterClient(url, token=TOKEN, deadline_s=60) for _ in range(6)]
     values = [{"w": np.full((50, 20), float(number)), "b": np.full(3, float(number))} for number in range(6)]
     await asyncio.gather(*(one.connect() for one in clients))
     found = await asyncio.gather(*(one.register(value) for one, value in zip(clients, values, strict=True)))

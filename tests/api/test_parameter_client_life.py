@@ -29,12 +29,12 @@ from tests.api.cluster_for_tests import TOKEN, address_of, client, start
 
 
 async def test_a_registration_that_comes_again_deposes_nobody(url: str) -> None:
-    async with adam.AsyncParameterClient(url, token=TOKEN, deadline_s=20.0) as ps:
+    async with adam.AsyncParameterClient(url, token=TOKEN, deadline_s=60) as ps:
         found = await read_record(ps._store, node_key(ps._node), NodeRecord)
         assert found is not None
         record, _ = found
         again = NodeRegisterRequest(record.node, record.role, (), record.host, record.pid, process=record.process)
-        assert (await ps._store.register(again, deadline_s=20.0)).incarnation == record.incarnation
+        assert (await ps._store.register(again, deadline_s=60)).incarnation == record.incarnation
         assert await read_record(ps._store, node_key(ps._node), NodeRecord) == found
 
 
@@ -69,7 +69,7 @@ class TestEnding:
         name = url.rpartition("/")[2]
         maker = adam.AsyncParameterClient(url, token=TOKEN)
         await maker.connect()
-        other = adam.AsyncParameterClient(url, token=TOKEN, deadline_s=20.0)
+        other = adam.AsyncParameterClient(url, token=TOKEN, deadline_s=60)
         await other.connect()
         store = other._store
         _, entries = await store.read("/nodes/")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from adamctl.roles.ps.core_unknown import UNKNOWN_JOB_GRACE_S, UNKNOWN_JOBS_MAX, UnknownJobs
+from adamctl.roles.ps.core_unknown import STARTING, UNKNOWN_JOB_GRACE_S, UNKNOWN_JOBS_MAX, UnknownJobs
 from adamctl.wire.constants import ErrorCode
 
 
@@ -24,8 +24,10 @@ def test_who_has_not_been_told_of_any_job_denies_none() -> None:
     jobs = UnknownJobs()
     jobs.begin(told=False)
     assert code(jobs, 0.0) == code(jobs, 1000.0) == ErrorCode.NOT_READY
+    assert STARTING in jobs.refuse(object(), "a", 1000.0).message
     jobs.begin(told=True)
-    assert code(jobs, 1001.0) == ErrorCode.NOT_READY, "the time counts from here"
+    assert STARTING not in jobs.refuse(object(), "a", 1000.5).message
+    assert code(jobs, 1001.0) == ErrorCode.NOT_READY, "the time counts from when it was told"
     assert code(jobs, 1001.0 + UNKNOWN_JOB_GRACE_S) == ErrorCode.UNKNOWN_JOB
 
 
