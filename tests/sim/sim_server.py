@@ -356,15 +356,16 @@ class SimServer(ServerState):
             return
         self._set_tick()
         job, until_s = self.job, self.serving()
-        for index in until_s:
+        # Without a lease it answers nobody, whatever it has taken over: a late answer may have completed that.
+        leased = {index for index, true_s in until_s.items() if true_s > self.world.now_s}
+        for index in leased - self._serving:
             assert job is not None
+            self.world.note(self.name, "serves", "bucket", index)
             epoch = job.buckets[index].epoch
-            if index not in self._serving:
-                self.world.note(self.name, "serves", "bucket", index)
-                if self._served.get(index) != epoch:  # else it had only stopped to hand it over, and could not
-                    self.invariants.began_to_serve(self, index)
+            if self._served.get(index) != epoch:  # else it had only stopped, to hand it over or without a lease
+                self.invariants.began_to_serve(self, index, epoch)
             self._served[index] = epoch
-        self._serving = set(until_s)
+        self._serving = leased
         self.invariants.serves(self, until_s)
 
     def _check(self, shard: Shard) -> None:
