@@ -148,12 +148,22 @@ def _coordinator(status: Values) -> str:
 
 def _ps(status: Values) -> str:
     jobs = len(status["jobs"])
+    trouble, unsaved = _store(status.get("store") or {})
     if not jobs:
-        return f"no job; room for {size(status['bytes_max'])}"
+        return f"{trouble}no job; room for {size(status['bytes_max'])}"
+    held = f"{jobs} job{'s' * (jobs > 1)}, {status['buckets']} buckets{_copies(status)}, {size(status['bytes'])}"
     rates = f"{count(status['updates_per_s'])} updates/s, {count(status['updates'])} in all"
-    return (
-        f"{jobs} job{'s' * (jobs > 1)}, {status['buckets']} buckets{_copies(status)}, {size(status['bytes'])}, {rates}"
-    )
+    return f"{trouble}{held}, {rates}{unsaved}"
+
+
+def _store(store: Values) -> tuple[str, str]:
+    """Returns what keeps a server's store from being written, for the front of its line, and what is not in it yet."""
+    if not store:
+        return "", ""
+    text = f"{duration(store['loss_window_s'])} not on disk yet, of {duration(store['loss_window_s_max'])} allowed"
+    if store["degraded"]:
+        return f"degraded: {store['degraded']}; {text}; ", ""
+    return "", f", {text}"
 
 
 def _copies(status: Values) -> str:

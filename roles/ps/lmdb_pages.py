@@ -138,7 +138,9 @@ class _Walk:
         self._descriptor, self._root = descriptor, root
         self._page_bytes = root.page_bytes
         self._file_bytes = os.fstat(descriptor).st_size
-        if not METAS <= root.last_page + 1 <= (1 << 48) // root.page_bytes:
+        # Pages beyond the file's end are free ones, and each is named in it, with eight bytes.
+        pages_max = -(-self._file_bytes // root.page_bytes) + self._file_bytes // 8
+        if not METAS <= root.last_page + 1 <= pages_max:
             raise DamagedPagesError(f"its last page should be {root.last_page}")
         self._used: NDArray[np.uint8] = np.zeros(root.last_page + 1, np.uint8)
         self._used[:METAS] = 1

@@ -7,7 +7,7 @@ without being noticed. What follows the last whole record of a stream is a recor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
@@ -265,18 +265,3 @@ def decode_description(sequence: int, header: Header, data: Buffer) -> Descripti
                 sequence, f"{header.array_bytes} bytes are not {description.arrays} x {description.size}"
             )
     return description
-
-
-def decode_stream(
-    data: Buffer, sequence: int = FIRST_SEQUENCE, checksum_before: int = FIRST_CHECKSUM
-) -> Iterator[Record]:
-    """Yields the whole records of a stream; a torn record ends it. Raises DamagedRecordError for anything else."""
-    view = memoryview(data)
-    while view:
-        try:
-            record = decode(view, sequence, checksum_before)
-        except TornRecordError:
-            return
-        yield record
-        sequence, checksum_before = record.sequence + 1, record.checksum
-        view = view[record.size_bytes :]

@@ -364,6 +364,7 @@ class ParameterServer:
             state = f"failed: {job.failed[1]}"
         else:
             state = "building" if job.building else "serving"
+        view = self._keeper.view(job.name)
         return {
             "state": state,
             "buckets": len(job.buckets),
@@ -375,7 +376,7 @@ class ParameterServer:
             "pushes": job.pushes,
             "pushes_per_s": rates[f"pushes {job.name}"],
             "refused": job.refused,
-            "acks": "durable" if job.durable else "applied",
+            "acks": view.record.acks if view is not None else "",
             "rolled_back": {"shards": len(job.rolled_back), "pushes": sum(job.rolled_back.values())},
             "staleness_p50": job.staleness_quantile(0.5),
             "staleness_p99": job.staleness_quantile(0.99),

@@ -111,6 +111,13 @@ def test_what_each_role_says_of_itself() -> None:
     shown = details("ps", servers | copies)
     assert shown.startswith("1 job, 12 buckets and 20 copies, 2 more on their way, 1.0 MiB, ")
     assert details("ps", {"jobs": {}, "bytes_max": 1 << 30}) == "no job; room for 1.0 GiB"
+    store = {"degraded": "", "loss_window_s": 0.42, "loss_window_s_max": 5.0}
+    shown = details("ps", servers | {"store": store})
+    assert shown.endswith(" in all, 0.4 s not on disk yet, of 5.0 s allowed")
+    store |= {"degraded": "no space left: /data", "loss_window_s": 7.9}
+    for jobs in (servers, {"jobs": {}, "bytes_max": 1 << 30}):
+        shown = details("ps", jobs | {"store": store})
+        assert shown.startswith("degraded: no space left: /data; 7.9 s not on disk yet, of 5.0 s allowed; ")
     data = {"datasets": [{"source": "/data/mnist"}], "cache_bytes": 2048, "reads": 200, "reads_ready": 199}
     assert details("data", data) == "mnist: 2.0 KiB held, 200 reads, 99.50% ready when asked for"
     worker = {"job": "mnist", "state": "training", "threads": 2, "batches": 5110, "pushes": 10}

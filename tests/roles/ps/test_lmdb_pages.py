@@ -11,6 +11,9 @@ import pytest
 
 from adamctl.roles.ps.lmdb_pages import HEADER_BYTES, DamagedPagesError, check_large, page_bytes_of, values_of
 
+LAST_PAGE_OFFSET = HEADER_BYTES + 120
+"""In each root (`META`)."""
+
 
 def opened(path: Path) -> lmdb.Environment:
     return lmdb.open(str(path), subdir=False, lock=False, map_size=1 << 26)
@@ -92,6 +95,21 @@ def test_a_file_that_ends_too_early_is_refused(tmp_path: Path) -> None:
     for share in (0.5, 0.3, 0.1):  # free pages may be all that lie at its very end
         os.truncate(path, int(whole * share))
         assert damaged(path)
+
+
+def test_roots_that_name_a_last_page_far_away_are_refused(tmp_path: Path) -> None:
+    """Tables would be made for all of its pages, up to terabytes."""
+    path = tmp_path / "file"
+    grown(path, 4, 3)
+    whole = path.read_bytes()
+    with open(path, "rb") as file:
+        page_bytes = page_bytes_of(file.fileno())
+    for bit in range(len(whole).bit_length(), 64):
+        data = bytearray(whole)
+        for root in (0, page_bytes):
+            data[root + LAST_PAGE_OFFSET + bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        assert "last page" in damaged(path), bit
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 50, bytes(8192), b"x" * 20_000])

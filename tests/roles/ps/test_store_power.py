@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,13 +30,14 @@ class Moment:
 
 
 class WatchedStore(LogStore):
-    """Notes what is on disk before and after every sync, as `LogStore` and LMDB promise it."""
-
-    syncs = True
+    """Notes what is on disk before and after every sync, as LMDB promises it where its flags say that it syncs."""
 
     def __init__(self, folder: Path) -> None:
         self.moments: list[Moment] = []
         super().__init__(folder)
+        assert self._environment is not None
+        flags = self._environment.flags()
+        self.syncs = flags["sync"] and not flags["map_async"]
         self._synced = self.path.read_bytes()
         self._told: dict[int, int] = {}
 
@@ -75,8 +80,6 @@ class WithoutConfirmation(WatchedStore):
 
 class WithoutSync(WatchedStore):
     """A planted fault: nothing is synced."""
-
-    syncs = False
 
     def _opened(self, path: Path) -> lmdb.Environment:
         return lmdb.open(str(path), subdir=False, lock=False, map_size=1 << 30, sync=False)
@@ -123,3 +126,32 @@ def test_150_power_losses_keep_what_was_acknowledged(tmp_path: Path, seed: int) 
 def test_a_sync_left_out_is_caught(tmp_path: Path, fault: type[WatchedStore]) -> None:
     moments, openings = power_losses(fault, tmp_path, 40, 1)
     assert not all(kept(moment, opening) for moment, opening in zip(moments, openings, strict=True))
+
+
+SYNCED = """
+import sys
+from pathlib import Path
+from random import Random
+from adamctl.roles.ps.store import LogStore
+from tests.roles.ps.store_images import fill
+store = LogStore(Path(sys.argv[1]))
+fill(store, Random(1), int(sys.argv[2]))
+store.close()
+"""
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="there is no strace here")
+def test_the_system_is_asked_to_sync_each_group_twice(tmp_path: Path) -> None:
+    """Once its pages, once its root: what the other tests take from LMDB's flags, seen from outside."""
+    trace, groups = tmp_path / "trace", 7
+    watched = ["strace", "-f", "-y", "-e", "trace=fsync,fdatasync", "-o", str(trace)]
+    program = [sys.executable, "-c", SYNCED, str(tmp_path / "log"), str(groups)]
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    done = subprocess.run(
+        [*watched, *program], capture_output=True, text=True, env=environment, timeout=60, check=False
+    )
+    if "ptrace" in done.stderr:
+        pytest.skip("strace may not trace here")
+    assert done.returncode == 0, done.stderr
+    synced = [line for line in trace.read_text().splitlines() if "/log/log.mdb>) = 0" in line]
+    assert len(synced) == 2 * groups, trace.read_text()

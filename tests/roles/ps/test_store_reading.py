@@ -9,8 +9,9 @@ from random import Random
 import pytest
 
 from adamctl.errors import DamagedDataError
+from adamctl.roles.ps.lmdb_pages import values_of
 from adamctl.roles.ps.store import LogStore
-from adamctl.roles.ps.store_reading import READERS, read_log
+from adamctl.roles.ps.store_reading import READERS, StoredRecord, read_log
 from tests.roles.ps.store_images import PAGE_BYTES, contents, fill, open_all, put
 
 
@@ -85,6 +86,59 @@ def test_truncations_and_flips_in_numbers(tmp_path: Path, seed: int) -> None:
     truncations(tmp_path / "cut", 100, seed)
     flips(tmp_path / "flipped", 200, seed)
     flips(tmp_path / "roots", 100, seed, 0, 2)
+
+
+def small_log(folder: Path) -> bytes:
+    """A log of a few records of a hundred bytes or two, its free pages left out."""
+    store = LogStore(folder)
+    fill(store, Random(9), 3, shards=2, size=5)
+    store.close()
+    return (folder / "log.mdb").read_bytes()
+
+
+def read(folder: Path, image: bytes) -> list[StoredRecord]:
+    (folder / "log.mdb").write_bytes(image)
+    return list(read_log(folder / "log.mdb", readers=1).found)
+
+
+def every_bit_of_the_records(folder: Path, step: int) -> None:
+    """The file cannot tell of a flipped bit in its values: our checksums do."""
+    image = small_log(folder)
+    with open(folder / "log.mdb", "rb") as file:
+        values = [value for value in values_of(file.fileno()) if len(value.key) == 8]
+    assert len(values) >= 3
+    for value in values:
+        for bit in range(8 * value.offset, 8 * (value.offset + value.size), step):
+            damaged = bytearray(image)
+            damaged[bit // 8] ^= 1 << bit % 8
+            with pytest.raises(DamagedDataError):
+                read(folder, damaged)
+
+
+def every_length(folder: Path, step: int) -> None:
+    """A file cut anywhere is refused, or nothing was cut off but free pages."""
+    image = small_log(folder)
+    whole, refused = read(folder, image), 0
+    for length in range(0, len(image), step):
+        try:
+            assert read(folder, image[:length]) == whole, length
+        except DamagedDataError:
+            refused += 1
+    assert refused
+
+
+def test_flipped_bits_of_the_records_are_noticed(tmp_path: Path) -> None:
+    every_bit_of_the_records(tmp_path, 7)
+
+
+def test_a_file_cut_anywhere_is_refused_or_lacks_nothing(tmp_path: Path) -> None:
+    every_length(tmp_path, 61)
+
+
+@pytest.mark.slow
+def test_every_flipped_bit_of_the_records_and_every_length_of_the_file(tmp_path: Path) -> None:
+    every_bit_of_the_records(tmp_path / "flipped", 1)
+    every_length(tmp_path / "cut", 1)
 
 
 def test_damage_is_told_with_what_to_do(tmp_path: Path) -> None:
