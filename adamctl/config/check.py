@@ -87,6 +87,7 @@ LIMITS: dict[str, Limit] = {
     "cluster.min_in_sync": _AT_LEAST_1,
     "cluster.connections": Limit("from 1 to 16", lambda value: 1 <= value <= 16),
     "cluster.loss_window_s": Limit("above 0 and at most 3600", lambda value: 0 < value <= 3600),
+    "cluster.loss_window_bytes": _AT_LEAST_1,
 }
 """Ranges of numbers that hold by themselves; what depends on two keys is in `cross_problems`."""
 

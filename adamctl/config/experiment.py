@@ -171,6 +171,7 @@ class ClusterConfig(_Section, frozen=True):
         loss_window_s: with `applied`, most seconds of acknowledged pushes that the death of a server may take back.
             `auto`: 5, and for models so large that the disk would be busy with them for more than a quarter of the
             time, longer, up to 60.
+        loss_window_bytes: most bytes of a server's shards that may differ from its disk; pushes wait beyond.
         connections: of a worker to each parameter server; several where one alone cannot fill the network.
     """
 
@@ -184,6 +185,7 @@ class ClusterConfig(_Section, frozen=True):
     acks: Acks | Literal["auto"] = "auto"
     min_in_sync: int | Literal["auto"] = "auto"
     loss_window_s: float | Literal["auto"] = "auto"
+    loss_window_bytes: int = 4_000_000_000
     connections: int = 1
 
     @property

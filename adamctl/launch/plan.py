@@ -54,7 +54,9 @@ def _store(experiment: Experiment, run_folder: Path, node: str) -> tuple[str, ..
     """Returns a parameter server's flags for keeping its part of the model on disk."""
     if experiment.cluster.store == "none":
         return ()
-    return ("--store", str(run_folder / STORES / node), "--loss-window-s", str(experiment.cluster.loss_window_s))
+    cluster = experiment.cluster
+    window = ("--loss-window-s", str(cluster.loss_window_s), "--loss-window-bytes", str(cluster.loss_window_bytes))
+    return ("--store", str(run_folder / STORES / node), *window)
 
 
 def coordinator_role(

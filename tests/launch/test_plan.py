@@ -67,7 +67,8 @@ def test_every_flag_is_one_the_role_has() -> None:
 
 
 def test_parameter_servers_keep_their_part_in_the_run_folder_unless_told_not_to() -> None:
-    planned = commands(ClusterConfig(ps=2, loss_window_s=0.5))
+    planned = commands(ClusterConfig(ps=2, loss_window_s=0.5, loss_window_bytes=7_000_000))
     assert option(planned["ps-2"], "--store") == "/r/stores/ps-2"
     assert option(planned["ps-2"], "--loss-window-s") == "0.5"
+    assert option(planned["ps-2"], "--loss-window-bytes") == "7000000"
     assert "--store" not in commands(ClusterConfig(store="none"))["ps-1"].arguments

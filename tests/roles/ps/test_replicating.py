@@ -116,7 +116,7 @@ async def test_a_server_that_is_started_again_learns_too() -> None:
         await world.until_records(lambda r: set(r.in_sync) == set(THREE) and not r.learners, "in sync again")
         await world.until_equal()
         assert values_of(await pulled(client)) == {2.0}
-        assert world.cluster.contexts["ps-1"].status()["jobs"]["job"]["acks"] == "replicated"
+        assert world.cluster.contexts["ps-1"].status()["jobs"]["a"]["acks"] == "replicated"
         await client.close()
 
 
