@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from math import inf
 from types import TracebackType
 from typing import Any, Self
 
@@ -75,9 +76,9 @@ class PsSettings:
         for flag, value in (
             ("--rounds", self.rounds),
             ("--seconds", self.seconds),
-            ("--model-megabytes", self.model_bytes),
+            ("--model-megabytes", self.model_bytes / 1e6),
         ):
-            if value <= 0:
+            if not 0 < value < inf:
                 raise ConfigurationError(f"{flag}: expected more than 0; found {value:g}")
         if self.wire not in WIRE_TYPES:
             raise ConfigurationError(f"--dtype: expected one of {', '.join(WIRE_TYPES)}; found {self.wire!r}")

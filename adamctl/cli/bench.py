@@ -10,6 +10,7 @@ import click
 
 from adamctl.cli import options
 from adamctl.cli.lazy import TableGroup
+from adamctl.cli.number_types import ABOVE_ZERO
 from adamctl.cli.output import print_json, table
 
 command = TableGroup(
@@ -30,7 +31,6 @@ command = TableGroup(
     },
 )
 COUNT = click.IntRange(min=1)
-ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
 _HIDDEN_COLUMNS = frozenset({"fractions", "rounds_s", "rounds_seconds", "connections_per_example", "peer_error"})
 
 

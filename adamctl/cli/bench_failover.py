@@ -10,6 +10,7 @@ import click
 
 from adamctl.cli import options
 from adamctl.cli.bench import COUNT, print_results
+from adamctl.cli.number_types import ABOVE_ZERO, Number, Numbers
 from adamctl.cli.output import print_json
 from adamctl.errors import ConfigurationError
 
@@ -18,31 +19,14 @@ if TYPE_CHECKING:
 
 FAULTS: tuple[Fault, ...] = ("kill", "stop", "cut")
 """As in `adamctl.bench.failover`, so that `--help` need not import it; a test compares the two."""
-MEGABYTES = click.FloatRange(min=0, max=1000, min_open=True)
-
-
-class Seconds(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic since click 8.3
-    """Numbers above 0, separated by commas."""
-
-    name = "S,S,..."
-
-    def convert(
-        self, value: str | tuple[float, ...], parameter: click.Parameter | None, context: click.Context | None
-    ) -> tuple[float, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            found = tuple(float(part) for part in value.split(","))
-        except ValueError:
-            found = ()
-        if not found or not all(0 < seconds < 1e6 for seconds in found):
-            self.fail(f"expected seconds above 0, separated by commas; found {value!r}", parameter, context)
-        return found
+MEGABYTES = Number(above=0, most=1000)
 
 
 @click.command("failover")
 @click.option("--fault", "faults", multiple=True, type=click.Choice(FAULTS), help="Only these.  [default: all]")
-@click.option("--lease", "leases_s", type=Seconds(), default="4,1", show_default=True, help="Of the servers, D.")
+@click.option(
+    "--lease", "leases_s", type=Numbers(ABOVE_ZERO), default="4,1", show_default=True, help="Of the servers, D."
+)
 @click.option("--rounds", type=COUNT, default=20, show_default=True, help="Of each fault with each lease.")
 @click.option("--model-megabytes", type=MEGABYTES, default=4.0, show_default=True, help="Of weights.")
 @options.join_store_option

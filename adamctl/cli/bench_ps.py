@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from adamctl.cli import options
-from adamctl.cli.bench import Counts, usual_thread_counts
+from adamctl.cli.bench import COUNT, Counts, usual_thread_counts
+from adamctl.cli.number_types import ABOVE_ZERO
 from adamctl.cli.output import print_json, table
 from adamctl.errors import ConfigurationError
 from adamctl.model.wire_types import WIRE_TYPES, WireType
@@ -27,12 +28,14 @@ _STRESS_MEGABYTES, _STRESS_S = 16.0, 60.0
 )
 @click.option("--clients", type=Counts(), default="1", show_default=True, help="Client processes.")
 @click.option("--servers", type=Counts(), default="1", show_default=True, help="Parameter servers.")
-@click.option("--model-megabytes", type=float, help="Of weights.  [default: 100; with --stress 16]")
-@click.option("--block-kib", default=1024.0, show_default=True, help="Of weights that travel and wait together.")
+@click.option("--model-megabytes", type=ABOVE_ZERO, help="Of weights.  [default: 100; with --stress 16]")
+@click.option(
+    "--block-kib", type=ABOVE_ZERO, default=1024.0, show_default=True, help="Of weights that travel and wait together."
+)
 @click.option("--dtype", type=click.Choice(WIRE_TYPES), default="float32", show_default=True, help="On the wire.")
 @click.option("--transport", type=click.Choice(_TRANSPORTS), default="auto", show_default=True, help="To servers.")
-@click.option("--rounds", default=5, show_default=True, help="Rounds of each side; the best counts.")
-@click.option("--seconds", type=float, help="Length of a round.  [default: 1; with --stress 60]")
+@click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds of each side; the best counts.")
+@click.option("--seconds", type=ABOVE_ZERO, help="Length of a round.  [default: 1; with --stress 60]")
 @click.option("--vs", type=click.Choice(["torch-rpc"]), help="Let PyTorch's RPC do the same.")
 @click.option("--peer-python", default=sys.executable, metavar="PYTHON", help="Interpreter that has PyTorch.")
 @click.option("--stress", is_flag=True, help="Instead: 64 connections push for a minute.")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from adamctl.cli import options
-from adamctl.cli.bench import ABOVE_ZERO, COUNT, Counts
+from adamctl.cli.bench import COUNT, Counts
+from adamctl.cli.number_types import ABOVE_ZERO
 from adamctl.cli.output import print_json, table
 
 _TRANSPORTS = ("tcp", "unix", "auto")

@@ -11,6 +11,7 @@ import click
 
 from adamctl.cli import options
 from adamctl.cli.lazy import TableGroup
+from adamctl.cli.number_types import ABOVE_ZERO
 from adamctl.cli.output import print_json, table
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def _row(one: Stored, now: datetime) -> tuple[str, ...]:
 @click.argument("job", required=False)
 @options.controller_option
 @options.token_option
-@click.option("--wait", "wait_s", type=float, default=600.0, show_default=True, help="Seconds to wait for it.")
+@click.option("--wait", "wait_s", type=ABOVE_ZERO, default=600.0, show_default=True, help="Seconds to wait for it.")
 @options.json_option
 def save(job: str | None, controller: tuple[str, ...], token: str, wait_s: float, as_json: bool) -> None:
     """Have JOB write a checkpoint now, and return when it is finished; training goes on meanwhile.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from adamctl.cli.number_types import FINITE
 from adamctl.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def join_store_option(command: CommandT) -> CommandT:
 def experiment_options(command: CommandT) -> CommandT:
     """Adds EXP.toml, --set, --data and the flags that are short for a setting."""
     for option in (
-        click.option("--target", type=float, help="Stop when top-1 reaches this share."),
+        click.option("--target", type=FINITE, help="Stop when top-1 reaches this share."),
         click.option("--seed", type=int, help="Seed of initial values and orders."),
         click.option(
             "--passes", type=int, help="Walks over the training set; a schedule of the learning rate spans all of them."

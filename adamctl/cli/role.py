@@ -11,6 +11,7 @@ import click
 
 from adamctl.cli import options
 from adamctl.cli.lazy import LazyGroup
+from adamctl.cli.number_types import DEADLINE_S, FINITE
 from adamctl.errors import ConfigurationError
 from adamctl.roles.registry import GROUP, Option, Role
 
@@ -27,6 +28,7 @@ OTHER_COMMANDS = {
 """Of a role, besides `start`: name -> (`module:attribute`, summary)."""
 _PATH = click.Path(path_type=Path)
 _ENVIRONMENT = {"data": "ADAMCTL_DATA"}
+_TYPES = {float: FINITE}
 
 
 def common_parameters(default_port: int = 0) -> list[click.Parameter]:
@@ -69,11 +71,11 @@ def common_parameters(default_port: int = 0) -> list[click.Parameter]:
         (["--ready-fd"], {"type": int, "hidden": True}),
         (
             ["--controller-deadline", "controller_deadline_s"],
-            {"default": 60.0, "help": "Seconds that the controllers may be out of reach."},
+            {"type": DEADLINE_S, "default": 60.0, "help": "Seconds that the controllers may be out of reach."},
         ),
         (
             ["--stop-deadline", "stop_deadline_s"],
-            {"default": 30.0, "help": "Seconds that this role may take to end."},
+            {"type": DEADLINE_S, "default": 30.0, "help": "Seconds that this role may take to end."},
         ),
     ]
     return [click.Option(names, **attributes) for names, attributes in flags]
@@ -154,7 +156,7 @@ def _own_parameter(option: Option) -> click.Option:
         return click.Option([f"--{name}"], is_flag=True, default=bool(option.default), help=option.help)
     if option.name in _ENVIRONMENT:
         attributes["envvar"] = _ENVIRONMENT[option.name]
-    attributes["type"] = click.Path() if option.name in _ENVIRONMENT else option.kind
+    attributes["type"] = click.Path() if option.name in _ENVIRONMENT else _TYPES.get(option.kind, option.kind)
     if not option.multiple:
         attributes["default"] = option.default
         attributes["show_default"] = option.default not in (None, "")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from adamctl.cli import options
+from adamctl.cli.number_types import ABOVE_ZERO
 from adamctl.cli.status import print_cluster
 
 if TYPE_CHECKING:
@@ -20,13 +21,11 @@ GAP = 2
 @click.command("top")
 @options.controller_option
 @options.token_option
-@click.option("--interval", default=1.0, show_default=True, help="Seconds between readings.")
+@click.option("--interval", type=ABOVE_ZERO, default=1.0, show_default=True, help="Seconds between readings.")
 @click.option("--once", is_flag=True, help="Read once and end.")
 def command(controller: tuple[str, ...], token: str, interval: float, once: bool) -> None:
     """Watch the nodes and jobs of a cluster; Ctrl-C ends it."""
     addresses = options.addresses(controller)
-    if interval <= 0:
-        raise click.BadParameter("expected a number above 0", param_hint="--interval")
     from adamctl.net import loop
 
     loop.run(_watch(addresses, token, interval, once))

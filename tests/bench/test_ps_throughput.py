@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf, nan
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,9 @@ def test_several_clients_servers_and_threads() -> None:
     [
         ({"rounds": 0}, "--rounds"),
         ({"seconds": 0.0}, "--seconds"),
+        ({"seconds": inf}, "--seconds"),
+        ({"seconds": nan}, "--seconds"),
+        ({"model_bytes": -4_000_000}, "--model-megabytes: expected more than 0; found -4$"),
         ({"model_bytes": 0}, "--model-megabytes"),
         ({"block_bytes": 1 << 20, "model_bytes": 1000}, "--block-kib"),
         ({"block_bytes": 1001}, "--block-kib"),

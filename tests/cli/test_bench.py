@@ -21,7 +21,7 @@ MNIST = str(Path(__file__).parents[2] / "examples" / "mnist.toml")
     [
         (("kernels", "--threads", "0"), "0 is not in the range x>=1"),
         (("kernels", "--batch", "0"), "0 is not in the range x>=1"),
-        (("kernels", "--seconds", "0"), "0.0 is not in the range x>0"),
+        (("kernels", "--seconds", "0"), "expected a number above 0 and at most 1,000,000; found 0"),
         (
             ("kernels", "--plot", "picture.txt"),
             "expected a name that ends in one of .svg, .png, .pdf; found picture.txt",
@@ -31,9 +31,14 @@ MNIST = str(Path(__file__).parents[2] / "examples" / "mnist.toml")
         (("worker", MNIST, "--batches", "32,0"), "expected whole numbers from 1 on, separated by commas; found '32,0'"),
         (("worker", MNIST, "--vs", "tensorflow"), "'tensorflow' is not 'torch'"),
         (("store", "--rounds", "0"), "0 is not in the range x>=1"),
-        (("store", "--hours", "-1"), "-1.0 is not in the range x>0"),
-        (("net", "--gigabytes", "0"), "0.0 is not in the range x>0"),
+        (("store", "--hours", "-1"), "expected a number above 0 and at most 1,000,000; found -1"),
+        (("net", "--gigabytes", "0"), "expected a number above 0 and at most 1,000,000; found 0"),
         (("ps-throughput", "--mode", "sideways"), "'sideways' is not one of"),
+        (("ps-throughput", "--model-megabytes", "-4"), "above 0 and at most 1,000,000; found -4\n"),
+        (("ps-throughput", "--block-kib", "nan"), "above 0 and at most 1,000,000; found nan"),
+        (("ps-throughput", "--rounds", "0"), "0 is not in the range x>=1"),
+        (("failover", "--lease", "4,nan"), "found nan in '4,nan'; several are separated by commas"),
+        (("failover", "--model-megabytes", "1001"), "expected a number above 0 and at most 1,000; found 1001"),
     ],
 )
 def test_bad_flags_end_with_usage(arguments: tuple[str, ...], expected: str) -> None:

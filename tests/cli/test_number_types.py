@@ -1,0 +1,68 @@
+"""Flags that take a number take finite ones in their range, wherever they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from adamctl.cli.main import application
+from adamctl.cli.number_types import ABOVE_ZERO, DEADLINE_S, FINITE, Number, Numbers
+
+
+def flags(command: click.Command, path: str = "adamctl") -> Iterator[tuple[str, click.Parameter]]:
+    """Yields every parameter of every command that takes a number with a fraction."""
+    if isinstance(command, click.Group):
+        context = click.Context(command, info_name=path)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from flags(found, f"{path} {name}")
+        return
+    for parameter in command.params:
+        if isinstance(parameter.type, (click.types.FloatParamType, Numbers)):
+            yield f"{path} {parameter.opts[0]}", parameter
+
+
+FLAGS = dict(flags(application))
+
+
+def test_flags_that_take_a_number_are_found() -> None:
+    some = ["bench store --hours", "bench failover --lease", "bench ps-throughput --block-kib", "ckpt save --wait"]
+    for flag in (*some, "train --target", "top --interval", "controller start --lease", "ps start --stop-deadline"):
+        assert f"adamctl {flag}" in FLAGS
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "many"])
+def test_none_takes_what_is_not_finite(flag: str, text: str) -> None:
+    with pytest.raises(click.BadParameter, match=f"found {text}"):
+        FLAGS[flag].type.convert(text, FLAGS[flag], None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "said"),
+    [
+        (ABOVE_ZERO, "0", "expected a number above 0 and at most 1,000,000; found 0"),
+        (ABOVE_ZERO, "1e6x", "found 1e6x"),
+        (ABOVE_ZERO, "1000001", "found 1000001"),
+        (DEADLINE_S, "-1", "expected a number from 0 to 1,000,000; found -1"),
+        (FINITE, "nan", "expected a finite number; found nan"),
+        (Number(least=2, most=3), "1.5", "expected a number from 2 to 3; found 1.5"),
+    ],
+)
+def test_what_is_refused_is_said_as_it_was_typed(kind: Number, wrong: str, said: str) -> None:
+    with pytest.raises(click.BadParameter) as caught:
+        kind.convert(wrong, None, None)
+    assert caught.value.message.endswith(said)
+
+
+def test_ends_of_a_range_and_lists() -> None:
+    assert DEADLINE_S.convert("0", None, None) == 0
+    assert ABOVE_ZERO.convert("1e6", None, None) == 1e6
+    assert FINITE.convert("-2.5", None, None) == -2.5
+    assert Numbers(ABOVE_ZERO).convert("1, 2.5", None, None) == (1, 2.5)
+    for wrong in ("", "1,", "1;2", "1,0"):
+        with pytest.raises(click.BadParameter, match="separated by commas"):
+            Numbers(ABOVE_ZERO).convert(wrong, None, None)
