@@ -79,7 +79,7 @@ def _made(folder: Path) -> Path:
 
 def _copy(source: Path, checkpoints: Path) -> Path:
     """Copies under another name first: what a crash leaves is no checkpoint."""
-    name = source.name if source.name.isdigit() else "000001"
+    name = source.name if source.name.isdecimal() else "000001"
     partial = checkpoints / f".{name}.partial"
     shutil.copytree(source, partial)
     return partial.rename(checkpoints / name)

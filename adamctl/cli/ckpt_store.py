@@ -34,7 +34,7 @@ class Stored:
 
     @property
     def number(self) -> int:
-        return int(self.folder.name) if self.folder.name.isdigit() else 0
+        return int(self.folder.name) if self.folder.name.isdecimal() else 0
 
     @property
     def finished(self) -> bool:
@@ -80,7 +80,7 @@ def folder_of_checkpoints(run: str, runs: Path) -> Path:
         ConfigurationError: there is no such run.
     """
     named = Path(run)
-    if any(path.name.isdigit() and (path / MANIFEST_NAME).is_file() for path in named.glob("*/")):
+    if any(path.name.isdecimal() and (path / MANIFEST_NAME).is_file() for path in named.glob("*/")):
         return named
     if (named / CHECKPOINTS).is_dir():
         return named / CHECKPOINTS
@@ -104,7 +104,7 @@ def stored(checkpoints: Path) -> list[Stored]:
     """Looks at every checkpoint of a run, oldest first; blocks for as long as opening their files takes."""
     if not checkpoints.is_dir():
         return []
-    return [look_at(path) for path in sorted(checkpoints.iterdir()) if path.is_dir() and path.name.isdigit()]
+    return [look_at(path) for path in sorted(checkpoints.iterdir()) if path.is_dir() and path.name.isdecimal()]
 
 
 def look_at(folder: Path) -> Stored:

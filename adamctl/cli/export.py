@@ -85,7 +85,7 @@ def import_(
 
     loaded = options.load(experiment, settings, (), {}).experiment
     values = read_arrays(file, format_of(file, kind, "--from"))
-    order = "torch" if values and all(name.partition(".")[0].isdigit() for name in values) else "adamctl"
+    order = "torch" if values and all(name.partition(".")[0].isdecimal() for name in values) else "adamctl"
     if order == "torch":
         values = from_torch(loaded.model, values)
     check_arrays(build_layout(loaded.model, loaded.cluster.ps), values, file)

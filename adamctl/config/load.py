@@ -178,7 +178,7 @@ def _apply(values: dict[str, Any], setting: Setting) -> KeyPath:
     for position, name in enumerate(names):
         part: str | int = name
         if isinstance(container, list):
-            if not name.isdigit() or int(name) >= len(container):
+            if not name.isdecimal() or int(name) >= len(container):
                 allowed = f"expected a position from 0 to {len(container) - 1}"
                 raise ConfigurationError(f"{setting.origin.place}: {setting.key}: {allowed}; found {name}")
             part = int(name)

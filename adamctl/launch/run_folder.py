@@ -65,4 +65,4 @@ def checkpoints(folder: Path) -> list[Path]:
 def _numbers(folder: Path) -> list[int]:
     if not folder.is_dir():
         return []
-    return [int(entry.name) for entry in folder.iterdir() if entry.is_dir() and entry.name.isdigit()]
+    return [int(entry.name) for entry in folder.iterdir() if entry.is_dir() and entry.name.isdecimal()]

@@ -124,7 +124,7 @@ def _rank(role: str) -> int:
 
 def _natural(node: str) -> list[tuple[int, str]]:
     """Returns a key that puts worker-2 before worker-10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in node.split("-")]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in node.split("-")]
 
 
 def _role_line(role: str, node: str, state: str, detail: str, reading: ProcessReading | None) -> RoleLine:

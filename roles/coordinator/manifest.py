@@ -124,14 +124,14 @@ def finished(checkpoints: Path) -> list[Path]:
     """Returns the finished checkpoints of a run, oldest first."""
     if not checkpoints.is_dir():
         return []
-    return sorted(path for path in checkpoints.iterdir() if path.name.isdigit() and (path / MANIFEST_NAME).is_file())
+    return sorted(path for path in checkpoints.iterdir() if path.name.isdecimal() and (path / MANIFEST_NAME).is_file())
 
 
 def clean(checkpoints: Path, keep: int) -> None:
     """Removes unfinished checkpoints and all but the newest `keep` finished ones. Not while one is being written."""
     kept = set(finished(checkpoints)[-keep:]) if keep > 0 else set()
     for path in list(checkpoints.iterdir()) if checkpoints.is_dir() else []:
-        if path.name.isdigit() and path not in kept:
+        if path.name.isdecimal() and path not in kept:
             abandon(path)
 
 

@@ -19,6 +19,7 @@ THREADS_MAX = 256
 WINDOW_S_MAX = 3600.0
 AUTO_WINDOW_S_MAX = 60.0
 REGION_BYTES_PER_MEMORY_BYTE = 4
+SIZE_BYTES_MAX = 1 << 60
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -96,7 +97,7 @@ def thread_count(text: str) -> int:
     """
     if text == "auto":
         return max(available_cores() // 2, 1)
-    if not text.isdigit() or int(text) > THREADS_MAX:
+    if not text.isdecimal() or int(text) > THREADS_MAX:
         raise ConfigurationError(f"--apply-threads: expected auto or a number up to {THREADS_MAX}; found {text!r}")
     return int(text)
 
@@ -105,12 +106,15 @@ def size_bytes(flag: str, text: str) -> int:
     """Returns the bytes that a flag names: a size such as 8GB, or a share of this machine's memory such as 50%.
 
     Raises:
-        ConfigurationError: neither of the two.
+        ConfigurationError: neither of the two, less than a byte, or more than all of the memory.
     """
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%|[KMGT]?B?)\s*", text, re.IGNORECASE)
-    if found is None or float(found[1]) <= 0:
+    if found is None:
         raise ConfigurationError(f"{flag}: expected a size such as 8GB or a share such as 50%; found {text!r}")
     amount, unit = float(found[1]), found[2].upper()
-    if unit == "%":
-        return int(psutil.virtual_memory().total * min(amount, 100.0) / 100)
-    return int(amount * _UNITS[unit.rstrip("B")])
+    if unit == "%" and amount > 100:
+        raise ConfigurationError(f"{flag}: expected at most 100% of this machine's memory; found {text!r}")
+    whole = psutil.virtual_memory().total / 100 if unit == "%" else _UNITS[unit.rstrip("B")]
+    if not 1 <= amount * whole < SIZE_BYTES_MAX:
+        raise ConfigurationError(f"{flag}: expected from 1 byte to {SIZE_BYTES_MAX >> 40} TB; found {text!r}")
+    return int(amount * whole)

@@ -42,7 +42,8 @@ def damage_last(run: Path) -> Path:
 
 def test_list_for_programs(tmp_path: Path) -> None:
     run = make_run(tmp_path, 2)
-    (run / "checkpoints" / "000003").mkdir()
+    for other in ("000003", "²", "notes"):
+        (run / "checkpoints" / other).mkdir()
     short = run / "checkpoints" / "000001" / "shards-ps-1.adam"
     short.write_bytes(short.read_bytes()[:-1])
     first, second, third = values("list", run)["checkpoints"]

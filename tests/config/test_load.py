@@ -202,8 +202,9 @@ def test_messages_about_flags_and_variables_name_them(tmp_path: Path) -> None:
 def test_settings_reach_into_layers(tmp_path: Path) -> None:
     loaded = load_experiment(write(tmp_path), settings=[parse_setting("model.layers.0.filters=4")])
     assert loaded.experiment.model.layers[0].filters == 4  # type: ignore[union-attr]
-    with pytest.raises(ConfigurationError, match="expected a position from 0 to 1; found 7"):
-        load_experiment(write(tmp_path), settings=[parse_setting("model.layers.7.filters=4")])
+    for wrong in ("7", "-1", "²"):
+        with pytest.raises(ConfigurationError, match=f"expected a position from 0 to 1; found {wrong}"):
+            load_experiment(write(tmp_path), settings=[parse_setting(f"model.layers.{wrong}.filters=4")])
 
 
 def test_text_that_looks_like_a_number_stays_text_where_text_is_expected(tmp_path: Path) -> None:

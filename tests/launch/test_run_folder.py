@@ -15,7 +15,8 @@ def test_folders_are_numbered_from_one(tmp_path: Path) -> None:
 
 
 def test_numbers_go_on_after_the_highest(tmp_path: Path) -> None:
-    (tmp_path / "mnist" / "041").mkdir(parents=True)
+    for other in ("041", "²", "notes"):
+        (tmp_path / "mnist" / other).mkdir(parents=True)
     assert create_run_folder(tmp_path, "mnist").name == "042"
 
 

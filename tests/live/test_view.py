@@ -110,11 +110,11 @@ def test_without_a_terminal_there_are_no_control_codes() -> None:
 
 
 def test_processes_that_only_this_machine_knows_of_are_rows_too_in_the_order_of_roles() -> None:
-    others = ("worker-10", "worker-2", "controller")
+    others = ("worker-10", "worker-2", "worker-²", "controller")
     readings = {node: ProcessReading(0.0, 0, node.partition("-")[0]) for node in others}
     rows = view_of(PROGRESS, readings).roles
-    assert [row.node for row in rows] == ["controller", "worker-1", "worker-2", "worker-10"]
-    assert [row.state for row in rows] == ["serving", "training", "starting", "starting"]
+    assert [row.node for row in rows] == ["controller", "worker-²", "worker-1", "worker-2", "worker-10"]
+    assert [row.state for row in rows] == ["serving", "starting", "training", "starting", "starting"]
 
 
 def drawn(width: int) -> str:

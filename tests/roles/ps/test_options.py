@@ -28,7 +28,7 @@ def test_the_loop_applies_what_arrives_unless_two_threads_find_cores_beside_its_
     assert server_options({"apply_threads": str(threads)}).applies_arriving is expected
 
 
-@pytest.mark.parametrize("text", ["", "many", "-1", "1.5", "99999"])
+@pytest.mark.parametrize("text", ["", "many", "-1", "1.5", "99999", "²"])
 def test_wrong_apply_threads_are_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="--apply-threads"):
         thread_count(text)
@@ -42,7 +42,9 @@ def test_memory(text: str, expected: int) -> None:
     assert 0 < size_bytes("--memory", "50%") < size_bytes("--memory", "100%")
 
 
-@pytest.mark.parametrize("text", ["", "lots", "0", "-1GB", "1XB", "%"])
+@pytest.mark.parametrize(
+    "text", ["", "lots", "0", "0.5B", "-1GB", "1XB", "%", "0%", "200%", "100.1%", "9" * 400 + "GB"]
+)
 def test_wrong_memory_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="--memory"):
         size_bytes("--memory", text)
@@ -77,6 +79,8 @@ def test_a_loss_window_that_may_grow_and_one_that_may_not() -> None:
         ({"loss_window_s": 0.0}, "--loss-window-s"),
         ({"loss_window_s": 1e9}, "--loss-window-s"),
         ({"loss_window_bytes": "some"}, "--loss-window-bytes"),
+        ({"loss_window_bytes": "0.1B"}, "--loss-window-bytes: expected from 1 byte to .*; found '0.1B'"),
+        ({"memory": "200%"}, "--memory: expected at most 100% of this machine's memory; found '200%'"),
     ],
 )
 def test_wrong_loss_windows_are_refused(flags: dict[str, Any], words: str) -> None:
