@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from adamctl.api.parameter_client_arrays import Arrays, NamedArrays, as_array
 from adamctl.api.parameter_client_buffers import RegisteredArrays, Staged
-from adamctl.api.parameter_client_job import FoundJob, find_or_make, is_over, parse_url, rule_config
+from adamctl.api.parameter_client_job import FoundJob, check_deadline, find_or_make, is_over, parse_url, rule_config
 from adamctl.api.parameter_client_values import give_values, wait_for_values
 from adamctl.config.experiment import OptimizerConfig
 from adamctl.config.records import Acks
@@ -88,10 +88,11 @@ class AsyncParameterClient:
         connections: how many to each server, 1 to 16; several where one alone cannot fill the network.
 
         Raises:
-            ConfigurationError: the address is malformed, `pushes_max` or `connections` out of range, a type of the
-                wire unknown, or what speaking to etcd needs is not installed.
+            ConfigurationError: the address is malformed, `deadline_s`, `pushes_max` or `connections` out of range, a
+                type of the wire unknown, or what speaking to etcd needs is not installed.
         """
         self._addresses, self._wanted = parse_url(url)
+        check_deadline(deadline_s)
         if pushes_max < 1:
             raise ConfigurationError(f"pushes_max: expected at least 1; found {pushes_max}")
         check_wire_types(wire_push, wire_pull)

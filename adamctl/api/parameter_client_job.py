@@ -6,6 +6,8 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
+from numbers import Real
 from urllib.parse import urlsplit
 
 from adamctl.api.parameter_client_arrays import check_same, make_tensors
@@ -58,16 +60,28 @@ def parse_url(url: str) -> tuple[tuple[str, ...], str]:
     Raises:
         ConfigurationError: it is not such an address.
     """
+    if not isinstance(url, str):
+        raise ConfigurationError(f"{ADDRESS_EXPECTED}; found {url!r}")
     if is_etcd(url):
         address, job = split_job(url)
         _check_job(job, url)
         return (address,), job
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigurationError(f"{ADDRESS_EXPECTED}; found {url!r}: {error}") from error
     job = parts.path.removeprefix("/")
     if parts.scheme != "adam" or not parts.netloc or parts.query or parts.fragment:
         raise ConfigurationError(f"{ADDRESS_EXPECTED}; found {url!r}")
     _check_job(job, url)
     return tuple(str(parse_address(address)) for address in parts.netloc.split(",")), job
+
+
+def check_deadline(deadline_s: float) -> float:
+    """Returns the seconds. Raises ConfigurationError: not a number, not above 0, or without end."""
+    if not isinstance(deadline_s, Real) or not 0 < deadline_s < inf:
+        raise ConfigurationError(f"deadline_s: expected a finite number of seconds above 0; found {deadline_s!r}")
+    return deadline_s
 
 
 def _check_job(job: str, url: str) -> None:

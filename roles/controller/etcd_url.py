@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
 
 from adamctl.errors import ConfigurationError
 from adamctl.net.address import parse_address
@@ -69,7 +69,7 @@ def parse_etcd_url(text: str, environment: Mapping[str, str] | None = None) -> E
         ConfigurationError: it is malformed.
     """
     environment = os.environ if environment is None else environment
-    parts = urlsplit(text)
+    parts = _parts(text)
     if parts.scheme not in SCHEMES or not parts.netloc or parts.fragment:
         raise ConfigurationError(f"{_EXPECTED}; found {text!r}")
     if "@" in parts.netloc:
@@ -109,7 +109,7 @@ def etcd_url_inside(text: str, name: str, lost_after_s: int | None = None) -> st
         ConfigurationError: the URL is malformed, or would be.
     """
     url = parse_etcd_url(text)
-    parts = urlsplit(text)
+    parts = _parts(text)
     query = parts.query if lost_after_s is None else f"lost_after={lost_after_s}"
     inside = urlunsplit((parts.scheme, parts.netloc, f"{url.root}/{name}", query, ""))
     return parse_etcd_url(inside).text
@@ -122,10 +122,18 @@ def split_job(text: str) -> tuple[str, str]:
     Raises:
         ConfigurationError: the URL is malformed.
     """
-    parts = urlsplit(text)
+    parts = _parts(text)
     path, _, job = parts.path.rpartition("/")
     address = urlunsplit((parts.scheme, parts.netloc, path, parts.query, parts.fragment))
     return parse_etcd_url(address).text, job
+
+
+def _parts(text: str) -> SplitResult:
+    try:
+        return urlsplit(text)
+    except ValueError as error:  # the text is not repeated: it may hold a password
+        what = "found one whose host cannot be read"
+        raise ConfigurationError(f"{_EXPECTED}; {what}; write IPv6 as in etcd://[::1]:2379") from error
 
 
 def _lost_after_s(text: str, query: str) -> int:

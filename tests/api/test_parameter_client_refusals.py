@@ -87,11 +87,19 @@ class TestReaching:
 
     @pytest.mark.parametrize(
         "wrong",
-        ["h:1/x", "adam://h:1", "adam://h:1/", "adam://h/x", "adam://h:1/a/b", "http://h:1/x", "adam://h:1/a~2"],
-    )
-    def test_an_address_that_is_none(self, wrong: str) -> None:
+        ["h:1/x", "adam://h:1", "adam://h:1/", "adam://h/x", "adam://h:1/a/b", "http://h:1/x", "adam://h:1/a~2",
+         "adam://[h:1/x", "etcd://[h:1/x", None, b"adam://h:1/x"],
+    )  # fmt: skip
+    def test_an_address_that_is_none(self, wrong: Any) -> None:
         with pytest.raises(ConfigurationError, match="expected"):
             client(wrong)
+
+    @pytest.mark.parametrize("wrong", [-1, 0, 0.0, float("nan"), float("inf"), None, "5"])
+    def test_a_deadline_that_is_none(self, wrong: Any) -> None:
+        with pytest.raises(ConfigurationError, match=r"deadline_s: expected a finite number .* above 0; found"):
+            client("adam://127.0.0.1:1/x", deadline_s=wrong)
+        with pytest.raises(ConfigurationError, match="deadline_s"):
+            adam.AsyncParameterClient("adam://127.0.0.1:1/x", deadline_s=wrong)
 
     def test_a_job_that_is_not_there(self, url: str) -> None:
         with client(url, deadline_s=0.5) as ps, pytest.raises(UnreachableError, match="no job"):
