@@ -28,7 +28,7 @@ OTHER_COMMANDS = {
 """Of a role, besides `start`: name -> (`module:attribute`, summary)."""
 _PATH = click.Path(path_type=Path)
 _ENVIRONMENT = {"data": "ADAMCTL_DATA"}
-_TYPES = {float: FINITE}
+_TYPES: dict[type, click.ParamType] = {float: FINITE}
 
 
 def common_parameters(default_port: int = 0) -> list[click.Parameter]:
