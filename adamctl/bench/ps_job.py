@@ -14,11 +14,14 @@ from adamctl.config.records import LayoutRecord
 from adamctl.errors import ConfigurationError, RunFailedError
 from adamctl.kernels.operation import Array
 from adamctl.model.layout import ELEMENT_BYTES, SHARD_BYTES_MAX, ParameterLayout, Tensor, cut_layout
+from adamctl.wire.constants import BODY_BYTES_MAX
 
 PATTERN = 5
 """The pattern of weights is 1, 2, ... PATTERN, over and over."""
 EXACT_MAX = 1 << 24
 FACTOR_MAX = 2
+BLOCK_BYTES_MAX = BODY_BYTES_MAX - 1024
+"""Of a block that is a row of its own: a row travels in one frame, a little of which is not values."""
 ROUNDED_OFF = 2.0**-6  # of two numbers that were rounded to bfloat16 apart from each other
 
 
@@ -47,7 +50,7 @@ def weights_record(model_bytes: int, block_bytes: int, servers: int) -> LayoutRe
     blocks = round(model_bytes / block_bytes)
     if blocks < 1:
         raise ConfigurationError(
-            f"--block-kib: expected at most the model's {model_bytes} bytes; found blocks of {block_bytes}"
+            f"--block-kib: expected at most the model's {model_bytes / 1024:,g}; found {block_bytes / 1024:,g}"
         )
     size = block_bytes // ELEMENT_BYTES
     if 2 * block_bytes > SHARD_BYTES_MAX:  # two rows do not fit into a shard: a row is a block
@@ -55,6 +58,15 @@ def weights_record(model_bytes: int, block_bytes: int, servers: int) -> LayoutRe
     step = -(-size // 16) * 16
     tensors = tuple(Tensor(f"block-{n}", 0, (1, size), n * step, "zeros", 0.0) for n in range(blocks))
     return LayoutRecord(tensors, servers)
+
+
+def check_block(block_bytes: int) -> None:
+    """Raises ConfigurationError if a block is too long to be pushed."""
+    if block_bytes > BLOCK_BYTES_MAX:
+        raise ConfigurationError(
+            f"--block-kib: expected at most {BLOCK_BYTES_MAX // 1024:,}, since a block travels in one frame; found "
+            f"{block_bytes / 1024:,g}"
+        )
 
 
 def factors_record(size: FactorsSize, servers: int) -> LayoutRecord:

@@ -19,7 +19,7 @@ from adamctl.bench.measuring import memory_limit, product_limit
 from adamctl.bench.plain_sockets import BLOCK_BYTES, PlainSockets
 from adamctl.bench.ps_client import FACTORS, WEIGHTS, ClientProcess, Done, Order, all_do
 from adamctl.bench.ps_cluster import PsCluster
-from adamctl.bench.ps_job import FactorsSize, factors_record, weights_record
+from adamctl.bench.ps_job import FactorsSize, check_block, factors_record, weights_record
 from adamctl.bench.ps_local import CASES, LocalRate, LocalServer
 from adamctl.bench.ps_torch import MODES as TORCH_MODES
 from adamctl.bench.ps_torch import TorchRpc
@@ -84,7 +84,28 @@ class PsSettings:
             raise ConfigurationError(f"--dtype: expected one of {', '.join(WIRE_TYPES)}; found {self.wire!r}")
         if self.transport not in TRANSPORTS:
             raise ConfigurationError(f"--transport: expected one of {', '.join(TRANSPORTS)}; found {self.transport!r}")
+        if self.networked:
+            check_block(self.block_bytes)
         weights_record(self.model_bytes, self.block_bytes, 1)
+        if self.peer_python is not None:
+            self._check_peer()
+
+    def _check_peer(self) -> None:
+        what = "PyTorch's RPC is measured with one client and one server"
+        for flag, counts in (("--clients", self.clients), ("--servers", self.servers)):
+            if 1 not in counts:
+                found = f"found {flag} {', '.join(map(str, counts))}; add 1 to it, or leave --vs out"
+                raise ConfigurationError(f"--vs torch-rpc: expected 1 in {flag}, as {what}; {found}")
+        if not set(self.modes) & set(TORCH_MODES):
+            raise ConfigurationError(
+                f"--vs torch-rpc: expected a mode that PyTorch's RPC has too, one of {', '.join(TORCH_MODES)}; found "
+                f"{', '.join(self.modes)}; add one with --mode, or leave --vs out"
+            )
+
+    @property
+    def networked(self) -> tuple[str, ...]:
+        """The modes that need servers."""
+        return tuple(mode for mode in self.modes if mode != "local")
 
     @property
     def plain_blocks(self) -> int:
@@ -100,10 +121,9 @@ def run_ps_benchmark(settings: PsSettings, progress: Callable[[str], None] = lam
         RunFailedError: a process ended, or what was pushed is not what is there.
     """
     results: list[dict[str, Any]] = []
-    networked = [mode for mode in settings.modes if mode != "local"]
     report = make_report("ps-throughput", PACKAGES, results)
     torch_version = ""
-    for servers in settings.servers if networked else ():
+    for servers in settings.servers if settings.networked else ():
         for threads in settings.apply_threads:
             for clients in settings.clients:
                 with _Bench(settings, servers, threads, clients, progress) as bench:
@@ -127,7 +147,7 @@ class _Bench:
     ) -> None:
         self._settings, self._progress = settings, progress
         self._servers, self._threads, self._count = servers, threads, clients
-        self._modes = [mode for mode in settings.modes if mode != "local"]
+        self._modes = settings.networked
         self._best: dict[str, tuple[float, Done]] = {}
         self._server_cpu_s: dict[str, tuple[float, float]] = {}
         self._pushes = {WEIGHTS: 0, FACTORS: 0}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from adamctl.cli import options
 from adamctl.cli.bench import COUNT, Counts, usual_thread_counts
@@ -19,6 +20,10 @@ _MODES = ("push", "pull", "both", "factors", "local")
 _TRANSPORTS = ("auto", "tcp", "unix", "shared")
 _MEGABYTE = 1_000_000
 _STRESS_MEGABYTES, _STRESS_S = 16.0, 60.0
+_UNUSED = {
+    "--stress": ("--mode", "--clients", "--servers", "--dtype", "--rounds", "--vs", "--plot"),
+    "--linear": ("--mode", "--clients", "--servers", "--dtype", "--vs", "--plot"),
+}
 
 
 @click.command("ps-throughput")
@@ -52,11 +57,8 @@ def ps_throughput(
     from adamctl.bench.peer import require
     from adamctl.bench.ps_throughput import PsSettings
 
-    _check_flags(
-        ("--stress",) * stress + ("--linear",) * linear,
-        {"--mode": modes, "--clients": clients != (1,), "--servers": servers != (1,), "--dtype": dtype != "float32",
-         "--vs": vs, "--plot": plot},
-    )  # fmt: skip
+    if stress or linear:
+        _check_flags(("--stress",) * stress + ("--linear",) * linear, {"--apply-threads": apply_threads})
     if plot is not None and set(modes) == {"pull"}:
         raise ConfigurationError("--plot: expected a mode that updates parameters; found only pull")
     megabytes = model_megabytes if model_megabytes is not None else _STRESS_MEGABYTES if stress else 100.0
@@ -88,13 +90,23 @@ def ps_throughput(
         click.echo(f"{title}: " + ", ".join(f"{key} {value}" for key, value in report[title].items()))
 
 
-def _check_flags(instead: tuple[str, ...], given: dict[str, Any]) -> None:
+def _check_flags(instead: tuple[str, ...], lists: dict[str, tuple[Any, ...] | None]) -> None:
     """Raises ConfigurationError for flags that what is measured `instead` has no use for, before it takes a minute."""
     if len(instead) > 1:
         raise ConfigurationError(f"{' and '.join(instead)}: expected one of them at a time")
-    unused = [flag for flag, value in given.items() if value]
-    if instead and unused:
+    context = click.get_current_context()
+    unused = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.opts[0] in _UNUSED[instead[0]]
+        and context.get_parameter_source(str(parameter.name)) is not ParameterSource.DEFAULT
+    ]
+    if unused:
         raise ConfigurationError(f"{instead[0]}: expected no {', '.join(unused)}: that is not measured then")
+    for flag, values in lists.items():
+        if values is not None and len(values) > 1:
+            found = ", ".join(map(str, values))
+            raise ConfigurationError(f"{instead[0]}: expected one value of {flag}; found {found}; run it for each")
 
 
 def _run(settings: Any, stress: bool, linear: bool) -> tuple[dict[str, Any], Any]:

@@ -9,7 +9,7 @@ import pytest
 
 from adamctl.bench.plain_sockets import PlainSockets
 from adamctl.bench.plot import plot_ps
-from adamctl.bench.ps_job import FactorsSize
+from adamctl.bench.ps_job import BLOCK_BYTES_MAX, FactorsSize
 from adamctl.bench.ps_throughput import MODES, PsSettings, run_ps_benchmark
 from adamctl.errors import ConfigurationError
 from adamctl.model.wire_types import WireType
@@ -75,6 +75,17 @@ def test_several_clients_servers_and_threads() -> None:
         ({"model_bytes": 0}, "--model-megabytes"),
         ({"block_bytes": 1 << 20, "model_bytes": 1000}, "--block-kib"),
         ({"block_bytes": 1001}, "--block-kib"),
+        ({"block_bytes": 100_000 << 10}, "--block-kib: expected at most 32,767, .*; found 100,000$"),
+        ({"block_bytes": 32 << 20}, "--block-kib: expected at most 32,767, .*; found 32,768$"),
+        (
+            {"peer_python": "python", "clients": (2, 4)},
+            "--vs torch-rpc: expected 1 in --clients, .* found --clients 2, 4",
+        ),
+        ({"peer_python": "python", "servers": (2,)}, "--vs torch-rpc: expected 1 in --servers"),
+        (
+            {"peer_python": "python", "modes": ("local", "both")},
+            "--vs torch-rpc: .* push, pull, factors; found local, both",
+        ),
         ({"modes": ("shove",)}, "--mode: expected some of " + ", ".join(MODES)),
         ({"transport": "pigeon"}, "--transport"),
         ({"wire": "float8"}, "--dtype"),
@@ -83,6 +94,12 @@ def test_several_clients_servers_and_threads() -> None:
 def test_wrong_settings_are_named(wrong: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         PsSettings(**wrong)  # type: ignore[arg-type]
+
+
+def test_settings_at_the_edge_of_what_can_be_measured() -> None:
+    PsSettings(block_bytes=BLOCK_BYTES_MAX)
+    PsSettings(modes=("local",), block_bytes=64 << 20)
+    PsSettings(modes=("push", "local"), clients=(1, 2), servers=(2, 1), peer_python="python")
 
 
 def test_an_interpreter_without_pytorch_is_said_to_be_one(tmp_path: Path) -> None:

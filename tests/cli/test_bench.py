@@ -56,6 +56,15 @@ def test_bad_flags_end_with_usage(arguments: tuple[str, ...], expected: str) -> 
         (("worker", MNIST, "--vs", "torch", "--peer-python", "no-such-python"), "expected an interpreter"),
         (("ps-throughput", "--stress", "--linear"), "expected one of them at a time"),
         (("ps-throughput", "--stress", "--mode", "push", "--dtype", "float16"), "expected no --mode, --dtype"),
+        (("ps-throughput", "--stress", "--rounds", "5"), "--stress: expected no --rounds"),
+        (
+            ("ps-throughput", "--stress", "--cores", "1,2"),
+            "--stress: expected one value of --apply-threads; found 1, 2",
+        ),
+        (("ps-throughput", "--linear", "--apply-threads", "4,2"), "--linear: expected one value of --apply-threads"),
+        (("ps-throughput", "--block-kib", "100000"), "--block-kib: expected at most 32,767"),
+        (("ps-throughput", "--vs", "torch-rpc", "--clients", "2"), "--vs torch-rpc: expected 1 in --clients"),
+        (("ps-throughput", "--vs", "torch-rpc", "--mode", "local"), "--vs torch-rpc: expected a mode"),
     ],
 )
 def test_what_is_not_there_is_named(arguments: tuple[str, ...], expected: str) -> None:
