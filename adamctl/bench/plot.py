@@ -62,22 +62,23 @@ def plot_kernels(report: dict[str, Any], path: Path) -> None:
 
 
 def plot_ps(report: dict[str, Any], path: Path) -> None:
-    """Writes parameter updates per second over apply threads, a line per mode, its limit dotted (figure 9).
+    """Writes parameter updates per second over apply threads, a line per mode, clients and servers, its limit dotted
+    (figure 9).
 
     Raises:
-        ConfigurationError: as `plot_worker`; also where nothing was measured by threads.
+        ConfigurationError: as `plot_worker`; also where no parameter was updated.
     """
-    rows = [row for row in report["results"] if row.get("g_updates_per_s") and row.get("clients", 1) == 1]
+    rows = [row for row in report["results"] if row.get("g_updates_per_s")]
     if not rows:
         raise ConfigurationError("--plot: expected a mode that updates parameters; found none (add push or factors)")
     figure, axes = _figure()
     axes.set_yscale("log")
-    for mode in dict.fromkeys(row["mode"] for row in rows):
-        of_mode = [row for row in rows if row["mode"] == mode and row.get("servers", 1) == 1]
-        counts = [row["apply_threads"] for row in of_mode]
-        rates = [row["g_updates_per_s"] for row in of_mode]
-        (line,) = axes.plot(counts, rates, marker="o", label=mode)
-        limits = [rate / row["fraction_of_limit"] for rate, row in zip(rates, of_mode, strict=True)]
+    for label in dict.fromkeys(map(_line, rows)):
+        of_line = sorted((row for row in rows if _line(row) == label), key=lambda row: row["apply_threads"])
+        counts = [row["apply_threads"] for row in of_line]
+        rates = [row["g_updates_per_s"] for row in of_line]
+        (line,) = axes.plot(counts, rates, marker="o", label=label)
+        limits = [rate / row["fraction_of_limit"] for rate, row in zip(rates, of_line, strict=True)]
         axes.plot(counts, limits, linestyle=":", color=line.get_color())
     level = report["adam_g_updates_per_s"]
     axes.axhline(level, color="black", linestyle="--", label=f"Adam, 16 cores: {level:g}")
@@ -87,6 +88,12 @@ def plot_ps(report: dict[str, Any], path: Path) -> None:
     axes.set_title(f"parameter server on {report['machine']['processor']}")
     axes.legend()
     _save(figure, path)
+
+
+def _line(row: dict[str, Any]) -> str:
+    """Returns the line that a row is a point of."""
+    counts = [f"{row[what]} {what}" for what in ("clients", "servers") if row.get(what, 1) != 1]
+    return ", ".join((row["mode"], *counts))
 
 
 def _rate(row: dict[str, Any], side: str) -> float | None:

@@ -144,13 +144,17 @@ def worker(
         peer_python=peer_python if vs else None,
         progress=lambda line: click.echo(line, err=True),
     )
+    if as_json:
+        print_json(report)
+    else:
+        _show_worker(report)
     if plot is not None:
         from adamctl.bench.plot import plot_worker
 
         plot_worker(report, plot)
-    if as_json:
-        print_json(report)
-        return
+
+
+def _show_worker(report: dict[str, Any]) -> None:
     print_results(report)
     for lock in report.get("interpreter_lock", ()):
         click.echo(
@@ -194,14 +198,14 @@ def kernels(
         peer_python=peer_python if vs else None,
         progress=lambda line: click.echo(line, err=True),
     )
+    if as_json:
+        print_json(report)
+    else:
+        print_results(report | {"results": [_in_one_column(row) for row in report["results"]]})
     if plot is not None:
         from adamctl.bench.plot import plot_kernels
 
         plot_kernels(report, plot)
-    if as_json:
-        print_json(report)
-        return
-    print_results(report | {"results": [_in_one_column(row) for row in report["results"]]})
 
 
 def _in_one_column(row: dict[str, Any]) -> dict[str, Any]:

@@ -78,16 +78,16 @@ def ps_throughput(
     if vs:
         require(peer_python, "torch")
     report, show = _run(settings, stress, linear)
+    if as_json:
+        print_json(report)
+    else:
+        show(report)
+        for title in ("machine", "versions"):
+            click.echo(f"{title}: " + ", ".join(f"{key} {value}" for key, value in report[title].items()))
     if plot is not None:
         from adamctl.bench.plot import plot_ps
 
         plot_ps(report, plot)
-    if as_json:
-        print_json(report)
-        return
-    show(report)
-    for title in ("machine", "versions"):
-        click.echo(f"{title}: " + ", ".join(f"{key} {value}" for key, value in report[title].items()))
 
 
 def _check_flags(instead: tuple[str, ...], lists: dict[str, tuple[Any, ...] | None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from math import inf, nan
 from pathlib import Path
 
@@ -54,6 +55,23 @@ def test_every_mode_stands_next_to_its_limit_and_to_the_peer(tmp_path: Path) -> 
     assert rows["push"]["torch_rpc_window"] == 16, "the best window is kept"
     plot_ps(report, tmp_path / "figure.svg")
     assert "Adam" in (tmp_path / "figure.svg").read_text()
+
+
+def test_a_picture_has_a_line_for_everything_that_was_measured(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    rows = [
+        {"mode": "push", "clients": clients, "servers": servers, "apply_threads": threads, "g_updates_per_s": 0.2}
+        for clients, servers, threads in ((2, 1, 2), (2, 1, 1), (2, 4, 1))
+    ]
+    local = {"mode": "local, 1 delta", "apply_threads": 1, "g_updates_per_s": 0.4}
+    results = [row | {"fraction_of_limit": 0.5} for row in (*rows, local)]
+    results.append({"mode": "pull", "apply_threads": 1, "g_updates_per_s": None, "fraction_of_limit": 0.5})
+    report = {"results": results, "machine": {"processor": "some"}, "adam_g_updates_per_s": 13.0}
+    plot_ps(report, tmp_path / "figure.svg")
+    shown = re.findall(r"<!-- (.*) -->", (tmp_path / "figure.svg").read_text())
+    assert shown[-4:] == ["push, 2 clients", "push, 2 clients, 4 servers", "local, 1 delta", "Adam, 16 cores: 13"]
+    with pytest.raises(ConfigurationError, match="found none"):
+        plot_ps(report | {"results": results[-1:]}, tmp_path / "none.svg")
 
 
 def test_several_clients_servers_and_threads() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -83,6 +84,41 @@ def test_a_picture_of_nothing_is_refused_before_anything_is_measured(
     with pytest.raises(ConfigurationError, match=expected):
         flags = ["bench", "ps-throughput", *arguments, "--plot", str(tmp_path / "p.svg")]
         CliRunner().invoke(application, flags, catch_exceptions=False)
+
+
+KERNEL = {"kernel": "dense", "limit_gb_per_s": 2.0, "numpy_gb_per_s": 1.0}
+PUSH = {
+    "mode": "push", "transport": "tcp", "apply_threads": 1, "clients": 2, "servers": 1, "gb_per_s": 1.0,
+    "limit_gb_per_s": 2.0, "fraction_of_limit": 0.5, "limit": "sockets", "g_updates_per_s": 0.25,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+@pytest.mark.parametrize(
+    ("arguments", "measures", "plots", "row"),
+    [
+        (("ps-throughput", "--mode", "push"), "ps_throughput.run_ps_benchmark", "plot_ps", PUSH),
+        (("kernels",), "kernels.run_kernels_benchmark", "plot_kernels", KERNEL),
+        (("worker", MNIST), "worker.run_worker_benchmark", "plot_worker", {"side": "adamctl", "batch": 32}),
+    ],
+)
+def test_what_was_measured_is_printed_whatever_becomes_of_its_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], measures: str, plots: str,
+    row: dict[str, object], flags: tuple[str, ...],
+) -> None:  # fmt: skip
+    def fail(report: dict[str, object], path: Path) -> None:
+        raise ConfigurationError(f"--plot {path}: disk full")
+
+    report = {"results": [row], "machine": {"cores": 2}, "versions": {"python": "3"}}
+    monkeypatch.setattr(Picture, "convert", lambda self, value, *_: Path(value))
+    monkeypatch.setattr(f"adamctl.bench.{measures}", lambda *_, **__: report)
+    monkeypatch.setattr(f"adamctl.bench.plot.{plots}", fail)
+    result = CliRunner().invoke(application, ["bench", *arguments, "--plot", str(tmp_path / "p.svg"), *flags])
+    assert isinstance(result.exception, ConfigurationError) and "disk full" in str(result.exception)
+    if flags:
+        assert json.loads(result.stdout)["results"] == [row]
+    else:
+        assert str(next(iter(row.values()))) in result.stdout and "cores 2" in result.stdout
 
 
 def test_a_peer_without_its_package_is_told_of_at_once() -> None:
