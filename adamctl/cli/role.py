@@ -11,7 +11,7 @@ import click
 
 from adamctl.cli import options
 from adamctl.cli.lazy import LazyGroup
-from adamctl.cli.number_types import DEADLINE_S, FINITE
+from adamctl.cli.number_types import DEADLINE_S, FINITE, Number
 from adamctl.errors import ConfigurationError
 from adamctl.roles.registry import GROUP, Option, Role
 
@@ -28,7 +28,7 @@ OTHER_COMMANDS = {
 """Of a role, besides `start`: name -> (`module:attribute`, summary)."""
 _PATH = click.Path(path_type=Path)
 _ENVIRONMENT = {"data": "ADAMCTL_DATA"}
-_TYPES: dict[type, click.ParamType] = {float: FINITE}
+_TYPES: dict[type, Number] = {float: FINITE}
 
 
 def common_parameters(default_port: int = 0) -> list[click.Parameter]:
