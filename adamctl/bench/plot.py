@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from adamctl.errors import ConfigurationError
+
+_SETTING = ("transport", "dtype", "block_bytes")
 
 
 def plot_worker(report: dict[str, Any], path: Path) -> None:
@@ -62,8 +65,7 @@ def plot_kernels(report: dict[str, Any], path: Path) -> None:
 
 
 def plot_ps(report: dict[str, Any], path: Path) -> None:
-    """Writes parameter updates per second over apply threads, a line per mode, clients and servers, its limit dotted
-    (figure 9).
+    """Writes parameter updates per second over apply threads, a line per mode and setting, its limit dotted (figure 9).
 
     Raises:
         ConfigurationError: as `plot_worker`; also where no parameter was updated.
@@ -73,8 +75,11 @@ def plot_ps(report: dict[str, Any], path: Path) -> None:
         raise ConfigurationError("--plot: expected a mode that updates parameters; found none (add push or factors)")
     figure, axes = _figure()
     axes.set_yscale("log")
-    for label in dict.fromkeys(map(_line, rows)):
-        of_line = sorted((row for row in rows if _line(row) == label), key=lambda row: row["apply_threads"])
+    varied = [what for what in _SETTING if len({row[what] for row in rows if what in row}) > 1]
+    lines: dict[str, list[dict[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: row["apply_threads"]):
+        lines.setdefault(_line(row, varied), []).append(row)
+    for label, of_line in lines.items():
         counts = [row["apply_threads"] for row in of_line]
         rates = [row["g_updates_per_s"] for row in of_line]
         (line,) = axes.plot(counts, rates, marker="o", label=label)
@@ -90,10 +95,13 @@ def plot_ps(report: dict[str, Any], path: Path) -> None:
     _save(figure, path)
 
 
-def _line(row: dict[str, Any]) -> str:
-    """Returns the line that a row is a point of."""
+def _line(row: dict[str, Any], varied: Sequence[str]) -> str:
+    """Returns the line that a row is a point of: its mode, and what of its setting is not everybody's or usual."""
     counts = [f"{row[what]} {what}" for what in ("clients", "servers") if row.get(what, 1) != 1]
-    return ", ".join((row["mode"], *counts))
+    texts = {what: f"{row[what]}" for what in varied if what in row}
+    if "block_bytes" in texts:
+        texts["block_bytes"] = f"{row['block_bytes'] / 1024:g} KiB"
+    return ", ".join((row["mode"], *counts, *texts.values()))
 
 
 def _rate(row: dict[str, Any], side: str) -> float | None:

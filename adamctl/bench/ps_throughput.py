@@ -113,15 +113,32 @@ class PsSettings:
         return max(int(min(PLAIN_BYTES, self.seconds * PLAIN_BYTES_PER_S)) // BLOCK_BYTES, 16)
 
 
-def run_ps_benchmark(settings: PsSettings, progress: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-    """Measures and returns the report that `adamctl bench ps-throughput --json` prints.
+def run_ps_benchmark(*settings: PsSettings, progress: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+    """Measures each of the settings and returns the report that `adamctl bench ps-throughput --json` prints.
 
     Raises:
         ConfigurationError: PyTorch is asked for and missing.
         RunFailedError: a process ended, or what was pushed is not what is there.
     """
+    networked, local = list[dict[str, Any]](), dict[int, list[dict[str, Any]]]()
+    report = make_report("ps-throughput", PACKAGES, ())
+    for one in settings:
+        if len(settings) > 1:
+            progress(f"blocks of {one.block_bytes / 1024:g} KiB, {one.wire}, transport {one.transport}")
+        results, torch_version = _measure_networked(one, progress)
+        networked += results
+        if torch_version:
+            report["versions"]["torch"] = torch_version
+        if "local" in one.modes and one.block_bytes not in local:  # nothing travels: the others make no difference
+            rows = [row for threads in one.apply_threads for row in _measure_local(one, threads, progress)]
+            local[one.block_bytes] = _with_speed_up(rows)
+    report["results"] = networked + [row for rows in local.values() for row in rows]
+    return report | {"adam_g_updates_per_s": ADAM_G_UPDATES_PER_S}
+
+
+def _measure_networked(settings: PsSettings, progress: Callable[[str], None]) -> tuple[list[dict[str, Any]], str]:
+    """Returns the rows of all modes that need servers, and PyTorch's version if that was compared with."""
     results: list[dict[str, Any]] = []
-    report = make_report("ps-throughput", PACKAGES, results)
     torch_version = ""
     for servers in settings.servers if settings.networked else ():
         for threads in settings.apply_threads:
@@ -129,14 +146,7 @@ def run_ps_benchmark(settings: PsSettings, progress: Callable[[str], None] = lam
                 with _Bench(settings, servers, threads, clients, progress) as bench:
                     results += bench.measure()
                     torch_version = torch_version or bench.torch_version
-    if "local" in settings.modes:
-        for threads in settings.apply_threads:
-            results += _measure_local(settings, threads, progress)
-    _add_speed_up(results)
-    report["results"] = results
-    if torch_version:
-        report["versions"]["torch"] = torch_version
-    return report | {"adam_g_updates_per_s": ADAM_G_UPDATES_PER_S}
+    return _with_speed_up(results), torch_version
 
 
 class _Bench:
@@ -259,13 +269,14 @@ class _Bench:
             "apply_threads": self._threads,
             "clients": self._count,
             "servers": self._servers,
+            "dtype": settings.wire,
         }
         if mode == "factors":
             limit = self._product / 2
             row |= {"g_updates_per_s": rate / 1e9, "limit_g_updates_per_s": limit / 1e9}
             row |= {"limit": "half the rate of float32 products, same threads"}
         else:
-            row |= {"model_bytes": settings.model_bytes, "block_bytes": settings.block_bytes, "dtype": settings.wire}
+            row |= {"model_bytes": settings.model_bytes, "block_bytes": settings.block_bytes}
             row |= {"gb_per_s": rate / 1e9, "g_updates_per_s": done.updates / done.seconds / 1e9 or None}
             if used == "shared":
                 limit = self._memory / COPIES[mode]
@@ -354,10 +365,11 @@ def _measure_local(settings: PsSettings, threads: int, progress: Callable[[str],
     return rows
 
 
-def _add_speed_up(results: list[dict[str, Any]]) -> None:
-    """Notes how much faster more apply threads are than the fewest, all else equal."""
+def _with_speed_up(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the rows, in which it is noted how much faster more apply threads are than the fewest, all else equal."""
     first: dict[tuple[Any, ...], float] = {}
     for row in sorted(results, key=lambda row: row["apply_threads"]):
         key = (row["mode"], row.get("clients"), row.get("servers"))
         rate = row.get("gb_per_s") or row["g_updates_per_s"]
         row["speed_up_by_threads"] = rate / first.setdefault(key, rate)
+    return results

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from adamctl.cli import options
 from adamctl.cli.bench import COUNT, Counts, usual_thread_counts
-from adamctl.cli.number_types import ABOVE_ZERO
+from adamctl.cli.number_types import ABOVE_ZERO, Numbers
 from adamctl.cli.output import print_json, table
 from adamctl.errors import ConfigurationError
 from adamctl.model.wire_types import WIRE_TYPES, WireType
 
+if TYPE_CHECKING:
+    from adamctl.bench.ps_throughput import PsSettings
+
 _MODES = ("push", "pull", "both", "factors", "local")
 _TRANSPORTS = ("auto", "tcp", "unix", "shared")
+_DTYPES: tuple[WireType, ...] = ("float32",)
 _MEGABYTE = 1_000_000
+_COUNTS = {"apply_threads": "thread", "clients": "client", "servers": "server"}
 _STRESS_MEGABYTES, _STRESS_S = 16.0, 60.0
 _UNUSED = {
     "--stress": ("--mode", "--clients", "--servers", "--dtype", "--rounds", "--vs", "--plot"),
@@ -35,10 +40,19 @@ _UNUSED = {
 @click.option("--servers", type=Counts(), default="1", show_default=True, help="Parameter servers.")
 @click.option("--model-megabytes", type=ABOVE_ZERO, help="Of weights.  [default: 100; with --stress 16]")
 @click.option(
-    "--block-kib", type=ABOVE_ZERO, default=1024.0, show_default=True, help="Of weights that travel and wait together."
+    "--block-kib",
+    "blocks_kib",
+    type=Numbers(ABOVE_ZERO),
+    default="1024",
+    show_default=True,
+    help="Of weights that travel and wait together.",
 )
-@click.option("--dtype", type=click.Choice(WIRE_TYPES), default="float32", show_default=True, help="On the wire.")
-@click.option("--transport", type=click.Choice(_TRANSPORTS), default="auto", show_default=True, help="To servers.")
+@click.option(
+    "--dtype", "dtypes", multiple=True, type=click.Choice(WIRE_TYPES), help="On the wire.  [default: float32]"
+)
+@click.option(
+    "--transport", "transports", multiple=True, type=click.Choice(_TRANSPORTS), help="To servers.  [default: auto]"
+)
 @click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds of each side; the best counts.")
 @click.option("--seconds", type=ABOVE_ZERO, help="Length of a round.  [default: 1; with --stress 60]")
 @click.option("--vs", type=click.Choice(["torch-rpc"]), help="Let PyTorch's RPC do the same.")
@@ -49,35 +63,43 @@ _UNUSED = {
 @options.json_option
 def ps_throughput(
     modes: tuple[str, ...], apply_threads: tuple[int, ...] | None, clients: tuple[int, ...], servers: tuple[int, ...],
-    model_megabytes: float | None, block_kib: float, dtype: WireType, transport: str, rounds: int,
-    seconds: float | None, vs: str | None, peer_python: str, stress: bool, linear: bool, plot: Path | None,
-    as_json: bool,
+    model_megabytes: float | None, blocks_kib: tuple[float, ...], dtypes: tuple[WireType, ...],
+    transports: tuple[str, ...], rounds: int, seconds: float | None, vs: str | None, peer_python: str, stress: bool,
+    linear: bool, plot: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure pushes, pulls and factors through real parameter servers against this machine's limits."""
     from adamctl.bench.peer import require
     from adamctl.bench.ps_throughput import PsSettings
 
     if stress or linear:
-        _check_flags(("--stress",) * stress + ("--linear",) * linear, {"--apply-threads": apply_threads})
+        _check_flags(
+            ("--stress",) * stress + ("--linear",) * linear,
+            {"--apply-threads": apply_threads, "--block-kib": blocks_kib, "--transport": transports},
+        )
     if plot is not None and set(modes) == {"pull"}:
         raise ConfigurationError("--plot: expected a mode that updates parameters; found only pull")
     megabytes = model_megabytes if model_megabytes is not None else _STRESS_MEGABYTES if stress else 100.0
-    settings = PsSettings(
-        modes=modes or _MODES,
-        apply_threads=apply_threads or usual_thread_counts(),
-        clients=clients,
-        servers=servers,
-        model_bytes=int(megabytes * _MEGABYTE),
-        block_bytes=int(block_kib * 1024),
-        wire=dtype,
-        transport=transport,
-        rounds=rounds,
-        seconds=seconds if seconds is not None else _STRESS_S if stress else 1.0,
-        peer_python=peer_python if vs else None,
-    )
+    every = [
+        PsSettings(
+            modes=modes or _MODES,
+            apply_threads=apply_threads or usual_thread_counts(),
+            clients=clients,
+            servers=servers,
+            model_bytes=int(megabytes * _MEGABYTE),
+            block_bytes=int(block_kib * 1024),
+            wire=dtype,
+            transport=transport,
+            rounds=rounds,
+            seconds=seconds if seconds is not None else _STRESS_S if stress else 1.0,
+            peer_python=peer_python if vs else None,
+        )
+        for transport in dict.fromkeys(transports or ("auto",))
+        for dtype in dict.fromkeys(dtypes or _DTYPES)
+        for block_kib in dict.fromkeys(blocks_kib)
+    ]
     if vs:
         require(peer_python, "torch")
-    report, show = _run(settings, stress, linear)
+    report, show = _run(every, stress, linear)
     if as_json:
         print_json(report)
     else:
@@ -109,8 +131,9 @@ def _check_flags(instead: tuple[str, ...], lists: dict[str, tuple[Any, ...] | No
             raise ConfigurationError(f"{instead[0]}: expected one value of {flag}; found {found}; run it for each")
 
 
-def _run(settings: Any, stress: bool, linear: bool) -> tuple[dict[str, Any], Any]:
+def _run(every: list[PsSettings], stress: bool, linear: bool) -> tuple[dict[str, Any], Any]:
     """Returns the report asked for and what prints it."""
+    settings = every[0]
 
     def progress(line: str) -> None:
         click.echo(line, err=True)
@@ -133,7 +156,7 @@ def _run(settings: Any, stress: bool, linear: bool) -> tuple[dict[str, Any], Any
         return run_ps_linear(settings, progress=progress), _show_linear
     from adamctl.bench.ps_throughput import run_ps_benchmark
 
-    return run_ps_benchmark(settings, progress), _show
+    return run_ps_benchmark(*every, progress=progress), _show
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -149,6 +172,8 @@ def _show(report: dict[str, Any]) -> None:
                 str(row["apply_threads"]),
                 str(row.get("clients", "-")),
                 str(row.get("servers", "-")),
+                f"{row['block_bytes'] / 1024:g}" if "block_bytes" in row else "-",
+                row.get("dtype", "-"),
                 "G updates/s" if in_updates else "GB/s",
                 f"{row[unit]:.2f}",
                 f"{row[f'limit_{unit}']:.2f}",
@@ -157,15 +182,18 @@ def _show(report: dict[str, Any]) -> None:
                 f"{row['ratio_vs_torch_rpc']:.2f}" if peer else "-",
             ]
         )
-    columns = ["mode", "transport", "threads", "clients", "servers", "unit", "rate", "limit", "fraction"]
-    click.echo(table([*columns, "PyTorch RPC", "ratio"], rows, right=[2, 3, 4, 6, 7, 8, 9, 10]))
+    setting = ["mode", "transport", "threads", "clients", "servers", "block KiB", "dtype"]
+    columns = [*setting, "unit", "rate", "limit", "fraction", "PyTorch RPC", "ratio"]
+    click.echo(table(columns, rows, right=[2, 3, 4, 5, 8, 9, 10, 11, 12]))
     click.echo()
-    for mode, limit in {row["mode"]: row["limit"] for row in report["results"]}.items():
+    for mode, limit in dict.fromkeys((row["mode"], row["limit"]) for row in report["results"]):
         click.echo(f"limit of {mode}: {limit}")
     for row in report["results"]:
         if "our_options_gb_per_s" in row:
             shown = f"{row['our_options_gb_per_s']:.2f} GB/s, fraction {row['fraction_of_our_options']:.2f}"
-            click.echo(f"{row['mode']}, {row['apply_threads']} thread(s): plain sockets with our options {shown}")
+            where = [row["mode"], row["transport"], row["dtype"], f"{row['block_bytes'] / 1024:g} KiB"]
+            where += [f"{row[what]} {title}(s)" for what, title in _COUNTS.items()]
+            click.echo(f"{', '.join(where)}: plain sockets with our options {shown}")
     if any("factors" in row["mode"] for row in report["results"]):
         click.echo(f"Adam's server applied {report['adam_g_updates_per_s']:g} G updates/s with 16 cores")
 

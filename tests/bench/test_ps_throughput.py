@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
 
@@ -65,11 +66,17 @@ def test_a_picture_has_a_line_for_everything_that_was_measured(tmp_path: Path) -
     ]
     local = {"mode": "local, 1 delta", "apply_threads": 1, "g_updates_per_s": 0.4}
     results = [row | {"fraction_of_limit": 0.5} for row in (*rows, local)]
+    for dtype, block_bytes in (("float16", 1 << 20), ("float32", 1 << 14)):
+        other = {"mode": "factors", "apply_threads": 1, "g_updates_per_s": 0.3, "fraction_of_limit": 0.5}
+        results.append(other | {"dtype": dtype, "block_bytes": block_bytes})
     results.append({"mode": "pull", "apply_threads": 1, "g_updates_per_s": None, "fraction_of_limit": 0.5})
     report = {"results": results, "machine": {"processor": "some"}, "adam_g_updates_per_s": 13.0}
     plot_ps(report, tmp_path / "figure.svg")
     shown = re.findall(r"<!-- (.*) -->", (tmp_path / "figure.svg").read_text())
-    assert shown[-4:] == ["push, 2 clients", "push, 2 clients, 4 servers", "local, 1 delta", "Adam, 16 cores: 13"]
+    assert shown[-6:] == [
+        "push, 2 clients", "push, 2 clients, 4 servers", "local, 1 delta", "factors, float16, 1024 KiB",
+        "factors, float32, 16 KiB", "Adam, 16 cores: 13",
+    ]  # fmt: skip
     with pytest.raises(ConfigurationError, match="found none"):
         plot_ps(report | {"results": results[-1:]}, tmp_path / "none.svg")
 
@@ -80,6 +87,17 @@ def test_several_clients_servers_and_threads() -> None:
     assert [first["apply_threads"], second["apply_threads"]] == [1, 2]
     assert first["clients"] == first["servers"] == 2
     assert second["speed_up_by_threads"] == pytest.approx(second["gb_per_s"] / first["gb_per_s"])
+
+
+def test_several_settings_are_told_apart_and_what_does_not_travel_is_measured_once() -> None:
+    settings = PsSettings(modes=("push", "local"), transport="tcp", **TINY)  # type: ignore[arg-type]
+    others = (replace(settings, wire="float16"), replace(settings, block_bytes=1 << 15, transport="unix"))
+    rows = run_ps_benchmark(settings, *others)["results"]
+    assert [(row["mode"], row["transport"], row["dtype"], row["block_bytes"]) for row in rows[:3]] == [
+        ("push", "tcp", "float32", 1 << 14), ("push", "tcp", "float16", 1 << 14), ("push", "unix", "float32", 1 << 15),
+    ]  # fmt: skip
+    assert [row.get("block_bytes") for row in rows[3:]] == 2 * [1 << 14] + [None] + 2 * [1 << 15] + [None]
+    assert {row["speed_up_by_threads"] for row in rows} == {1.0}
 
 
 @pytest.mark.parametrize(

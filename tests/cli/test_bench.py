@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from adamctl.bench import peer
+from adamctl.bench.ps_throughput import PsSettings
 from adamctl.cli.main import application
 from adamctl.cli.options import Picture
 from adamctl.errors import ConfigurationError
@@ -63,7 +64,12 @@ def test_bad_flags_end_with_usage(arguments: tuple[str, ...], expected: str) -> 
             "--stress: expected one value of --apply-threads; found 1, 2",
         ),
         (("ps-throughput", "--linear", "--apply-threads", "4,2"), "--linear: expected one value of --apply-threads"),
-        (("ps-throughput", "--block-kib", "100000"), "--block-kib: expected at most 32,767"),
+        (("ps-throughput", "--stress", "--block-kib", "64,128"), "--stress: expected one value of --block-kib"),
+        (
+            ("ps-throughput", "--linear", "--transport", "tcp", "--transport", "unix"),
+            "one value of --transport; found tcp",
+        ),
+        (("ps-throughput", "--block-kib", "1024,100000"), "--block-kib: expected at most 32,767"),
         (("ps-throughput", "--vs", "torch-rpc", "--clients", "2"), "--vs torch-rpc: expected 1 in --clients"),
         (("ps-throughput", "--vs", "torch-rpc", "--mode", "local"), "--vs torch-rpc: expected a mode"),
     ],
@@ -89,7 +95,8 @@ def test_a_picture_of_nothing_is_refused_before_anything_is_measured(
 KERNEL = {"kernel": "dense", "limit_gb_per_s": 2.0, "numpy_gb_per_s": 1.0}
 PUSH = {
     "mode": "push", "transport": "tcp", "apply_threads": 1, "clients": 2, "servers": 1, "gb_per_s": 1.0,
-    "limit_gb_per_s": 2.0, "fraction_of_limit": 0.5, "limit": "sockets", "g_updates_per_s": 0.25,
+    "limit_gb_per_s": 2.0, "fraction_of_limit": 0.5, "limit": "sockets", "g_updates_per_s": 0.25, "dtype": "float16",
+    "block_bytes": 1 << 16, "our_options_gb_per_s": 3.0, "fraction_of_our_options": 0.3,
 }  # fmt: skip
 
 
@@ -119,6 +126,44 @@ def test_what_was_measured_is_printed_whatever_becomes_of_its_picture(
         assert json.loads(result.stdout)["results"] == [row]
     else:
         assert str(next(iter(row.values()))) in result.stdout and "cores 2" in result.stdout
+
+
+def test_every_combination_of_blocks_types_and_transports_is_measured_and_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[PsSettings] = []
+
+    def measure(*settings: PsSettings, **_: object) -> dict[str, object]:
+        asked.extend(settings)
+        rows = [PUSH | {"transport": "tcp", "limit": "sockets, tcp"}, PUSH | {"transport": "unix"}]
+        return {"results": rows, "machine": {}, "versions": {}}
+
+    monkeypatch.setattr("adamctl.bench.ps_throughput.run_ps_benchmark", measure)
+    flags = [
+        "--mode",
+        "push",
+        "--model-megabytes",
+        "0.1",
+        "--block-kib",
+        "16,64",
+        "--dtype",
+        "float16",
+        "--dtype",
+        "float32",
+        "--transport",
+        "tcp",
+    ]
+    result = CliRunner().invoke(application, ["bench", "ps-throughput", *flags], catch_exceptions=False)
+    assert [(one.block_bytes, one.wire, one.transport) for one in asked] == [
+        (1 << 14, "float16", "tcp"), (1 << 16, "float16", "tcp"), (1 << 14, "float32", "tcp"),
+        (1 << 16, "float32", "tcp"),
+    ]  # fmt: skip
+    lines = result.stdout.splitlines()
+    assert lines[1].split()[:7] == ["push", "tcp", "1", "2", "1", "64", "float16"]
+    assert "limit of push: sockets, tcp" in lines and "limit of push: sockets" in lines
+    assert any(
+        line.startswith("push, unix, float16, 64 KiB, 1 thread(s), 2 client(s), 1 server(s): ") for line in lines
+    )
 
 
 def test_a_peer_without_its_package_is_told_of_at_once() -> None:
