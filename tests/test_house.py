@@ -152,6 +152,15 @@ def test_every_message_says_what_it_is_for(message: type) -> None:
     assert message.__dict__.get("__doc__"), f"{message.__module__}.{message.__name__} has no docstring"
 
 
+@pytest.mark.parametrize("source", SOURCES)
+def test_what_cannot_be_decoded_is_caught_by_its_list(source: str) -> None:
+    """An error of msgspec's caught by its name lets text through that is not UTF-8, which raises another."""
+    folder = ROOT if source.startswith(("roles/", "kernels/")) else ROOT / "adamctl"
+    for node in ast.walk(ast.parse((folder / f"{source}.py").read_text())):
+        caught = "" if not isinstance(node, ast.ExceptHandler) or node.type is None else ast.unparse(node.type)
+        assert "msgspec" not in caught, f"{source}.py: except {caught}: use adamctl.wire.unreadable.UNREADABLE"
+
+
 # --- documents tell the truth -----------------------------------------------------------------------------------------
 
 DOCUMENTS = sorted(

@@ -22,6 +22,7 @@ from adamctl.roles.data.core import FILE_ORDER, Range
 from adamctl.roles.data.dataset import OpenDataSet
 from adamctl.roles.data.readers import open_source
 from adamctl.roles.ps.checkpoint import MANIFEST_NAME, load_parameters, read_manifest
+from adamctl.wire.unreadable import UNREADABLE
 
 BATCH = 256
 CACHE_BYTES_MAX = 256 << 20
@@ -50,7 +51,7 @@ def load_trained(place: str, runs: Path) -> Trained:
     manifest = read_manifest(folder)
     try:
         experiment = msgspec.convert(manifest["experiment"], Experiment)
-    except (KeyError, msgspec.ValidationError) as error:
+    except (KeyError, *UNREADABLE) as error:
         raise DamagedDataError(f"{folder / MANIFEST_NAME}: its experiment cannot be read: {error}") from error
     network = Network(experiment.model, BATCH)
     flat = np.zeros(network.flat_size, np.float32)

@@ -178,7 +178,7 @@ def encode(record: _Record) -> bytes:
 
 
 def decode(value: bytes, kind: type[RecordT]) -> RecordT:
-    """Raises msgspec.ValidationError if the value is not such a record."""
+    """Raises one of `adamctl.wire.unreadable.UNREADABLE` if the value is not such a record."""
     return msgspec.msgpack.decode(value, type=kind)
 
 

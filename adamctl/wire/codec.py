@@ -26,6 +26,7 @@ from adamctl.wire.constants import (
     body_bytes_max,
 )
 from adamctl.wire.messages import MESSAGES, OPCODE_OF_REQUEST, ErrorReply, Message
+from adamctl.wire.unreadable import UNREADABLE
 
 DEADLINE_MS_MAX = 0xFFFFFFFF
 _REQUEST_ID_MAX = 0xFFFFFFFFFFFFFFFF
@@ -198,7 +199,7 @@ def decode_message(opcode: int, flags: int, typed_header: bytes) -> Message:
         decoder = (_REPLY_DECODERS if flags & _REPLY else _REQUEST_DECODERS)[opcode]
     try:
         message: Message = decoder.decode(typed_header)
-    except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError) as error:
+    except UNREADABLE as error:
         kind = "error reply" if flags & _ERROR else "reply" if flags & _REPLY else "request"
         raise ProtocolError(f"a {Opcode(opcode).name} {kind} that cannot be read: {error}") from error
     return message

@@ -47,6 +47,7 @@ from adamctl.wire.messages import (
     StatusReply,
     StatusRequest,
 )
+from adamctl.wire.unreadable import UNREADABLE
 
 if TYPE_CHECKING:
     from adamctl.roles.controller.etcd import EtcdClient
@@ -279,7 +280,7 @@ class ControllerClient:
         if len(reply.body):
             try:
                 entries = _ENTRIES.decode(reply.body)
-            except msgspec.MsgspecError as error:
+            except UNREADABLE as error:
                 raise ProtocolError(f"{connection.peer_name} sent a malformed list of entries: {error}") from error
             finally:
                 reply.release()

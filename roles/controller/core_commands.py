@@ -12,6 +12,7 @@ from adamctl.config.records import NodeRecord, decode, encode, node_key
 from adamctl.roles.controller.core_state import STATE_BYTES_MAX, Effect, KeyState
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges, ConfigCompareAndSetReply, NodeRegisterRequest
+from adamctl.wire.unreadable import UNREADABLE
 
 _FULL = f"the configuration would grow beyond {STATE_BYTES_MAX >> 20} MiB; end or remove old jobs"
 NAMES_BYTES_MAX = 32 << 10
@@ -73,7 +74,7 @@ def encode_commands(commands: Sequence[Command]) -> bytes:
 
 
 def decode_commands(value: bytes) -> list[Command]:
-    """Raises msgspec.MsgspecError if the value is not a list of commands."""
+    """Raises one of UNREADABLE if the value is not a list of commands."""
     return _COMMANDS.decode(value) if value else []
 
 
@@ -169,7 +170,7 @@ def node_in(state: KeyState, key: str) -> NodeRecord | None:
     entry = state.get(key)
     try:
         return None if entry is None else decode(entry.value, NodeRecord)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None
 
 

@@ -248,10 +248,10 @@ _SNAPSHOT = msgspec.msgpack.Decoder(PaxosSnapshot)
 
 
 def decode_peer(data: bytes | memoryview) -> PeerMessage:
-    """Raises msgspec.MsgspecError if it is no such message."""
+    """Raises one of UNREADABLE if it is no such message."""
     return _PEER.decode(data)
 
 
 def decode_snapshot(data: bytes | memoryview) -> PaxosSnapshot:
-    """Raises msgspec.MsgspecError if it is no snapshot."""
+    """Raises one of UNREADABLE if it is no snapshot."""
     return _SNAPSHOT.decode(data)

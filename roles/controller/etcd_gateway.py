@@ -21,6 +21,7 @@ from adamctl.errors import AdamctlError, ConfigurationError, DeadlineError, Remo
 from adamctl.roles.controller.etcd_url import PASSWORD_VARIABLE, USER_VARIABLE, EtcdUrl
 from adamctl.roles.controller.interface import SILENCE_S, Waiting
 from adamctl.wire.constants import ErrorCode
+from adamctl.wire.unreadable import UNREADABLE
 
 if TYPE_CHECKING:
     import aiohttp
@@ -304,6 +305,6 @@ def revision_of(reply: Json) -> int:
 def _decode(body: bytes) -> Json:
     try:
         found: Json = msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise UnreachableError(f"an answer that is not etcd's: {error}") from error
     return found

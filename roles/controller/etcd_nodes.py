@@ -11,8 +11,6 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import msgspec
-
 from adamctl.config.records import NodeRecord, decode, encode, node_key
 from adamctl.errors import ConfigurationError, RemoteError, UnreachableError
 from adamctl.net.address import parse_address
@@ -32,6 +30,7 @@ from adamctl.roles.controller.etcd_session import compare_revision
 from adamctl.roles.witness import is_loopback
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import NodeRegisterReply, NodeRegisterRequest
+from adamctl.wire.unreadable import UNREADABLE
 
 INCARNATIONS = "#incarnations"
 LATE_S = 2.0
@@ -159,7 +158,7 @@ class Nodes:
         pair = pairs[0]
         try:
             record = decode(decoded(pair.get("value", "")), NodeRecord)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             record = None
         return _Held(record, number(pair, "mod_revision"), str(pair.get("lease", "0")))
 

@@ -23,6 +23,7 @@ from adamctl.wire.messages import (
     NodeRegisterReply,
     NodeRegisterRequest,
 )
+from adamctl.wire.unreadable import UNREADABLE
 
 SILENCE_S = 2.0
 """A wait longer than this is logged: for whom, where, since when."""
@@ -178,7 +179,7 @@ class Waiting:
 def _decode(entry: ConfigEntry, kind: type[RecordT]) -> RecordT:
     try:
         return msgspec.msgpack.decode(entry.value, type=kind)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise DamagedDataError(
             f"the configuration's {entry.key} is not a {kind.__name__}: {error}; it was written by another version "
             "of adamctl or by hand; delete or rewrite it"

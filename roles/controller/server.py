@@ -69,6 +69,7 @@ from adamctl.wire.messages import (
     NodeLeaveRequest,
     NodeRegisterRequest,
 )
+from adamctl.wire.unreadable import UNREADABLE
 
 EVENTS_MAX = 16_384
 TICK_S_MIN = 0.1
@@ -258,7 +259,7 @@ def _event(request: Request, token: int) -> Event | None:
         case ConfigCompareAndSetRequest(session=session, sequence=sequence, known_serial=known_serial):
             try:
                 changes = _CHANGES.decode(request.body)
-            except msgspec.MsgspecError as error:
+            except UNREADABLE as error:
                 raise RemoteError(ErrorCode.BAD_MESSAGE, f"the body is not a ConfigChanges: {error}") from error
             return CompareAndSet(token, session, sequence, changes, known_serial)
         case ConfigWatchRequest(prefix=prefix, after_revision=after_revision, wait_s=wait_s):
@@ -273,7 +274,7 @@ def _event(request: Request, token: int) -> Event | None:
             try:
                 told = decode_peer(request.body)
                 return Received(head.cluster, head.source, head.address, head.destination, told, head.limits)
-            except msgspec.MsgspecError as error:
+            except UNREADABLE as error:
                 raise RemoteError(ErrorCode.BAD_MESSAGE, f"not a message between controllers: {error}") from error
         case ControllerReplaceRequest(old=old, name=name, address=address, identity=identity):
             return Replace(token, old, name, address, identity)

@@ -38,6 +38,7 @@ from adamctl.roles.controller.log_format import (
     first_checksum,
 )
 from adamctl.roles.folder_lock import FolderLock, unusable
+from adamctl.wire.unreadable import UNREADABLE
 
 SNAPSHOT_AFTER_BYTES = 8 << 20
 StructT = TypeVar("StructT")
@@ -255,7 +256,7 @@ class LogStore:
             if len(records) != 1 or records[0][2] != len(data):
                 raise self._damaged(path, "it is not one whole record")
             return decoder.decode(records[0][0])
-        except (DamagedRecordError, msgspec.MsgspecError) as error:
+        except (DamagedRecordError, *UNREADABLE) as error:
             raise self._damaged(path, str(error)) from error
 
     def _read_log(self, path: Path, generation: int) -> tuple[int, int]:
@@ -265,7 +266,7 @@ class LogStore:
         try:
             for payload, checksum, end in decode_records(data, generation):  # noqa: B007
                 entries.extend(_BATCH.decode(payload))
-        except (DamagedRecordError, msgspec.MsgspecError) as error:
+        except (DamagedRecordError, *UNREADABLE) as error:
             raise self._damaged(path, str(error)) from error
         slot = self.snapshot.slot if self.snapshot is not None else 0
         decided = slot

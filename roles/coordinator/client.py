@@ -29,6 +29,7 @@ from adamctl.wire.messages import (
     RunStopRequest,
     TaskReport,
 )
+from adamctl.wire.unreadable import UNREADABLE
 
 __all__ = [
     "CoordinatorClient",
@@ -100,7 +101,7 @@ class CoordinatorClient:
         assert isinstance(message, RunJoinReply)
         try:
             body = msgspec.msgpack.decode(_take_body(reply), type=JoinBody)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise DamagedDataError(
                 f"the coordinator of {message.job} sent an experiment that does not parse: {error}"
             ) from error

@@ -25,6 +25,7 @@ from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.model.layout import Tensor
 from adamctl.roles.coordinator.core_events import RunSnapshot
 from adamctl.wire.messages import CheckpointFile
+from adamctl.wire.unreadable import UNREADABLE
 
 MANIFEST_NAME: Final = "manifest.json"
 CHECKPOINTS_NAME: Final = "checkpoints"
@@ -148,7 +149,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise DamagedDataError(
             f"{path}: not there, so this checkpoint was never finished; use an earlier one"
         ) from error
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *UNREADABLE) as error:
         raise DamagedDataError(f"{path}: {error}; use an earlier checkpoint") from error
     if manifest.format_version != FORMAT_VERSION:
         raise DamagedDataError(f"{path}: expected format version {FORMAT_VERSION}, found {manifest.format_version}")

@@ -32,6 +32,7 @@ from adamctl.roles.coordinator.watch import LOOK_EVERY_S, wait_for_successor, wa
 from adamctl.roles.data.client import DataClient, DataSet
 from adamctl.roles.ps.client import ParameterClient
 from adamctl.wire.messages import RunJoinReply
+from adamctl.wire.unreadable import UNREADABLE
 
 METRICS_EVERY_S: Final = 5.0
 TELL_WORKERS_S: Final = 1.5
@@ -64,7 +65,7 @@ def load(path: str | None, settings: Sequence[str] = ()) -> Experiment:
         return read_resolved(path, settings)
     try:
         return msgspec.json.decode(Path(path).read_bytes(), type=Experiment)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *UNREADABLE) as error:
         raise ConfigurationError(f"--experiment {path}: {error}") from error
 
 

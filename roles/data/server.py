@@ -21,6 +21,7 @@ from adamctl.roles.data.dataset import OpenDataSet
 from adamctl.roles.data.store import DataStore, ReadyRange
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import DataOpenReply, DataOpenRequest, DataReadReply, DataReadRequest
+from adamctl.wire.unreadable import UNREADABLE
 
 if TYPE_CHECKING:
     from adamctl.roles.context import RoleContext
@@ -83,7 +84,7 @@ class DataServer:
     def _open(self, request: Request, message: DataOpenRequest) -> None:
         try:
             config = _CONFIGURATION.decode(request.body)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise ProtocolError(f"expected a DataConfig in the body of DATA_OPEN: {error}") from error
         if self._opening >= _OPENING_MAX:
             raise BackpressureError(f"{_OPENING_MAX} data sets are being opened already; ask again later")

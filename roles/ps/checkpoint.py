@@ -26,6 +26,7 @@ from adamctl.model.layout import Tensor
 from adamctl.roles.ps.core_sequence import MemoryRecord
 from adamctl.wire.checksum import crc32
 from adamctl.wire.messages import CheckpointFile
+from adamctl.wire.unreadable import UNREADABLE
 
 MANIFEST_NAME: Final = "manifest.json"
 FILE_MAGIC: Final = b"ADAMSHRD"
@@ -207,7 +208,7 @@ class ShardFile:
     def _decoded(self, encoded: bytes, kind: type[StructT], what: str) -> StructT:
         try:
             return msgspec.msgpack.decode(encoded, type=kind)
-        except (msgspec.MsgspecError, ValueError) as error:
+        except UNREADABLE as error:
             raise _damaged(self.path, f"{what} is not what this version writes: {error}") from error
 
     def read(self, stored: StoredShard) -> ShardImage:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import msgspec
-
 from adamctl.config.records import (
     BucketRecord,
     JobRecord,
@@ -19,6 +17,7 @@ from adamctl.config.records import (
 from adamctl.model.layout import ParameterLayout
 from adamctl.roles.controller.client import Changes
 from adamctl.wire.messages import ConfigEntry
+from adamctl.wire.unreadable import UNREADABLE
 
 JOBS_PREFIX = "/jobs/"
 
@@ -96,7 +95,7 @@ class JobKeys:
             return None
         try:
             running = decode(entries[job_key(name)].value, JobRecord).state == "running"
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return None
         layout = entries.get(layout_key(name))
         return layout.revision if running and layout is not None else 0
@@ -130,7 +129,7 @@ class JobKeys:
             prefix = served_key(name, "")
             served = frozenset(key.removeprefix(prefix) for key in entries if key.startswith(prefix))
             return JobView(record, layout, buckets, entries[layout_key(name)].revision, revisions, served)
-        except (msgspec.MsgspecError, ValueError) as error:
+        except UNREADABLE as error:
             self.problems[name] = f"the records of job {name!r} cannot be read: {error}"
             return None
 

@@ -17,6 +17,7 @@ import msgspec
 
 from adamctl.roles.ps.core_sequence import MemoryRecord
 from adamctl.wire.checksum import crc32
+from adamctl.wire.unreadable import UNREADABLE
 
 RECORD_MAGIC: Final = b"ADLR"
 RECORD_VERSION: Final = 1
@@ -256,7 +257,7 @@ def decode_description(sequence: int, header: Header, data: Buffer) -> Descripti
     """Raises DamagedRecordError if it is not a description, or not one of arrays as long as the header says."""
     try:
         description = _DECODERS[header.kind].decode(data)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except UNREADABLE as error:
         raise DamagedRecordError(sequence, f"its description is not what this version writes: {error}") from error
     if isinstance(description, ShardState):
         fits = header.array_bytes == 4 * description.size * description.arrays

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
-
 from adamctl.config.records import DrainRecord, NodeRecord, RecordT, decode
 from adamctl.roles.controller.client import Changes
 from adamctl.roles.ps.core_replication_events import NodeView
+from adamctl.wire.unreadable import UNREADABLE
 
 NODES_PREFIX = "/nodes/"
 DRAINS_PREFIX = "/drains/"
@@ -95,5 +94,5 @@ class NodeKeys:
 def _decoded(value: bytes, kind: type[RecordT]) -> RecordT | None:
     try:
         return decode(value, kind)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None

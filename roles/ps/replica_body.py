@@ -26,6 +26,7 @@ from adamctl.kernels.operation import Array
 from adamctl.roles.ps.core_sequence import MemoryRecord
 from adamctl.roles.ps.memory import LINE, RecycledMemory
 from adamctl.wire.checksum import crc32
+from adamctl.wire.unreadable import UNREADABLE
 
 MAGIC: Final = b"ADRB"
 VERSION: Final = 1
@@ -178,7 +179,7 @@ def _described(described: memoryview) -> tuple[tuple[ShardCopy, int], ...]:
     """Returns the descriptions, each of which fits itself. Raises DamagedDataError."""
     try:
         pairs = _DECODER.decode(described)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except UNREADABLE as error:
         raise DamagedDataError(f"descriptions of shards are not what this version writes: {error}") from error
     for copy, _ in pairs:
         fits = 0 <= copy.size <= SIZE_MAX and 0 < len(copy.lengths) <= ARRAYS_MAX

@@ -177,6 +177,10 @@ class TestPrune:
 
 def test_a_manifest_of_another_program_is_damage_not_a_failure(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    (run / "checkpoints" / "000001" / "manifest.json").write_bytes(msgspec.json.encode({"files": 3}))
-    (one,) = values("list", run)["checkpoints"]
-    assert one["state"] == "damaged"
+    path = run / "checkpoints" / "000001" / "manifest.json"
+    for content in (msgspec.json.encode({"files": 3}), path.read_bytes().replace(b'"small"', b'"sm\xffll"')):
+        path.write_bytes(content)
+        (one,) = values("list", run)["checkpoints"]
+        assert one["state"] == "damaged"
+        assert values("prune", run)["kept"] == ["000001"]
+        assert not values("verify", run)["ok"]

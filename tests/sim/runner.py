@@ -16,6 +16,7 @@ from zlib import crc32
 
 import msgspec
 
+from adamctl.wire.unreadable import UNREADABLE
 from tests.sim.engine import World
 
 BLOCK_SEEDS = 20
@@ -154,7 +155,7 @@ class Ledger:
             return
         try:
             found = msgspec.json.decode(path.read_bytes(), type=Progress)
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, *UNREADABLE) as error:
             raise ValueError(f"{path}: expected a file that --progress made, found: {error}") from error
         same = (found.suite, found.members, found.first) == (suite.name, members, first)
         if not same:

@@ -129,6 +129,10 @@ class Conformance:
         await store.compare_and_set(ConfigChanges({}, {key: b"\xc1"}))
         with pytest.raises(DamagedDataError, match="buckets/000003 is not a BucketRecord"):
             await read_record(store, key, BucketRecord)
+        not_text = encode(BucketRecord(4, "ps-0")).replace(b"ps-0", b"ps-\xff")
+        await store.compare_and_set(ConfigChanges({}, {key: not_text}))
+        with pytest.raises(DamagedDataError, match="buckets/000003 is not a BucketRecord"):
+            await read_record(store, key, BucketRecord)
 
     async def test_waiting_for_nodes(self, store: ConfigurationStore) -> None:
         async def two() -> list[ConfigEntry]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adamctl.config.records import NodeRecord, encode, node_key
+from adamctl.roles.controller.core_commands import node_in
 from adamctl.roles.controller.core_state import Effect, KeyState, entry_bytes
 
 KEYS = st.sampled_from(["/a", "/a/b", "/b", "/nodes/x"])
@@ -53,3 +55,10 @@ def test_sessions_used_last_are_kept() -> None:
     for session in ("one", "two", "one", "three"):
         state.apply(Effect(0, session=session, sequence=1))
     assert state.remembered("one") and state.remembered("three") and state.remembered("two") is None
+
+
+def test_a_node_whose_record_is_not_text_is_none() -> None:
+    state, record = KeyState(history_keys_max=6), NodeRecord("ps-0", "ps", 1, (), "h", 1)
+    for value, found in ((encode(record), record), (encode(record).replace(b"ps-0", b"ps-\xff"), None)):
+        state.apply(Effect(state.revision + 1, {node_key("ps-0"): value}))
+        assert node_in(state, node_key("ps-0")) == found

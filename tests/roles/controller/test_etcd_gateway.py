@@ -11,12 +11,18 @@ from pathlib import Path
 import pytest
 
 from adamctl.errors import ConfigurationError, UnreachableError
+from adamctl.roles.controller import etcd_gateway
 from adamctl.roles.controller.etcd import EtcdClient
 from adamctl.roles.controller.etcd_gateway import Gateway, encoded
 from adamctl.roles.controller.etcd_url import parse_etcd_url
 from adamctl.wire.messages import ConfigChanges
 from tests.roles.controller.conformance import put
 from tests.roles.controller.etcd_server import ENOUGH, EtcdCluster, etcd_cluster
+
+
+def test_an_answer_that_is_not_text_is_not_etcds() -> None:
+    with pytest.raises(UnreachableError, match="not etcd's"):
+        etcd_gateway._decode(b'{"header": {"revision": "\xff"}}')
 
 
 async def users_only(cluster: EtcdCluster) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from adamctl.errors import RemoteError, RunFailedError, UnreachableError
@@ -23,7 +24,15 @@ from adamctl.roles.controller.core_events import Persist
 from adamctl.roles.controller.core_paxos_messages import Append
 from adamctl.roles.controller.store import LogStore, VolatileStore
 from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import ConfigChanges, Empty, NodeRegisterRequest, RunJoinRequest, StatusReply, StatusRequest
+from adamctl.wire.messages import (
+    ConfigChanges,
+    ConfigCompareAndSetRequest,
+    Empty,
+    NodeRegisterRequest,
+    RunJoinRequest,
+    StatusReply,
+    StatusRequest,
+)
 from tests.cluster import memory_cluster
 
 LOG = logging.getLogger("adamctl.test")
@@ -167,6 +176,11 @@ async def test_a_controller_refuses_what_it_does_not_do() -> None:
         with pytest.raises(RemoteError) as caught:
             await connection.request(RunJoinRequest("w", 1, 1), deadline_s=5)
         assert caught.value.code == ErrorCode.UNKNOWN_OPCODE
+        not_text = msgspec.msgpack.encode(ConfigChanges({}, {"/key": b""})).replace(b"/key", b"/ke\xff")
+        for body in (b"\xc1", not_text):
+            with pytest.raises(RemoteError, match="not a ConfigChanges") as caught:
+                await connection.request(ConfigCompareAndSetRequest("s", 1), (body,), deadline_s=5)
+            assert caught.value.code == ErrorCode.BAD_MESSAGE
         await connection.close()
 
 

@@ -6,11 +6,12 @@ import os
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from adamctl.errors import ConfigurationError, DamagedDataError, RunFailedError
 from adamctl.roles.controller.core_paxos_messages import Append, Ballot, Entry, Member, PaxosSnapshot, SaveVote, Vote
-from adamctl.roles.controller.log_format import FILE_HEADER
+from adamctl.roles.controller.log_format import FILE_HEADER, encode_record, first_checksum
 from adamctl.roles.controller.store import LogStore
 
 VOTE = Vote("a", 7, 9, Ballot(3, 7), (Member("a", 7, "tcp://h:1"),))
@@ -193,6 +194,15 @@ def test_i9_any_flipped_bit_of_a_vote_is_found_and_it_says_how_to_go_on(tmp_path
         with pytest.raises(DamagedDataError, match=r"vote is damaged.*adamctl controller replace NAME --with"):
             LogStore(tmp_path)
         data[position] ^= 1 << position % 8
+
+
+def test_a_vote_whose_text_is_not_utf_8_is_damage(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    encoded = msgspec.msgpack.encode(VOTE).replace(b"tcp://h:1", b"tcp://\xff:1")
+    record, _ = encode_record(encoded, first_checksum(1))
+    (tmp_path / "vote").write_bytes((tmp_path / "vote").read_bytes()[: FILE_HEADER.size] + record)
+    with pytest.raises(DamagedDataError, match=r"vote is damaged.*'utf-8' codec"):
+        LogStore(tmp_path)
 
 
 def test_i9_a_log_without_a_vote_is_refused_and_so_is_a_vote_without_its_log(tmp_path: Path) -> None:

@@ -63,6 +63,12 @@ def finish(checkpoints: Path, number: int, *, complete: bool = False) -> Path:
     return folder
 
 
+def replace_in(path: Path, old: bytes, new: bytes) -> None:
+    content = path.read_bytes()
+    assert old in content
+    path.write_bytes(content.replace(old, new))
+
+
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     folder = finish(tmp_path, 1)
     assert manifest.finished(tmp_path) == [folder]
@@ -141,6 +147,7 @@ def test_the_newest_are_kept(tmp_path: Path) -> None:
         (lambda folder: (folder / "shards-ps-1.adam").write_bytes(b"second Part"), "expected checksum"),
         (lambda folder: (folder / "manifest.json").write_text('{"job": 3}'), "manifest.json"),
         (lambda folder: (folder / "manifest.json").write_bytes(b"\x00" * 30), "manifest.json"),
+        (lambda folder: replace_in(folder / "manifest.json", b'"small"', b'"sm\xffll"'), "json: 'utf-8' codec"),
         (lambda folder: (folder / "manifest.json").unlink(), "never finished"),
     ],
 )

@@ -7,20 +7,24 @@ import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
 
 from adamctl.config.experiment import DataConfig, Experiment
 from adamctl.config.records import JobRecord, NodeRecord, job_key
-from adamctl.errors import AdamctlError, ConfigurationError, RemoteError, UnreachableError
+from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError, RemoteError, UnreachableError
 from adamctl.model.description import Dense, Model, Softmax
 from adamctl.model.layout import build_layout
 from adamctl.net.limits import ServerLimits
 from adamctl.roles.controller.client import read_record
 from adamctl.roles.coordinator import server
+from adamctl.roles.coordinator.client import CoordinatorClient, encode_join_body
 from adamctl.roles.ps import server as ps_server
 from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import RunJoinReply
 from tests.roles.coordinator.played_run import (
     CLASSES,
     EXAMPLES,
@@ -123,6 +127,23 @@ async def test_what_does_not_fit_is_a_configuration_error(
         with pytest.raises(AdamctlError, match=expected) as ended:
             await w.ended()
         assert ended.value.exit_code == 2
+
+
+def test_an_experiment_that_is_not_text_is_a_configuration_error(tmp_path: Path) -> None:
+    experiment, path = make_experiment(tmp_path), tmp_path / "experiment.json"
+    path.write_bytes(msgspec.json.encode(experiment))
+    assert server.load(str(path)) == experiment
+    path.write_bytes(path.read_bytes().replace(b'"small"', b'"sm\xffll"'))
+    with pytest.raises(ConfigurationError, match=r"--experiment .*experiment\.json: 'utf-8' codec"):
+        server.load(str(path))
+
+
+async def test_an_experiment_that_a_worker_cannot_read_is_damage(tmp_path: Path) -> None:
+    body = encode_join_body(make_experiment(tmp_path), ("data-0",)).replace(b"data-0", b"data-\xff")
+    reply = SimpleNamespace(message=RunJoinReply("small", "", 1, 0, "", 2), body=body, release=lambda: None)
+    client = CoordinatorClient(SimpleNamespace(request=AsyncMock(return_value=reply)))  # type: ignore[arg-type]
+    with pytest.raises(DamagedDataError, match="coordinator of small sent an experiment that does not parse"):
+        await client.join("w", 1, 1)
 
 
 async def test_replicas_in_step_must_have_room_on_the_smallest_server(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -204,6 +205,10 @@ async def test_requests_that_make_no_sense_are_answered_with_errors(farm: Farm) 
     ):
         with pytest.raises((RemoteError, ProtocolError)):
             await connection.request(message, (body,) if body else (), deadline_s=WAIT_S)
+    not_text = msgspec.msgpack.encode(TINY).replace(b"tiny", b"tin\xff")
+    with pytest.raises(RemoteError, match="expected a DataConfig") as caught:
+        await connection.request(DataOpenRequest((1,), 1), (not_text,), deadline_s=WAIT_S)
+    assert caught.value.code == ErrorCode.BAD_MESSAGE
     await connection.close()
 
 

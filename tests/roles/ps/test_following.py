@@ -86,3 +86,11 @@ def test_whether_a_job_still_runs_and_since_when() -> None:
     keys = JobKeys()
     keys.take(Changes(1, (*entries("a", revision=4), *entries("b", state="ended"))))
     assert (keys.born("a"), keys.born("b"), keys.born("c")) == (4, 0, None)
+
+
+def test_a_job_whose_record_is_not_text_is_known_to_nobody() -> None:
+    keys = JobKeys()
+    for entry in entries("a", layout_hash="name"):
+        keys.take(Changes(1, (ConfigEntry(entry.key, entry.value.replace(b"name", b"\xffame"), 1),)))
+    assert keys.born("a") is None
+    assert keys.view("a") is None and "'a' cannot be read" in keys.problems["a"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from adamctl.config.records import DrainRecord, NodeRecord, drain_key, encode, node_key
 from adamctl.roles.controller.client import Changes
 from adamctl.roles.ps.node_keys import NodeKeys
@@ -46,8 +48,11 @@ def test_only_the_process_that_was_meant_is_emptied() -> None:
     assert not keys.draining
 
 
-def test_what_cannot_be_read_is_no_node() -> None:
+@pytest.mark.parametrize(
+    "value", [b"\xc1", node("ps-0", 3, 5).value.replace(b"ps-0", b"ps-\xff")], ids=("no record", "no text")
+)
+def test_what_cannot_be_read_is_no_node(value: bytes) -> None:
     keys = NodeKeys()
-    keys.take_nodes(Changes(5, (ConfigEntry(node_key("ps-0"), b"\xc1", 5),), (), True))
-    keys.take_drains(Changes(5, (ConfigEntry(drain_key("ps-0"), b"\xc1", 5),), (), True))
+    keys.take_nodes(Changes(5, (ConfigEntry(node_key("ps-0"), value, 5),), (), True))
+    keys.take_drains(Changes(5, (ConfigEntry(drain_key("ps-0"), value, 5),), (), True))
     assert not keys.nodes and not keys.draining
