@@ -40,8 +40,8 @@ _COLUMNS = ("checkpoint", "pass", "examples", "top-1", "size", "files", "state",
 def list_(run: str, run_dir: str, as_json: bool) -> None:
     """Show the checkpoints of RUN: a run folder, NAME/NNN, or NAME for its newest run.
 
-    `state` is complete, unfinished (a crash, or being written now) or damaged, as far as sizes and headers tell;
-    `adamctl ckpt verify` reads everything. `run` is done where there is nothing left to train.
+    `state` is complete, unfinished (a crash, or being written now) or damaged, as far as manifest, sizes and headers
+    tell; `adamctl ckpt verify` reads everything. `run` is done where there is nothing left to train.
     """
     from adamctl.cli.ckpt_store import folder_of_checkpoints, stored
 
@@ -107,8 +107,8 @@ def save(job: str | None, controller: tuple[str, ...], token: str, wait_s: float
 def verify(place: str, run_dir: str, as_json: bool) -> int:
     """Check every byte of PLACE: one checkpoint, or all finished ones of a run.
 
-    Checked are headers, sizes, the checksum of every record and every file, and that nothing is missing. Damage ends
-    the command with exit code 5 and a line for each damaged part.
+    Checked are headers, sizes, the checksum of every record and every file, the manifest too, and that nothing is
+    missing. Damage ends the command with exit code 5 and a line for each damaged part.
     """
     from adamctl.cli.ckpt_store import chosen
     from adamctl.roles.ps.checkpoint_damage import find_damage

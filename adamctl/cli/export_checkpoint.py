@@ -17,6 +17,7 @@ from adamctl.model.layout import ParameterLayout, build_layout
 from adamctl.roles.coordinator import manifest
 from adamctl.roles.coordinator.core_events import RunSnapshot
 from adamctl.roles.coordinator.manifest import Manifest, ManifestTensor
+from adamctl.roles.manifest_bytes import FORMAT_VERSION
 from adamctl.roles.ps.checkpoint import CheckpointWriter, FileDescriptor, ShardImage, ShardRecord, file_name
 from adamctl.roles.ps.core_sequence import MemoryRecord
 
@@ -73,7 +74,7 @@ def _write(folder: Path, experiment: Experiment, layout: ParameterLayout, values
         folder,
         (file,),
         lambda files: Manifest(
-            format_version=manifest.FORMAT_VERSION,
+            format_version=FORMAT_VERSION,
             job=experiment.name,
             number=0,
             seed=experiment.seed,

@@ -12,6 +12,7 @@ from adamctl.model.layout import ParameterLayout
 from adamctl.roles.coordinator import manifest
 from adamctl.roles.coordinator.core_events import RunSnapshot
 from adamctl.roles.coordinator.manifest import Manifest, ManifestFile, ManifestTensor
+from adamctl.roles.manifest_bytes import FORMAT_VERSION
 from adamctl.roles.ps.client import ParameterClient
 
 
@@ -40,7 +41,7 @@ class CheckpointWriter:
 
         def described(files: tuple[ManifestFile, ...]) -> Manifest:
             return Manifest(
-                format_version=manifest.FORMAT_VERSION,
+                format_version=FORMAT_VERSION,
                 job=self._job,
                 number=number,
                 seed=self._experiment.seed,

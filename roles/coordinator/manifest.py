@@ -10,13 +10,12 @@ block; they are for a thread.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -24,12 +23,12 @@ from adamctl.config.experiment import Experiment
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.model.layout import Tensor
 from adamctl.roles.coordinator.core_events import RunSnapshot
+from adamctl.roles.manifest_bytes import decode_manifest, encode_manifest
 from adamctl.wire.messages import CheckpointFile
 from adamctl.wire.unreadable import UNREADABLE
 
 MANIFEST_NAME: Final = "manifest.json"
 CHECKPOINTS_NAME: Final = "checkpoints"
-FORMAT_VERSION: Final = 1
 _READ_BYTES: Final = 1 << 20
 
 
@@ -53,7 +52,7 @@ class ManifestTensor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What `manifest.json` holds. Fields are only ever appended, with a default.
+    """What `manifest.json` holds, before its checksum. Fields are only ever appended, with a default.
 
     Attributes:
         number: of the checkpoint, growing within a run and over its resumptions.
@@ -103,7 +102,7 @@ def finish(
     entries = tuple(
         ManifestFile(name=f.name, size_bytes=f.size_bytes, checksum=f.checksum, shards=f.shards) for f in files
     )
-    content = msgspec.json.format(msgspec.json.encode(manifest(entries)), indent=1)
+    content = encode_manifest(manifest(entries))
     temporary = folder / f".{MANIFEST_NAME}.partial"
     with open(temporary, "wb") as opened:
         opened.write(content)
@@ -140,20 +139,19 @@ def read_manifest(folder: Path) -> Manifest:
     """Reads a checkpoint's manifest.
 
     Raises:
-        DamagedDataError: there is none, or it is not one.
+        DamagedDataError: there is none, or it is not what was written.
     """
     path = folder / MANIFEST_NAME
     try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        content = path.read_bytes()
+        decode_manifest(content)
+        return msgspec.json.decode(content, type=Manifest)
     except FileNotFoundError as error:
         raise DamagedDataError(
             f"{path}: not there, so this checkpoint was never finished; use an earlier one"
         ) from error
-    except (OSError, *UNREADABLE) as error:
+    except (OSError, DamagedDataError, *UNREADABLE) as error:
         raise DamagedDataError(f"{path}: {error}; use an earlier checkpoint") from error
-    if manifest.format_version != FORMAT_VERSION:
-        raise DamagedDataError(f"{path}: expected format version {FORMAT_VERSION}, found {manifest.format_version}")
-    return manifest
 
 
 def verify(folder: Path, *, checksums: bool = True) -> Manifest:
@@ -230,9 +228,8 @@ def find_resume(resume: str, run_folder: Path) -> Path | None:
 
 def _is_complete(folder: Path) -> bool:
     try:
-        described: Any = json.loads((folder / MANIFEST_NAME).read_bytes())
-        return bool(described["complete"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return bool(decode_manifest((folder / MANIFEST_NAME).read_bytes()).get("complete"))
+    except (OSError, DamagedDataError):
         return False  # reading it properly will say what is wrong
 
 

@@ -7,7 +7,6 @@ hold, so a job is restored onto any number of servers.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ import numpy as np
 from adamctl.errors import DamagedDataError
 from adamctl.kernels.operation import Array
 from adamctl.model.layout import Tensor
+from adamctl.roles.manifest_bytes import decode_manifest
 from adamctl.roles.ps.core_sequence import MemoryRecord
 from adamctl.wire.checksum import crc32
 from adamctl.wire.messages import CheckpointFile
@@ -314,14 +314,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Raises DamagedDataError if there is no readable manifest: the checkpoint was never finished, or is damaged."""
     path = folder / MANIFEST_NAME
     try:
-        described = json.loads(path.read_bytes())
+        return decode_manifest(path.read_bytes())
     except FileNotFoundError as error:
         raise _damaged(path, "it is missing, so this checkpoint was never finished; use an earlier one") from error
-    except (OSError, ValueError) as error:
+    except (OSError, DamagedDataError) as error:
         raise _damaged(path, str(error)) from error
-    if not isinstance(described, dict):
-        raise _damaged(path, "expected a JSON object")
-    return described
 
 
 def load_parameters(folder: str | Path) -> dict[str, Array]:

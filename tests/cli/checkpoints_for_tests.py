@@ -15,6 +15,7 @@ from adamctl.roles.coordinator import manifest
 from adamctl.roles.coordinator.core_events import RunSnapshot
 from adamctl.roles.coordinator.manifest import Manifest, ManifestTensor
 from adamctl.roles.coordinator.progress import EvaluationResult
+from adamctl.roles.manifest_bytes import FORMAT_VERSION
 from adamctl.roles.ps.checkpoint import CheckpointWriter, FileDescriptor, ShardImage, ShardRecord, file_name
 from adamctl.roles.ps.core_sequence import MemoryRecord
 
@@ -68,7 +69,7 @@ def write_checkpoint(
         folder,
         files,
         lambda entries: Manifest(
-            format_version=manifest.FORMAT_VERSION,
+            format_version=FORMAT_VERSION,
             job="small",
             number=number,
             seed=experiment.seed,

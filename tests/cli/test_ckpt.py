@@ -175,6 +175,29 @@ class TestPrune:
             plan_pruning(stored(make_run(tmp_path) / "checkpoints"), keep, every)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(b'"examples": 96', b'"examples": 97'), (b"}\n", b"}"), (b'"checksum": "', b'"checksum":"')],
+    ids=("value", "end", "space"),
+)
+def test_a_changed_manifest_is_damage_to_all_that_read_it(tmp_path: Path, old: bytes, new: bytes) -> None:
+    run = make_run(tmp_path)
+    path = run / "checkpoints" / "000001" / "manifest.json"
+    before, found, after = path.read_bytes().rpartition(old)
+    assert found
+    path.write_bytes(before + new + after)
+    assert values("list", run)["checkpoints"][0]["state"] == "damaged"
+    (one,) = values("verify", run)["checkpoints"]
+    assert "manifest.json: its checksum is wrong" in one["damage"][0]
+    for arguments in (("ckpt", "restore"), ("ckpt", "restore", "--parameters-only"), ("export",), ("eval",)):
+        target = [str(tmp_path / "out.npz")] if arguments == ("export",) else []
+        result = CliRunner().invoke(application, [*arguments, str(run), *target])
+        assert isinstance(result.exception, DamagedDataError), arguments
+        assert "manifest.json: its checksum is wrong" in str(result.exception)
+    with pytest.raises(DamagedDataError, match=r"manifest\.json: its checksum is wrong"):
+        load_parameters(path.parent)
+
+
 def test_a_manifest_of_another_program_is_damage_not_a_failure(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     path = run / "checkpoints" / "000001" / "manifest.json"

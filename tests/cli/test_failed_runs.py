@@ -80,6 +80,12 @@ def test_checkpoints_of_another_model_and_damaged_ones(folder: Path) -> None:
     assert "expected a checkpoint of this model" in message and "softmax1.weight" in message
     (folder / "exp.toml").write_text(EXPERIMENT)
     (manifest,) = run.glob("checkpoints/*/manifest.json")
+    whole = manifest.read_bytes()
+    for old, new in ((b'"examples": 64', b'"examples": 65'), (b'"job": "small"', b'"job": "sm\xffll"')):
+        assert old in whole
+        manifest.write_bytes(whole.replace(old, new))
+        assert "manifest.json: " in train(folder, "--resume", str(run), code=5)
+    manifest.write_bytes(whole)
     shards = manifest.parent / json.loads(manifest.read_text())["files"][0]["name"]
     whole = shards.read_bytes()
     shards.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
@@ -16,6 +15,7 @@ from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.launch.run_folder import create_run_folder
 from adamctl.model.description import Model, Softmax
 from adamctl.model.layout import build_layout
+from adamctl.roles.manifest_bytes import FORMAT_VERSION, encode_manifest
 from adamctl.roles.ps.checkpoint import CheckpointWriter, FileDescriptor, ShardImage, ShardRecord
 from adamctl.roles.ps.core_sequence import MemoryRecord
 
@@ -56,8 +56,8 @@ def write_checkpoint(folder: Path, experiment: Experiment, weights: np.ndarray) 
     file = writer.finish()
     (folder / file.temporary_name).rename(folder / file.name)
     entry = {"name": file.name, "size_bytes": file.size_bytes, "checksum": file.checksum, "shards": list(file.shards)}
-    manifest = {"files": [entry], "experiment": msgspec.to_builtins(experiment)}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    manifest = {"format_version": FORMAT_VERSION, "files": [entry], "experiment": experiment}
+    (folder / "manifest.json").write_bytes(encode_manifest(manifest))
 
 
 def invoke(*arguments: str) -> Result:

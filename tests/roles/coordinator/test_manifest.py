@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from adamctl.config.experiment import Experiment
@@ -18,7 +19,9 @@ from adamctl.roles.coordinator import manifest
 from adamctl.roles.coordinator.checkpoints import check_resumable
 from adamctl.roles.coordinator.core_events import RunSnapshot
 from adamctl.roles.coordinator.manifest import Manifest, ManifestFile, ManifestTensor
+from adamctl.roles.manifest_bytes import FORMAT_VERSION
 from adamctl.wire.messages import CheckpointFile
+from tests.roles.manifests_for_tests import as_version_1, cuts, flips
 
 EXPERIMENT = Experiment(name="small", model=Model((8,), (Softmax(4),)))
 LAYOUT = build_layout(EXPERIMENT.model, 1)
@@ -31,7 +34,7 @@ class CrashedError(BaseException):
 
 def described(number: int, complete: bool = False) -> Callable[[tuple[ManifestFile, ...]], Manifest]:
     return lambda files: Manifest(
-        format_version=manifest.FORMAT_VERSION,
+        format_version=FORMAT_VERSION,
         job="small",
         number=number,
         seed=7,
@@ -158,6 +161,35 @@ def test_damage_is_found_and_named(tmp_path: Path, spoil: Callable[[Path], objec
         manifest.verify(folder)
 
 
+@pytest.mark.parametrize("damaged", [flips, cuts])
+def test_every_flipped_bit_and_every_cut_of_a_manifest_is_found(
+    tmp_path: Path, damaged: Callable[[bytes], Iterable[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = finish(tmp_path, 1)
+    manifest.read_manifest(folder)
+    for content in damaged((folder / "manifest.json").read_bytes()):
+        monkeypatch.setattr(Path, "read_bytes", lambda path, content=content: content)
+        with pytest.raises(DamagedDataError, match=r"manifest\.json"):
+            manifest.read_manifest(folder)
+
+
+def test_a_manifest_of_before_there_were_checksums_is_read_or_refused_whatever_is_flipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = finish(tmp_path, 1)
+    found, old = manifest.read_manifest(folder), as_version_1((folder / "manifest.json").read_bytes())
+    (folder / "manifest.json").write_bytes(old)
+    assert manifest.verify(folder) == msgspec.structs.replace(found, format_version=1)
+    refused = 0
+    for content in flips(old):
+        monkeypatch.setattr(Path, "read_bytes", lambda path, content=content: content)
+        try:
+            manifest.read_manifest(folder)
+        except DamagedDataError:
+            refused += 1
+    assert refused > len(old)
+
+
 class TestResume:
     def test_none_is_a_fresh_start(self, tmp_path: Path) -> None:
         finish(tmp_path / "checkpoints", 1)
@@ -175,6 +207,14 @@ class TestResume:
     def test_auto_does_not_take_up_a_complete_run(self, tmp_path: Path) -> None:
         finish(tmp_path / "001" / "checkpoints", 1, complete=True)
         assert manifest.find_resume("auto", tmp_path / "002") is None
+
+    def test_auto_does_not_pass_over_a_run_whose_newest_manifest_is_damaged(self, tmp_path: Path) -> None:
+        """That it was complete is no longer known; reading it says what is wrong."""
+        folder = finish(tmp_path / "001" / "checkpoints", 1, complete=True)
+        replace_in(folder / "manifest.json", b'"examples": 144', b'"examples": 145')
+        assert manifest.find_resume("auto", tmp_path / "002") == folder
+        with pytest.raises(DamagedDataError, match=r"manifest\.json: its checksum is wrong"):
+            manifest.verify(folder)
 
     def test_auto_without_anything_is_a_fresh_start(self, tmp_path: Path) -> None:
         assert manifest.find_resume("auto", tmp_path / "missing" / "001") is None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import random
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from adamctl.errors import DamagedDataError
 from adamctl.kernels.rules import make_rule
 from adamctl.model.layout import cut_layout
 from adamctl.model.rule import RuleConfig
+from adamctl.roles.manifest_bytes import FORMAT_VERSION, encode_manifest
 from adamctl.roles.ps.building import build_buckets
 from adamctl.roles.ps.checkpoint import (
     CheckpointWriter,
@@ -24,6 +25,7 @@ from adamctl.roles.ps.checkpoint import (
     read_checkpoint,
 )
 from adamctl.roles.ps.core_sequence import ClientRecord, MemoryRecord
+from tests.roles.manifests_for_tests import cuts, flips
 from tests.roles.ps.ps_cluster import make_tensors
 
 TENSORS = make_tensors()
@@ -55,8 +57,12 @@ def write(folder: Path, servers: int = 2) -> dict:
         {"name": f.name, "size_bytes": f.size_bytes, "checksum": f.checksum, "shards": list(f.shards)} for f in files
     ]
     manifest = {"files": described, "layout_hash": LAYOUT.hash, "tensors": [t.name for t in TENSORS]}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    write_manifest(folder, manifest)
     return manifest
+
+
+def write_manifest(folder: Path, manifest: dict) -> None:
+    (folder / "manifest.json").write_bytes(encode_manifest({"format_version": FORMAT_VERSION} | manifest))
 
 
 def test_all_tensors_come_back_in_their_shapes(tmp_path: Path) -> None:
@@ -102,7 +108,7 @@ def test_what_adam_keeps_once_per_shard_comes_back_however_it_is_cut(tmp_path: P
     file = writer.finish()
     (tmp_path / file.temporary_name).rename(tmp_path / file.name)
     described = {"name": file.name, "size_bytes": file.size_bytes, "checksum": file.checksum}
-    (tmp_path / "manifest.json").write_text(json.dumps({"files": [described]}))
+    write_manifest(tmp_path, {"files": [described]})
     other = cut_layout(TENSORS, 1)
     assert other.hash != LAYOUT.hash
     for layout in (LAYOUT, other):
@@ -128,6 +134,18 @@ def test_every_flipped_byte_is_found(tmp_path: Path) -> None:
             read_checkpoint(tmp_path, verify=True)
     path.write_bytes(sound)
     read_checkpoint(tmp_path, verify=True)
+
+
+@pytest.mark.parametrize("damaged", [flips, cuts])
+def test_every_flipped_bit_and_every_cut_of_the_manifest_is_found(
+    tmp_path: Path, damaged: Callable[[bytes], Iterable[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path)
+    read_checkpoint(tmp_path)
+    for content in damaged((tmp_path / "manifest.json").read_bytes()):
+        monkeypatch.setattr(Path, "read_bytes", lambda path, content=content: content)
+        with pytest.raises(DamagedDataError, match=r"manifest\.json"):
+            read_checkpoint(tmp_path)
 
 
 def test_reading_without_verification_finds_damage_in_what_it_reads_and_names_the_shard(tmp_path: Path) -> None:
@@ -159,8 +177,8 @@ def test_every_truncation_is_found(tmp_path: Path) -> None:
         (lambda folder, m: (folder / "manifest.json").unlink(), "never finished"),
         (lambda folder, m: (folder / "manifest.json").write_text("{"), "manifest.json"),
         (lambda folder, m: (folder / "manifest.json").write_text("[]"), "expected a JSON object"),
-        (lambda folder, m: (folder / "manifest.json").write_text('{"files": []}'), "not empty"),
-        (lambda folder, m: (folder / "manifest.json").write_text('{"files": [{"name": "x"}]}'), "size_bytes"),
+        (lambda folder, m: write_manifest(folder, {"files": []}), "not empty"),
+        (lambda folder, m: write_manifest(folder, {"files": [{"name": "x"}]}), "size_bytes"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, change, message: str) -> None:

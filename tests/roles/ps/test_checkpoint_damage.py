@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -10,17 +11,13 @@ import pytest
 from adamctl.roles.ps.checkpoint import ShardFile
 from adamctl.roles.ps.checkpoint_damage import find_damage
 from tests.cli.checkpoints_for_tests import flip, make_experiment, values_of, write_checkpoint
+from tests.roles.manifests_for_tests import change_manifest, cuts, flips
 
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     experiment = make_experiment()
     return write_checkpoint(tmp_path / "000001", experiment, values_of(experiment))
-
-
-def change_manifest(folder: Path, key: str, value: object) -> None:
-    path = folder / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
 
 
 def test_a_whole_one_has_none(checkpoint: Path) -> None:
@@ -39,13 +36,23 @@ def test_every_damaged_shard_is_named_not_only_the_first(checkpoint: Path) -> No
         assert file in line and f"shard {shard} " in line
 
 
-def test_every_flipped_bit_is_found(checkpoint: Path) -> None:
+def test_a_flipped_bit_in_every_37th_byte_of_a_servers_file_is_found(checkpoint: Path) -> None:
     path = checkpoint / "shards-ps-0.adam"
     for position in range(0, path.stat().st_size, 37):
         flip(path, position)
         assert find_damage(checkpoint), position
         flip(path, position)
     assert not find_damage(checkpoint)
+
+
+@pytest.mark.parametrize("damaged", [flips, cuts])
+def test_every_flipped_bit_and_every_cut_of_the_manifest_is_found(
+    checkpoint: Path, damaged: Callable[[bytes], Iterable[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for content in damaged((checkpoint / "manifest.json").read_bytes()):
+        monkeypatch.setattr(Path, "read_bytes", lambda path, content=content: content)
+        (line,) = find_damage(checkpoint)
+        assert "manifest.json" in line
 
 
 def test_a_missing_file_and_a_shortened_one_are_both_named(checkpoint: Path) -> None:
@@ -59,30 +66,30 @@ def test_a_missing_file_and_a_shortened_one_are_both_named(checkpoint: Path) -> 
 
 def test_rows_that_no_file_holds_are_missing(checkpoint: Path) -> None:
     entries = json.loads((checkpoint / "manifest.json").read_text())["files"]
-    change_manifest(checkpoint, "files", entries[:1])
+    change_manifest(checkpoint, {"files": entries[:1]})
     damage = find_damage(checkpoint)
     assert damage and all("are missing" in line for line in damage)
 
 
 def test_what_is_no_manifest_is_said_so(checkpoint: Path) -> None:
     for value, words in (([], "not empty"), ([{"name": "x"}], "needs name"), ("files", "not empty")):
-        change_manifest(checkpoint, "files", value)
+        change_manifest(checkpoint, {"files": value})
         (line,) = find_damage(checkpoint)
         assert words in line
-    change_manifest(checkpoint, "files", [{"name": "../x", "size_bytes": 1, "checksum": ""}])
+    change_manifest(checkpoint, {"files": [{"name": "../x", "size_bytes": 1, "checksum": ""}]})
     assert "in this folder" in find_damage(checkpoint)[0]
     (checkpoint / "manifest.json").unlink()
     assert "never finished" in find_damage(checkpoint)[0]
 
 
 def test_files_of_another_layout_or_other_shards_are_refused(checkpoint: Path) -> None:
-    change_manifest(checkpoint, "layout_hash", "another")
+    change_manifest(checkpoint, {"layout_hash": "another"})
     assert all("another checkpoint" in line for line in find_damage(checkpoint))
-    change_manifest(checkpoint, "layout_hash", ShardFile(checkpoint / "shards-ps-0.adam").descriptor.layout_hash)
+    change_manifest(checkpoint, {"layout_hash": ShardFile(checkpoint / "shards-ps-0.adam").descriptor.layout_hash})
     entries = json.loads((checkpoint / "manifest.json").read_text())["files"]
-    change_manifest(checkpoint, "files", [entries[0] | {"shards": [99]}, entries[1]])
+    change_manifest(checkpoint, {"files": [entries[0] | {"shards": [99]}, entries[1]]})
     (line,) = find_damage(checkpoint)
     assert "lists shards [99]" in line
-    change_manifest(checkpoint, "files", [entries[0] | {"checksum": "0" * 32}, entries[1]])
+    change_manifest(checkpoint, {"files": [entries[0] | {"checksum": "0" * 32}, entries[1]]})
     (line,) = find_damage(checkpoint)
     assert "expected checksum 0000" in line

@@ -15,6 +15,7 @@ import pytest
 from adamctl.config.records import BucketRecord, JobRecord, LayoutRecord, bucket_key, encode, job_key, layout_key
 from adamctl.errors import RemoteError
 from adamctl.model.rule import RuleConfig
+from adamctl.roles.manifest_bytes import FORMAT_VERSION, encode_manifest
 from adamctl.roles.ps import jobs, server
 from adamctl.roles.ps.client import load_parameters, read_checkpoint
 from adamctl.wire.constants import ErrorCode, UpdateKind
@@ -108,7 +109,8 @@ def finish(folder: Path, files: tuple[CheckpointFile, ...], layout_hash: str) ->
     described = [
         {"name": f.name, "size_bytes": f.size_bytes, "checksum": f.checksum, "shards": list(f.shards)} for f in files
     ]
-    (folder / "manifest.json").write_text(json.dumps({"files": described, "layout_hash": layout_hash, "tensors": []}))
+    manifest = {"format_version": FORMAT_VERSION, "files": described, "layout_hash": layout_hash, "tensors": []}
+    (folder / "manifest.json").write_bytes(encode_manifest(manifest))
 
 
 @pytest.mark.parametrize("servers", [("ps-0", "ps-1"), ("ps-2",), ("ps-0", "ps-1", "ps-2")])

@@ -1,0 +1,41 @@
+"""Manifests changed on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from adamctl.roles.manifest_bytes import decode_manifest, encode_manifest
+
+
+def flips(content: bytes) -> Iterator[bytes]:
+    """Yields the content with each of its bits flipped, one at a time."""
+    changed = bytearray(content)
+    for position in range(len(content)):
+        for bit in range(8):
+            changed[position] ^= 1 << bit
+            yield bytes(changed)
+            changed[position] ^= 1 << bit
+
+
+def cuts(content: bytes) -> Iterator[bytes]:
+    """Yields all shorter beginnings."""
+    return (content[:length] for length in range(len(content)))
+
+
+def as_version_1(content: bytes) -> bytes:
+    """Returns a manifest as it was written before there were checksums."""
+    described = decode_manifest(content) | {"format_version": 1}
+    del described["checksum"]
+    return msgspec.json.format(msgspec.json.encode(described), indent=1)
+
+
+def change_manifest(folder: Path, changes: dict[str, Any]) -> None:
+    """Changes what a manifest says, and its checksum with it: as if it had been written so."""
+    path = folder / "manifest.json"
+    described = decode_manifest(path.read_bytes()) | changes
+    del described["checksum"]
+    path.write_bytes(encode_manifest(described))
