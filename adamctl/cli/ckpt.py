@@ -110,8 +110,8 @@ def verify(place: str, run_dir: str, as_json: bool) -> int:
     Checked are headers, sizes, the checksum of every record and every file, the manifest too, and that nothing is
     missing. Damage ends the command with exit code 5 and a line for each damaged part.
     """
+    from adamctl.cli.checkpoint_damage import find_damage
     from adamctl.cli.ckpt_store import chosen
-    from adamctl.roles.ps.checkpoint_damage import find_damage
 
     damage = {str(folder): find_damage(folder) for folder in chosen(place, Path(run_dir))}
     if as_json:

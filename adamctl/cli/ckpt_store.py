@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from adamctl.cli.checkpoint_damage import find_damage
 from adamctl.cli.trained import find_checkpoint
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.launch.run_folder import CHECKPOINTS, find_run
 from adamctl.roles.coordinator import manifest
 from adamctl.roles.coordinator.manifest import MANIFEST_NAME, Manifest
 from adamctl.roles.ps.checkpoint import read_checkpoint
-from adamctl.roles.ps.checkpoint_damage import find_damage
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ def export(place: str, file: Path, kind: str | None, order: str | None, run_dir:
     names are those of the nn.Sequential that is printed, which computes the same from images [n, channels, height,
     width]. The checkpoint is verified first; damage ends with exit code 5.
     """
+    from adamctl.cli.checkpoint_damage import find_damage
     from adamctl.cli.export_files import format_of, write_arrays
     from adamctl.cli.export_torch import module_code, to_torch
     from adamctl.cli.trained import find_checkpoint
@@ -39,7 +40,6 @@ def export(place: str, file: Path, kind: str | None, order: str | None, run_dir:
     from adamctl.live.units import size
     from adamctl.roles.coordinator.manifest import read_manifest
     from adamctl.roles.ps.checkpoint import load_parameters
-    from adamctl.roles.ps.checkpoint_damage import find_damage
 
     kind = format_of(file, kind, "--to")
     order = order or ("torch" if kind == "torch" else "adamctl")

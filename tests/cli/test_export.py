@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from adamctl.cli.checkpoint_damage import find_damage
 from adamctl.cli.export_torch import from_torch, module_code, to_torch, torch_names
 from adamctl.cli.main import application
 from adamctl.config.resolved import write_resolved
@@ -30,7 +31,6 @@ from adamctl.model.layout import build_layout
 from adamctl.roles.coordinator import manifest
 from adamctl.roles.coordinator.checkpoints import check_model, check_resumable
 from adamctl.roles.ps.checkpoint import ShardFile, load_parameters
-from adamctl.roles.ps.checkpoint_damage import find_damage
 from tests.cli.checkpoints_for_tests import SMALL, flip, make_experiment, make_run, values_of
 
 FILES = {"safetensors": "out.safetensors", "npz": "out.npz", "torch": "out.pt"}

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from adamctl.cli.checkpoint_damage import find_damage
+from adamctl.errors import DamagedDataError
+from adamctl.roles.coordinator.manifest import read_manifest
 from adamctl.roles.ps.checkpoint import ShardFile
-from adamctl.roles.ps.checkpoint_damage import find_damage
 from tests.cli.checkpoints_for_tests import flip, make_experiment, values_of, write_checkpoint
-from tests.roles.manifests_for_tests import change_manifest, cuts, flips
+from tests.roles.manifests_for_tests import as_version_1, change_manifest, cuts, flips
 
 
 @pytest.fixture
@@ -55,6 +57,27 @@ def test_every_flipped_bit_and_every_cut_of_the_manifest_is_found(
         assert "manifest.json" in line
 
 
+@pytest.mark.parametrize(
+    ("sound", "damaged"),
+    [
+        (b'"pass_examples"', b'"pasr_examples"'),
+        (b'"seed": 7', b'"seed": "7"'),
+        (b'"type": "conv2d"', b'"type": "conv2e"'),
+    ],
+)
+def test_what_restore_cannot_read_is_damage_also_where_there_is_no_checksum(
+    checkpoint: Path, sound: bytes, damaged: bytes
+) -> None:
+    path = checkpoint / "manifest.json"
+    old = as_version_1(path.read_bytes())
+    path.write_bytes(old)
+    assert find_damage(checkpoint) == [] and sound in old
+    path.write_bytes(old.replace(sound, damaged))
+    with pytest.raises(DamagedDataError) as refused:
+        read_manifest(checkpoint)
+    assert find_damage(checkpoint) == [str(refused.value)]
+
+
 def test_a_missing_file_and_a_shortened_one_are_both_named(checkpoint: Path) -> None:
     (checkpoint / "shards-ps-0.adam").unlink()
     other = checkpoint / "shards-ps-1.adam"
@@ -72,11 +95,11 @@ def test_rows_that_no_file_holds_are_missing(checkpoint: Path) -> None:
 
 
 def test_what_is_no_manifest_is_said_so(checkpoint: Path) -> None:
-    for value, words in (([], "not empty"), ([{"name": "x"}], "needs name"), ("files", "not empty")):
+    for value, words in (([], "not empty"), ([{"name": "x"}], "`size_bytes`"), ("files", "Expected `array`")):
         change_manifest(checkpoint, {"files": value})
         (line,) = find_damage(checkpoint)
         assert words in line
-    change_manifest(checkpoint, {"files": [{"name": "../x", "size_bytes": 1, "checksum": ""}]})
+    change_manifest(checkpoint, {"files": [{"name": "../x", "size_bytes": 1, "checksum": "", "shards": []}]})
     assert "in this folder" in find_damage(checkpoint)[0]
     (checkpoint / "manifest.json").unlink()
     assert "never finished" in find_damage(checkpoint)[0]
