@@ -122,9 +122,11 @@ def adamctl(tmp_path: Path) -> Iterator[Runner]:
     """Runs commands in a fresh folder; at the end nothing may be left of them."""
     runner = Runner(tmp_path)
     yield runner
-    for command in runner.commands:
-        if command.process.poll() is None and not command.process.stdout.closed:
+    living = [one for one in runner.commands if one.process.poll() is None and not one.process.stdout.closed]
+    for some in (living[1:], living[:1]):  # the first may be a controller, which others take leave of
+        for command in some:
             command.process.terminate()
+        for command in some:
             command.wait(30)
     left = runner.close()
     assert not left, f"processes left behind: {left}"

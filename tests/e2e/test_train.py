@@ -40,7 +40,7 @@ def test_digits_reach_97_percent_and_leave_a_run_folder(adamctl: Runner) -> None
 def test_two_workers_and_two_servers_in_one_command(adamctl: Runner, optimizer: str) -> None:
     lr = {"sgd": 0.1, "adagrad": 0.02}[optimizer]
     code, stdout, stderr = adamctl.run(
-        "train", DIGITS, "--json", "--workers", "2", "--ps", "2", "--threads", "1",
+        "train", DIGITS, "--json", "--workers", "2", "--ps", "2", "--threads", "1", "--passes", "25",
         "--set", f"optimizer.type={optimizer}", "--set", f"optimizer.lr={lr}", "--set", "train.warmstart_steps=50",
     )  # fmt: skip
     assert code == 0, stderr
@@ -52,7 +52,7 @@ def test_two_workers_and_two_servers_in_one_command(adamctl: Runner, optimizer: 
 def test_factors_gradients_and_longer_intervals_train_too(adamctl: Runner) -> None:
     for settings in (("train.protocol=factors", "train.n_push=2", "train.n_fetch=3"), ("train.protocol=gradient",)):
         flags = [part for setting in settings for part in ("--set", setting)]
-        code, stdout, stderr = adamctl.run("train", DIGITS, "--json", *flags)
+        code, stdout, stderr = adamctl.run("train", DIGITS, "--json", "--passes", "25", *flags)
         assert code == 0, stderr
         assert json.loads(stdout)["best_test_top1"] >= 0.95, stderr
 
