@@ -160,7 +160,9 @@ def _store(store: Values) -> tuple[str, str]:
     """Returns what keeps a server's store from being written, for the front of its line, and what is not in it yet."""
     if not store:
         return "", ""
-    text = f"{duration(store['loss_window_s'])} not on disk yet, of {duration(store['loss_window_s_max'])} allowed"
+    text = "all on disk"
+    if store["loss_window_s"]:
+        text = f"{duration(store['loss_window_s'])} not on disk yet, of {duration(store['loss_window_s_max'])} allowed"
     if store["degraded"]:
         return f"degraded: {store['degraded']}; {text}; ", ""
     return "", f", {text}"

@@ -114,6 +114,7 @@ def test_what_each_role_says_of_itself() -> None:
     store = {"degraded": "", "loss_window_s": 0.42, "loss_window_s_max": 5.0}
     shown = details("ps", servers | {"store": store})
     assert shown.endswith(" in all, 0.4 s not on disk yet, of 5.0 s allowed")
+    assert details("ps", servers | {"store": store | {"loss_window_s": 0.0}}).endswith(" in all, all on disk")
     store |= {"degraded": "no space left: /data", "loss_window_s": 7.9}
     for jobs in (servers, {"jobs": {}, "bytes_max": 1 << 30}):
         shown = details("ps", jobs | {"store": store})
