@@ -185,7 +185,7 @@ class ClusterConfig(_Section, frozen=True):
     acks: Acks | Literal["auto"] = "auto"
     min_in_sync: int | Literal["auto"] = "auto"
     loss_window_s: float | Literal["auto"] = "auto"
-    loss_window_bytes: int = 4_000_000_000
+    loss_window_bytes: int = 4 << 30
     connections: int = 1
 
     @property

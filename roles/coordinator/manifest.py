@@ -143,9 +143,7 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST_NAME
     try:
-        content = path.read_bytes()
-        decode_manifest(content)
-        return msgspec.json.decode(content, type=Manifest)
+        return msgspec.convert(decode_manifest(path.read_bytes()), Manifest, str_keys=True)
     except FileNotFoundError as error:
         raise DamagedDataError(
             f"{path}: not there, so this checkpoint was never finished; use an earlier one"

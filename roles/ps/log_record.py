@@ -2,7 +2,7 @@
 
 A record holds one shard's whole state at one version, or which buckets of a job this server has taken. Records are
 numbered without gaps, and each carries the checksum of the one before: none can be altered, left out, repeated or moved
-without being noticed. What follows the last whole record of a stream is a record that was not wholly written.
+without being noticed.
 """
 
 from __future__ import annotations
@@ -103,7 +103,6 @@ class Record:
     checksum: int
     description: Description
     arrays: memoryview
-    size_bytes: int
 
 
 @dataclass(frozen=True)
@@ -250,7 +249,7 @@ def decode(data: Buffer, sequence: int, checksum_before: int, *, summed: bool = 
     if summed and checksum != crc32(view[:end]):
         raise DamagedRecordError(sequence, "its checksum is wrong")
     description = decode_description(sequence, header, view[HEADER_BYTES : header.arrays_start])
-    return Record(sequence, checksum, description, view[header.arrays_start : end], end + CHECKSUM.size)
+    return Record(sequence, checksum, description, view[header.arrays_start : end])
 
 
 def decode_description(sequence: int, header: Header, data: Buffer) -> Description:

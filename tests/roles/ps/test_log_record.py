@@ -20,6 +20,7 @@ from adamctl.roles.ps.log_record import (
     ShardState,
     TornRecordError,
     decode,
+    decode_header,
     encode,
     encode_parts_into,
 )
@@ -56,7 +57,7 @@ def whole_records(stream: bytes | bytearray) -> list[Record]:
             break
         records.append(record)
         checksum = record.checksum
-        view = view[record.size_bytes :]
+        view = view[decode_header(view, record.sequence).end + CHECKSUM.size :]
     return records
 
 
@@ -69,11 +70,10 @@ def expected(count: int) -> list[tuple[Description, bytes]]:
 
 
 def test_what_was_written_is_read_again() -> None:
-    stream, ends = log()
+    stream, _ = log()
     records = whole_records(stream)
     assert contents(records) == expected(4)
     assert [record.sequence for record in records] == [1, 2, 3, 4]
-    assert sum(record.size_bytes for record in records) == ends[-1]
 
 
 def test_a_log_cut_at_any_byte_opens_as_a_prefix() -> None:
