@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
-from queue import SimpleQueue
+from contextlib import suppress
 from typing import Any
 
 from adamctl.errors import AdamctlError, RunFailedError
@@ -20,6 +18,7 @@ from adamctl.roles.ps.core_shard import Shard
 from adamctl.roles.ps.log_record import Holding, JobIdentity, ShardState
 from adamctl.roles.ps.store import LogStore, NoSpaceError, UnconfirmedError, Writing
 from adamctl.roles.ps.store_contents import FoundJob, Held, found_jobs
+from adamctl.roles.ps.writer_thread import WriterThread
 
 TICK_S_MAX = 0.25
 TICK_S_MIN = 0.01
@@ -52,15 +51,14 @@ class Storing:
         self._images: dict[int, tuple[Image, JobIdentity]] = {}
         self._tick_s = min(max(config.window_s / 20, TICK_S_MIN), TICK_S_MAX)
         self._timer: asyncio.TimerHandle | None = None
-        self._groups: SimpleQueue[tuple[Group, list[Writing], list[Image]] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="store", daemon=True)
+        self._thread = WriterThread("store")
+        self._writing_group: asyncio.Task[None] | None = None
         self._closed = False
-        self._ending = threading.Event()
+        self._ending = asyncio.Event()
 
     def start(self, core: Core, carry_out: Callable[[list[Instruction]], None]) -> None:
         """Begins to write what `core` changes; `carry_out` does what the core says."""
         self._core, self._carry_out = core, carry_out
-        self._thread.start()
         self._tick()
 
     # --- jobs -------------------------------------------------------------------------------------------------------
@@ -225,7 +223,7 @@ class Storing:
             writings = [self._writing(item) for item in group.items]
             images = [image for image, _ in self._images.values()]
             self._images = {}
-            self._groups.put((group, writings, images))
+            self._writing_group = self._loop.create_task(self._write_group(writings, group.first, images))
 
     def _writing(self, item: Item) -> Writing:
         if item.copy_of:
@@ -281,54 +279,54 @@ class Storing:
 
     # --- the thread -------------------------------------------------------------------------------------------------
 
-    def _work(self) -> None:
-        while (order := self._groups.get()) is not None:
-            group, writings, images = order
-            done: Callable[[Any], None] = self._finished
-            result: Any
-            try:
-                result = self._write(writings, group.first, images)
-                self._shrink_if_large()
-            except NoSpaceError as error:
-                done, result = self._no_space, error
-            except AdamctlError as error:
-                done, result = self._failed, error
-            except Exception as error:
-                self._log.exception("a group could not be written")
-                done, result = self._failed, RunFailedError(f"{self.store.path}: {type(error).__name__}: {error}")
-            if done != self._finished:
-                self._post(_release, images)
-            self._post(done, result)
-            del order, writings, images
-
-    def _write(self, writings: list[Writing], first: int, images: list[Image]) -> tuple[list[int], float]:
-        """Returns the sizes of the records and how long they took; 0 if that says nothing about the disk's speed."""
-        began_s = time.perf_counter()
+    async def _write_group(self, writings: list[Writing], first: int, images: list[Image]) -> None:
+        done: Callable[[Any], None] = self._finished
+        result: Any
         try:
-            sizes = self.store.write(writings, first, lambda: self._post(_release, images))
-            return sizes, time.perf_counter() - began_s
+            result = await self._write(writings, first, images)
+        except NoSpaceError as error:
+            done, result = self._no_space, error
+        except AdamctlError as error:
+            done, result = self._failed, error
+        except Exception as error:
+            self._log.exception("a group could not be written")
+            done, result = self._failed, RunFailedError(f"{self.store.path}: {type(error).__name__}: {error}")
+        if done != self._finished:
+            _release(images)
+        done(result)
+
+    async def _write(self, writings: list[Writing], first: int, images: list[Image]) -> tuple[list[int], float]:
+        """Returns the sizes of the records and how long they took; 0 if that says nothing about the disk's speed."""
+        try:
+            return await self._loop.run_in_executor(self._thread, self._write_now, writings, first, images)
         except UnconfirmedError as error:
-            self._post(self._stalled, error)
-            while not self._ending.wait(self.flush.config.retry_s):
-                try:
-                    self.store.confirm()
-                except NoSpaceError:
-                    continue
-                return error.sizes, 0.0  # the most of it was waiting for room
+            self._stalled(error)
+            while not await self._ends_within(self.flush.config.retry_s):
+                with suppress(NoSpaceError):
+                    await self._loop.run_in_executor(self._thread, self.store.confirm)
+                    return error.sizes, 0.0  # the most of it was waiting for room
             raise NoSpaceError(str(error)) from error  # it is not told to anybody any more
 
-    def _shrink_if_large(self) -> None:
+    async def _ends_within(self, seconds: float) -> bool:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._ending.wait(), seconds)
+        return self._ending.is_set()
+
+    def _write_now(self, writings: list[Writing], first: int, images: list[Image]) -> tuple[list[int], float]:
+        """Blocking."""
+        began_s = self._loop.time()
+        sizes = self.store.write(writings, first, lambda: self._post(_release, images))
+        seconds = self._loop.time() - began_s
         if self.store.file_bytes > SHRINK_FACTOR * max(self.flush.log_bytes, SHRINK_BYTES):
             try:
                 self.store.shrink()
             except NoSpaceError as error:
                 self._log.warning("the log cannot be made smaller: %s", error)
+        return sizes, seconds
 
     def _post(self, function: Callable[[Any], None], argument: Any) -> None:
-        try:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(function, argument)
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            return
 
     async def close(self) -> None:
         """Writes everything that is not durable yet, within a deadline, and closes the log."""
@@ -337,14 +335,18 @@ class Storing:
         while not self._closed and self.flush.busy and not self.flush.full and self._loop.time() < until_s:
             self._begin()
             await asyncio.sleep(TICK_S_MIN)
+        await self.abandon()
+
+    async def abandon(self) -> None:
+        """Closes the log after the group that is being written; what else is not durable is lost."""
         self._closed = True
         self._ending.set()
         if self._timer is not None:
             self._timer.cancel()
-        if self._thread.is_alive():
-            self._groups.put(None)
-            await asyncio.to_thread(self._thread.join, CLOSE_DEADLINE_S)
-        if not self._thread.is_alive():
+        if self._writing_group is not None:
+            await asyncio.wait((self._writing_group,), timeout=CLOSE_DEADLINE_S)
+        if self._writing_group is None or self._writing_group.done():
+            self._thread.shutdown()
             self.store.close()
 
     # --- status -----------------------------------------------------------------------------------------------------

@@ -28,14 +28,8 @@ async def until(condition: Callable[[], Any], what: str) -> None:
 async def crash(cluster: ClusterInMemory, node: str, patch: pytest.MonkeyPatch) -> None:
     """Ends a server without its last words: what is not on disk is lost."""
 
-    async def no_last_words(storing: Storing) -> None:
-        storing._closed = True
-        storing._groups.put(None)
-        await asyncio.to_thread(storing._thread.join)
-        storing.store.close()
-
     with patch.context() as context:
-        context.setattr(Storing, "close", no_last_words)
+        context.setattr(Storing, "close", Storing.abandon)
         await cluster.kill(node)
 
 
