@@ -138,7 +138,6 @@ class Copies:
         if instruction.serves:
             if bucket not in job.buckets:
                 return
-            job.buckets[bucket].identity = identity
             described = job.layout.buckets[bucket]
             shards = [job.shards[index] for index in range(described.shard_start, described.shard_stop)]
         else:

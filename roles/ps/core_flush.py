@@ -62,6 +62,7 @@ class Entry:
 
     Attributes:
         owner: whose state it is, for the shell; None if that is not in memory, and the record can only be copied.
+        job: what its record names its job by, for the shell; it goes with the entry from owner to owner.
         size_bytes: of its state in memory.
         changes, durable: counts changes, and those that are in a record on disk; durable <= changes.
         sequence, record_bytes: its live record; 0: it has none.
@@ -69,10 +70,21 @@ class Entry:
         waiting: (changes that must be durable, for whom), ascending.
     """
 
-    __slots__ = ("changes", "durable", "flying", "gone", "owner", "record_bytes", "sequence", "size_bytes", "waiting")
+    __slots__ = (
+        "changes",
+        "durable",
+        "flying",
+        "gone",
+        "job",
+        "owner",
+        "record_bytes",
+        "sequence",
+        "size_bytes",
+        "waiting",
+    )
 
-    def __init__(self, owner: Any, size_bytes: int) -> None:
-        self.owner, self.size_bytes = owner, size_bytes
+    def __init__(self, owner: Any, size_bytes: int, job: Any = None) -> None:
+        self.owner, self.size_bytes, self.job = owner, size_bytes, job
         self.changes = self.durable = self.sequence = self.record_bytes = 0
         self.flying = self.gone = False
         self.waiting: list[tuple[int, Waiter]] = []

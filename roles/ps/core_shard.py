@@ -56,15 +56,14 @@ class State:
 
 
 class BucketState:
-    """A bucket whose primary we are; `dropped` when we no longer are. `identity` is what records name its job by."""
+    """A bucket whose primary we are; `dropped` when we no longer are."""
 
-    __slots__ = ("dropped", "epoch", "identity", "index")
+    __slots__ = ("dropped", "epoch", "index")
 
     def __init__(self, index: int, epoch: int) -> None:
         self.index = index
         self.epoch = epoch
         self.dropped = False
-        self.identity: Any = None
 
 
 class Shard:

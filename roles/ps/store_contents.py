@@ -45,7 +45,7 @@ class Held:
 
     def __init__(self, identity: JobIdentity, entry: Entry | None = None) -> None:
         self.identity = identity
-        self.entry = entry or Entry(self, 256)
+        self.entry = entry or Entry(self, 256, identity)
         self.entry.owner = self
         self.buckets: dict[int, tuple[int, int]] = {}
 
@@ -69,7 +69,7 @@ def found_jobs(records: Sequence[StoredRecord]) -> tuple[dict[JobIdentity, Found
 
 
 def _entry(record: StoredRecord) -> Entry:
-    entry = Entry(None, record.size_bytes)
+    entry = Entry(None, record.size_bytes, record.description.job)
     entry.sequence, entry.record_bytes = record.sequence, record.size_bytes
     return entry
 

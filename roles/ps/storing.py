@@ -48,7 +48,7 @@ class Storing:
         self._log, self._fail = log, fail
         self._loop = asyncio.get_running_loop()
         self._held: dict[str, Held] = {}
-        self._images: dict[int, tuple[Image, JobIdentity]] = {}
+        self._images: dict[int, Image] = {}
         self._tick_s = min(max(config.window_s / 20, TICK_S_MIN), TICK_S_MAX)
         self._timer: asyncio.TimerHandle | None = None
         self._thread = WriterThread("store")
@@ -112,7 +112,7 @@ class Storing:
         for shard in shards:
             indices.append(shard.index)
             if shard.entry is None:
-                shard.entry = (loaded or {}).get(shard.index) or Entry(None, 0)
+                shard.entry = (loaded or {}).get(shard.index) or Entry(None, 0, identity)
             shard.entry.owner, shard.entry.size_bytes = shard, _size_bytes(shard)
         if found is not None and found.holding.buckets.pop(bucket, None) is not None and loaded is None:
             held.buckets.pop(bucket, None)
@@ -138,10 +138,9 @@ class Storing:
     def adopt(self, job: Job, bucket: int, identity: JobIdentity, entries: Mapping[int, Entry]) -> None:
         """Gives the shards of a bucket that is served now their places in the log; `entries` are those they have."""
         described = job.layout.buckets[bucket]
-        job.buckets[bucket].identity = identity
         for index in range(described.shard_start, described.shard_stop):
             shard = job.shards[index]
-            shard.entry = entries.get(index) or Entry(None, 0)
+            shard.entry = entries.get(index) or Entry(None, 0, identity)
             shard.entry.owner, shard.entry.size_bytes = shard, _size_bytes(shard)
 
     def forget_found(self, identity: JobIdentity) -> None:
@@ -205,23 +204,14 @@ class Storing:
     def took(self, group: Group, item: Item, image: Image) -> None:
         """A shard's state is held; nothing has changed it since."""
         self.flush.taken(item)
-        self._images[item.sequence] = image, self._identity(image)
+        self._images[item.sequence] = image
         self._submit_if_whole(group)
-
-    def _identity(self, image: Image) -> JobIdentity:
-        """Returns what a record of a shard names its job by."""
-        shard: Shard | HeldShard = image.shard
-        if isinstance(shard, HeldShard):
-            assert shard.copy is not None
-            return self._held[shard.copy.job].identity
-        identity: JobIdentity = shard.bucket.identity
-        return identity
 
     def _submit_if_whole(self, group: Group) -> None:
         wanted = sum(isinstance(item.entry.owner, Shard | HeldShard) and not item.copy_of for item in group.items)
         if len(self._images) == wanted and self.flush.group is group:
             writings = [self._writing(item) for item in group.items]
-            images = [image for image, _ in self._images.values()]
+            images = list(self._images.values())
             self._images = {}
             self._writing_group = self._loop.create_task(self._write_group(writings, group.first, images))
 
@@ -231,10 +221,10 @@ class Storing:
         owner = item.entry.owner
         if isinstance(owner, Held):
             return Writing(item.sequence, Holding(owner.identity, dict(owner.buckets)))
-        image, identity = self._images[item.sequence]
+        image = self._images[item.sequence]
         arrays = (image.values.array, *image.state.arrays)
         state = ShardState(
-            identity,
+            item.entry.job,
             image.shard.index,
             image.values.array.size,
             len(arrays),
