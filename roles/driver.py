@@ -17,6 +17,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from adamctl.config.names import printable
 from adamctl.errors import AdamctlError, ConfigurationError, MembershipLostError, RunFailedError, UnreachableError
 from adamctl.net import loop as event_loop
 from adamctl.roles.context import RoleContext
@@ -68,7 +69,7 @@ def run_role(role: Role, options: CommonOptions, role_options: Mapping[str, Any]
             finally:
                 leave_no_folder(options.socket_folder)
     except AdamctlError as error:  # before there was a log
-        print(f"error: {error}", file=sys.stderr)
+        print(printable(f"error: {error}", keep="\n"), file=sys.stderr)
         if report is not None:
             report.failed(error)
         return error.exit_code

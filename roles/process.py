@@ -20,6 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
+from adamctl.config.names import NAME_EXPECTED, is_name, printable
 from adamctl.errors import AdamctlError, ConfigurationError
 from adamctl.net.address import UNIX_PATH_BYTES_MAX, parse_address
 from adamctl.roles.private_folder import private_folder, remove_if_left
@@ -75,11 +76,11 @@ def node_name(role: str, options: CommonOptions) -> str:
     """Returns the name that was given, or a fresh one.
 
     Raises:
-        ConfigurationError: the name cannot be part of a key.
+        ConfigurationError: no node can have this name.
     """
     name = options.name or f"{role}-{secrets.token_hex(3)}"
-    if "/" in name or any(character.isspace() for character in name) or len(name.encode()) > 128:
-        raise ConfigurationError(f"--name: expected at most 128 bytes without '/' and spaces, found {name!r}")
+    if not is_name(name):
+        raise ConfigurationError(f"--name: expected {NAME_EXPECTED}; found {name!a}")
     return name
 
 
@@ -87,10 +88,20 @@ def node_name(role: str, options: CommonOptions) -> str:
 
 
 class _Formatter(logging.Formatter):
-    """`2026-05-01T12:00:00.123+02:00 INFO ps ps-3f2a message`."""
+    """`2026-05-01T12:00:00.123+02:00 INFO ps ps-3f2a message`.
+
+    A message is one line, whatever it says; of a traceback, no line looks like the first one of another message.
+    """
 
     def __init__(self, role: str, node: str) -> None:
         super().__init__(f"%(asctime)s %(levelname)s {role} {node.replace('%', '%%')} %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        return printable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        lines = printable(super().formatException(ei), keep="\n").split("\n")
+        return "\n".join(f"  {line}" if line[:1].isdecimal() else line for line in lines)
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
         return datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")
@@ -219,7 +230,7 @@ class ReadyReport:
             self._write(self._fd, {"addresses": addresses, "incarnation": incarnation})
         else:
             for line in lines:
-                print(line, flush=True)
+                print(printable(line), flush=True)
 
     def failed(self, error: Exception) -> None:
         """Writes why the role fails, and when; the first failure counts."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any
 
+from adamctl.config.names import NAME_EXPECTED, is_name
 from adamctl.errors import ConfigurationError
 
 GROUP = "adamctl.roles"
@@ -70,6 +71,8 @@ def all_roles() -> dict[str, Role]:
             raise ConfigurationError(
                 f"entry point {point.name!r} ({point.value}) is not an adamctl.roles.registry.Role"
             )
+        if not is_name(role.name):
+            raise ConfigurationError(f"{point.value}: expected as a role's name {NAME_EXPECTED}; found {role.name!a}")
         if role.name in roles:
             raise ConfigurationError(f"two installed packages add a role called {role.name!r}; uninstall one of them")
         roles[role.name] = role

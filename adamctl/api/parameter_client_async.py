@@ -17,6 +17,7 @@ from adamctl.api.parameter_client_buffers import RegisteredArrays, Staged
 from adamctl.api.parameter_client_job import FoundJob, check_deadline, find_or_make, is_over, parse_url, rule_config
 from adamctl.api.parameter_client_values import give_values, wait_for_values
 from adamctl.config.experiment import OptimizerConfig
+from adamctl.config.names import as_name
 from adamctl.config.records import Acks
 from adamctl.errors import (
     AdamctlError,
@@ -101,7 +102,7 @@ class AsyncParameterClient:
         self._deadline_s, self._pushes_max = deadline_s, pushes_max
         self._wire: dict[str, Any] = {"wire_push": wire_push, "wire_pull": wire_pull, "connections": connections}
         self._token = os.environ.get("ADAMCTL_TOKEN", "") if token is None else token
-        self._node = f"{ROLE}-{platform.node()[:60].replace('/', '_')}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._node = f"{ROLE}-{as_name(platform.node())[:60]}-{os.getpid()}-{secrets.token_hex(4)}"
         self._incarnation = 0
         self._transport = StreamTransport()
         self._store = cluster_client(self._transport, self._addresses, self._hello)

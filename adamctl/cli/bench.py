@@ -11,7 +11,7 @@ import click
 from adamctl.cli import options
 from adamctl.cli.lazy import TableGroup
 from adamctl.cli.number_types import ABOVE_ZERO
-from adamctl.cli.output import print_json, table
+from adamctl.cli.output import echo, print_json, table
 
 command = TableGroup(
     name="bench",
@@ -105,7 +105,7 @@ def store(
         hours=hours,
         long_run_megabytes=long_run_megabytes,
         training_pairs=training,
-        progress=lambda line: click.echo(line, err=True),
+        progress=lambda line: echo(line, err=True),
     )
     if as_json:
         print_json(report)
@@ -142,7 +142,7 @@ def worker(
         rounds=rounds,
         seconds=seconds,
         peer_python=peer_python if vs else None,
-        progress=lambda line: click.echo(line, err=True),
+        progress=lambda line: echo(line, err=True),
     )
     if as_json:
         print_json(report)
@@ -157,12 +157,12 @@ def worker(
 def _show_worker(report: dict[str, Any]) -> None:
     print_results(report)
     for lock in report.get("interpreter_lock", ()):
-        click.echo(
+        echo(
             f"batch {lock['batch']}: a step of one thread holds the interpreter lock for {lock['held_share']:.1%}; by "
             f"that alone 16 threads on as many cores reach {lock['predicted_speed_up']['16']:.1f} x one"
         )
     if "comparison" in report:
-        click.echo(_comparison(report["comparison"]))
+        echo(_comparison(report["comparison"]))
 
 
 @click.command("kernels")
@@ -196,7 +196,7 @@ def kernels(
         rounds=rounds,
         seconds=seconds,
         peer_python=peer_python if vs else None,
-        progress=lambda line: click.echo(line, err=True),
+        progress=lambda line: echo(line, err=True),
     )
     if as_json:
         print_json(report)
@@ -237,10 +237,10 @@ def print_results(report: dict[str, Any]) -> None:
         for index, column in enumerate(columns)
         if any(isinstance(result.get(column), (int, float)) for result in results)
     ]
-    click.echo(table(columns, rows, right=numbers))
-    click.echo()
+    echo(table(columns, rows, right=numbers))
+    echo()
     for title in ("machine", "versions"):
-        click.echo(f"{title}: " + ", ".join(f"{key} {value}" for key, value in report[title].items()))
+        echo(f"{title}: " + ", ".join(f"{key} {value}" for key, value in report[title].items()))
 
 
 def _cell(value: Any) -> str:

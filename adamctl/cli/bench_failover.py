@@ -11,7 +11,7 @@ import click
 from adamctl.cli import options
 from adamctl.cli.bench import COUNT, print_results
 from adamctl.cli.number_types import ABOVE_ZERO, Number, Numbers
-from adamctl.cli.output import print_json
+from adamctl.cli.output import echo, print_json
 from adamctl.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -56,9 +56,9 @@ def failover(
         problem = "" if faults else namespaces.missing()
         if not problem:
             namespaces.go_inside(sys.argv[1:])
-        click.echo(f"without cut links: {problem}", err=True)
+        echo(f"without cut links: {problem}", err=True)
         settings = replace(settings, faults=tuple(fault for fault in wanted if fault != "cut"))
-    report = run_failover_benchmark(settings, lambda line: click.echo(line, err=True))
+    report = run_failover_benchmark(settings, lambda line: echo(line, err=True))
     if as_json:
         print_json(report)
     else:

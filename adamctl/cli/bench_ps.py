@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from adamctl.cli import options
 from adamctl.cli.bench import COUNT, Counts, usual_thread_counts
 from adamctl.cli.number_types import ABOVE_ZERO, Numbers
-from adamctl.cli.output import print_json, table
+from adamctl.cli.output import echo, print_json, table
 from adamctl.errors import ConfigurationError
 from adamctl.model.wire_types import WIRE_TYPES, WireType
 
@@ -105,7 +105,7 @@ def ps_throughput(
     else:
         show(report)
         for title in ("machine", "versions"):
-            click.echo(f"{title}: " + ", ".join(f"{key} {value}" for key, value in report[title].items()))
+            echo(f"{title}: " + ", ".join(f"{key} {value}" for key, value in report[title].items()))
     if plot is not None:
         from adamctl.bench.plot import plot_ps
 
@@ -136,7 +136,7 @@ def _run(every: list[PsSettings], stress: bool, linear: bool) -> tuple[dict[str,
     settings = every[0]
 
     def progress(line: str) -> None:
-        click.echo(line, err=True)
+        echo(line, err=True)
 
     if stress:
         from adamctl.bench.ps_stress import run_ps_stress
@@ -184,25 +184,25 @@ def _show(report: dict[str, Any]) -> None:
         )
     setting = ["mode", "transport", "threads", "clients", "servers", "block KiB", "dtype"]
     columns = [*setting, "unit", "rate", "limit", "fraction", "PyTorch RPC", "ratio"]
-    click.echo(table(columns, rows, right=[2, 3, 4, 5, 8, 9, 10, 11, 12]))
-    click.echo()
+    echo(table(columns, rows, right=[2, 3, 4, 5, 8, 9, 10, 11, 12]))
+    echo()
     for mode, limit in dict.fromkeys((row["mode"], row["limit"]) for row in report["results"]):
-        click.echo(f"limit of {mode}: {limit}")
+        echo(f"limit of {mode}: {limit}")
     for row in report["results"]:
         if "our_options_gb_per_s" in row:
             shown = f"{row['our_options_gb_per_s']:.2f} GB/s, fraction {row['fraction_of_our_options']:.2f}"
             where = [row["mode"], row["transport"], row["dtype"], f"{row['block_bytes'] / 1024:g} KiB"]
             where += [f"{row[what]} {title}(s)" for what, title in _COUNTS.items()]
-            click.echo(f"{', '.join(where)}: plain sockets with our options {shown}")
+            echo(f"{', '.join(where)}: plain sockets with our options {shown}")
     if any("factors" in row["mode"] for row in report["results"]):
-        click.echo(f"Adam's server applied {report['adam_g_updates_per_s']:g} G updates/s with 16 cores")
+        echo(f"Adam's server applied {report['adam_g_updates_per_s']:g} G updates/s with 16 cores")
 
 
 def _show_stress(report: dict[str, Any]) -> None:
     for name, value in report["results"][0].items():
         shown = f"{value:,.3f}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)
-        click.echo(f"{name}: {shown}")
-    click.echo()
+        echo(f"{name}: {shown}")
+    echo()
 
 
 def _show_linear(report: dict[str, Any]) -> None:
@@ -217,7 +217,7 @@ def _show_linear(report: dict[str, Any]) -> None:
         ]
         for row in report["results"]
     ]
-    click.echo(table(["grows", "to", "push s", "pull s", "push GB/s", "pull GB/s"], rows, right=[1, 2, 3, 4, 5]))
+    echo(table(["grows", "to", "push s", "pull s", "push GB/s", "pull GB/s"], rows, right=[1, 2, 3, 4, 5]))
     for grows, found in report["exponents"].items():
-        click.echo(f"exponent by {grows}: push {found['push_s']:.2f}, pull {found['pull_s']:.2f}")
-    click.echo()
+        echo(f"exponent by {grows}: push {found['push_s']:.2f}, pull {found['pull_s']:.2f}")
+    echo()

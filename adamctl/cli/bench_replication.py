@@ -7,7 +7,7 @@ import click
 from adamctl.cli import options
 from adamctl.cli.bench import COUNT, Counts
 from adamctl.cli.number_types import ABOVE_ZERO
-from adamctl.cli.output import print_json, table
+from adamctl.cli.output import echo, print_json, table
 
 _TRANSPORTS = ("tcp", "unix", "auto")
 
@@ -37,7 +37,7 @@ def replication(
         seconds=seconds,
         transport=transport,
     )
-    report = run_replication_benchmark(settings, lambda line: click.echo(line, err=True))
+    report = run_replication_benchmark(settings, lambda line: echo(line, err=True))
     if as_json:
         print_json(report)
         return
@@ -52,8 +52,8 @@ def replication(
         ]
         for row in whole
     ]
-    click.echo(table(columns, rows, right=[1, 2, 3]))
-    click.echo()
+    echo(table(columns, rows, right=[1, 2, 3]))
+    echo()
     hot = [row for row in report["results"] if row["case"] == "hot"]
     names = ["hot shards", "pushes/s", "changed GB/s", "shipped GB/s", "shipped per change", "median s"]
     lines = [
@@ -67,6 +67,6 @@ def replication(
         ]
         for row in hot
     ]
-    click.echo(table(names, lines, right=[1, 2, 3, 4, 5]))
+    echo(table(names, lines, right=[1, 2, 3, 4, 5]))
     for title in ("machine", "versions"):
-        click.echo(f"{title}: " + ", ".join(f"{key} {value}" for key, value in report[title].items()))
+        echo(f"{title}: " + ", ".join(f"{key} {value}" for key, value in report[title].items()))

@@ -12,7 +12,7 @@ import click
 from adamctl.cli import options
 from adamctl.cli.lazy import TableGroup
 from adamctl.cli.number_types import ABOVE_ZERO
-from adamctl.cli.output import print_json, table
+from adamctl.cli.output import echo, print_json, table
 
 if TYPE_CHECKING:
     from adamctl.cli.ckpt_store import Stored
@@ -52,12 +52,12 @@ def list_(run: str, run_dir: str, as_json: bool) -> None:
         print_json({"folder": str(folder), "checkpoints": [one.described(now) for one in found]})
         return
     if not found:
-        click.echo(f"{folder} holds no checkpoint")
+        echo(f"{folder} holds no checkpoint")
         return
-    click.echo(table(_COLUMNS, [_row(one, now) for one in found], right=(1, 2, 3, 4, 5, 8)))
+    echo(table(_COLUMNS, [_row(one, now) for one in found], right=(1, 2, 3, 4, 5, 8)))
     for one in found:
         if one.finished and one.damage:
-            click.echo(one.damage, err=True)
+            echo(one.damage, err=True)
 
 
 def _row(one: Stored, now: datetime) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ def save(job: str | None, controller: tuple[str, ...], token: str, wait_s: float
     if as_json:
         print_json(saved)
     else:
-        click.echo(f"checkpoint {saved['number']} of job {saved['job']}: {saved['folder']}")
+        echo(f"checkpoint {saved['number']} of job {saved['job']}: {saved['folder']}")
 
 
 @click.command("verify")
@@ -119,9 +119,9 @@ def verify(place: str, run_dir: str, as_json: bool) -> int:
         print_json({"ok": not any(damage.values()), "checkpoints": found})
     else:
         for folder, lines in damage.items():
-            click.echo(f"{folder}: {f'{len(lines)} damaged parts' if lines else 'whole'}")
+            echo(f"{folder}: {f'{len(lines)} damaged parts' if lines else 'whole'}")
     for line in (line for lines in damage.values() for line in lines):
-        click.echo(line, err=True)
+        echo(line, err=True)
     return 5 if any(damage.values()) else 0
 
 
@@ -162,8 +162,8 @@ def restore(
         values = {"folder": str(made.folder), "checkpoint": str(made.checkpoint), "servers": made.servers}
         print_json(values | {"command": train})
         return
-    click.echo(f"{made.folder} begins with {made.source}, for {made.servers} parameter server(s); go on with")
-    click.echo(f"  {train}")
+    echo(f"{made.folder} begins with {made.source}, for {made.servers} parameter server(s); go on with")
+    echo(f"  {train}")
 
 
 @click.command("prune")
@@ -192,6 +192,6 @@ def prune(run: str, keep: int, every: int | None, dry_run: bool, run_dir: str, a
         print_json({"kept": kept, "removed": removed, "freed_bytes": freed_bytes, "dry_run": dry_run})
         return
     for one in plan.removed:
-        click.echo(f"{'would remove' if dry_run else 'removed'} {one.folder} ({one.state}, {size(one.size_bytes)})")
+        echo(f"{'would remove' if dry_run else 'removed'} {one.folder} ({one.state}, {size(one.size_bytes)})")
     would = "would be " if dry_run else ""
-    click.echo(f"{len(plan.removed)} {would}removed, {len(plan.kept)} {would}kept, {size(freed_bytes)} {would}freed")
+    echo(f"{len(plan.removed)} {would}removed, {len(plan.kept)} {would}kept, {size(freed_bytes)} {would}freed")

@@ -8,7 +8,7 @@ import click
 
 from adamctl.cli import options
 from adamctl.cli.lazy import TableGroup
-from adamctl.cli.output import print_json, table
+from adamctl.cli.output import echo, print_json, table
 
 command = TableGroup(
     name="config",
@@ -30,7 +30,7 @@ def check(experiment: str, settings: tuple[str, ...], data: tuple[str, ...], as_
     if as_json:
         print_json({"experiment": loaded.experiment.name, "ok": True})
     else:
-        click.echo(f"{experiment}: experiment {loaded.experiment.name!r} is right")
+        echo(f"{experiment}: experiment {loaded.experiment.name!r} is right")
 
 
 @click.command("show")
@@ -45,7 +45,7 @@ def show(
     from adamctl.config.resolved import to_toml
 
     if not origin and not as_json:
-        click.echo(to_toml(loaded.experiment), nl=False)
+        echo(to_toml(loaded.experiment), nl=False)
         return
     import msgspec
 
@@ -58,7 +58,7 @@ def show(
     for key, value in _leaves(values, ""):
         found = loaded.origins.get(key)
         rows.append((key, _text(value), str(found) if found else "default"))
-    click.echo(table(("key", "value", "origin"), rows))
+    echo(table(("key", "value", "origin"), rows))
 
 
 def _leaves(value: Any, key: str) -> list[tuple[str, Any]]:

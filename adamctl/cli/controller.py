@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from adamctl.cli import options
+from adamctl.cli.output import echo
 from adamctl.errors import ConfigurationError, RemoteError, RunFailedError
 
 REPLACE_DEADLINE_S = 20.0
@@ -36,7 +37,7 @@ def replace(node: str, replacement: str, controller: tuple[str, ...], token: str
     from adamctl.net.address import parse_address
 
     loop.run(_replace(addresses, token, node, name, str(parse_address(address))))
-    click.echo(f"{name} at {address} is a controller in the place of {node}")
+    echo(f"{name} at {address} is a controller in the place of {node}")
 
 
 async def _replace(addresses: tuple[str, ...], token: str, node: str, name: str, address: str) -> None:

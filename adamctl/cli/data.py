@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import click
 
 from adamctl.cli import options
-from adamctl.cli.output import print_json, table
+from adamctl.cli.output import echo, print_json, table
 from adamctl.errors import ConfigurationError
 
 _PROGRESS_INTERVAL_S = 2.0
@@ -56,8 +55,8 @@ def _configuration(source: str, format_: str | None, data: tuple[str, ...]) -> A
 def _print(described: dict[str, Any]) -> None:
     from adamctl.live.units import size
 
-    click.echo(f"{described['source']}: {described['format']}, from {described['path'] or 'an installed package'}")
-    click.echo(
+    echo(f"{described['source']}: {described['format']}, from {described['path'] or 'an installed package'}")
+    echo(
         f"examples of shape {'x'.join(map(str, described['shape']))}, {described['dtype']}; "
         f"{size(described['stored_bytes'])} stored, {size(described['decoded_bytes'])} decoded"
     )
@@ -65,12 +64,12 @@ def _print(described: dict[str, Any]) -> None:
     for split, values in described["splits"].items():
         figures = [f"{values[key]:.4g}" if key in values else "-" for key in ("min", "max", "mean", "std")]
         rows.append((split, f"{values['examples']:,}", *figures))
-    click.echo(table(("split", "examples", "min", "max", "mean", "std"), rows, right=(1, 2, 3, 4, 5)))
+    echo(table(("split", "examples", "min", "max", "mean", "std"), rows, right=(1, 2, 3, 4, 5)))
     names = described["classes"]
     counts = {split: values.get("classes", {}) for split, values in described["splits"].items()}
     class_rows = [(name, *(f"{counts[split].get(name, 0):,}" for split in counts)) for name in names]
-    click.echo()
-    click.echo(table(("class", *counts), class_rows, right=tuple(range(1, 1 + len(counts)))))
+    echo()
+    echo(table(("class", *counts), class_rows, right=tuple(range(1, 1 + len(counts)))))
 
 
 @click.command("fetch")
@@ -98,7 +97,7 @@ def fetch(name: str, data: str | None, url: str | None, as_json: bool) -> None:
             }
         )
         return
-    click.echo(f"{name} is in {fetched.folder}: {len(fetched.downloaded)} downloaded, {len(fetched.kept)} were there")
+    echo(f"{name} is in {fetched.folder}: {len(fetched.downloaded)} downloaded, {len(fetched.kept)} were there")
 
 
 class _Progress:
@@ -111,4 +110,4 @@ class _Progress:
         now_s = time.monotonic()
         if there_bytes >= total_bytes or now_s - self._last_s >= _PROGRESS_INTERVAL_S:
             self._last_s = now_s
-            print(f"{name}: {there_bytes:,} of {total_bytes:,} bytes", file=sys.stderr, flush=True)
+            echo(f"{name}: {there_bytes:,} of {total_bytes:,} bytes", err=True)

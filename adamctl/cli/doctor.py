@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from adamctl.cli import options
-from adamctl.cli.output import print_json
+from adamctl.cli.output import echo, print_json
 
 
 @click.command("doctor")
@@ -20,8 +20,8 @@ def command(as_json: bool) -> int:
     else:
         width = max(len(finding.name) for finding in findings)
         for finding in findings:
-            click.echo(f"{finding.state:<4}  {finding.name:<{width}}  {finding.found}")
+            echo(f"{finding.state:<4}  {finding.name:<{width}}  {finding.found}")
             if finding.advice:
-                click.echo(f"{'':<4}  {'':<{width}}  -> {finding.advice}")
+                echo(f"{'':<4}  {'':<{width}}  -> {finding.advice}")
     states = {finding.state for finding in findings}
     return 1 if "bad" in states else 4 if "slow" in states else 0

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from adamctl.cli import options
+from adamctl.cli.output import echo
 from adamctl.errors import ConfigurationError, RunFailedError
 
 WATCH_S = 2.0
@@ -56,7 +57,7 @@ async def _drain(addresses: Sequence[str], token: str, node: str, undo: bool, no
         if undo:
             if known is not None:
                 await store.compare_and_set(ConfigChanges({key: revision}, {}, (key,)))
-            click.echo(f"{node} may hold buckets again")
+            echo(f"{node} may hold buckets again")
             return
         record = DrainRecord(found[0].incarnation, time.time())
         if known is None or known[0].incarnation != record.incarnation:
@@ -64,12 +65,12 @@ async def _drain(addresses: Sequence[str], token: str, node: str, undo: bool, no
             if reply.conflicts:
                 raise RunFailedError(f"{node}: somebody else has just begun or ended draining it; try again")
         if no_wait:
-            click.echo(f"{node} is being drained; adamctl shards --node {node} shows what it still holds")
+            echo(f"{node} is being drained; adamctl shards --node {node} shows what it still holds")
             return
         try:
             await _wait(store, node)
         except asyncio.CancelledError:  # Ctrl-C
-            click.echo(f"{node} goes on being drained; adamctl drain {node} --undo ends that", err=True)
+            echo(f"{node} goes on being drained; adamctl drain {node} --undo ends that", err=True)
             raise
 
 
@@ -85,13 +86,13 @@ async def _wait(store: Any, node: str) -> None:
         _, nodes = await store.read("/nodes/")
         named = [one for one in holdings(entries, nodes) if node in (*one.record.in_sync, *one.record.learners)]
         if not named:
-            click.echo(f"{node} holds nothing any more; it can be stopped")
+            echo(f"{node} holds nothing any more; it can be stopped")
             return
         if not any(entry.key == f"/nodes/{node}" for entry in nodes):
             raise RunFailedError(f"{node} has ended before everything was moved off it; see adamctl shards --check")
         if len(named) != told and time.monotonic() - told_s > WATCH_S:
             told, told_s = len(named), time.monotonic()
-            click.echo(f"{node} still holds {told} buckets", err=True)
+            echo(f"{node} still holds {told} buckets", err=True)
         changes = await store.watch("/jobs/", revision, WATCH_S)
         if not changes.entries:
             await asyncio.sleep(0.1)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from adamctl.cli import options
-from adamctl.cli.output import print_json, table
+from adamctl.cli.output import echo, print_json, table
 
 
 @click.command("eval")
@@ -28,5 +28,5 @@ def command(checkpoint: str, split: str, data: tuple[str, ...], run_dir: str, as
         print_json(where | {"split": split} | result)
         return
     row = (split, f"{result['examples']:,}", f"{result['correct']:,}", share(result["top1"]), f"{result['loss']:.4f}")
-    click.echo(f"{trained.experiment.name}, {trained.checkpoint}")
-    click.echo(table(("split", "examples", "correct", "top-1", "loss"), [row], right=(1, 2, 3, 4)))
+    echo(f"{trained.experiment.name}, {trained.checkpoint}")
+    echo(table(("split", "examples", "correct", "top-1", "loss"), [row], right=(1, 2, 3, 4)))

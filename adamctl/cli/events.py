@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from adamctl.cli import options
-from adamctl.cli.output import SCHEMA_VERSION, print_json
+from adamctl.cli.output import SCHEMA_VERSION, echo, print_json
 from adamctl.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ async def _show(addresses: tuple[str, ...], token: str, job: str, follow: bool, 
             if as_json:
                 print_json({"events": [event.values() for event in found]})
             else:
-                click.echo("\n".join(map(line, found)) if found else "nothing has happened")
+                echo("\n".join(map(line, found)) if found else "nothing has happened")
             return
         told: set[tuple[str, int, int]] = set()
         _tell(found, told, as_json)
@@ -77,4 +77,4 @@ def _tell(found: list[Event], told: set[tuple[str, int, int]], as_json: bool) ->
             continue
         told |= keys
         values: dict[str, Any] = {"schema_version": SCHEMA_VERSION} | event.values()
-        click.echo(json.dumps(values) if as_json else line(event))
+        echo(json.dumps(values) if as_json else line(event))

@@ -8,7 +8,7 @@ from shlex import quote
 import click
 
 from adamctl.cli import options
-from adamctl.cli.output import print_json, table
+from adamctl.cli.output import echo, print_json, table
 
 _FORMATS = click.Choice(["safetensors", "npz", "torch"])
 
@@ -57,10 +57,10 @@ def export(place: str, file: Path, kind: str | None, order: str | None, run_dir:
         tensors = [{"name": name, "shape": list(array.shape)} for name, array in values.items()]
         print_json({"file": str(file), "format": kind, "order": order, "tensors": tensors, "module": code})
         return
-    click.echo(table(("name", "shape"), [(name, "x".join(map(str, a.shape))) for name, a in values.items()]))
-    click.echo(f"{file}: {len(values)} arrays, {size(file.stat().st_size)}, {kind} in the order of {order}")
+    echo(table(("name", "shape"), [(name, "x".join(map(str, a.shape))) for name, a in values.items()]))
+    echo(f"{file}: {len(values)} arrays, {size(file.stat().st_size)}, {kind} in the order of {order}")
     if code is not None:
-        click.echo(f"\n{code}")
+        echo(f"\n{code}")
 
 
 @click.command("import")
@@ -94,5 +94,5 @@ def import_(
     if as_json:
         print_json({"folder": str(folder), "order": order, "tensors": len(values), "command": command})
         return
-    click.echo(f"{folder}: a checkpoint of {len(values)} arrays, read in the order of {order}; begin from it with")
-    click.echo(f"  {command}")
+    echo(f"{folder}: a checkpoint of {len(values)} arrays, read in the order of {order}; begin from it with")
+    echo(f"  {command}")

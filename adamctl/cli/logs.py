@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from adamctl.cli import options
+from adamctl.cli.output import echo
 from adamctl.errors import ConfigurationError
 
 _FOLLOW_INTERVAL_S = 0.2
@@ -28,13 +29,13 @@ def command(run: str, role: str | None, follow: bool, run_dir: str) -> None:
     files = _chosen(folder, role)
     positions = dict.fromkeys(files, 0)
     for line in _new_lines(positions, complete=not follow):
-        click.echo(line)
+        echo(line)
     while follow:
         time.sleep(_FOLLOW_INTERVAL_S)
         for file in _chosen(folder, role):
             positions.setdefault(file, 0)
         for line in _new_lines(positions, complete=False):
-            click.echo(line)
+            echo(line)
 
 
 def _chosen(folder: Path, role: str | None) -> list[Path]:

@@ -15,6 +15,7 @@ import click
 
 from adamctl import __version__
 from adamctl.cli.lazy import LazyGroup
+from adamctl.cli.output import echo
 from adamctl.errors import AdamctlError
 
 EXIT_INTERRUPTED = 130
@@ -97,11 +98,11 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
     except AdamctlError as error:
-        click.echo(f"adamctl: error: {error}", err=True)
+        echo(f"adamctl: error: {error}", err=True)
         return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone; nothing left to tell it
         return 0
     except Exception:
-        traceback.print_exc()
+        echo(traceback.format_exc(), err=True, nl=False)
         return 1

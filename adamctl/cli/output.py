@@ -9,18 +9,26 @@ from typing import Any
 
 import click
 
+from adamctl.config.names import printable
+
 SCHEMA_VERSION = 1
 EXIT_DEGRADED = 4
 """Exit status of a command that was asked whether all is well, and found that it is not."""
 
 
+def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
+    """Prints text, in which only the ends of lines are control characters: some of it may be others'."""
+    click.echo(printable(text, keep="\n"), err=err, nl=nl)
+
+
 def print_json(values: dict[str, Any]) -> None:
     """Prints one object; `schema_version` comes first, and what is not a number becomes null."""
-    click.echo(json.dumps(_plain({"schema_version": SCHEMA_VERSION} | values), indent=2))
+    echo(json.dumps(_plain({"schema_version": SCHEMA_VERSION} | values), indent=2))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """Returns aligned columns; those whose index is in `right` are aligned to the right."""
+    """Returns aligned columns; those whose index is in `right` are aligned to the right. A cell is one line."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(header, *rows, strict=True)]
     lines = []
     for row in (header, *rows):

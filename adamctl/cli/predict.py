@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from adamctl.cli import options
-from adamctl.cli.output import print_json, table
+from adamctl.cli.output import echo, print_json, table
 
 
 @click.command("predict")
@@ -36,4 +36,4 @@ def command(
         for prediction in predictions
     ]
     header = ("image", *(f"{rank}." for rank in range(1, len(rows[0]))))
-    click.echo(table(header, rows))
+    echo(table(header, rows))

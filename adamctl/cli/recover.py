@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from adamctl.cli import options
-from adamctl.cli.output import EXIT_DEGRADED, print_json, table
+from adamctl.cli.output import EXIT_DEGRADED, echo, print_json, table
 from adamctl.errors import DeadlineError, RunFailedError, UnreachableError
 
 if TYPE_CHECKING:
@@ -59,18 +59,18 @@ async def _recover(
         doubtful = [one for one in found if one.state is State.UNCERTAIN]
         if yes and stuck and not nobody:
             if not as_json:
-                click.echo(described(found))
+                echo(described(found))
             await _do(reader, job, stuck)
         if as_json:
             done = {one.bucket for one in stuck} if yes and not nobody else set()
             print_json({"job": job, "buckets": [_values(one, one.bucket in done) for one in found]})
         elif not yes or not stuck or nobody:
-            click.echo(described(found))
+            echo(described(found))
         if nobody:
             raise RunFailedError(lost_text(job, nobody))
         if stuck and not as_json:
             text = f"{_numbers(stuck)}: served again" if yes else "nothing was changed; with --yes this is done"
-            click.echo(text)
+            echo(text)
         if doubtful and not stuck:
             raise UnreachableError(f"{_numbers(doubtful)}: nobody can tell yet: {doubtful[0].why}; try again")
         return EXIT_DEGRADED if doubtful or (stuck and not yes) else 0
@@ -92,7 +92,7 @@ async def _certain(reader: ClusterReader, job: str, buckets: Sequence[int]) -> l
             return found
         if waited_s >= SPEAK_AFTER_S and not spoken:
             spoken = True
-            click.echo(f"waiting since {waited_s:.0f} s: {_numbers(doubtful)}: {doubtful[0].why}", err=True)
+            echo(f"waiting since {waited_s:.0f} s: {_numbers(doubtful)}: {doubtful[0].why}", err=True)
         await asyncio.sleep(LOOK_EVERY_S)
 
 
@@ -125,7 +125,7 @@ async def _do(reader: ClusterReader, job: str, stuck: Sequence[Finding]) -> None
             raise DeadlineError(f"job {job!r}: not yet served after {SERVED_S:g} s: {what}; see adamctl shards")
         if waited_s >= SPEAK_AFTER_S and not spoken:
             spoken = True
-            click.echo(f"waiting since {waited_s:.0f} s: {what}", err=True)
+            echo(f"waiting since {waited_s:.0f} s: {what}", err=True)
         await asyncio.sleep(LOOK_EVERY_S)
 
 

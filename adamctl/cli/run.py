@@ -8,7 +8,7 @@ import click
 
 from adamctl.cli import options
 from adamctl.cli.lazy import TableGroup
-from adamctl.cli.output import print_json
+from adamctl.cli.output import echo, print_json
 
 command = TableGroup(
     name="run",
@@ -36,7 +36,7 @@ def stop(job: str, controller: tuple[str, ...], token: str, as_json: bool) -> No
     if as_json:
         print_json({"job": job, "asked": asked})
     else:
-        click.echo(f"job {job} {'was asked to end' if asked else 'has ended'}")
+        echo(f"job {job} {'was asked to end' if asked else 'has ended'}")
 
 
 async def _stop(addresses: Sequence[str], token: str, job: str) -> bool:

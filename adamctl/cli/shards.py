@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from adamctl.cli import options
-from adamctl.cli.output import EXIT_DEGRADED, print_json, table
+from adamctl.cli.output import EXIT_DEGRADED, echo, print_json, table
 
 if TYPE_CHECKING:
     from adamctl.cli.copies import Holding
@@ -37,16 +37,16 @@ def command(job: str, node: str, check: bool, controller: tuple[str, ...], token
     if node:
         found = [one for one in found if node in (*one.record.in_sync, *one.record.learners)]
     if node and not found and node not in living:
-        click.echo(f"no living parameter server is called {node!r}; there are: {', '.join(living) or 'none'}", err=True)
+        echo(f"no living parameter server is called {node!r}; there are: {', '.join(living) or 'none'}", err=True)
     degraded = [one for one in found if one.problem]
     if as_json:
         print_json({"buckets": [one.values() for one in found], "degraded": len(degraded)})
     elif not found:
-        click.echo("no buckets")
+        echo("no buckets")
     else:
-        click.echo(table(COLUMNS, rows(found, time.time()), right=(1, 2, 3, 4)))
-        click.echo()
-        click.echo(summary(found))
+        echo(table(COLUMNS, rows(found, time.time()), right=(1, 2, 3, 4)))
+        echo()
+        echo(summary(found))
     return EXIT_DEGRADED if check and degraded else 0
 
 

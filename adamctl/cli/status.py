@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from adamctl.cli import options
-from adamctl.cli.output import print_json, table
+from adamctl.cli.output import echo, print_json, table
 from adamctl.errors import UnreachableError
 
 
@@ -44,18 +44,18 @@ def print_cluster(cluster: dict[str, Any]) -> None:
 
     controllers = controller_rows(cluster)
     if len(controllers) > 1:
-        click.echo(table(CONTROLLER_COLUMNS, controllers))
-        click.echo()
-    click.echo(table(NODE_COLUMNS, node_rows(cluster)) if cluster["nodes"] else "no node has registered yet")
-    click.echo()
-    click.echo(table(JOB_COLUMNS, job_rows(cluster)) if cluster["jobs"] else "no jobs")
+        echo(table(CONTROLLER_COLUMNS, controllers))
+        echo()
+    echo(table(NODE_COLUMNS, node_rows(cluster)) if cluster["nodes"] else "no node has registered yet")
+    echo()
+    echo(table(JOB_COLUMNS, job_rows(cluster)) if cluster["jobs"] else "no jobs")
 
 
 def print_controllers(controllers: list[dict[str, Any]]) -> None:
     """Prints what each controller says of itself."""
     from adamctl.cli.cluster_table import CONTROLLER_COLUMNS, standing_rows
 
-    click.echo(table(CONTROLLER_COLUMNS, standing_rows(controllers)))
+    echo(table(CONTROLLER_COLUMNS, standing_rows(controllers)))
 
 
 async def _read(addresses: tuple[str, ...], token: str) -> tuple[dict[str, Any], UnreachableError | None]:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from adamctl.cli import options
-from adamctl.cli.output import print_json, table
+from adamctl.cli.output import echo, print_json, table
 
 
 @click.command("summary")
@@ -26,10 +26,10 @@ def command(experiment: str, settings: tuple[str, ...], data: tuple[str, ...], a
         print_json(figures)
         return
     header = ("layer", "output", "parameters", "connections", "context", "as gradient", "as factors", "pushed as")
-    click.echo(table(header, [_row(layer) for layer in figures["layers"]], right=(2, 3, 4, 5, 6)))
-    click.echo()
+    echo(table(header, [_row(layer) for layer in figures["layers"]], right=(2, 3, 4, 5, 6)))
+    echo()
     for line in _totals(figures):
-        click.echo(line)
+        echo(line)
 
 
 def _row(layer: dict[str, Any]) -> tuple[str, ...]:

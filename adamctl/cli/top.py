@@ -10,6 +10,7 @@ import click
 from adamctl.cli import options
 from adamctl.cli.number_types import ABOVE_ZERO
 from adamctl.cli.status import print_cluster
+from adamctl.config.names import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -39,7 +40,7 @@ async def _watch(addresses: tuple[str, ...], token: str, interval_s: float, once
 
     from adamctl.cli.cluster import ClusterReader
 
-    console = Console(file=sys.stdout)
+    console = Console(file=sys.stdout, markup=False, emoji=False)
     async with ClusterReader(addresses, token) as reader:
         if once or not console.is_terminal:
             print_cluster(await reader.read())
@@ -60,17 +61,18 @@ def picture(cluster: dict[str, Any], width: int) -> RenderableType:
 
     nodes, jobs = node_rows(cluster), job_rows(cluster)
     chosen = fitting_columns(nodes, width, GAP)
-    parts: list[RenderableType] = [Text(f"cluster at {cluster['controller']['address']}", style="bold cyan"), Text()]
+    title = printable(f"cluster at {cluster['controller']['address']}")
+    parts: list[RenderableType] = [Text(title, style="bold cyan"), Text()]
     for columns, rows, missing in (
         ([NODE_COLUMNS[index] for index in chosen], [[row[index] for index in chosen] for row in nodes], "no nodes"),
         (list(JOB_COLUMNS), [list(row) for row in jobs], "no jobs"),
     ):
         table = Table(box=None, padding=(0, GAP, 0, 0), header_style="dim", pad_edge=False)
         for column, *cells in zip(columns, *rows, strict=True):
-            whole = None if column == "status" else max(map(len, (column, *cells)))
+            whole = None if column == "status" else max(len(printable(cell)) for cell in (column, *cells))
             table.add_column(column, no_wrap=True, overflow="ellipsis", min_width=whole)
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*(Text(printable(cell)) for cell in row))
         parts += [table if rows else Text(missing, style="dim"), Text()]
     parts.append(Text("Ctrl-C ends it", style="dim"))
     return Group(*parts)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from adamctl.cli import options
-from adamctl.cli.output import print_json
+from adamctl.cli.output import echo, print_json
 
 if TYPE_CHECKING:
     from adamctl.launch.front import Outcome
@@ -81,9 +81,9 @@ def _report(outcome: Outcome, folder: Path, resume: str, as_json: bool) -> int:
         print_json(progress.result)
     if progress is not None and progress.final and not outcome.message:
         for line in closing_lines(progress, str(folder), _next_commands(outcome, folder, resume)):
-            click.echo(line, err=True)
+            echo(line, err=True)
     if outcome.message:
-        click.echo(f"adamctl: error: {outcome.message}", err=True)
+        echo(f"adamctl: error: {outcome.message}", err=True)
     return outcome.exit_code
 
 

@@ -11,6 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from adamctl.config.names import printable
 from adamctl.live.view import ProcessReading, View, view_of
 from adamctl.roles.coordinator.progress import RunProgress
 
@@ -26,7 +27,7 @@ class RichReporter:
     """Redraws in place on a terminal. rich leaves colours out where NO_COLOR is set."""
 
     def __init__(self, stream: TextIO) -> None:
-        self.console = Console(file=stream)
+        self.console = Console(file=stream, markup=False, emoji=False)
         self._live = Live(console=self.console, auto_refresh=False, transient=False)
         self._started = False
 
@@ -39,7 +40,7 @@ class RichReporter:
 
     def note(self, text: str) -> None:
         """Prints a line above the display."""
-        self.console.print(Text(text))
+        self.console.print(Text(printable(text, keep="\n")))
 
     def close(self) -> None:
         """Leaves the last picture and gives the terminal back."""
@@ -87,5 +88,6 @@ def _roles(view: View, *, with_role: bool) -> Table:
         table.add_column(column, justify="right" if column in ("cpu", "memory") else "left", no_wrap=True)
     for line in view.roles:
         state = Text(line.state, style=_STATE_STYLE.get(line.state, "green"))
-        table.add_row(*((line.role,) if with_role else ()), line.node, state, line.cpu, line.memory, line.detail)
+        first = (line.role, line.node) if with_role else (line.node,)
+        table.add_row(*map(Text, first), state, *map(Text, (line.cpu, line.memory, line.detail)))
     return table

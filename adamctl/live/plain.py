@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from adamctl.config.names import printable
 from adamctl.live.view import ProcessReading, evaluation_line, progress_line
 from adamctl.roles.coordinator.progress import RunProgress
 
@@ -14,7 +15,7 @@ class PlainReporter:
     """Writes lines through `write`; `clock` gives seconds. Used from one thread."""
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float]) -> None:
-        self._write = write
+        self._write_line = write
         self._clock = clock
         self._last_line_s: float | None = None
         self._evaluations_shown = 0
@@ -28,7 +29,7 @@ class PlainReporter:
         self._evaluations_shown = max(self._evaluations_shown, len(progress.evaluations))
         for message in progress.messages:
             if message not in self._messages_shown:
-                self._write(f"{progress.job}: {message}")
+                self._write(printable(f"{progress.job}: {message}"))
         self._messages_shown = progress.messages
         now_s = self._clock()
         due = self._last_line_s is None or now_s - self._last_line_s >= LINE_INTERVAL_S
@@ -36,6 +37,9 @@ class PlainReporter:
             self._write(progress_line(progress))
             self._last_line_s = now_s
         self._state = progress.state
+
+    def _write(self, text: str) -> None:
+        self._write_line(printable(text, keep="\n"))
 
     def note(self, text: str) -> None:
         """Writes one line at once."""

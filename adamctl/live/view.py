@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from adamctl.config.names import printable
 from adamctl.live.units import count, duration, share, size
 from adamctl.roles.coordinator.progress import EvaluationResult, RunProgress
 
@@ -68,11 +69,11 @@ class View:
 def view_of(progress: RunProgress, readings: Mapping[str, ProcessReading]) -> View:
     """Returns what to show; `readings` are by node name and may lack any of them."""
     return View(
-        title=f"{progress.job}: {_STATE_TEXT.get(progress.state, progress.state)}",
+        title=printable(f"{progress.job}: {_STATE_TEXT.get(progress.state, progress.state)}"),
         share=min(max(progress.progress, 0.0), 1.0),
         facts=tuple(_facts(progress)),
         roles=tuple(_role_lines(progress, readings)),
-        messages=progress.messages[-MESSAGES_SHOWN_MAX:],
+        messages=tuple(map(printable, progress.messages[-MESSAGES_SHOWN_MAX:])),
     )
 
 
@@ -99,7 +100,7 @@ def _passes(progress: RunProgress) -> str:
 
 
 def _split(progress: RunProgress) -> str:
-    return progress.evaluations[-1].split if progress.evaluations else "test"
+    return printable(progress.evaluations[-1].split) if progress.evaluations else "test"
 
 
 def _staleness(progress: RunProgress) -> str:
@@ -130,7 +131,7 @@ def _natural(node: str) -> list[tuple[int, str]]:
 def _role_line(role: str, node: str, state: str, detail: str, reading: ProcessReading | None) -> RoleLine:
     cpu = "-" if reading is None else f"{reading.cpu_share * 100:.0f}%"
     memory = "-" if reading is None else size(reading.memory_bytes)
-    return RoleLine(role, node, state, cpu, memory, detail)
+    return RoleLine(printable(role), printable(node), printable(state), cpu, memory, printable(detail))
 
 
 def progress_line(progress: RunProgress) -> str:
@@ -145,13 +146,13 @@ def progress_line(progress: RunProgress) -> str:
         parts.append(f"staleness {_staleness(progress)}")
     if progress.eta_seconds is not None:
         parts.append(f"{duration(progress.eta_seconds)} left")
-    return f"{progress.job}: " + ", ".join(parts)
+    return printable(f"{progress.job}: " + ", ".join(parts))
 
 
 def evaluation_line(job: str, result: EvaluationResult) -> str:
     """Returns one plain line about an evaluation."""
     where = f"pass {result.passes:.2f}, {duration(result.train_seconds)} of training"
-    return f"{job}: {result.split} top-1 {share(result.top1)}, loss {_loss(result.loss)} ({where})"
+    return printable(f"{job}: {result.split} top-1 {share(result.top1)}, loss {_loss(result.loss)} ({where})")
 
 
 def closing_lines(progress: RunProgress, folder: str, commands: Sequence[str]) -> list[str]:
@@ -164,7 +165,7 @@ def closing_lines(progress: RunProgress, folder: str, commands: Sequence[str]) -
     lines.append(f"  {'trained':<14} {trained}, {count(progress.connections_per_s)} connections/s")
     lines.append(f"  {'run folder':<14} {folder}")
     lines.extend(f"  {'next' if index == 0 else '':<14} {command}" for index, command in enumerate(commands))
-    return lines
+    return list(map(printable, lines))
 
 
 def _loss(loss: float | None) -> str:

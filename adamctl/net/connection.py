@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from adamctl.config.names import is_name, printable
 from adamctl.errors import AdamctlError, DeadlineError, ProtocolError, RemoteError, UnreachableError
 from adamctl.net.handshake import SHARED_MEMORY, check_hello_reply, refusal
 from adamctl.net.limits import ClientLimits, admits
@@ -292,9 +293,10 @@ class ClientProtocol(FrameProtocol):
             self._answer(pending, StreamReply(message, body, None, target.token is pending))
 
     def _refused(self, error: ErrorReply) -> AdamctlError:
+        text = printable(error.message)
         if error.code == ErrorCode.DEADLINE_PASSED:
-            return DeadlineError(f"{self.address}: {error.message}")
-        return RemoteError(error.code, error.message, error.details)
+            return DeadlineError(f"{self.address}: {text}")
+        return RemoteError(error.code, text, error.details)
 
     def release_target(self, target: BodyTarget | None) -> None:
         if target is not None and isinstance(target.token, PooledBuffer):
@@ -370,6 +372,10 @@ class StreamConnection:
         except BaseException:
             protocol.end(UnreachableError("no HELLO was exchanged"), at_once=True)
             raise
+        if not (is_name(peer.role) and is_name(peer.node)):
+            error = ProtocolError(f"{protocol.address} has no name that a role may have: {peer.role!a} {peer.node!a}")
+            protocol.end(error, at_once=True)
+            raise error
         return cls(protocol, peer, scheme, shares)
 
     @property

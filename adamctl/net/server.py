@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any
 
+from adamctl.config.names import NAME_CHARACTERS_MAX, NAME_EXPECTED, is_name
 from adamctl.errors import ProtocolError, RemoteError, UnreachableError
 from adamctl.net.address import parse_address
 from adamctl.net.arriving import ARRIVING_BYTES_MIN, Pieces
@@ -307,6 +308,10 @@ class StreamServer:
 
     def admit(self, protocol: ServerProtocol, hello: Hello) -> Any:
         """Returns the HelloReply for a newcomer. Raises RemoteError with the reason to refuse it."""
+        for name in (hello.role, hello.node):
+            if not is_name(name):
+                text = f"a role and a node are called by {NAME_EXPECTED}; found {name[:NAME_CHARACTERS_MAX]!a}"
+                raise RemoteError(ErrorCode.BAD_MESSAGE, text)
         reply = answer_hello(self.identity, hello, self.limits.credit_bytes)
         if self._closing:
             raise RemoteError(ErrorCode.SHUTTING_DOWN, "the server is closing")

@@ -9,6 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from adamctl.config.names import NAME_CHARACTERS_MAX, NAME_EXPECTED, is_name
 from adamctl.config.records import NodeRecord
 from adamctl.roles.controller.core_checks import request_problem, size_bytes_of
 from adamctl.roles.controller.core_commands import (
@@ -35,7 +36,7 @@ from adamctl.roles.controller.core_events import (
 )
 from adamctl.roles.controller.core_nodes import NODES_PREFIX, Node
 from adamctl.roles.controller.core_paxos_messages import Entry, Member
-from adamctl.roles.controller.core_state import KEY_BYTES_MAX, Effect
+from adamctl.roles.controller.core_state import Effect
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigReadReply, ConfigWatchReply, Empty, NodeRegisterReply
 
@@ -105,8 +106,9 @@ class Requests:
 
     def register(self, event: Register) -> None:
         core, request = self._core, event.request
-        if not request.node or "/" in request.node or len(request.node.encode()) > KEY_BYTES_MAX // 2:
-            text = f"{request.node!r} is no name for a node; expected 1 to 256 bytes without '/'"
+        if not (is_name(request.node) and is_name(request.role)):
+            found = f"{request.role[:NAME_CHARACTERS_MAX]!a} {request.node[:NAME_CHARACTERS_MAX]!a}"
+            text = f"{found} are no names for a role and a node; expected {NAME_EXPECTED}"
             core.put(Refuse(event.token, ErrorCode.BAD_CONFIGURATION, text))
             return
         old = core.nodes.get(request.node)

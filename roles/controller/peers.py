@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
+from adamctl.config.names import NAME_EXPECTED, is_name
 from adamctl.errors import AdamctlError, ConfigurationError
 from adamctl.net.address import parse_address
 from adamctl.net.transport import Connection, Transport
@@ -35,8 +36,10 @@ def parse_peers(text: str, name: str) -> dict[str, str]:
     peers: dict[str, str] = {}
     for part in text.replace(",", " ").split():
         peer, separator, address = part.partition("=")
-        if not separator or not peer or "/" in peer:
-            raise ConfigurationError(f"--peers: expected name=host:port,name=host:port,..., found {part!r}")
+        if not separator or not is_name(peer):
+            raise ConfigurationError(
+                f"--peers: expected name=host:port,name=host:port,... with names of {NAME_EXPECTED}; found {part!a}"
+            )
         if peer in peers:
             raise ConfigurationError(f"--peers names {peer} twice")
         peers[peer] = str(parse_address(address))

@@ -2,6 +2,7 @@
 
 import io
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -35,6 +36,30 @@ PROGRESS = RunProgress(
     roles=(RoleRow(role="worker", node="worker-1", state="training", detail="pass 2"),),
     messages=("a", "b", "c", "d"),
 )
+
+
+EVIL = "\x1b[2J\r\n[bold red]all is well[/none]"
+
+
+def test_what_others_say_is_shown_as_text() -> None:
+    evaluation = msgspec.structs.replace(EVALUATION, split=EVIL)
+    row = RoleRow(role=EVIL, node=EVIL, state=EVIL, detail=EVIL)
+    progress = msgspec.structs.replace(
+        PROGRESS, job=EVIL, state=EVIL, failure=EVIL, messages=(EVIL,), roles=(row,), evaluations=(evaluation,)
+    )
+    console = Console(file=io.StringIO(), width=400, force_terminal=True, color_system=None, markup=True)
+    console.print(render(view_of(progress, {EVIL: ProcessReading(1.0, 1, EVIL)}), 400))
+    drawn = console.file.getvalue()  # type: ignore[attr-defined]
+    lines: list[str] = []
+    reporter = PlainReporter(lines.append, lambda: 0.0)
+    reporter.show(progress, {})
+    plain = [*lines, *closing_lines(progress, EVIL, [EVIL])]
+    for text in (drawn, *plain):
+        assert "\x1b[2J" not in text and "\r" not in text
+        assert "\\x1b[2J" in text or EVIL not in text
+    assert drawn.count("[bold red]all is well[/none]") >= 6
+    assert all("\n" not in line for line in plain)
+    assert len(lines) == 3
 
 
 def test_every_figure_of_the_interface_is_there() -> None:

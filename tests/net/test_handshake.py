@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from adamctl.errors import ConfigurationError, HandshakeError, UnreachableError
+from adamctl.errors import ConfigurationError, HandshakeError, RemoteError, UnreachableError
 from adamctl.net.handshake import make_hello
+from adamctl.net.transport import Request
+from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     BenchBlockRequest,
+    Empty,
     Hello,
     PullRequest,
     PushRequest,
+    StatusRequest,
 )
 from tests.net.world import World, everywhere, until
 
@@ -63,3 +67,23 @@ async def test_an_address_taken_is_a_configuration_error(world: World) -> None:
     server = await world.serve()
     with pytest.raises(ConfigurationError, match="choose another"):
         await world.transport.serve([server.addresses[0]], make_hello("ps", "other"), lambda _: None)
+
+
+@everywhere()
+async def test_names_that_no_role_has_are_refused(world: World) -> None:
+    server = await world.serve(lambda request: request.reply(Empty()))
+    for role, node in (("ps\x1b[2J", "w"), ("worker", "a b"), ("", "w")):
+        with pytest.raises(HandshakeError, match="letters, digits") as caught:
+            await world.connect(server, hello=make_hello(role, node))
+        assert str(caught.value).isprintable()
+
+
+@everywhere()
+async def test_what_a_server_says_is_text(world: World) -> None:
+    def refuse(request: Request) -> None:
+        raise RemoteError(ErrorCode.INTERNAL, "no\x1b[2J\nERROR all is lost")
+
+    connection = await world.connect(await world.serve(refuse))
+    with pytest.raises(RemoteError) as caught:
+        await connection.request(StatusRequest(), deadline_s=10)
+    assert str(caught.value) == "no\\x1b[2J\\nERROR all is lost"

@@ -321,7 +321,7 @@ async def test_a_role_serves_once() -> None:
 def test_names_are_checked() -> None:
     assert re.fullmatch("ps-[0-9a-f]{6}", node_name("ps", CommonOptions()))
     assert node_name("ps", CommonOptions(name="mine")) == "mine"
-    for name in ("a/b", "a b", "x" * 200):
+    for name in ("a/b", "a b", "x" * 200, "ä", "a\x1b[2Jb"):
         with pytest.raises(ConfigurationError, match="--name"):
             node_name("ps", CommonOptions(name=name))
 
