@@ -11,13 +11,17 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from types import ModuleType
 from typing import Any, Literal, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from adamctl.errors import ConfigurationError
 from adamctl.kernels import kernel_cache
+from adamctl.kernels.tiling import panels
 
 Backend = Literal["numpy", "numexpr", "numba"]
 VARIABLE = "ADAMCTL_KERNELS"
@@ -33,13 +37,12 @@ COMPILED_MODULES = (
     "local",
     "contrast",
     "rules",
+    "factors",
+    "flat",
     "accrual",
     "conversions",
+    "tiles",
 )
-RULE_MODULES = ("rules", "factors", "conversions")
-"""What a parameter server needs."""
-STEP_MODULES = ("elementwise", "losses", "accrual")
-"""What a replica needs whatever its model; the rest its `Network` loads, layer by layer."""
 
 
 @cache
@@ -79,6 +82,38 @@ def compiled_if(backend: Backend, module: str) -> Any:
     return compiled(module) if backend == "numba" else None
 
 
+def panels_with_tiles(size: int, kind: str) -> NDArray[np.int64]:
+    """Returns the panels that cover an axis of `size` float32, with the addresses of their tiles."""
+    tiles = compiled("tiles")
+    covered: NDArray[np.int64] = tiles.with_tiles(panels(size, tiles.WIDE), kind)
+    return covered
+
+
+def load(names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
+    """Loads, or compiles, kernels by the names that `adamctl.kernels.needed` gives; tells `progress` each one before.
+
+    Raises:
+        ValueError: there is no kernel of that name.
+    """
+    for name in names:
+        if progress is not None:
+            progress(name)
+        module, _, function = name.partition(".")
+        kind, _, size = function.partition(":")
+        if module not in COMPILED_MODULES or not hasattr(compiled(module), f"{kind}_of" if size else kind):
+            raise ValueError(f"kernels: expected the name of one; found {name!r}")
+        if size:
+            panels_with_tiles(int(size), kind)
+        else:
+            getattr(compiled(module), kind).load()
+
+
+def load_if_compiled(names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
+    """As `load` where the implementation in use is compiled; nothing elsewhere."""
+    if choose() == "numba":
+        load(names, progress)
+
+
 def warm_up(
     forced: str | None = None,
     progress: Callable[[str], None] | None = None,
@@ -93,5 +128,7 @@ def warm_up(
         for module in modules:
             if progress is not None:
                 progress(module)
-            compiled(module)
+            for value in vars(compiled(module)).values():
+                if hasattr(value, "is_loaded"):
+                    value.load()
     return backend

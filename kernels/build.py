@@ -14,6 +14,7 @@ from adamctl.kernels.local2d import Local2D
 from adamctl.kernels.local_contrast_norm import LocalContrastNorm
 from adamctl.kernels.logistic import Logistic
 from adamctl.kernels.maxpool2d import MaxPool2D
+from adamctl.kernels.needed import does_pooling
 from adamctl.kernels.operation import Operation
 from adamctl.kernels.softmax import Softmax
 from adamctl.model import description
@@ -52,7 +53,7 @@ def build_layers(
         operation = build_operation(model, shape, backend)
         if backend == "numba" and layers and isinstance(operation, MaxPool2D):
             before = layers[-1]
-            if isinstance(before.operation, Conv2D) and ConvPool.suits(before.operation, operation):
+            if isinstance(before.operation, Conv2D) and does_pooling(before.shape.layer, shape.layer):
                 fused = ConvPool(before.operation, operation)
                 layers[-1] = NetworkLayer(before.shape, fused, before.tensors)
                 continue

@@ -14,22 +14,17 @@ from typing import Any
 import numpy as np
 
 from adamctl.kernels.activations import CODES, activate
-from adamctl.kernels.backend import compiled
+from adamctl.kernels.backend import compiled, panels_with_tiles
 from adamctl.kernels.conv2d import Conv2D
 from adamctl.kernels.maxpool2d import MaxPool2D
 from adamctl.kernels.native import Call, NativeCall
 from adamctl.kernels.operation import Array, Backward, Buffers, Forward, Operation, empty_buffers
 from adamctl.kernels.slicing import OutputSlice, SlicedOperation, check_slice, halo
-from adamctl.kernels.tiling import WIDEST, panels, round_up
+from adamctl.kernels.tiling import WIDEST, round_up
 
 
 class ConvPool(Operation):
     """Images [n, height, width, channels], outputs [n, pooled rows, pooled columns, filters]; compiled only."""
-
-    @staticmethod
-    def suits(convolution: Conv2D, pooling: MaxPool2D) -> bool:
-        """Whether the fused operation does these two, and with less work: not every pixel can win a window."""
-        return convolution.groups == 1 and prod(pooling.stride) > 1
 
     def __init__(self, convolution: Conv2D, pooling: MaxPool2D) -> None:
         super().__init__(convolution.input_shape, pooling.output_shape, convolution.parameters)
@@ -44,9 +39,8 @@ class ConvPool(Operation):
         pool = (*pooling.size, *pooling.stride)
         extents = (height, width, channels, filters, *places, *self._padded_shape[:2], rows, columns, *pool)
         self._geometry = np.array(extents, np.int64)
-        tiles = compiled("tiles")
-        self._map_panels = tiles.with_tiles(panels(filters, tiles.WIDE), "sums")
-        self._run_panels = tiles.with_tiles(panels(convolution.kernel[1] * channels, tiles.WIDE), "listed")
+        self._map_panels = panels_with_tiles(filters, "sums")
+        self._run_panels = panels_with_tiles(convolution.kernel[1] * channels, "listed")
         top = np.arange(rows, dtype=np.int32)[:, None] * (convolution.stride[0] * self._padded_shape[1])
         left = np.arange(columns, dtype=np.int32) * convolution.stride[1]
         self._window = ((top + left) * channels).astype(np.int32).ravel()

@@ -7,14 +7,15 @@ none of it grows with the batch.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.kernels.backend import compiled
+from adamctl.kernels.backend import compiled, panels_with_tiles
 from adamctl.kernels.operation import Array, Buffers
-from adamctl.kernels.tiling import PIXELS_MAX, WIDEST, panels, round_up
+from adamctl.kernels.tiling import PIXELS_MAX, WIDEST, round_up
 
 BLOCK_PIXELS = 80  # of one row of errors or more: with a panel of the image under them they fill a first-level cache
 
@@ -44,10 +45,6 @@ class DirectConvolution:
     def __init__(self, extents: Extents) -> None:
         self.extents = e = extents
         self._compiled = compiled("direct")
-        tiles = compiled("tiles")
-        self._filter_panels = tiles.with_tiles(panels(e.filters, tiles.WIDE), "sums")
-        self._tap_panels = tiles.with_tiles(panels(e.kernel[1] * e.channels, tiles.WIDE), "products")
-        self._channel_panels = tiles.with_tiles(panels(e.channels, tiles.WIDE), "sums")
         self._block_rows = max(1, BLOCK_PIXELS // max(e.columns, 1))
         self._lines = e.height + sum(e.pad_rows), e.width + sum(e.pad_columns)
         border = tuple(-(-e.kernel[axis] // e.stride[axis]) - 1 for axis in (0, 1))
@@ -55,6 +52,20 @@ class DirectConvolution:
         lines = border[0] + max(reach[0] + 1, e.rows), border[1] + max(reach[1] + 1, e.columns)
         self._with_error = self._geometry(lines, border)
         self._without_error = self._geometry((self._block_rows, e.columns), (0, 0))
+
+    # Made when they are first used: where a pooling is done as well, they are not.
+
+    @cached_property
+    def _filter_panels(self) -> NDArray[np.int64]:
+        return panels_with_tiles(self.extents.filters, "sums")
+
+    @cached_property
+    def _tap_panels(self) -> NDArray[np.int64]:
+        return panels_with_tiles(self.extents.kernel[1] * self.extents.channels, "products")
+
+    @cached_property
+    def _channel_panels(self) -> NDArray[np.int64]:
+        return panels_with_tiles(self.extents.channels, "sums")
 
     def _geometry(self, error_lines: tuple[int, int], border: tuple[int, ...]) -> NDArray[np.int64]:
         e = self.extents

@@ -8,6 +8,7 @@ has started with them for a day, so that two installations can take turns.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib.metadata
 import os
@@ -16,7 +17,8 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +27,9 @@ UNUSED_S_MAX = 24 * 3600.0
 VARIABLE = "NUMBA_CACHE_DIR"
 _SOURCE = Path(__file__).parent / "compiled"
 _PREPARING = threading.Lock()
+LOCK_S_MAX = 120.0
+"""How long a process waits for another one that compiles the same kernel, before it compiles it itself."""
+LOCK_POLL_S = 0.02
 
 
 def source_hash(source: Path = _SOURCE) -> str:
@@ -57,11 +62,60 @@ def choose_folder(parent: Path, source: Path = _SOURCE) -> Path:
     return folder
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Holds a file's lock, so that one process compiles a kernel while others wait for its code.
+
+    Goes on without the lock where the file cannot be locked, or whoever holds it does not come to an end.
+    """
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        yield
+        return
+    try:
+        until_s = time.monotonic() + LOCK_S_MAX
+        while time.monotonic() < until_s:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(LOCK_POLL_S)
+            except OSError:
+                break
+        yield
+    finally:
+        os.close(file)
+
+
+def folder() -> Path:
+    """Returns the folder of these sources' kernels."""
+    prepare()
+    return Path(os.environ[VARIABLE])
+
+
+def mark(name: str) -> None:
+    """Notes that a kernel's code is in the cache."""
+    with suppress(OSError):
+        _marker(name).touch()
+
+
+def unmarked(names: Sequence[str]) -> list[str]:
+    """Returns those kernels of which nobody has noted that their code is in the cache, in order, each once."""
+    return [name for name in dict.fromkeys(names) if not _marker(name).exists()]
+
+
+def _marker(name: str) -> Path:
+    return folder() / f"{name.replace(':', '-')}.compiled"
+
+
 def prepare() -> None:
     """Has numba keep compiled kernels in the folder of these sources, beneath the one that NUMBA_CACHE_DIR names.
 
-    Where that is not set, beneath the sources' own, or if that cannot be written the user's folder for caches, or else
-    one for this process and its children alone.
+    Where that is not set, beneath the user's folder for caches, which outlives an installation; or if that cannot be
+    written the sources' own, or else one for this process and its children alone.
     """
     with _PREPARING:  # else one thread might find numba while another has just begun to import it
         _prepare()
@@ -86,4 +140,4 @@ def _prepare() -> None:
 def _usual_parents() -> list[Path]:
     import platformdirs
 
-    return [_SOURCE / "__pycache__", Path(platformdirs.user_cache_dir("adamctl"))]
+    return [Path(platformdirs.user_cache_dir("adamctl")), _SOURCE / "__pycache__"]

@@ -299,6 +299,7 @@ def _address(array: NDArray[Any]) -> int:
 
 def _overload(call: NativeCall) -> Any:
     """Returns a kernel's compiled code for these arguments."""
+    call.kernel.load()
     for types, compiled in call.kernel.overloads.items():
         if len(types) == len(call.arguments) and all(map(_fits, types, call.arguments)):
             return compiled

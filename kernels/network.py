@@ -14,10 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.kernels.backend import STEP_MODULES, choose, warm_up
+from adamctl.kernels.backend import choose, load
 from adamctl.kernels.build import NetworkLayer, build_layers
 from adamctl.kernels.losses import Labels, make_loss
 from adamctl.kernels.native import Call
+from adamctl.kernels.needed import step_kernels
 from adamctl.kernels.operation import Array, Buffers, Factors
 from adamctl.kernels.plan import BoundLayer, NativePlan, StepPlan, native_plan, step_plan
 from adamctl.kernels.steps import Accruing, Steps, native_steps
@@ -97,12 +98,13 @@ class Network:
         first = [position for position, layer in enumerate(self.layers) if layer.tensors]
         self._backward_stop = first[0] if first else len(self.layers)
 
-    def compile(self, progress: Callable[[str], None] | None = None) -> None:
-        """Loads what a step needs beside the layers' kernels, which are there since the network was made.
+    def compile(self, progress: Callable[[str], None] | None = None, clipping: bool = False) -> None:
+        """Loads what steps and evaluations need, or on a machine's first use compiles it: no step has to wait for it.
 
-        On a machine's first use both compile: no step has to wait for it; `progress` is told the modules' names.
+        `progress` is told the name of each kernel before it is loaded; `clipping`: gradients are clipped, too.
         """
-        warm_up(self.backend, progress, STEP_MODULES)
+        if self.backend == "numba":
+            load(step_kernels(self.model, clipping), progress)
 
     def views(self, flat: Array) -> list[Array]:
         """Returns one view per tensor of a flat vector of `flat_size` elements."""

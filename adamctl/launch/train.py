@@ -12,6 +12,7 @@ from pathlib import Path
 from adamctl.config.experiment import Experiment
 from adamctl.config.resolved import write_resolved
 from adamctl.kernels.threads import available_cores
+from adamctl.launch.compiling import compile_kernels
 from adamctl.launch.front import Front, Outcome
 from adamctl.launch.joining import find_controller
 from adamctl.launch.plan import CONTROLLER, COORDINATOR, STORES, coordinator_role, local_roles
@@ -60,6 +61,8 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
         find_checkpoint(options.resume, "--resume")
     if options.join:
         _find_controller(options, reporter)
+    if not options.join:
+        compile_kernels(experiment, options.environment, available_cores(), reporter.note)
     folder = create_run_folder(options.runs, experiment.name)
     file = write_resolved(experiment, folder)
     with private_folder() as sockets:

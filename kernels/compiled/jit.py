@@ -1,36 +1,132 @@
-"""How every compiled kernel is compiled: ahead of use, cached on disk, free of the interpreter lock."""
+"""How every compiled kernel is compiled: when it is first used, cached on disk, free of the interpreter lock.
+
+A kernel is declared with the types of its arguments and compiled later: a process uses a few of them, and compiling all
+would take half a minute of a machine's first run. What is compiled is kept in the folder that `kernel_cache` names by a
+hash of all sources, so it outlives an installation; one process compiles a kernel while others wait for it.
+"""
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+import numba.core.caching
+import numba.core.ccallback
+import numba.core.registry
+import numba.core.sigutils
 from numba import types
 
+from adamctl.kernels import kernel_cache
+
 _njit: Any = numba.njit  # not all of its options are among its types
-_cfunc: Any = numba.cfunc
+_caching: Any = numba.core.caching
+_Dispatcher: Any = numba.core.registry.CPUDispatcher
+_CFunc: Any = numba.core.ccallback.CFunc
+_normalized: Any = numba.core.sigutils.normalize_signature
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Sums may be reordered and products fused; NaN and infinity keep their meaning.
 RELAXED = {"contract", "reassoc", "nsz", "arcp"}
 
+_COMPILING = threading.RLock()
+"""One thread of a process compiles or loads at a time."""
+
+
+class _Locator(_caching._CacheLocator):  # type: ignore[misc]
+    """Names the files of a kernel's code by what is hashed into the folder, not by where its source lies."""
+
+    def __init__(self, function: Any, folder: Path) -> None:
+        self._function, self._folder = function, folder
+
+    def get_cache_path(self) -> str:
+        return str(self._folder)
+
+    def get_source_stamp(self) -> str:
+        return self._folder.name
+
+    def get_disambiguator(self) -> str:
+        return str(self._function.__code__.co_firstlineno)
+
+    @classmethod
+    def from_function(cls, function: Any, source: str) -> _Locator | None:
+        folder = Path(os.environ[kernel_cache.VARIABLE])
+        return cls(function, folder) if folder.name.startswith(kernel_cache.PREFIX) else None
+
+
+class _Files(_caching.CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes = (_Locator, *_caching.CompileResultCacheImpl._locator_classes)
+
+
+class _Cache(_caching.FunctionCache):  # type: ignore[misc]
+    _impl_class = _Files
+
+    @property
+    def lock(self) -> Path:
+        """The file that a process locks while it compiles this kernel or reads its code."""
+        return Path(self.cache_path) / f"{self._impl.filename_base}.lock"
+
+
+class Kernel(_Dispatcher):  # type: ignore[misc]
+    """A function for some types of arguments, compiled for them when it is first used."""
+
+    declared: tuple[Any, ...] = ()
+
+    @property
+    def is_loaded(self) -> bool:
+        return not self.declared
+
+    def load(self) -> None:
+        """Compiles the kernel, or loads its code from the cache; does nothing the second time."""
+        if not self.declared:
+            return
+        with _COMPILING:
+            if not self.declared:
+                return
+            with kernel_cache.locked(self._cache.lock):
+                for signature in self.declared:
+                    self.compile(signature)
+            self.disable_compile()
+            self.declared = ()
+
+    def _compile_for_args(self, *arguments: Any, **keywords: Any) -> Any:
+        """Returns the compiled code for a first call's arguments; later calls find it without coming here."""
+        if self.is_loaded:  # what was declared does not fit
+            return super()._compile_for_args(*arguments, **keywords)
+        self.load()
+        found = tuple(self.typeof_pyval(argument) for argument in arguments)
+        declared = self.typingctx.resolve_overload(self.py_func, self.nopython_signatures, found, {})
+        if declared is None:
+            names = ", ".join(map(str, found))
+            raise TypeError(f"{self.__name__}: expected {self.nopython_signatures}; found {names}")
+        return self.overloads[tuple(declared.args)].entry_point
+
+    def get_call_template(self, arguments: Any, keywords: Any) -> Any:
+        self.load()
+        return super().get_call_template(arguments, keywords)
+
 
 def kernel(*signatures: Any, relaxed: bool = True) -> Callable[[Function], Function]:
-    """Compiles, or loads from the cache, a function for each of these argument types.
+    """Declares a function that is compiled for each of these argument types when it is first used.
 
     Not `relaxed`, arithmetic is done as it is written, to the bit.
     """
 
-    def compile_now(function: Function) -> Function:
-        fastmath = RELAXED if relaxed else False
-        jit = _njit(
-            list(signatures), nogil=True, cache=True, fastmath=fastmath, error_model="numpy", no_cfunc_wrapper=True
-        )
-        return cast(Function, jit(function))
+    def declare(function: Any) -> Any:
+        options = {
+            "nopython": True, "boundscheck": None, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True,
+            "fastmath": RELAXED if relaxed else False,
+        }  # fmt: skip
+        declared = Kernel(py_func=function, targetoptions=options)
+        declared._cache = _Cache(function)
+        declared.declared = signatures
+        return declared
 
-    return compile_now
+    return cast(Callable[[Function], Function], declare)
 
 
 def inline(function: Function) -> Function:
@@ -46,7 +142,11 @@ def callback(function: Any, name: str, arguments: int) -> Any:
     write it at the same time could mix up.
     """
     function.__qualname__ = function.__name__ = name
-    return _cfunc(types.void(*[i64] * arguments), cache=True, error_model="numpy")(function)
+    made = _CFunc(function, _normalized(types.void(*[i64] * arguments)), locals={}, options={"error_model": "numpy"})
+    made._cache = _Cache(function)
+    with _COMPILING, kernel_cache.locked(made._cache.lock):
+        made.compile()
+    return made
 
 
 def writable(dtype: Any, dimensions: int) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from adamctl.errors import ConfigurationError
+from adamctl.kernels.backend import load_if_compiled
+from adamctl.kernels.needed import rule_kernels
 from adamctl.kernels.rules.adagrad import Adagrad
 from adamctl.kernels.rules.adam import Adam
 from adamctl.kernels.rules.add import Add
@@ -13,6 +15,12 @@ from adamctl.kernels.rules.sgd import Sgd
 from adamctl.model.rule import RuleConfig
 
 RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Add, Sgd, Momentum, Adagrad, RMSProp, Adam)}
+
+
+def load_rule(config: RuleConfig) -> None:
+    """Loads the kernels of a rule, or compiles them on a machine's first use. Nothing where there is no such rule."""
+    if config.name in RULES:
+        load_if_compiled(rule_kernels(config))
 
 
 def make_rule(config: RuleConfig, backend: str | None = None) -> Rule:

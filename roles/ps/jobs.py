@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from adamctl.config.records import NodeRecord, ServedRecord, bucket_key, encode, node_key, served_key
 from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError, UnreachableError
 from adamctl.kernels.rules.make import make_rule
+from adamctl.model.rule import RuleConfig
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.client import ConfigurationStore, follow, read_record
 from adamctl.roles.ps.building import build_buckets, bytes_needed
@@ -27,6 +28,10 @@ from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges
 
 CONTROLLER_PAUSE_S = 0.5
+
+
+async def _nothing(rule: RuleConfig) -> None:
+    return
 
 
 class JobKeeper:
@@ -50,6 +55,8 @@ class JobKeeper:
             context.node, memory_bytes_max, lambda: sum(job.size_bytes for job in core.jobs.values())
         )
         self.replicating: Replicating | None = None
+        self.prepare: Callable[[RuleConfig], Awaitable[None]] = _nothing
+        """Gets ready for a rule before a job of it is taken up."""
         self._carry_out, self._spawn = carry_out, spawn
         self._keys = JobKeys()
         self._refreshing: set[str] = set()
@@ -69,6 +76,9 @@ class JobKeeper:
                         self.replicating.registered(self._registered_revision)
                 async for changes in follow(self._store, JOBS_PREFIX):
                     for name in sorted(self._keys.take(changes)):
+                        view = self._keys.view(name)
+                        if view is not None and name not in self._core.jobs:
+                            await self.prepare(view.record.rule)
                         self._reconcile(name)
                     if not self._core.unknown.told:
                         self._core.unknown.begin(told=True)

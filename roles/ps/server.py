@@ -11,7 +11,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from adamctl.kernels.backend import RULE_MODULES, warm_up
+from adamctl.kernels.backend import load_if_compiled
+from adamctl.kernels.needed import COMMON_RULE_KERNELS
+from adamctl.kernels.rules.make import load_rule
 from adamctl.net.transport import Request, Server
 from adamctl.roles.context import RoleContext
 from adamctl.roles.ps.apply import ApplyInline, ApplyThreads
@@ -94,6 +96,7 @@ class ParameterServer:
         self._keeper = JobKeeper(
             context, self.core, self._storing, options.memory_bytes_max, self._carry_out, self._spawn
         )
+        self._keeper.prepare = lambda rule: asyncio.to_thread(load_rule, rule)
         self._carriers: dict[type[Any], Callable[[Any], None]] = {
             Apply: self._threads.submit,
             Keep: lambda keep: keep.token.lease.retain(),
@@ -109,8 +112,8 @@ class ParameterServer:
     async def run(self) -> None:
         self._context.status = self.status
         following: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Kernels load in a thread meanwhile: a job's first rule would hold up the loop for as long as that takes.
-        kernels = asyncio.create_task(asyncio.to_thread(warm_up, modules=RULE_MODULES))
+        # Kernels load in threads, these and those of a job's rule: the loop would be held up for as long as that takes.
+        kernels = asyncio.create_task(asyncio.to_thread(load_if_compiled, COMMON_RULE_KERNELS))
         try:
             if self._storing is not None:
                 self._storing.start(self.core, self._carry_out)

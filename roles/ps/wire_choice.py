@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from adamctl.errors import ConfigurationError
-from adamctl.kernels.backend import warm_up
+from adamctl.kernels.backend import load_if_compiled
+from adamctl.kernels.needed import conversion_kernels
 from adamctl.model.layout import ParameterLayout
 from adamctl.model.wire_types import WIRE_TYPES, WireType, not_known
 from adamctl.net.handshake import SIXTEEN_BIT
@@ -40,7 +41,9 @@ class WireChoice:
         """Gets ready; kernels load in a thread, so that no push waits for that on the event loop."""
         if self.push == self.pull == "float32" or self._widener is not None:
             return
-        await asyncio.get_running_loop().run_in_executor(None, lambda: warm_up(modules=("conversions",)))
+        await asyncio.get_running_loop().run_in_executor(
+            None, load_if_compiled, conversion_kernels((self.push, self.pull))
+        )
         if self.push != "float32":
             self._rounder = Rounder(layout, self.push)
         self._widener = ThreadPoolExecutor(1, thread_name_prefix="widen")

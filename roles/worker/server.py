@@ -1,21 +1,24 @@
 """The worker process: finds a run that wants workers, joins it, trains until it ends, looks for the next.
 
-Kernels are compiled, or loaded from the cache, in a thread from the first moment on, so that a run need not wait.
+Kernels that every run uses are loaded, or compiled, in a thread from the first moment on, so that a run need not wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from adamctl.config.experiment import Experiment
 from adamctl.config.records import JobRecord, NodeRecord, job_key, node_key
 from adamctl.errors import ConfigurationError, RemoteError, RunFailedError, UnreachableError
-from adamctl.kernels.backend import STEP_MODULES, warm_up
+from adamctl.kernels.backend import load_if_compiled
+from adamctl.kernels.needed import COMMON_KERNELS
 from adamctl.kernels.network import Network
 from adamctl.model.layout import build_layout
 from adamctl.net.transport import Connection, Request
@@ -61,13 +64,8 @@ async def run(context: RoleContext) -> None:
     process = WorkerProcess(context, int(threads))
     context.status = process.status
     loader = ThreadPoolExecutor(1, thread_name_prefix="compile")
-    compiled = asyncio.get_running_loop().run_in_executor(
-        loader,
-        warm_up,
-        None,
-        lambda module: context.log.info("loading kernels: %s (compiled on first use)", module),
-        STEP_MODULES,
-    )
+    # Meanwhile: importing the compiler takes half a second.
+    compiled = asyncio.get_running_loop().run_in_executor(loader, load_if_compiled, COMMON_KERNELS)
     await context.serve(_refuse)
     stop = asyncio.create_task(context.stopping.wait())
     try:
@@ -75,6 +73,15 @@ async def run(context: RoleContext) -> None:
     finally:
         stop.cancel()
         loader.shutdown(wait=False)
+
+
+def _network(context: RoleContext, experiment: Experiment) -> Network:
+    """Returns the run's network, all of its kernels loaded."""
+    network = Network(experiment.model, experiment.train.batch)
+    began_s, names = time.monotonic(), list[str]()
+    network.compile(names.append, experiment.optimizer.clip_norm is not None)
+    context.log.info("%d kernels of the model loaded in %.1f s", len(names), time.monotonic() - began_s)
+    return network
 
 
 async def _serve_runs(process: WorkerProcess, stop: asyncio.Task[bool], compiled: asyncio.Future[Any]) -> None:
@@ -190,10 +197,8 @@ async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClien
             f"run {job}: this worker derives parameter layout {layout.hash}, "
             f"the coordinator {joined.reply.layout_hash}; both must run the same version of adamctl"
         )
-    kinds = ", ".join(sorted({layer.__class__.__name__ for layer in experiment.model.layers}))
-    context.log.info("loading kernels of the model: %s (compiled on first use)", kinds)
     # In a thread: it may compile for seconds, in which the coordinator must hear from this worker.
-    network = await asyncio.to_thread(Network, experiment.model, experiment.train.batch)
+    network = await asyncio.to_thread(_network, context, experiment)
     train = experiment.train
     threads = 1 if train.in_step else process.threads
     parameters = ParameterClient.from_context(

@@ -10,7 +10,9 @@ from adamctl.kernels.backend import compiled
 from adamctl.kernels.conv2d import Conv2D
 from adamctl.kernels.convpool import ConvPool
 from adamctl.kernels.maxpool2d import MaxPool2D
+from adamctl.kernels.needed import does_pooling
 from adamctl.kernels.slicing import OutputSlice
+from adamctl.model import description
 
 pytestmark = pytest.mark.skipif("numba" not in BACKENDS, reason="needs numba")
 
@@ -119,8 +121,8 @@ def test_units_are_refused():
 
 @pytest.mark.parametrize(("groups", "pool_stride", "suits"), [(1, 2, True), (1, 1, False), (2, 2, False)])
 def test_fusing_pays_where_not_every_pixel_can_win(groups, pool_stride, suits):
-    convolution = Conv2D((8, 8, 4), 6, 3, 1, "same", "relu", "numba", groups)
-    assert ConvPool.suits(convolution, MaxPool2D(convolution.output_shape, 3, pool_stride, "numba")) is suits
+    convolution = description.Conv2D(6, 3, 1, "same", "relu", groups=groups)
+    assert does_pooling(convolution, description.MaxPool2D(3, pool_stride)) is suits
 
 
 def test_what_does_not_fit_is_refused():

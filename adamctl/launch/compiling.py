@@ -1,0 +1,127 @@
+"""Compiles the kernels that a run needs before its roles start, side by side, once per machine and version.
+
+Roles would compile them when they first use them, one after another, and say nothing for half a minute.
+"""
+
+from __future__ import annotations
+
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from adamctl.config.experiment import Experiment
+from adamctl.errors import ConfigurationError
+from adamctl.kernels import kernel_cache, needed
+from adamctl.kernels.backend import choose
+from adamctl.roles.coordinator.job import rule_of
+
+NOTE_INTERVAL_S = 2.0
+PROCESSES_MAX = 8
+ONE_PROCESS_KERNELS = 4
+"""Fewer kernels than this per process are not worth the second that it takes to begin."""
+
+
+def kernels_of(experiment: Experiment, forced: str | None = None) -> tuple[str, ...]:
+    """Returns the compiled kernels that a run uses, the slowest to compile first; none where numba is not used."""
+    if choose(forced) != "numba":
+        return ()
+    train = experiment.train
+    conversions = needed.conversion_kernels((train.wire_push, train.wire_pull))
+    steps = needed.step_kernels(experiment.model, clipping=experiment.optimizer.clip_norm is not None)
+    return (*steps, *needed.rule_kernels(rule_of(experiment.optimizer)), *conversions)
+
+
+def compile_kernels(
+    experiment: Experiment, environment: Mapping[str, str], cores: int, note: Callable[[str], None]
+) -> int:
+    """Compiles what is not in the cache yet; returns how many kernels that were.
+
+    What fails to compile here is left to the role that uses it, which says why.
+
+    Raises:
+        ConfigurationError: the environment forces kernels that there are none of.
+    """
+    try:
+        kernel_cache.prepare()
+        missing = kernel_cache.unmarked(kernels_of(experiment, environment.get("ADAMCTL_KERNELS") or None))
+    except OSError as error:
+        raise ConfigurationError(f"no folder for compiled kernels can be written: {error}") from error
+    if missing:
+        processes = max(1, min(cores, PROCESSES_MAX, len(missing) // ONE_PROCESS_KERNELS))
+        _Compilers(missing, environment, processes, note).run()
+    return len(missing)
+
+
+class _Compilers:
+    """Processes that are each given the next kernel when they have compiled one."""
+
+    def __init__(
+        self, names: Sequence[str], environment: Mapping[str, str], processes: int, note: Callable[[str], None]
+    ) -> None:
+        self._names, self._note = list(names), note
+        self._total, self._done = len(names), 0
+        where = {**environment, kernel_cache.VARIABLE: str(kernel_cache.folder())}
+        line = (sys.executable, "-m", "adamctl.kernels.compile_ahead")
+        self._processes = [
+            subprocess.Popen(
+                line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=where,
+                start_new_session=True,
+            )
+            for _ in range(processes)
+        ]  # fmt: skip
+
+    def run(self) -> None:
+        began_s = noted_s = time.monotonic()
+        self._note(self._text())
+        try:
+            with selectors.DefaultSelector() as selector:
+                for process in self._processes:
+                    assert process.stdout is not None
+                    selector.register(process.stdout, selectors.EVENT_READ, process)
+                    self._give(process)
+                while selector.get_map():
+                    for key, _ in selector.select(NOTE_INTERVAL_S):
+                        if not self._took(key.data):
+                            selector.unregister(key.fileobj)
+                    if time.monotonic() - noted_s >= NOTE_INTERVAL_S and self._done < self._total:
+                        noted_s = time.monotonic()
+                        self._note(self._text())
+        finally:
+            self._end()
+        self._note(f"compiled {self._done} kernels in {time.monotonic() - began_s:.1f} s")
+
+    def _text(self) -> str:
+        return f"compiling kernels (once per machine), {self._done} of {self._total}"
+
+    def _took(self, process: subprocess.Popen[bytes]) -> bool:
+        """Takes a process's word that a kernel is compiled; returns whether it goes on."""
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            return False
+        self._done += 1
+        return self._give(process)
+
+    def _give(self, process: subprocess.Popen[bytes]) -> bool:
+        assert process.stdin is not None
+        if not self._names:
+            process.stdin.close()
+            return False
+        try:
+            process.stdin.write(f"{self._names.pop(0)}\n".encode())
+            process.stdin.flush()
+        except OSError:  # it has ended; a role will say what is wrong
+            return False
+        return True
+
+    def _end(self) -> None:
+        for process in self._processes:
+            assert process.stdin is not None and process.stdout is not None
+            if not process.stdin.closed:  # it is compiling, and we are interrupted
+                process.kill()
+                with suppress(OSError):
+                    process.stdin.close()
+            process.stdout.close()
+            process.wait()

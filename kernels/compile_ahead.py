@@ -1,0 +1,25 @@
+"""A process that compiles kernels: `python -m adamctl.kernels.compile_ahead` reads their names, one a line, from stdin.
+
+It writes each name to stdout when the kernel is in the cache, and ends at the end of its input. Compiling holds the
+interpreter lock, so several kernels at a time take several processes.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from adamctl.kernels import kernel_cache
+from adamctl.kernels.backend import load
+
+
+def main() -> None:
+    kernel_cache.prepare()
+    for line in sys.stdin:
+        name = line.strip()
+        load([name])
+        kernel_cache.mark(name)
+        print(name, flush=True)
+
+
+if __name__ == "__main__":
+    main()

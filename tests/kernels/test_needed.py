@@ -1,0 +1,104 @@
+"""What is compiled ahead is what steps, evaluations and rules use: no more, and nothing is missing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from adamctl.kernels import backend, needed
+from adamctl.model import description as d
+from adamctl.model.rule import RULE_NAMES, RuleConfig
+
+pytestmark = pytest.mark.skipif("numba" not in backend.installed(), reason="needs numba")
+
+MODELS = {
+    "convolutions": d.Model(
+        (12, 12, 2),
+        (
+            d.Conv2D(10, 3, activation="tanh"),
+            d.MaxPool2D(2),
+            d.Conv2D(20, 3, activation="relu"),
+            d.MaxPool2D(3, 1),
+            d.Dropout(0.3),
+            d.Dense(8, "relu"),
+            d.Softmax(3),
+        ),
+    ),
+    "untied": d.Model(
+        (12, 12, 2),
+        (d.Local2D(3, 3, activation="relu"), d.L2Pool2D(2), d.LocalContrastNorm(3), d.Local2D(3, 3), d.L2Pool2D(2),
+         d.LocalContrastNorm(3), d.Logistic(3)),
+        "logistic",
+    ),
+    "squared": d.Model((6,), (d.Dense(8, "tanh"), d.Dense(3)), "squared_error"),
+}  # fmt: skip
+
+CODE = """
+import json, sys
+import msgspec, numpy as np
+from adamctl.kernels import backend
+from adamctl.kernels.network import Network
+from adamctl.model.description import Model
+from adamctl.kernels.compiled.jit import Kernel
+
+made = set()
+model = msgspec.json.decode(sys.argv[1], type=Model)
+import adamctl.kernels.convpool as convpool, adamctl.kernels.direct as direct
+for module in (convpool, direct):
+    def noted(size, kind, plain=module.panels_with_tiles):
+        made.add(f"tiles.{kind}:{size}")
+        return plain(size, kind)
+    module.panels_with_tiles = noted
+network = Network(model, 4)
+context, random = network.context(0), np.random.default_rng(0)
+weights = random.standard_normal(network.flat_size).astype(np.float32) * np.float32(0.1)
+images, labels = random.random((4, *model.input), np.float32), np.zeros(4, np.int32)
+network.prepare(context, weights)
+for count in (4, 2):
+    network.step(context, weights, images[:count], labels[:count])
+network.evaluate(context, weights, images, labels)
+for name in backend.COMPILED_MODULES:
+    module = sys.modules.get(f"adamctl.kernels.compiled.{name}")
+    for function, kernel in vars(module).items() if module else ():
+        if isinstance(kernel, Kernel) and kernel.is_loaded:
+            made.add(f"{name}.{function}")
+print(json.dumps(sorted(made)))
+"""
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_steps_and_evaluations_use_what_is_named_for_their_model(name: str) -> None:
+    model = MODELS[name]
+    line = [sys.executable, "-c", CODE, msgspec.json.encode(model).decode()]
+    used = set(json.loads(subprocess.check_output(line, text=True)))
+    assert used <= (named := set(needed.step_kernels(model)))
+    assert named - used <= set(needed.COMMON_KERNELS)  # those are of accruing, which no step here does
+
+
+@pytest.mark.parametrize("rule", RULE_NAMES)
+def test_each_rule_has_kernels_of_its_own_and_those_of_all(rule: str) -> None:
+    names = needed.rule_kernels(RuleConfig(rule))
+    assert {f"rules.{rule}", f"factors.{rule}", *needed.COMMON_RULE_KERNELS} <= set(names)
+    assert "rules.nesterov" in needed.rule_kernels(RuleConfig("momentum", nesterov=True))
+    backend.load(names)
+
+
+def test_wires_of_sixteen_bits_need_conversions() -> None:
+    assert needed.conversion_kernels(("float32", "float32")) == ()
+    names = needed.conversion_kernels(("bfloat16", "float32"))
+    assert "conversions.feedback_bfloat16" in names
+    backend.load(names)
+
+
+def test_what_takes_longest_is_compiled_first() -> None:
+    assert needed.step_kernels(MODELS["convolutions"])[0] == "direct.backward"
+
+
+@pytest.mark.parametrize("name", ["losses.none", "none.sums", "tiles.none:3"])
+def test_a_kernel_that_there_is_none_of_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"expected the name of one; found '{name}'"):
+        backend.load([name])
