@@ -28,6 +28,7 @@ from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges
 
 CONTROLLER_PAUSE_S = 0.5
+CONFLICT_PAUSE_S = 0.05
 
 
 async def _nothing(rule: RuleConfig) -> None:
@@ -66,12 +67,10 @@ class JobKeeper:
 
     async def follow(self) -> None:
         """Keeps up with `/jobs/`; without the controller, what is served is served on. Never returns."""
-        found = None
         while True:
             try:
-                if found is None:
-                    found = await read_record(self._store, node_key(self._context.node), NodeRecord)
-                    self._registered_revision = found[1] if found is not None else 0
+                if not self._registered_revision:
+                    self._registered_revision = await self._own_revision()
                     if self.replicating is not None:
                         self.replicating.registered(self._registered_revision)
                 async for changes in follow(self._store, JOBS_PREFIX):
@@ -86,6 +85,19 @@ class JobKeeper:
             except UnreachableError as error:
                 self._log.warning("the controller cannot be reached, jobs are served on: %s", error)
                 await asyncio.sleep(CONTROLLER_PAUSE_S)
+
+    async def _own_revision(self) -> int:
+        """Returns the revision of our node key, by which what was placed on a former process of our name is known.
+
+        Without a key we are no member, and what was placed on whom cannot be told: then nothing of any job is touched.
+        Our beacons learn of it too, and end this process.
+        """
+        while True:
+            found = await read_record(self._store, node_key(self._context.node), NodeRecord)
+            if found is not None and found[0].incarnation == self._context.incarnation:
+                return found[1]
+            self._log.warning("%s is not a member (any more); it takes up no job", self._context.node)
+            await asyncio.sleep(CONTROLLER_PAUSE_S)
 
     def view(self, name: str) -> JobView | None:
         """Returns what is known of a job."""
@@ -224,6 +236,7 @@ class JobKeeper:
         What follows comes with the change.
         """
         conditions = {bucket_key(name, index): view.bucket_revisions[index] for index in lost}
+        conditions[node_key(self._context.node)] = self._registered_revision  # a process that counts as dead changes nothing
         if found is None:
             conditions[served_key(name, self._context.node)] = 0
         puts = {}
@@ -237,7 +250,8 @@ class JobKeeper:
         try:
             reply = await self._store.compare_and_set(ConfigChanges(conditions, puts))
             if reply.conflicts:
-                self._log.warning("job %s: %d buckets have been changed meanwhile", name, len(reply.conflicts))
+                self._log.warning("job %s: not done; changed meanwhile: %s", name, ", ".join(reply.conflicts[:4]))
+                await asyncio.sleep(CONFLICT_PAUSE_S)
         except UnreachableError as error:  # perhaps done: the keys will tell
             self._log.warning("job %s: %s", name, error)
             await asyncio.sleep(CONTROLLER_PAUSE_S)

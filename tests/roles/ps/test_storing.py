@@ -15,6 +15,7 @@ from adamctl.config.records import JobRecord, decode, encode, job_key
 from adamctl.errors import RemoteError
 from adamctl.kernels.rules.add import Add
 from adamctl.model.rule import RuleConfig
+from adamctl.roles.controller.core import ControllerConfig
 from adamctl.roles.ps import jobs
 from adamctl.roles.ps.jobs import JobKeeper
 from adamctl.roles.ps.log_record import JobIdentity
@@ -139,6 +140,39 @@ async def test_an_empty_store_takes_nothing_up(tmp_path: Path) -> None:
         await start(cluster, tmp_path / "other")
         with pytest.raises(RemoteError, match="ps-0 was restarted"):
             await client.pull(np.zeros(layout.flat_size, np.float32), deadline_s=20)
+        await client.close()
+
+
+async def test_a_server_that_was_given_up_before_it_looked_around_touches_nothing(tmp_path: Path, monkeypatch) -> None:
+    """Without a node key of its own it cannot tell what was placed on the process before it."""
+    async with memory_cluster(60, config=ControllerConfig(beacon_interval_s=0.5, lost_after_s=2.5)) as cluster:
+        await start(cluster, tmp_path, loss_window_s=0.1)
+        layout = await add_job(cluster, "a", ["ps-0"], RuleConfig("add"), acks="durable")
+        client = await zeroed(cluster, "a", layout)
+        await add(client, layout, 5.0)
+        await cluster.stop("ps-0")
+        read = jobs.read_record
+
+        looked = 0
+
+        async def given_up_first(*arguments: Any) -> Any:
+            nonlocal looked
+            if not looked:
+                context = cluster.contexts["ps-0"]
+                assert context._beacons is not None
+                context._beacons.cancel()  # so that it is not told
+                await cluster.client.leave("ps-0", context.incarnation, deadline_s=10)
+            looked += 1
+            return await read(*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(jobs, "read_record", given_up_first)
+            context = await start(cluster, tmp_path, loss_window_s=0.1)
+            await until(lambda: looked > 1 or context.status()["jobs"], "looked around")
+            assert not context.status()["jobs"]
+            await cluster.stop("ps-0")
+        await start(cluster, tmp_path)
+        assert value_of(await pulled(client)) == 5
         await client.close()
 
 
