@@ -51,6 +51,20 @@ def answer_attach(token: Token, job: Job, client: ClientKey, settled: Iterable[t
     return [AnswerAttach(token, AttachReply(epochs, job.rolled_back_of.get(client, 0)), known)]
 
 
+def save_refusal(token: Token, job: Job, leased: bool, lease_holds: bool) -> Refuse | None:
+    """Returns why a checkpoint of what is served of a job is not to be written, or not to be answered; None: it may.
+
+    To be asked before and after: what was read while others could serve the buckets may be older than what they have.
+
+    Args:
+        leased: whether others could take buckets over when it began, or can now.
+        lease_holds: whether our lease holds now; a lease that holds has held all the time.
+    """
+    if job.failed is not None:
+        return Refuse(token, *job.failed)
+    return Refuse(token, ErrorCode.NOT_READY, NO_LEASE) if leased and not lease_holds else None
+
+
 def not_now(token: Token, job: Job, epochs: Iterable[int], pushes: bool) -> Refuse | None:
     """Returns why a request for buckets with copies elsewhere cannot be served now; None: it can.
 

@@ -21,6 +21,7 @@ from adamctl.roles.ps.arriving import Arrival, ArrivalApplier
 from adamctl.roles.ps.converting import PullConverter
 from adamctl.roles.ps.copies import Copies
 from adamctl.roles.ps.core import Core
+from adamctl.roles.ps.core_gate import save_refusal
 from adamctl.roles.ps.core_instructions import (
     AnswerAttach,
     AnswerPull,
@@ -309,11 +310,12 @@ class ParameterServer:
             code = ErrorCode.UNKNOWN_JOB if job is None else ErrorCode.NOT_READY
             request.fail(code, f"job {message.job!r} is not served here")
             return
+        leased = job.leased
+        refusal = save_refusal(request, job, leased, self.core.lease_holds())
         try:
-            files = await save_shards(job, self._context.node, Path(message.folder), self._hold)
-            if job.failed is not None:
-                request.fail(*job.failed)
-                return
+            if refusal is None:
+                files = await save_shards(job, self._context.node, Path(message.folder), self._hold)
+                refusal = save_refusal(request, job, leased or job.leased, self.core.lease_holds())
         except OSError as error:
             self._log.error("checkpoint of job %s: %s", message.job, error)
             request.fail(ErrorCode.INTERNAL, f"{self._context.node} cannot write to {message.folder}: {error}")
@@ -324,7 +326,10 @@ class ParameterServer:
             self._log.exception("checkpoint of job %s", message.job)
             request.fail(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}")
         else:
-            request.reply(CheckpointReply(files))
+            if refusal is not None:
+                request.fail(refusal.code, refusal.message)
+            else:
+                request.reply(CheckpointReply(files))
 
     def _hold(self, shard: Shard) -> Awaitable[Image]:
         waiting: asyncio.Future[Image] = asyncio.get_running_loop().create_future()

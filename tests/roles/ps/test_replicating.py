@@ -25,7 +25,7 @@ from adamctl.roles.ps.core_sequence import MemoryRecord
 from adamctl.roles.ps.memory import MemoryAccount
 from adamctl.roles.ps.replica_body import CopyRecord, ShardCopy, encode_body, lengths_of, own_records
 from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import ConfigChanges, ReplicaPrepareRequest
+from adamctl.wire.messages import CheckpointRequest, ConfigChanges, ReplicaPrepareRequest
 from tests.cluster import memory_cluster
 from tests.roles.ps.ps_cluster import constant, make_client, make_layout, pulled, push_of, random_flat
 from tests.roles.ps.replicated import ReplicatedCluster
@@ -284,6 +284,25 @@ async def test_a_damaged_body_is_refused_and_changes_nothing(size: int) -> None:
         assert caught.value.code == ErrorCode.DAMAGED_DATA
         await connection.close()
         assert values_of(await pulled(client)) == {0.0}
+        await client.close()
+
+
+@pytest.mark.parametrize("looks", [0, 1], ids=["before", "meanwhile"])
+async def test_no_checkpoint_is_written_of_what_others_may_serve_by_now(tmp_path: Path, looks: int) -> None:
+    """Without a lease what is read here may be older than what has been acknowledged elsewhere."""
+    async with replicated(82, *THREE[:2]) as world:
+        await world.add_job(THREE[:2], copies=2, min_in_sync=1)
+        client = await zeroed(world)
+        held = iter([True] * looks)
+        core = world.servers["ps-0"].core
+        lease_holds, core.lease_holds = core.lease_holds, lambda: next(held, False)
+        connection = await (await world.cluster.context("ps", "stranger")).connect("ps-0", deadline_s=10)
+        with pytest.raises(RemoteError) as caught:
+            await connection.request(CheckpointRequest("a", str(tmp_path)), deadline_s=10)
+        assert caught.value.code == ErrorCode.NOT_READY and "lease" in str(caught.value)
+        core.lease_holds = lease_holds
+        await connection.request(CheckpointRequest("a", str(tmp_path)), deadline_s=10)
+        await connection.close()
         await client.close()
 
 
