@@ -231,11 +231,8 @@ class FlushCore:
         return window_s - min(max(window_s / 4, 2 * all_bytes / self._bytes_per_s), window_s / 2)
 
     def pressed(self, now: float) -> bool:
-        """Says whether acknowledgements are to be held back.
-
-        A full disk does not press: nothing is durable then, and everybody is told.
-        """
-        if self.full or not self.unsaved_bytes:
+        """Says whether acknowledgements are to be held back, whatever keeps what they are for from the disk."""
+        if not self.unsaved_bytes:
             return False
         return self.window_s(now) > self.window_s_allowed or self.unsaved_bytes > self.config.window_bytes
 
@@ -357,20 +354,26 @@ class FlushCore:
         entry.waiting = left
 
     def no_space(self, now: float) -> None:
-        """The group could not be written for want of space, and nothing of it was; it is tried again later."""
+        """The group could not be written for want of space, and nothing of it was; it is tried again later.
+
+        Its numbers are given out anew. Whoever was waited for in it still comes before those that came later: a holding
+        before the shards that count by it.
+        """
         group, self.group = self.group, None
         assert group is not None
         self.full = True
         self._retry_s = now + self.config.retry_s
         self._slots.extendleft(reversed(group.removed))
         again: dict[Entry, float] = {}
+        urgent: dict[Entry, None] = {}
         for item in group.items:
             item.entry.flying = False
             since_s = min(item.since_s, self._dirty.pop(item.entry, inf))
             if since_s < inf and not item.entry.gone:
                 again[item.entry] = since_s
                 if item.entry.waiting:
-                    self._urgent[item.entry] = None
+                    urgent[item.entry] = None
+        self._urgent = urgent | self._urgent
         self._dirty = dict(sorted(again.items(), key=lambda pair: pair[1])) | self._dirty
 
     def stalled(self) -> None:
@@ -388,5 +391,5 @@ class FlushCore:
 
     def hurry(self) -> None:
         """Everything dirty is to be written now: the server is about to end."""
-        self._urgent = dict.fromkeys(self._dirty)
+        self._urgent |= dict.fromkeys(self._dirty)
         self._retry_s = -inf

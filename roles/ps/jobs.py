@@ -236,7 +236,7 @@ class JobKeeper:
         What follows comes with the change.
         """
         conditions = {bucket_key(name, index): view.bucket_revisions[index] for index in lost}
-        conditions[node_key(self._context.node)] = self._registered_revision  # a process that counts as dead changes nothing
+        conditions[node_key(self._context.node)] = self._registered_revision  # who counts as dead changes nothing
         if found is None:
             conditions[served_key(name, self._context.node)] = 0
         puts = {}

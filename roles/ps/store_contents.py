@@ -49,6 +49,10 @@ class Held:
         self.entry.owner = self
         self.buckets: dict[int, tuple[int, int]] = {}
 
+    def renumber(self, next_sequence: int) -> None:
+        """A group was not written: its numbers are given out anew, to records that count as well as those after it."""
+        self.buckets = {bucket: (epoch, min(began, next_sequence)) for bucket, (epoch, began) in self.buckets.items()}
+
 
 def found_jobs(records: Sequence[StoredRecord]) -> tuple[dict[JobIdentity, FoundJob], list[Slot]]:
     """Returns the jobs that a log holds records of, and its slots in order; records that do not count are in no job."""

@@ -251,6 +251,8 @@ class Storing:
             self._log.error("no space left; nothing is durable until there is some: %s", error)
         self.degraded = f"no space left: {error}"
         self.flush.no_space(self._loop.time())
+        for held in self._held.values():
+            held.renumber(self.flush.next_sequence)
         self._settle([])
 
     def _stalled(self, error: UnconfirmedError) -> None:

@@ -7,13 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
+from adamctl.config.records import JobRecord, decode, encode, job_key
 from adamctl.model.layout import ParameterLayout
 from adamctl.roles.context import RoleContext
 from adamctl.roles.ps.client import ParameterClient
 from adamctl.roles.ps.storing import Storing
+from adamctl.wire.messages import ConfigChanges
 from tests.cluster import ClusterInMemory
 from tests.roles.ps.ps_cluster import constant, make_client, push_of, start_servers
 
@@ -54,3 +57,11 @@ async def zeroed(cluster: ClusterInMemory, job: str, layout: ParameterLayout) ->
 def value_of(arrays: list[np.ndarray]) -> float:
     (value,) = {float(value) for array in arrays for value in array.ravel()}
     return value
+
+
+async def end(cluster: ClusterInMemory, job: str) -> None:
+    """Ends a job as its coordinator does."""
+    _, entries = await cluster.client.read(job_key(job))
+    (entry,) = [entry for entry in entries if entry.key == job_key(job)]
+    ended = msgspec.structs.replace(decode(entry.value, JobRecord), state="ended")
+    await cluster.client.compare_and_set(ConfigChanges({}, {entry.key: encode(ended)}))

@@ -134,7 +134,7 @@ def test_too_many_unsaved_bytes_press_too() -> None:
     assert core.pressed(0.0)
 
 
-def test_without_space_nothing_presses_nothing_is_durable_and_it_is_tried_again() -> None:
+def test_without_space_the_window_still_bounds_nothing_is_durable_and_it_is_tried_again() -> None:
     core, (a, b) = FlushCore(CONFIG), entries(2)
     core.changed(a, 0.0)
     waiter = Waiter("w")
@@ -144,7 +144,8 @@ def test_without_space_nothing_presses_nothing_is_durable_and_it_is_tried_again(
     core.taken(group.items[0])
     core.changed(b, 1.0)
     core.no_space(1.0)
-    assert core.full and not core.pressed(100.0) and waiter.missing == 1
+    assert core.full and waiter.missing == 1
+    assert not core.pressed(4.0) and core.pressed(4.1), "as with any disk that does not keep up"
     assert core.take(1.5) is None
     core.changed(a, 1.6)
     assert core.oldest_s() == 0.0
@@ -328,7 +329,7 @@ def test_a_disk_known_to_be_fast_leaves_shards_dirty_for_longer() -> None:
     assert core.due_after_s == 4.0, "never less than half"
 
 
-def test_a_disk_that_has_no_room_to_confirm_presses_nobody_and_the_group_stays_under_way() -> None:
+def test_a_group_that_finds_no_room_to_be_confirmed_stays_under_way_and_the_window_bounds_what_follows() -> None:
     core = FlushCore(FlushConfig(window_s=5.0))
     entry = Entry("shard", 1000)
     core.changed(entry, 0.0)
@@ -336,6 +337,31 @@ def test_a_disk_that_has_no_room_to_confirm_presses_nobody_and_the_group_stays_u
     assert group is not None
     core.taken(group.items[0])
     core.stalled()
-    assert core.full and not core.pressed(100.0) and core.take(100.0) is None and core.busy
+    assert core.full and core.take(100.0) is None and core.busy
+    assert not core.pressed(5.0) and core.pressed(5.1)
     core.finished([1000])
-    assert not core.full and not core.busy
+    assert not core.full and not core.busy and not core.pressed(100.0)
+
+
+def test_what_was_waited_for_in_a_group_that_found_no_space_comes_before_what_is_waited_for_since() -> None:
+    """A shard is durable only if the holding is that makes its record count."""
+    core, (holding, *shards) = FlushCore(CONFIG), entries(5)
+    core.changed(holding, 0.0)
+    core.wait(Waiter("h"), holding, 1)
+    group = core.take(0.0)
+    assert group is not None
+    core.taken(group.items[0])
+    for shard in shards:
+        core.changed(shard, 0.1)
+        core.wait(Waiter("s"), shard, 1)
+    core.no_space(0.2)
+    assert owners(core.take(2.0)) == ["shard 0", "shard 1", "shard 2", "shard 3"], "and no more than fit"
+
+
+def test_at_the_end_too_what_is_waited_for_comes_first() -> None:
+    core, (shard, holding) = FlushCore(CONFIG), entries(2)
+    core.changed(shard, 0.0)
+    core.changed(holding, 0.1)
+    core.wait(Waiter("h"), holding, 1)
+    core.hurry()
+    assert owners(core.take(0.2)) == ["shard 1", "shard 0"]

@@ -7,11 +7,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
-from adamctl.config.records import JobRecord, decode, encode, job_key
 from adamctl.errors import RemoteError
 from adamctl.kernels.rules.add import Add
 from adamctl.model.rule import RuleConfig
@@ -20,10 +18,9 @@ from adamctl.roles.ps import jobs
 from adamctl.roles.ps.jobs import JobKeeper
 from adamctl.roles.ps.log_record import JobIdentity
 from adamctl.roles.ps.storing import Storing
-from adamctl.wire.messages import ConfigChanges
-from tests.cluster import ClusterInMemory, memory_cluster
+from tests.cluster import memory_cluster
 from tests.roles.ps.ps_cluster import add_job, constant, make_client, pulled, push_of, random_flat, start_servers
-from tests.roles.ps.store_cluster import add, crash, start, until, value_of, zeroed
+from tests.roles.ps.store_cluster import add, crash, end, start, until, value_of, zeroed
 
 
 async def test_everything_is_there_again_after_an_orderly_restart(tmp_path: Path) -> None:
@@ -174,13 +171,6 @@ async def test_a_server_that_was_given_up_before_it_looked_around_touches_nothin
         await start(cluster, tmp_path)
         assert value_of(await pulled(client)) == 5
         await client.close()
-
-
-async def end(cluster: ClusterInMemory, job: str) -> None:
-    _, entries = await cluster.client.read(job_key(job))
-    (entry,) = [entry for entry in entries if entry.key == job_key(job)]
-    ended = msgspec.structs.replace(decode(entry.value, JobRecord), state="ended")
-    await cluster.client.compare_and_set(ConfigChanges({}, {entry.key: encode(ended)}))
 
 
 @pytest.mark.parametrize("away", [False, True])

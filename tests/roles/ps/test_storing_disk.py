@@ -19,14 +19,14 @@ from adamctl.roles.ps.store import LogStore, NoSpaceError
 from adamctl.wire.constants import ErrorCode
 from tests.cluster import memory_cluster
 from tests.roles.ps.ps_cluster import add_job, constant, make_client, pulled, push_of, start_servers
-from tests.roles.ps.store_cluster import add, crash, start, until, value_of, zeroed
+from tests.roles.ps.store_cluster import add, crash, end, start, until, value_of, zeroed
 
 
 async def test_without_space_it_goes_on_from_memory_acknowledges_nothing_as_durable_and_says_so(
     tmp_path: Path, monkeypatch
 ) -> None:
     async with memory_cluster(49) as cluster:
-        context = await start(cluster, tmp_path, loss_window_s=0.1)
+        context = await start(cluster, tmp_path, loss_window_s=1.0)
         layout = await add_job(cluster, "fast", ["ps-0"], RuleConfig("add"))
         await add_job(cluster, "safe", ["ps-0"], RuleConfig("add"), acks="durable")
         fast, safe = await zeroed(cluster, "fast", layout), await make_client(cluster, "safe", "v")
@@ -38,13 +38,15 @@ async def test_without_space_it_goes_on_from_memory_acknowledges_nothing_as_dura
             patch.setattr(LogStore, "write", no_space)
             await add(fast, layout)
             await until(lambda: context.status()["store"]["degraded"], "it says so")
-            await asyncio.sleep(0.3)
-            await add(fast, layout)  # far beyond the loss window
             waiting = safe.start_push(push_of(layout, constant(layout, 1.0), kind="delta"))
+            await until(lambda: context.status()["store"]["loss_window_s"] > 1.0, "the loss window is used up")
+            beyond = fast.start_push(push_of(layout, constant(layout, 1.0), kind="delta"))
+            await until(lambda: context.status()["store"]["pushes_held_back"] == 1, "it waits")
             await asyncio.sleep(0.3)
             assert not waiting.done and context.status()["store"]["pushes_waiting"] == 1
-            assert value_of(await pulled(fast)) == 2
+            assert not beyond.done and value_of(await pulled(fast)) == 2
         await waiting.wait(20)
+        await beyond.wait(20)
         await until(lambda: not context.status()["store"]["degraded"], "there is room again")
         await fast.close()
         await safe.close()
@@ -188,3 +190,38 @@ async def test_a_wait_for_room_is_not_taken_for_the_speed_of_the_disk(tmp_path: 
         assert {seconds for stalled, seconds in told if stalled} == {0.0}
         assert all(seconds > 0 for stalled, seconds in told if not stalled)
         await client.close()
+
+
+async def test_what_is_durable_after_a_full_disk_counts_after_a_crash(tmp_path: Path, monkeypatch) -> None:
+    """The numbers of a group that found no room are given out anew, below where the next holding had begun to count."""
+    async with memory_cluster(61) as cluster:
+        context = await start(cluster, tmp_path, loss_window_s=60.0)
+        layout = await add_job(cluster, "other", ["ps-0"], RuleConfig("add"), acks="durable")
+        other = await zeroed(cluster, "other", layout)
+        disk, began, write = threading.Event(), threading.Event(), LogStore.write
+
+        def no_space(store: LogStore, *arguments: Any) -> list[int]:
+            began.set()
+            assert disk.wait(20)
+            raise NoSpaceError("No space left on device")
+
+        monkeypatch.setattr(LogStore, "write", no_space)
+        other.start_push(push_of(layout, constant(layout, 1.0), kind="delta"))
+        assert await asyncio.to_thread(began.wait, 20)
+        await add_job(cluster, "a", ["ps-0"], RuleConfig("add"), acks="durable")  # its holding is for the next group
+        await until(lambda: "a" in context.status()["jobs"], "it is made")
+        await asyncio.sleep(0.5)
+        await end(cluster, "other")  # so that nothing of that group is written any more
+        await until(lambda: "other" not in context.status()["jobs"], "freed")
+        disk.set()
+        await until(lambda: context.status()["store"]["degraded"], "it says so")
+        monkeypatch.setattr(LogStore, "write", write)
+        client = await make_client(cluster, "a", "v", attempt_s=1.0)
+        flat = constant(layout, 0.0)
+        await client.pull(flat, deadline_s=20)
+        await client.push(push_of(layout, 5 - flat, kind="delta"), deadline_s=20)
+        await crash(cluster, "ps-0", monkeypatch)
+        await start(cluster, tmp_path, loss_window_s=60.0)
+        assert value_of(await pulled(client)) == 5
+        await client.close()
+        await other.close()
