@@ -24,7 +24,7 @@ from adamctl.config.records import (
     job_key,
     layout_key,
 )
-from adamctl.errors import ConfigurationError, RemoteError, UnreachableError
+from adamctl.errors import ConfigurationError, DamagedDataError, RemoteError, UnreachableError
 from adamctl.kernels.rules.make import make_rule
 from adamctl.model.layout import ParameterLayout, cut_layout
 from adamctl.model.rule import RuleConfig
@@ -34,6 +34,7 @@ from adamctl.roles.controller.etcd_url import is_etcd, split_job
 from adamctl.roles.coordinator.job import job_changes, rule_of, spread
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigEntry
+from adamctl.wire.unreadable import UNREADABLE
 
 LOOK_EVERY_S = 0.2
 ADDRESS_EXPECTED = (
@@ -195,8 +196,11 @@ async def _newest(store: ConfigurationStore, wanted: str) -> tuple[str, JobRecor
     if not numbers:
         return wanted, None, None
     name = wanted if max(numbers) == 1 else f"{wanted}~{max(numbers)}"
-    layout = decode(values[layout_key(name)], LayoutRecord).layout() if layout_key(name) in values else None
-    return name, decode(values[job_key(name)], JobRecord), layout
+    try:
+        layout = decode(values[layout_key(name)], LayoutRecord).layout() if layout_key(name) in values else None
+        return name, decode(values[job_key(name)], JobRecord), layout
+    except UNREADABLE as error:
+        raise DamagedDataError(f"the records of job {name!r} cannot be read: {error}; choose another name") from error
 
 
 def _next(name: str) -> str:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from adamctl.cli.cluster_access import ClusterAccess
-from adamctl.config.records import JobRecord, NodeRecord, decode
+from adamctl.config.records import JobRecord, NodeRecord
 from adamctl.errors import AdamctlError, UnreachableError
 from adamctl.net.address import prefer
 from adamctl.net.transport import Connection
-from adamctl.roles.controller.client import ControllerClient, nodes
-from adamctl.wire.messages import StatusReply, StatusRequest
+from adamctl.roles.controller.client import ControllerClient, nodes, readable
+from adamctl.wire.messages import ConfigEntry, StatusReply, StatusRequest
 
 NODE_DEADLINE_S = 2.0
 CONTROLLER_DEADLINE_S = 3.0
@@ -42,7 +42,7 @@ class ClusterReader(ClusterAccess):
         _, entries = await self.store.read("/jobs/")
         statuses = await asyncio.gather(self._controller_status(), *(self._status(node) for node in members))
         described = [_described(node, status) for node, status in zip(members, statuses[1:], strict=True)]
-        jobs = [_job(entry.key, entry.value) for entry in entries if entry.key.count("/") == 2]
+        jobs = [_job(entry) for entry in entries if entry.key.count("/") == 2]
         return {"controller": {"address": where} | statuses[0], "nodes": described, "jobs": jobs}
 
     async def statuses(self, members: Sequence[NodeRecord]) -> list[dict[str, Any]]:
@@ -125,10 +125,13 @@ def _described(node: NodeRecord, status: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _job(key: str, value: bytes) -> dict[str, Any]:
-    record = decode(value, JobRecord)
+def _job(entry: ConfigEntry) -> dict[str, Any]:
+    name = entry.key.rpartition("/")[2]
+    record = readable(entry, JobRecord)
+    if record is None:
+        return {"job": name, "state": "cannot be read", "rule": "", "layout_hash": "", "coordinator": ""}
     return {
-        "job": key.rpartition("/")[2],
+        "job": name,
         "state": record.state,
         "rule": record.rule.name,
         "layout_hash": record.layout_hash,

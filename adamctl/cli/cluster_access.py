@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from adamctl.config.records import JobRecord, NodeRecord, decode, node_key
+from adamctl.config.records import JobRecord, NodeRecord, node_key
 from adamctl.errors import ConfigurationError
 from adamctl.net.address import prefer
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
-from adamctl.roles.controller.client import ConfigurationStore, cluster_client, read_record
+from adamctl.roles.controller.client import ConfigurationStore, cluster_client, read_record, readable
 from adamctl.roles.coordinator.client import CoordinatorClient
 
 CONTROLLER_DEADLINE_S = 5.0
@@ -57,8 +57,8 @@ async def running_job(store: ConfigurationStore, job: str | None, what: str = "J
     `what` says in the message where the name was given.
     """
     _, entries = await store.read("/jobs/")
-    records = {e.key.rpartition("/")[2]: decode(e.value, JobRecord) for e in entries if e.key.count("/") == 2}
-    running = {name: record for name, record in records.items() if record.state == "running"}
+    found = {e.key.rpartition("/")[2]: readable(e, JobRecord) for e in entries if e.key.count("/") == 2}
+    running = {name: record for name, record in found.items() if record is not None and record.state == "running"}
     known = f"running: {', '.join(sorted(running)) or 'none'}"
     if job is None:
         if len(running) != 1:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from adamctl.config.records import BucketChange, BucketRecord, JobRecord, NodeRecord, decode
+from adamctl.config.records import BucketChange, BucketRecord, JobRecord, NodeRecord
 from adamctl.errors import DamagedDataError
-from adamctl.roles.controller.client import Changes, nodes_of
+from adamctl.roles.controller.client import Changes, nodes_of, readable
 from adamctl.roles.ps.following import JobKeys
 from adamctl.wire.messages import ConfigEntry
 
@@ -104,8 +104,8 @@ def events(entries: Sequence[ConfigEntry], job: str = "") -> list[Event]:
     changes: list[tuple[float, str, int, BucketChange]] = []
     for entry in entries:
         name, _, rest = entry.key.removeprefix("/jobs/").partition("/buckets/")
-        if rest and (not job or name == job):
-            record = decode(entry.value, BucketRecord)
+        record = readable(entry, BucketRecord) if rest.isdecimal() and (not job or name == job) else None
+        if record is not None:
             changes += [(change.unix_s, name, int(rest), change) for change in record.history]
     changes.sort(key=lambda found: (found[0], found[1], found[2]))
     together: dict[tuple[str, str, str], Event] = {}

@@ -7,16 +7,19 @@
     /jobs/{id}/served/{node}    ServedRecord
     /drains/{node}              DrainRecord
 
-Values are MessagePack arrays; fields are only ever appended.
+Values are MessagePack arrays; fields are only ever appended. A record that is out of its bounds is none:
+it can neither be made nor decoded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from adamctl.config.names import NAME_EXPECTED, is_name
+from adamctl.errors import ConfigurationError
 from adamctl.model.layout import ParameterLayout, Tensor, cut_layout
 from adamctl.model.rule import RuleConfig
 
@@ -27,6 +30,13 @@ Acks: TypeAlias = Literal["applied", "replicated", "durable"]
 
 REPLICATION_MAX = 3
 HISTORY_MAX = 8
+NUMBER_MAX = 1 << 62
+"""Of epochs, incarnations, revisions and sizes: one more can still be encoded, by whoever counts on."""
+TEXT_CHARACTERS_MAX = 4096
+"""Of folders, addresses and reasons."""
+LIST_ITEMS_MAX = 64
+"""Of names, addresses and changes in one record."""
+UNIX_S_MAX = 1e11
 
 
 def default_acks(replication: int) -> Acks:
@@ -44,6 +54,28 @@ def default_min_in_sync(replication: int) -> int:
 
 class _Record(msgspec.Struct, frozen=True, array_like=True):
     pass
+
+
+def _expect(right: bool, field: str, expected: str, found: object) -> None:
+    """Raises ValueError, which a decoder passes on as msgspec.ValidationError."""
+    if not right:
+        raise ValueError(f"{field}: expected {expected}; found {str(found)[:80]!a}")
+
+
+def _expect_names(field: str, names: Sequence[str]) -> None:
+    right = len(names) <= LIST_ITEMS_MAX and len(set(names)) == len(names) and all(map(is_name, names))
+    _expect(right, field, f"at most {LIST_ITEMS_MAX} different names of {NAME_EXPECTED}", names)
+
+
+def _expect_numbers(**numbers: int) -> None:
+    for field, number in numbers.items():
+        _expect(0 <= number <= NUMBER_MAX, field, f"0 to {NUMBER_MAX}", number)
+
+
+def _expect_texts(field: str, texts: Iterable[str]) -> None:
+    for text in texts:
+        right = len(text) <= TEXT_CHARACTERS_MAX and "\0" not in text
+        _expect(right, field, f"at most {TEXT_CHARACTERS_MAX} characters", text)
 
 
 class NodeRecord(_Record, frozen=True):
@@ -66,6 +98,22 @@ class NodeRecord(_Record, frozen=True):
     bodies_bytes_max: int = 0
     credit_bytes: int = 0
     process: int = 0
+
+    def __post_init__(self) -> None:
+        _expect(is_name(self.node), "node", NAME_EXPECTED, self.node)
+        _expect(is_name(self.role), "role", NAME_EXPECTED, self.role)
+        addresses = (*self.addresses, *self.administration_addresses, *self.replication_addresses)
+        _expect(len(addresses) <= LIST_ITEMS_MAX, "addresses", f"at most {LIST_ITEMS_MAX}", len(addresses))
+        _expect_texts("addresses", addresses)
+        _expect_texts("host", (self.host,))
+        _expect_numbers(
+            incarnation=self.incarnation,
+            pid=self.pid,
+            capacity_bytes=self.capacity_bytes,
+            bodies_bytes_max=self.bodies_bytes_max,
+            credit_bytes=self.credit_bytes,
+            process=self.process,
+        )
 
     def addresses_for(self, kind: AddressKind) -> tuple[str, ...]:
         """Returns where requests of a kind are taken: at addresses of their own, else where those of clients are."""
@@ -90,6 +138,15 @@ class JobRecord(_Record, frozen=True):
     replication: int = 1
     min_in_sync: int = 1
 
+    def __post_init__(self) -> None:
+        _expect_texts("layout_hash", (self.layout_hash,))
+        _expect(0 <= self.seed < 1 << 63, "seed", "at least 0 and below 2^63", self.seed)
+        _expect(not self.coordinator or is_name(self.coordinator), "coordinator", NAME_EXPECTED, self.coordinator)
+        _expect_texts("restore", (self.restore,))
+        _expect(1 <= self.replication <= REPLICATION_MAX, "replication", f"1 to {REPLICATION_MAX}", self.replication)
+        right = 1 <= self.min_in_sync <= self.replication
+        _expect(right, "min_in_sync", f"1 to {self.replication}, the copies", self.min_in_sync)
+
 
 class LayoutRecord(_Record, frozen=True):
     """What a `ParameterLayout` is derived from."""
@@ -98,7 +155,11 @@ class LayoutRecord(_Record, frozen=True):
     servers_expected: int
 
     def layout(self) -> ParameterLayout:
-        return cut_layout(self.tensors, self.servers_expected)
+        """Raises ValueError: no layout can be made of it."""
+        try:
+            return cut_layout(self.tensors, self.servers_expected)
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from error
 
 
 class BucketChange(_Record, frozen=True):
@@ -108,6 +169,11 @@ class BucketChange(_Record, frozen=True):
     unix_s: float
     what: str
     why: str
+
+    def __post_init__(self) -> None:
+        _expect_numbers(epoch=self.epoch)
+        _expect(0 <= self.unix_s <= UNIX_S_MAX, "unix_s", f"0 to {UNIX_S_MAX:g}", self.unix_s)
+        _expect_texts("what, why", (self.what, self.why))
 
 
 class BucketRecord(_Record, frozen=True):
@@ -124,6 +190,15 @@ class BucketRecord(_Record, frozen=True):
     since_unix_s: float = 0.0
     why: str = ""
     history: tuple[BucketChange, ...] = ()
+
+    def __post_init__(self) -> None:
+        _expect_numbers(epoch=self.epoch)
+        _expect(is_name(self.primary), "primary", NAME_EXPECTED, self.primary)
+        _expect_names("in_sync", self.in_sync)
+        _expect_names("learners", self.learners)
+        _expect(0 <= self.since_unix_s <= UNIX_S_MAX, "since_unix_s", f"0 to {UNIX_S_MAX:g}", self.since_unix_s)
+        _expect_texts("why", (self.why,))
+        _expect(len(self.history) <= LIST_ITEMS_MAX, "history", f"at most {LIST_ITEMS_MAX}", len(self.history))
 
     def changed(
         self,
@@ -162,12 +237,19 @@ class ServedRecord(_Record, frozen=True):
 
     incarnation: int
 
+    def __post_init__(self) -> None:
+        _expect_numbers(incarnation=self.incarnation)
+
 
 class DrainRecord(_Record, frozen=True):
     """The parameter server of that name is to hold nothing, as long as it is the process with this incarnation."""
 
     incarnation: int
     since_unix_s: float
+
+    def __post_init__(self) -> None:
+        _expect_numbers(incarnation=self.incarnation)
+        _expect(0 <= self.since_unix_s <= UNIX_S_MAX, "since_unix_s", f"0 to {UNIX_S_MAX:g}", self.since_unix_s)
 
 
 RecordT = TypeVar("RecordT", bound=_Record)

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod, sqrt
+from math import inf, prod, sqrt
 from typing import Literal
 
 import msgspec
@@ -22,6 +22,13 @@ from adamctl.model.shapes import LayerShape, infer
 SHARD_BYTES_MAX = 1 << 20
 ELEMENT_BYTES = 4
 BUCKETS_PER_SERVER = 10
+SERVERS_MAX = 1 << 16
+TENSORS_MAX = 1 << 16
+DIMENSIONS_MAX = 16
+ELEMENTS_MAX = 1 << 40
+SHARDS_MAX = 1 << 18
+"""Shards of a job: of 1 MiB each, 256 GiB of parameters."""
+NAME_CHARACTERS_MAX = 1024
 ALIGNMENT = 16  # elements: every tensor starts on its own 64-byte cache line
 
 Distribution = Literal["normal", "uniform", "zeros", "given"]
@@ -126,12 +133,25 @@ def build_layout(model: Model, servers_expected: int) -> ParameterLayout:
 
 
 def cut_layout(tensors: tuple[Tensor, ...], servers_expected: int) -> ParameterLayout:
-    """Cuts tensors into shards of at most 1 MiB and those into at least ten buckets per server, where rows allow."""
+    """Cuts tensors into shards of at most 1 MiB and those into at least ten buckets per server, where rows allow.
+
+    Raises:
+        ConfigurationError: no server, no tensor, tensors that overlap or have no elements, or more of anything than
+            there may be. Nothing has been allocated then.
+    """
     if servers_expected < 1:
         raise ConfigurationError(f"cluster.ps: expected at least 1 server; found {servers_expected}")
+    if servers_expected > SERVERS_MAX:
+        raise ConfigurationError(f"cluster.ps: expected at most {SERVERS_MAX} servers; found {servers_expected}")
+    _check_tensors(tensors)
     total_bytes = sum(tensor.size for tensor in tensors) * ELEMENT_BYTES
     bucket_bytes_max = max(total_bytes // (BUCKETS_PER_SERVER * servers_expected), 1)
     shard_size_max = min(SHARD_BYTES_MAX, bucket_bytes_max) // ELEMENT_BYTES
+    count = sum(-(-tensor.shape[0] // max(shard_size_max // tensor.row_size, 1)) for tensor in tensors)
+    if count > SHARDS_MAX:
+        raise ConfigurationError(
+            f"expected parameters in at most {SHARDS_MAX} shards; found {count} of {total_bytes} bytes"
+        )
     shards: list[Shard] = []
     for number, tensor in enumerate(tensors):
         rows = max(shard_size_max // tensor.row_size, 1)
@@ -140,6 +160,36 @@ def cut_layout(tensors: tuple[Tensor, ...], servers_expected: int) -> ParameterL
             offset = tensor.offset + start * tensor.row_size
             shards.append(Shard(len(shards), number, start, stop, offset, (stop - start) * tensor.row_size))
     return ParameterLayout(tensors, tuple(shards), _buckets(tensors, shards, bucket_bytes_max))
+
+
+def _check_tensors(tensors: tuple[Tensor, ...]) -> None:
+    if not 1 <= len(tensors) <= TENSORS_MAX:
+        raise ConfigurationError(f"expected 1 to {TENSORS_MAX} parameter tensors; found {len(tensors)}")
+    stop = layer = 0
+    for tensor in tensors:
+        name = tensor.name[:80]
+        if len(tensor.name) > NAME_CHARACTERS_MAX:
+            raise ConfigurationError(
+                f"expected a tensor's name of at most {NAME_CHARACTERS_MAX} characters; found {name!a}"
+            )
+        if not 1 <= len(tensor.shape) <= DIMENSIONS_MAX or not all(
+            1 <= extent <= ELEMENTS_MAX for extent in tensor.shape
+        ):
+            shape = str(tensor.shape)[:80]
+            raise ConfigurationError(
+                f"tensor {name!a}: expected 1 to {DIMENSIONS_MAX} extents of at least 1; found {shape}"
+            )
+        if not stop <= tensor.offset <= tensor.offset + tensor.size <= ELEMENTS_MAX:
+            raise ConfigurationError(
+                f"tensor {name!a}: expected {tensor.size} elements from {stop} on, up to {ELEMENTS_MAX}; found them at "
+                f"{tensor.offset}"
+            )
+        if not layer <= tensor.layer <= TENSORS_MAX:
+            raise ConfigurationError(f"tensor {name!a}: expected layers in their order; found {tensor.layer}")
+        if tensor.dtype != "float32" or not 0 <= tensor.scale < inf:
+            found = f"{tensor.dtype[:80]!a}, {tensor.scale}"
+            raise ConfigurationError(f"tensor {name!a}: expected float32 and a scale of at least 0; found {found}")
+        stop, layer = tensor.offset + tensor.size, tensor.layer
 
 
 def _buckets(tensors: tuple[Tensor, ...], shards: list[Shard], bucket_bytes_max: int) -> tuple[Bucket, ...]:

@@ -20,10 +20,12 @@ from adamctl.roles.controller.interface import (
     ConfigurationStore,
     Membership,
     Waiting,
+    decode_entry,
     follow,
     nodes,
     nodes_of,
     read_record,
+    readable,
     wait_for,
 )
 from adamctl.wire.constants import ErrorCode
@@ -61,10 +63,12 @@ __all__ = [
     "cluster_client",
     "configuration_addresses",
     "configuration_places",
+    "decode_entry",
     "follow",
     "nodes",
     "nodes_of",
     "read_record",
+    "readable",
     "wait_for",
 ]
 

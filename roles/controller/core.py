@@ -46,11 +46,13 @@ from adamctl.roles.controller.core_paxos import PaxosCore
 from adamctl.roles.controller.core_paxos_forming import Forming
 from adamctl.roles.controller.core_paxos_messages import Entry, Member, PaxosSnapshot, Received, Vote
 from adamctl.roles.controller.core_requests import Requests
-from adamctl.roles.controller.core_state import KeyState, Snapshot
+from adamctl.roles.controller.core_state import KeyState, Snapshot, snapshot_problem
 from adamctl.wire.constants import ErrorCode
+from adamctl.wire.unreadable import UNREADABLE
 
 __all__ = ["ControllerConfig", "ControllerCore"]
 
+REFUSALS_MAX = 16
 _STATE = msgspec.msgpack.Decoder(Snapshot)
 
 
@@ -82,6 +84,7 @@ class ControllerCore:
         self._out: list[Instruction] = []
         self.now = 0.0
         self._recovering = False
+        self._refusals: dict[str, str] = {}  # address -> why a message of it was not taken
         self._ticked_s = 0.0
         self._requests = Requests(self)
 
@@ -104,8 +107,8 @@ class ControllerCore:
             case Received():
                 problem = self.limits.accepts(event.address, event.limits)
                 if problem is None:
-                    self.paxos.receive(event, now)
-                elif problem:
+                    problem = self._refused(event.address, self.paxos.receive(event, now))
+                if problem:
                     self.put(Notice(problem))
             case Read() | Watch() | Beacon():
                 requests.confirm(event, now)
@@ -184,6 +187,16 @@ class ControllerCore:
     def put(self, instruction: Instruction) -> None:
         self._out.append(instruction)
 
+    def _refused(self, address: str, problem: str) -> str:
+        """Returns what to say about a message that was refused; each reason once while it stays the last one."""
+        if not problem or self._refusals.get(address) == problem:
+            return ""
+        self._refusals.pop(address, None)
+        self._refusals[address] = problem
+        while len(self._refusals) > REFUSALS_MAX:
+            del self._refusals[next(iter(self._refusals))]
+        return f"a message of the controller at {address} is not taken: {problem}"
+
     def _taken(self) -> list[Instruction]:
         out, self._out = self._out, []
         return out
@@ -203,6 +216,19 @@ class ControllerCore:
 
     def encode_state(self) -> bytes:
         return msgspec.msgpack.encode(self.state.snapshot())
+
+    def value_problem(self, value: bytes) -> str:
+        try:
+            decode_commands(value)
+        except UNREADABLE as error:
+            return f"expected commands as a value, found none: {error}"
+        return ""
+
+    def state_problem(self, state: bytes) -> str:
+        try:
+            return snapshot_problem(_STATE.decode(state))
+        except UNREADABLE as error:
+            return f"expected the keys' state, found none: {error}"
 
     def restore_state(self, state: bytes) -> None:
         self.state.restore(_STATE.decode(state))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from adamctl.config.records import NUMBER_MAX
 from adamctl.roles.controller.core_commands import Change, Command
 from adamctl.roles.controller.core_events import CompareAndSet
+from adamctl.roles.controller.core_records import record_problem
 from adamctl.roles.controller.core_state import KEY_BYTES_MAX, VALUE_BYTES_MAX
 
 
@@ -21,7 +23,7 @@ def size_bytes_of(command: Command) -> int:
 def request_problem(event: CompareAndSet) -> str:
     """Returns why a compare-and-set cannot be made as it stands; empty: it can."""
     changes = event.changes
-    if not event.session or event.sequence < 1:
+    if not event.session or not 1 <= event.sequence <= NUMBER_MAX:
         return "a compare-and-set needs a session and a sequence number from 1 on"
     if len(event.session) > KEY_BYTES_MAX:
         return f"the session's name is longer than {KEY_BYTES_MAX} characters"
@@ -31,6 +33,9 @@ def request_problem(event: CompareAndSet) -> str:
     for key, value in changes.puts.items():
         if len(value) > VALUE_BYTES_MAX:
             return f"the value of {key} has {len(value)} bytes; at most {VALUE_BYTES_MAX} are allowed"
+        problem = record_problem(key, value)
+        if problem:
+            return problem
     both = sorted(changes.puts.keys() & set(changes.deletes))
     if both:
         return f"{both[0]} is both put and deleted"

@@ -133,10 +133,24 @@ def _join(state: KeyState, command: Join) -> Outcome:
         return Outcome(revision=state.revision, record=there)  # the same request: a new incarnation would depose it
     if state.revision_of(key) != command.revision:
         return Outcome(conflicts=(key,))
-    record = NodeRecord(
+    try:
+        record = _record_of(request, state.incarnation + 1)
+    except ValueError as error:
+        return Outcome(code=ErrorCode.BAD_CONFIGURATION, message=f"{request.node!a} cannot be registered: {error}")
+    puts = {key: encode(record)}
+    if state.size_after(puts, ()) > STATE_BYTES_MAX:
+        return Outcome(code=ErrorCode.OVER_QUOTA, message=_FULL)
+    effect = Effect(revision=state.revision + 1, puts=puts, incarnation=record.incarnation)
+    state.apply(effect)
+    return Outcome(effect, effect.revision, record=record)
+
+
+def _record_of(request: NodeRegisterRequest, incarnation: int) -> NodeRecord:
+    """Raises ValueError: something in it is out of bounds."""
+    return NodeRecord(
         request.node,
         request.role,
-        state.incarnation + 1,
+        incarnation,
         request.addresses,
         request.host,
         request.pid,
@@ -147,12 +161,6 @@ def _join(state: KeyState, command: Join) -> Outcome:
         request.credit_bytes,
         request.process,
     )
-    puts = {key: encode(record)}
-    if state.size_after(puts, ()) > STATE_BYTES_MAX:
-        return Outcome(code=ErrorCode.OVER_QUOTA, message=_FULL)
-    effect = Effect(revision=state.revision + 1, puts=puts, incarnation=record.incarnation)
-    state.apply(effect)
-    return Outcome(effect, effect.revision, record=record)
 
 
 def _part(state: KeyState, command: Part) -> Outcome:

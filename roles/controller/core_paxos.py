@@ -84,6 +84,11 @@ class PaxosCore(PaxosMember):
         else:
             self._await_leader(now)
 
+    @property
+    def round_known(self) -> int:
+        """The highest round that was promised or heard of here."""
+        return max(self.acceptor.vote.promised.round, self._round_seen)
+
     # --- what the others ask for --------------------------------------------------------------------------------------
 
     @property
@@ -156,7 +161,7 @@ class PaxosCore(PaxosMember):
             self._introduce(now)  # perhaps the others never were in a cluster with this member: then it is a stranger
 
     def _next_round(self) -> int:
-        return max(self.acceptor.vote.promised.round, self._round_seen) + 1
+        return self.round_known + 1
 
     def _on_probe(self, message: Probe, event: Received, now: float) -> None:
         granted = self.leadership is None and now - self._heard_s >= self.config.election_s * self._patience

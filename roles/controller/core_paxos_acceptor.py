@@ -13,6 +13,7 @@ from typing import Protocol
 
 import msgspec
 
+from adamctl.roles.controller.core_paxos_checks import snapshot_problem
 from adamctl.roles.controller.core_paxos_messages import (
     Append,
     Ballot,
@@ -37,6 +38,14 @@ class Machine(Protocol):
     def encode_state(self) -> bytes: ...
 
     def restore_state(self, state: bytes) -> None: ...
+
+    def value_problem(self, value: bytes) -> str:
+        """Returns why `apply` cannot take a value; empty: it can."""
+        ...
+
+    def state_problem(self, state: bytes) -> str:
+        """Returns why `restore_state` cannot take a state; empty: it can."""
+        ...
 
 
 class Outbox(Protocol):
@@ -81,6 +90,11 @@ class Acceptor:
     def untouched(self) -> bool:
         """Whether this member has never promised or accepted anything."""
         return self.vote.promised == Ballot() and self.chosen_to == 0 and self.accepted is None
+
+    def may_be_member(self, identity: int) -> bool:
+        """Says whether somebody is a member, as far as is known here, or becomes one by what was accepted last."""
+        accepted = () if self.accepted is None else self.accepted.members
+        return not self.members or any(member.identity == identity for member in (*self.members, *accepted))
 
     # --- promises ---------------------------------------------------------------------------------------------------
 
@@ -164,8 +178,10 @@ class Acceptor:
         return PaxosSnapshot(self.chosen_to, self.chosen_ballot, self.members, self._machine.encode_state())
 
     def install(self, snapshot: PaxosSnapshot) -> bool:
-        """Takes over another member's snapshot if it is newer, on disk first."""
+        """Takes over another member's snapshot if it is newer and can be read again, on disk first."""
         if snapshot.slot <= self.chosen_to and self.members:
+            return False
+        if snapshot_problem(snapshot) or self._machine.state_problem(snapshot.state):
             return False
         self._out.put(SaveSnapshot(snapshot))
         self._restore(snapshot)  # with it, what was accepted for a slot that the snapshot has decided is forgotten

@@ -5,10 +5,13 @@ Asking again after silence is the asker's business; an answer depends on nothing
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 
 from adamctl.roles.controller.core_paxos_acceptor import Acceptor
 from adamctl.roles.controller.core_paxos_messages import Fetch, Learn, SnapshotPart, decode_snapshot
+from adamctl.wire.unreadable import UNREADABLE
 
 PART_BYTES = 1 << 20
 SNAPSHOT_BYTES_MAX = 64 << 20
@@ -78,7 +81,9 @@ class Taker:
 
     def _take_part(self, part: SnapshotPart) -> None:
         acceptor = self._acceptor
-        if (part.slot <= acceptor.chosen_to and acceptor.members) or part.total > SNAPSHOT_BYTES_MAX:
+        stop = part.offset + len(part.data)
+        wrong = not part.data or stop > part.total or part.total > SNAPSHOT_BYTES_MAX
+        if wrong or (part.slot <= acceptor.chosen_to and acceptor.members):
             self._forget()
             return
         if part.offset == 0 and part.slot != self._slot:
@@ -91,7 +96,10 @@ class Taker:
             return
         encoded = bytes(self._received)
         self._forget()
-        acceptor.install(decode_snapshot(encoded))
+        with suppress(*UNREADABLE):
+            snapshot = decode_snapshot(encoded)
+            if snapshot.slot == part.slot:
+                acceptor.install(snapshot)
 
     def _forget(self) -> None:
         self._slot = -1

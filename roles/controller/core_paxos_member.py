@@ -11,6 +11,7 @@ from typing import Protocol
 
 from adamctl.roles.controller.core_paxos_acceptor import LOG_BYTES_MAX, Acceptor, Machine, Outbox
 from adamctl.roles.controller.core_paxos_catchup import PART_BYTES, Giver, Taker
+from adamctl.roles.controller.core_paxos_checks import entries_of, message_problem
 from adamctl.roles.controller.core_paxos_forming import Forming
 from adamctl.roles.controller.core_paxos_leader import Leadership
 from adamctl.roles.controller.core_paxos_messages import (
@@ -109,24 +110,56 @@ class PaxosMember:
     def identity(self) -> int:
         return self.acceptor.vote.identity
 
-    def receive(self, event: Received, now: float) -> None:
-        """Takes a message. Those for another cluster or for another identity at this address mean nothing here."""
+    @property
+    def round_known(self) -> int:
+        """The highest round that was promised or heard of here."""
+        return self.acceptor.vote.promised.round
+
+    def receive(self, event: Received, now: float) -> str:
+        """Takes a message; returns why not, if it cannot be meant or is of no member, and then nothing is changed.
+
+        Those for another cluster or for another identity at this address mean nothing here.
+        """
         vote = self.acceptor.vote
         if event.source == self.identity:
-            return
+            return ""
+        problem = message_problem(event.message, self.round_known) or self._values_problem(event.message)
+        if problem:
+            return problem
         if not isinstance(event.message, Introduce):
             if event.destination != self.identity:
-                return
+                return ""
             if event.cluster != vote.cluster:
                 # Who has never promised anything may leave: introductions of long ago can have led it astray.
                 if not event.cluster or not self.acceptor.untouched or isinstance(event.message, Probe | ProbeReply):
-                    return
+                    return ""
                 self._join(event.cluster, now)
+            elif not self.acceptor.may_be_member(event.source):
+                self._heard_a_stranger(event.message, now)
+                return "it is none of the controllers that are known here"
         self._addresses.pop(event.source, None)
         self._addresses[event.source] = event.address
         if len(self._addresses) > ADDRESSES_MAX:
             del self._addresses[next(iter(self._addresses))]
         self._handlers[type(event.message)](event.message, event, now)
+        return ""
+
+    def _values_problem(self, message: PeerMessage) -> str:
+        problems = (self._machine.value_problem(entry.value) for entry in entries_of(message))
+        return next(filter(None, problems), "")
+
+    def _heard_a_stranger(self, message: PeerMessage, now: float) -> None:
+        """Perhaps the members have changed and it leads: then one that is known here can tell."""
+        match message:
+            case Accept(entry=entry):
+                told = entry.slot - 1
+            case Confirm(chosen_to=told):
+                pass
+            case _:
+                return
+        question = self.taker.question(now) if told > self.acceptor.chosen_to else None
+        if question is not None:
+            self._broadcast(question)
 
     # --- belonging --------------------------------------------------------------------------------------------------
 

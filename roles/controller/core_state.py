@@ -11,6 +11,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from adamctl.config.records import NUMBER_MAX
+from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigEntry
 
 KEY_BYTES_MAX = 512
@@ -18,6 +20,9 @@ VALUE_BYTES_MAX = 1 << 20
 STATE_BYTES_MAX = 24 << 20
 """Keys and values together; below the largest body of a frame, so that a read of everything fits into one reply."""
 ENTRY_OVERHEAD_BYTES = 64
+
+
+_CODES = frozenset(map(int, ErrorCode))
 
 
 class Effect(msgspec.Struct, frozen=True, array_like=True):
@@ -62,6 +67,22 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
     sessions: tuple[SessionMemory, ...]
     serial: int = 0
     forgotten_serial: int = 0
+
+
+def snapshot_problem(snapshot: Snapshot) -> str:
+    """Returns why a state cannot be gone on from; empty: it can."""
+    numbers = [snapshot.revision, snapshot.incarnation, snapshot.serial, snapshot.forgotten_serial]
+    for memory in snapshot.sessions:
+        numbers += [memory.sequence, memory.revision, memory.serial]
+    if not all(0 <= number <= NUMBER_MAX for number in numbers):
+        return f"expected numbers from 0 to {NUMBER_MAX} in a state; found {min(numbers)} to {max(numbers)}"
+    if not all(memory.code in _CODES for memory in snapshot.sessions):
+        return "a session's answer has a code that there is not"
+    if not all(0 < entry.revision <= snapshot.revision for entry in snapshot.entries):
+        return f"expected keys of revisions 1 to {snapshot.revision}"
+    if sum(entry_bytes(entry.key, entry.value) for entry in snapshot.entries) > STATE_BYTES_MAX:
+        return f"expected at most {STATE_BYTES_MAX} bytes of keys and values"
+    return ""
 
 
 class Changes(msgspec.Struct, frozen=True):

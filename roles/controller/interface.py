@@ -99,7 +99,7 @@ async def read_record(store: ConfigurationStore, key: str, kind: type[RecordT]) 
     _, entries = await store.read(key)
     for entry in entries:
         if entry.key == key:
-            return _decode(entry, kind), entry.revision
+            return decode_entry(entry, kind), entry.revision
     return None
 
 
@@ -110,9 +110,17 @@ async def nodes(store: ConfigurationStore, role: str | None = None) -> list[Node
 
 
 def nodes_of(entries: Sequence[ConfigEntry], role: str | None = None) -> list[NodeRecord]:
-    """Returns the node records among entries."""
-    records = [_decode(entry, NodeRecord) for entry in entries if entry.key.startswith("/nodes/")]
-    return [record for record in records if role is None or record.role == role]
+    """Returns the node records among entries. One that cannot be read is nobody's."""
+    records = [readable(entry, NodeRecord) for entry in entries if entry.key.startswith("/nodes/")]
+    return [record for record in records if record is not None and (role is None or record.role == role)]
+
+
+def readable(entry: ConfigEntry, kind: type[RecordT]) -> RecordT | None:
+    """Returns an entry's record; None if it is none: whoever reads many goes on with the others."""
+    try:
+        return decode_entry(entry, kind)
+    except DamagedDataError:
+        return None
 
 
 async def wait_for(
@@ -176,7 +184,8 @@ class Waiting:
             self._handle.cancel()
 
 
-def _decode(entry: ConfigEntry, kind: type[RecordT]) -> RecordT:
+def decode_entry(entry: ConfigEntry, kind: type[RecordT]) -> RecordT:
+    """Raises DamagedDataError: the value is not such a record."""
     try:
         return msgspec.msgpack.decode(entry.value, type=kind)
     except UNREADABLE as error:

@@ -23,6 +23,7 @@ import msgspec
 import platformdirs
 
 from adamctl.errors import ConfigurationError, RemoteError, RunFailedError
+from adamctl.net.address import parse_address
 from adamctl.net.transport import Request
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.core import ControllerCore
@@ -265,6 +266,8 @@ def _event(request: Request, token: int) -> Event | None:
         case ConfigWatchRequest(prefix=prefix, after_revision=after_revision, wait_s=wait_s):
             return Watch(token, request.connection_id, prefix, after_revision, wait_s)
         case NodeRegisterRequest() as message:
+            for address in (*message.addresses, *message.administration_addresses, *message.replication_addresses):
+                parse_address(address)  # others will, and must not stumble over it
             return Register(token, request.connection_id, message)
         case NodeBeaconRequest(node=node, incarnation=incarnation):
             return Beacon(token, request.connection_id, node, incarnation)

@@ -16,7 +16,6 @@ from adamctl.config.records import (
     LayoutRecord,
     NodeRecord,
     bucket_key,
-    decode,
     encode,
     job_key,
     layout_key,
@@ -25,7 +24,7 @@ from adamctl.config.records import (
 from adamctl.errors import ConfigurationError, RunFailedError
 from adamctl.model.layout import ParameterLayout, place_copies
 from adamctl.model.rule import RuleConfig
-from adamctl.roles.controller.client import ConfigurationStore, nodes_of, read_record, wait_for
+from adamctl.roles.controller.client import ConfigurationStore, decode_entry, nodes_of, read_record, wait_for
 from adamctl.wire.messages import ConfigChanges, ConfigEntry
 
 NAMES_TRIED_MAX = 1000
@@ -168,13 +167,17 @@ def rule_of(optimizer: OptimizerConfig) -> RuleConfig:
 
 
 async def end_job(store: ConfigurationStore, job: str) -> None:
-    """Sets a job to `ended`, whereupon servers free it; nothing if its key is gone. UnreachableError passes."""
+    """Sets a job to `ended`, whereupon servers free it; nothing if its key is gone. UnreachableError passes.
+
+    Raises:
+        DamagedDataError: its record cannot be read.
+    """
     while True:
         _, entries = await store.read(job_key(job))
         entry = next((entry for entry in entries if entry.key == job_key(job)), None)
         if entry is None:
             return
-        old = decode(entry.value, JobRecord)
+        old = decode_entry(entry, JobRecord)
         ended = msgspec.structs.replace(old, state="ended")
         changes = ConfigChanges({entry.key: entry.revision}, {entry.key: encode(ended)})
         if not (await store.compare_and_set(changes)).conflicts:

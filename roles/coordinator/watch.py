@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 
-from adamctl.config.records import NodeRecord, decode, node_key
+from adamctl.config.records import NodeRecord, node_key
 from adamctl.errors import ProtocolError, UnreachableError
 from adamctl.net.transport import Connection
 from adamctl.roles.context import RoleContext
-from adamctl.roles.controller.client import ConfigurationStore, follow, read_record
+from adamctl.roles.controller.client import ConfigurationStore, follow, nodes_of, read_record
 
 LOOK_EVERY_S = 0.25
 CONNECT_S = 4.0
@@ -60,7 +60,7 @@ async def watch_nodes(store: ConfigurationStore, gone: Callable[[str, int], None
     """Follows `/nodes/`; calls `gone(node, incarnation)` for every process that is no longer a member."""
     known: dict[str, int] = {}
     async for changes in follow(store, "/nodes/"):
-        found = {record.node: record.incarnation for record in (decode(e.value, NodeRecord) for e in changes.entries)}
+        found = {record.node: record.incarnation for record in nodes_of(changes.entries)}
         left = _left(known, found, changes.deleted, changes.reset)
         known = found if changes.reset else {k: v for k, v in known.items() if k not in left} | found
         for node, incarnation in left.items():

@@ -17,11 +17,13 @@ from adamctl.config.records import (
     layout_key,
     node_key,
 )
-from adamctl.errors import RemoteError, UnreachableError
+from adamctl.errors import DamagedDataError, RemoteError, UnreachableError
 from adamctl.model.layout import ELEMENT_BYTES, ParameterLayout, Shard
+from adamctl.roles.controller.client import decode_entry
 from adamctl.roles.ps.ways import Way, WayTable
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigEntry
+from adamctl.wire.unreadable import UNREADABLE
 
 RUN_BYTES_MAX = 8 << 20
 RUN_SHARDS_MAX = 256
@@ -159,9 +161,19 @@ async def read_routing(
 
     Raises:
         RemoteError: UNKNOWN_JOB if there is no such job, RUN_ENDED if it has ended, NOT_READY if keys are missing.
+        DamagedDataError: its records cannot be read.
     """
     _, entries = await store.read(job_key(job))
-    values = {entry.key: entry.value for entry in entries}
+    try:
+        return _routing_in({entry.key: entry.value for entry in entries}, job, layout, table)
+    except UNREADABLE as error:
+        text = f"the records of job {job!r} cannot be read: {error}; end it and start it again"
+        raise DamagedDataError(text) from error
+
+
+def _routing_in(
+    values: Mapping[str, bytes], job: str, layout: ParameterLayout | None, table: WayTable | None
+) -> JobRouting:
     if job_key(job) not in values:
         raise RemoteError(ErrorCode.UNKNOWN_JOB, f"there is no job {job!r} in this cluster")
     record = decode(values[job_key(job)], JobRecord)
@@ -183,5 +195,5 @@ async def read_node(store: ReadableStore, node: str) -> NodeRecord:
     _, entries = await store.read(node_key(node))
     for entry in entries:
         if entry.key == node_key(node):
-            return decode(entry.value, NodeRecord)
+            return decode_entry(entry, NodeRecord)
     raise UnreachableError(f"parameter server {node} is not registered with the controller: it left, or was lost")

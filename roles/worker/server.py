@@ -6,13 +6,12 @@ Kernels that every run uses are loaded, or compiled, in a thread from the first 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
-
-import msgspec
 
 from adamctl.config.experiment import Experiment
 from adamctl.config.records import JobRecord, NodeRecord, job_key, node_key
@@ -23,12 +22,14 @@ from adamctl.kernels.network import Network
 from adamctl.model.layout import build_layout
 from adamctl.net.transport import Connection, Request
 from adamctl.roles.context import RoleContext
-from adamctl.roles.controller.client import Changes, ConfigurationStore, follow, read_record
+from adamctl.roles.controller.client import Changes, ConfigurationStore, follow, read_record, readable
 from adamctl.roles.coordinator.client import CoordinatorClient, Joined
 from adamctl.roles.data.client import DataClient
 from adamctl.roles.ps.client import ParameterClient
 from adamctl.roles.worker.session import DivergedError, Session, SessionRunner
 from adamctl.wire.constants import ErrorCode
+
+_LOG = logging.getLogger(__name__)
 
 ATTACH_DEADLINE_S = 60.0
 RETRY_S = 0.5
@@ -150,7 +151,12 @@ def _apply(jobs: dict[str, JobRecord], update: Changes) -> None:
     for entry in update.entries:
         name = entry.key.removeprefix("/jobs/")
         if "/" not in name:
-            jobs[name] = msgspec.msgpack.decode(entry.value, type=JobRecord)
+            record = readable(entry, JobRecord)
+            if record is None:
+                _LOG.warning("job %s: its record cannot be read; it is passed over", name)
+                jobs.pop(name, None)
+            else:
+                jobs[name] = record
     for key in update.deleted:
         jobs.pop(key.removeprefix("/jobs/"), None)
 

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
+import pytest
 
 from adamctl.config.records import (
     HISTORY_MAX,
     BucketChange,
     BucketRecord,
+    DrainRecord,
     JobRecord,
+    LayoutRecord,
+    NodeRecord,
+    ServedRecord,
+    bucket_key,
     decode,
     default_acks,
     default_min_in_sync,
+    drain_key,
     encode,
+    job_key,
+    layout_key,
+    node_key,
+    served_key,
 )
+from adamctl.model.layout import Tensor
 from adamctl.model.rule import RuleConfig
+from adamctl.roles.controller.core_records import record_problem
+from adamctl.wire.unreadable import UNREADABLE
 
 
 def test_each_change_of_a_bucket_is_an_epoch_that_says_what_when_and_why() -> None:
@@ -52,3 +68,67 @@ def test_records_of_the_version_before_have_one_copy() -> None:
 def test_what_is_acknowledged_follows_from_the_number_of_copies() -> None:
     assert [default_acks(copies) for copies in (1, 2, 3)] == ["applied", "replicated", "replicated"]
     assert [default_min_in_sync(copies) for copies in (1, 2, 3)] == [1, 1, 2]
+
+
+RULE = RuleConfig("sgd")
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (NodeRecord, ["a b", "ps", 1, [], "h", 1]),
+        (NodeRecord, ["a", "\x1b", 1, [], "h", 1]),
+        (NodeRecord, ["a", "ps", 2**64 - 1, [], "h", 1]),
+        (NodeRecord, ["a", "ps", 1, ["x"] * 65, "h", 1]),
+        (NodeRecord, ["a", "ps", 1, ["x" * 5000], "h", 1]),
+        (NodeRecord, ["a", "ps", 1, [], "h", 1, -1]),
+        (JobRecord, ["running", "h", {"name": "sgd"}, -1]),
+        (JobRecord, ["running", "h", {"name": "sgd"}, 2**63]),
+        (JobRecord, ["running", "h", {"name": "sgd"}, 1, "a/b"]),
+        (JobRecord, ["running", "h", {"name": "sgd"}, 1, "", "a\0b"]),
+        (JobRecord, ["running", "h", {"name": "sgd"}, 1, "", "", "applied", 4]),
+        (JobRecord, ["running", "h", {"name": "sgd"}, 1, "", "", "applied", 2, 3]),
+        (JobRecord, ["running", "h", {"name": "sgd"}, 1, "", "", "applied", 2, 0]),
+        (BucketRecord, [2**64 - 1, "a"]),
+        (BucketRecord, [-1, "a"]),
+        (BucketRecord, [1, ""]),
+        (BucketRecord, [1, "a", ["a", "a"]]),
+        (BucketRecord, [1, "a", ["a"], ["\n"]]),
+        (BucketRecord, [1, "a", ["a"], [], 1e300]),
+        (BucketRecord, [1, "a", ["a"], [], 1.0, "", [[1, float("nan"), "", ""]]]),
+        (DrainRecord, [2**63, 1.0]),
+        (ServedRecord, [2**64 - 1]),
+    ],
+)
+def test_a_record_out_of_its_bounds_is_none(kind: type[Any], values: list[object]) -> None:
+    with pytest.raises(UNREADABLE):
+        decode(msgspec.msgpack.encode(values), kind)
+    problem = record_problem(KEYS[kind], msgspec.msgpack.encode(values))
+    assert kind.__name__ in problem
+
+
+KEYS: dict[type, str] = {
+    NodeRecord: node_key("a"),
+    JobRecord: job_key("j"),
+    BucketRecord: bucket_key("j", 3),
+    DrainRecord: drain_key("a"),
+    ServedRecord: served_key("j", "a"),
+    LayoutRecord: layout_key("j"),
+}
+
+
+def test_controllers_know_which_record_belongs_under_a_key() -> None:
+    good: dict[type, Any] = {
+        NodeRecord: NodeRecord("a", "ps", 1, ("tcp://h:1",), "h", 1),
+        JobRecord: JobRecord("running", "h", RULE, 1),
+        BucketRecord: BucketRecord(1, "a"),
+        DrainRecord: DrainRecord(1, 1.0),
+        ServedRecord: ServedRecord(1),
+        LayoutRecord: LayoutRecord((Tensor("t", 0, (2, 3), 0, "zeros", 0.0),), 1),
+    }
+    for kind, key in KEYS.items():
+        assert record_problem(key, encode(good[kind])) == ""
+        assert record_problem(key, b"\xc1") != ""
+    bad = LayoutRecord((Tensor("t", 0, (1, 0), 0, "zeros", 0.0),), 1)
+    assert "LayoutRecord" in record_problem(KEYS[LayoutRecord], encode(bad))
+    assert record_problem("/jobs/j/of/others", b"\xc1") == ""

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from adamctl.errors import RemoteError, RunFailedError, UnreachableError
+from adamctl.errors import ConfigurationError, RemoteError, RunFailedError, UnreachableError
 from adamctl.net.address import host_id
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
@@ -182,6 +182,21 @@ async def test_a_controller_refuses_what_it_does_not_do() -> None:
                 await connection.request(ConfigCompareAndSetRequest("s", 1), (body,), deadline_s=5)
             assert caught.value.code == ErrorCode.BAD_MESSAGE
         await connection.close()
+
+
+async def test_names_and_addresses_that_none_can_be_are_not_registered() -> None:
+    async with memory_cluster(6) as cluster:
+        for request in (
+            NodeRegisterRequest("a b", "ps", ("tcp://h:1",), "h", 1),
+            NodeRegisterRequest("ps-0", "\x1b[2J", ("tcp://h:1",), "h", 1),
+            NodeRegisterRequest("ps-0", "ps", ("http://h",), "h", 1),
+            NodeRegisterRequest("ps-0", "ps", ("tcp://h:1",), "h", -1),
+            NodeRegisterRequest("ps-0", "ps", ("tcp://h:1",) * 100, "h", 1),
+        ):
+            with pytest.raises((RemoteError, ConfigurationError)) as caught:
+                await cluster.client.register(request, deadline_s=5)
+            assert str(caught.value).isprintable()
+        assert await cluster.client.read("/nodes/") == (0, [])
 
 
 class FailingStore(VolatileStore):

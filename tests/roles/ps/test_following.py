@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from adamctl.config.records import BucketRecord, JobRecord, LayoutRecord, bucket_key, encode, job_key, layout_key
+from adamctl.model.layout import Tensor
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.controller.client import Changes
 from adamctl.roles.ps.following import JobKeys
@@ -37,6 +40,35 @@ def test_changes_touch_their_jobs_only_and_a_reset_touches_all() -> None:
     assert keys.view("a") is not None and keys.view("b") is None
     assert keys.take(Changes(9, tuple(entries("c")), (), True)) == {"a", "b", "c"}
     assert keys.jobs == {"c"}
+
+
+@pytest.mark.parametrize(
+    ("shapes", "servers"),
+    [
+        (((1, 0),), 1),
+        (((),), 1),
+        (((10**12, 1),), 1),
+        (((2**63, 2**63),), 1),
+        (((-4, -4),), 1),
+        ((), 1),
+        (((4, 4),), 0),
+        (((4, 4),), 10**9),
+        (((1,) * 40,), 1),
+    ],
+)
+def test_a_layout_that_none_can_be_is_a_problem_of_that_job_and_no_other(
+    shapes: tuple[tuple[int, ...], ...], servers: int
+) -> None:
+    tensors = tuple(Tensor(f"t{n}", 0, shape, 0, "zeros", 0.0) for n, shape in enumerate(shapes))
+    record = LayoutRecord(tensors, servers)
+    bad = [
+        ConfigEntry(entry.key, encode(record) if entry.key == layout_key("b") else entry.value, 5)
+        for entry in entries("b")
+    ]
+    keys = JobKeys()
+    keys.take(Changes(1, (*entries("a"), *bad)))
+    assert keys.view("a") is not None and keys.view("b") is None
+    assert "expected" in keys.problems["b"] and "a" not in keys.problems
 
 
 def test_an_ended_job_is_gone() -> None:

@@ -1,0 +1,41 @@
+"""Which record belongs under a key, and whether a value is one: looked at before it is proposed. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from adamctl.config.records import (
+    BucketRecord,
+    DrainRecord,
+    JobRecord,
+    LayoutRecord,
+    NodeRecord,
+    ServedRecord,
+    decode,
+)
+from adamctl.wire.unreadable import UNREADABLE
+
+_KINDS: Final[tuple[tuple[re.Pattern[str], type[msgspec.Struct]], ...]] = (
+    (re.compile(r"/nodes/[^/]+"), NodeRecord),
+    (re.compile(r"/jobs/[^/]+"), JobRecord),
+    (re.compile(r"/jobs/[^/]+/layout"), LayoutRecord),
+    (re.compile(r"/jobs/[^/]+/buckets/\d{6,}"), BucketRecord),
+    (re.compile(r"/jobs/[^/]+/served/[^/]+"), ServedRecord),
+    (re.compile(r"/drains/[^/]+"), DrainRecord),
+)
+
+
+def record_problem(key: str, value: bytes) -> str:
+    """Returns why a value is not the record that belongs under its key; empty: it is, or the key is none of ours."""
+    for pattern, kind in _KINDS:
+        if pattern.fullmatch(key) is not None:
+            try:
+                record = decode(value, kind)  # type: ignore[type-var]
+                if isinstance(record, LayoutRecord):
+                    record.layout()
+            except UNREADABLE as error:
+                return f"{key} would hold no {kind.__name__}: {error}"
+    return ""
