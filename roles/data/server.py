@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _OPENING_THREADS: Final = 2
 _OPENING_MAX: Final = 64
+_OPENING_PER_CONNECTION_MAX: Final = 4
 _CONFIGURATION = msgspec.msgpack.Decoder(DataConfig)
 
 
@@ -39,6 +41,7 @@ class DataServer:
         self._loop = loop
         self._openers = ThreadPoolExecutor(_OPENING_THREADS, thread_name_prefix="open")
         self._opening = 0
+        self._opening_for: Counter[int] = Counter()  # by connection
 
     def handle(self, request: Request) -> None:
         """Answers a request, now or when its work is done."""
@@ -88,7 +91,12 @@ class DataServer:
             raise ProtocolError(f"expected a DataConfig in the body of DATA_OPEN: {error}") from error
         if self._opening >= _OPENING_MAX:
             raise BackpressureError(f"{_OPENING_MAX} data sets are being opened already; ask again later")
+        if self._opening_for[request.connection_id] >= _OPENING_PER_CONNECTION_MAX:
+            raise BackpressureError(
+                f"{_OPENING_PER_CONNECTION_MAX} of your data sets are being opened; ask again later"
+            )
         self._opening += 1
+        self._opening_for[request.connection_id] += 1
         self._openers.submit(self._open_in_thread, request, config, message.input_shape, message.seed)
 
     def _open_in_thread(self, request: Request, config: DataConfig, input_shape: tuple[int, ...], seed: int) -> None:
@@ -101,6 +109,8 @@ class DataServer:
 
     def _answer_open(self, request: Request, result: OpenDataSet | Exception) -> None:
         self._opening -= 1
+        self._opening_for[request.connection_id] -= 1
+        self._opening_for += Counter()  # drops those that are zero
         if isinstance(result, Exception):
             report_failure(request, result)
         else:

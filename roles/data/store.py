@@ -35,6 +35,8 @@ from adamctl.roles.data.readers.source import FILE_SPLITS
 from adamctl.wire.constants import ErrorCode
 
 DATASETS_MAX: Final = 32
+MEMORY_SHARE_MAX: Final = 0.9
+"""Whoever opens a data set says how much of this machine's memory it may take; others need some as well."""
 IDLE_S_MIN: Final = 60.0  # a data set read more recently is not closed for another one
 _TASKS_MAX: Final = 16384
 _CHUNK_EXAMPLES: Final = 16  # of a range of files to decode, so that several threads work on it
@@ -152,7 +154,11 @@ class DataStore:
         source = open_source(config.format, find_source(config, self.search), input_shape)
         elements = prod(source.example_shape)
         examples = sum(len(source.labels(split)) for split in FILE_SPLITS)
-        budget = int(config.memory_share * self.memory_bytes)
+        if not 0 < config.memory_share <= 1:
+            raise ConfigurationError(
+                f"data.memory_share: expected a share above 0 and at most 1, found {config.memory_share}"
+            )
+        budget = int(min(config.memory_share, MEMORY_SHARE_MAX) * self.memory_bytes)
         with self._lock:
             self._make_room(source.resident_bytes + 4 * elements * examples, budget)
             left = budget - source.resident_bytes - sum(other.size_bytes for other in self._datasets.values())

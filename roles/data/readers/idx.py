@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.errors import ConfigurationError, DamagedDataError
-from adamctl.roles.data.readers.source import FileSplit, TableSource, check_same_kind, checked_labels
+from adamctl.roles.data.readers.source import FileSplit, TableSource, check_fits, check_same_kind, checked_labels
 
 _DTYPES: Final = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _DIMENSIONS_MAX: Final = 4
@@ -80,6 +80,7 @@ def read_idx(path: Path) -> NDArray[Any]:
     """Returns the array of one IDX file, native byte order.
 
     Raises:
+        ConfigurationError: it takes more memory than there is.
         DamagedDataError: the file is not IDX, or shorter or longer than its header says (expected and found bytes).
     """
     content = path.read_bytes()
@@ -122,6 +123,7 @@ class _Unpacker:
         if size > len(self._content) * ratio_max:
             found = f"{len(self._content)} bytes" + (" of gzip" if self._inflate is not None else "")
             raise DamagedDataError(f"{expected}, found {found}: the file is cut short; fetch it again")
+        check_fits(size, str(self._path))
         values = bytearray(size)
         filled = 0
         while filled < size and (piece := self._read(min(_PIECE_BYTES, size - filled))):

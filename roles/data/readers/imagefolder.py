@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,9 @@ from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels
 TEST_SHARE: Final = 0.2
 _ENDINGS: Final = (".jpg", ".jpeg", ".png")
 _MODES: Final = {1: "L", 3: "RGB"}
+_MAGIC: Final = {b"\xff\xd8\xff": "JPEG", b"\x89PNG\r\n\x1a\n": "PNG"}
+PIXELS_MAX: Final = 32 << 20
+"""Of an image as it is decoded. A few hundred kilobytes of PNG can stand for gigabytes."""
 
 
 class ImageFolderSource:
@@ -68,8 +72,9 @@ def decode_image(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     image_module = _pillow()
     height, width, channels = shape
     try:
-        with image_module.open(path) as image:
+        with _open(path) as image:
             image.draft(_MODES[channels], (width, height))  # JPEG: decode at 1/2, 1/4 or 1/8 where that is enough
+            _check_pixels(image)
             image.load()
             if image.mode.startswith("I"):  # 16-bit grey: Pillow would clip it at 255
                 image = image_module.fromarray((np.asarray(image) >> 8).astype(np.uint8))
@@ -94,11 +99,34 @@ def image_size(path: Path) -> tuple[int, int, int]:
     """
     image_module = _pillow()
     try:
-        with image_module.open(path) as image:
+        with _open(path) as image:
             grey = image.mode in ("1", "L") or image.mode.startswith("I")
             return image.height, image.width, 1 if grey else 3
     except (OSError, ValueError, SyntaxError, image_module.DecompressionBombError) as error:
         raise DamagedDataError(f"{path}: expected a JPEG or PNG image, found: {error}") from error
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[Any]:
+    """Opens an image with the decoder that its first bytes name; its ending says nothing.
+
+    Raises:
+        ValueError: it is neither JPEG nor PNG.
+        OSError: as Pillow.
+    """
+    with path.open("rb") as file:
+        first = file.read(max(map(len, _MAGIC)))
+        kind = next((kind for magic, kind in _MAGIC.items() if first.startswith(magic)), None)
+        if kind is None:
+            raise ValueError(f"its first bytes are {first.hex(' ') or 'none'}, those of neither a JPEG nor a PNG file")
+        file.seek(0)
+        with _pillow().open(file, formats=(kind,)) as image:
+            yield image
+
+
+def _check_pixels(image: Any) -> None:
+    if image.width * image.height > PIXELS_MAX:
+        raise ValueError(f"{image.width} x {image.height} pixels, more than {PIXELS_MAX}; scale it down")
 
 
 def _pillow() -> Any:

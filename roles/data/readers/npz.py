@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.errors import ConfigurationError, DamagedDataError
-from adamctl.roles.data.readers.source import FileSplit, TableSource, check_same_kind, checked_labels
+from adamctl.roles.data.readers.source import FileSplit, TableSource, check_fits, check_same_kind, checked_labels
 
 _KEYS: Final = (
     ("x_train", "y_train", "x_test", "y_test"),
@@ -26,7 +27,7 @@ def open_npz(path: Path, input_shape: Sequence[int] | None = None) -> TableSourc
     float32; `unit` leaves them as they are); labels are whole numbers from 0.
 
     Raises:
-        ConfigurationError: the keys are missing, or the images do not fit the model's input.
+        ConfigurationError: the keys are missing, the images do not fit the model's input, or all of it not the memory.
         DamagedDataError: the archive cannot be read, holds Python objects, or images and labels do not fit together.
     """
     if not path.is_file():
@@ -39,6 +40,7 @@ def open_npz(path: Path, input_shape: Sequence[int] | None = None) -> TableSourc
             if keys is None:
                 wanted = " or ".join(", ".join(keys) for keys in _KEYS)
                 raise ConfigurationError(f"{path}: expected arrays {wanted}; found {', '.join(archive) or 'none'}")
+            _check_size(path, archive, keys)
             loaded = {key: archive[key] for key in keys}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
         raise DamagedDataError(f"{path}: expected an .npz archive of plain arrays, found: {error}") from error
@@ -57,6 +59,29 @@ def open_npz(path: Path, input_shape: Sequence[int] | None = None) -> TableSourc
         input_shape=input_shape,
         origin=str(path),
     )
+
+
+def _check_size(path: Path, archive: Any, keys: Sequence[str]) -> None:
+    """Refuses an archive before anything is unpacked: its headers say how large its arrays are.
+
+    Raises:
+        ConfigurationError: they take more memory than there is.
+        DamagedDataError: a header says another size than the archive has.
+    """
+    total_bytes = 0
+    for key in keys:
+        found = archive.zip.getinfo(f"{key}.npy")
+        with archive.zip.open(found) as member:
+            version = np.lib.format.read_magic(member)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(member)
+            expected_bytes, found_bytes = prod(shape) * dtype.itemsize, found.file_size - member.tell()
+        if expected_bytes != found_bytes:
+            raise DamagedDataError(
+                f"{path}: {key} is {dtype} {list(shape)}, {expected_bytes} bytes by its header; found {found_bytes}"
+            )
+        total_bytes += expected_bytes if dtype == np.uint8 else expected_bytes + 4 * prod(shape)
+    check_fits(total_bytes, str(path))
 
 
 def _pair(

@@ -132,6 +132,22 @@ def checked_labels(values: NDArray[Any], examples: int, origin: str) -> Labels:
     return values.astype(np.int32)
 
 
+def check_fits(size_bytes: int, origin: str) -> None:
+    """Refuses what this machine cannot hold before memory is taken for it.
+
+    Raises:
+        ConfigurationError: there is not so much memory left.
+    """
+    import psutil
+
+    available_bytes = int(psutil.virtual_memory().available)
+    if size_bytes > available_bytes:
+        raise ConfigurationError(
+            f"{origin}: its arrays take {size_bytes:,} bytes of memory, and {available_bytes:,} are available here; "
+            "take fewer examples, or a machine with more memory"
+        )
+
+
 def check_same_kind(train: NDArray[Any], test: NDArray[Any], origin: str) -> None:
     """Raises DamagedDataError unless training and test images are of one size and type."""
     if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:

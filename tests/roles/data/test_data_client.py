@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from random import Random
@@ -347,3 +348,31 @@ async def test_a_server_that_restarted_elsewhere_is_found_again(
     assert await read_pass(client, data, 0) == before
     await client.close()
     await farm.stop("data-0")
+
+
+async def test_one_connection_has_few_data_sets_opened_at_a_time(
+    farm: Farm, idx_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await farm.start("data-0")
+    one, other = await farm.connect("data-0"), await farm.connect("data-0")
+    opening, begun = threading.Event(), threading.Event()
+
+    def slow(*arguments: Any) -> None:
+        begun.set()
+        opening.wait(WAIT_S)
+        raise ConfigurationError("none there")
+
+    monkeypatch.setattr(server.store, "open", slow)
+    request = DataOpenRequest((4, 4, 1), 0)
+    body = msgspec.msgpack.encode(TINY)
+    waiting = [asyncio.ensure_future(one.request(request, [body], deadline_s=WAIT_S)) for _ in range(4)]
+    await asyncio.to_thread(begun.wait, WAIT_S)
+    with pytest.raises(RemoteError, match="4 of your data sets are being opened"):
+        await one.request(request, [body], deadline_s=WAIT_S)
+    waiting.append(asyncio.ensure_future(other.request(request, [body], deadline_s=WAIT_S)))
+    await asyncio.sleep(0)
+    opening.set()
+    for result in await asyncio.gather(*waiting, return_exceptions=True):
+        assert isinstance(result, RemoteError) and "none there" in str(result)
+    await one.close()
+    await other.close()

@@ -205,3 +205,12 @@ def test_mnist_stays_decoded_whole(mnist: Path) -> None:
     assert abs(images.mean()) < 0.02 and abs(images.std() - 1) < 0.02
     ready.release()
     store.close()
+
+
+@pytest.mark.parametrize("share", [0.0, -1.0, 1.5, float("nan"), float("inf")])
+def test_a_share_of_memory_that_is_none_is_refused(
+    store: DataStore, idx_folder: Callable[..., Path], share: float
+) -> None:
+    config = DataConfig(format="idx", source=str(idx_folder()), memory_share=share)
+    with pytest.raises(ConfigurationError, match=r"data\.memory_share: expected a share above 0 and at most 1"):
+        store.open(config, (4, 4, 1), 0)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from adamctl.errors import ConfigurationError, DamagedDataError
-from adamctl.roles.data.readers.imagefolder import ImageFolderSource, decode_image
+from adamctl.roles.data.readers.imagefolder import PIXELS_MAX, ImageFolderSource, decode_image, image_size
 
 image_module = pytest.importorskip("PIL.Image", reason="needs the image extra")
 
@@ -109,3 +109,36 @@ def test_caltech_photographs_are_decoded(caltech: Path) -> None:
     out = np.empty((len(indices), 32, 32, 3), np.float32)
     source.load("train", indices, out)
     assert out.min() >= 0 and out.max() <= 255 and out.std() > 10
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n",
+        b"GIF89a" + bytes(20),
+        b"",
+        b"II*\0" + bytes(9),
+    ],
+)
+def test_what_does_not_begin_as_jpeg_or_png_meets_no_decoder(tmp_path: Path, content: bytes) -> None:
+    """An EPS of that name would start Ghostscript."""
+    path = tmp_path / "x.jpg"
+    path.write_bytes(content)
+    with pytest.raises(DamagedDataError, match=r"x\.jpg: expected a whole JPEG or PNG image.*its first bytes are"):
+        decode_image(path, (4, 4, 3))
+    with pytest.raises(DamagedDataError, match=r"x\.jpg: expected a JPEG or PNG image.*its first bytes are"):
+        image_size(path)
+
+
+def test_an_image_may_have_the_other_ones_ending(tmp_path: Path) -> None:
+    path = tmp_path / "x.jpg"
+    image_module.new("RGB", (4, 4), (1, 2, 3)).save(path, format="PNG")
+    assert decode_image(path, (4, 4, 3)).reshape(-1, 3).tolist() == [[1, 2, 3]] * 16
+
+
+def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+    path = tmp_path / "large.png"
+    image_module.new("1", (PIXELS_MAX // 1024, 1025)).save(path)
+    assert path.stat().st_size < 100_000
+    with pytest.raises(DamagedDataError, match=r"large\.png: .*32768 x 1025 pixels, more than 33554432; scale it down"):
+        decode_image(path, (4, 4, 3))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -76,4 +79,33 @@ def test_labels_must_be_one_whole_number_from_zero_each(tmp_path: Path, labels: 
     path = tmp_path / "data.npz"
     np.savez(path, x_train=IMAGES, y_train=labels, x_test=IMAGES, y_test=LABELS)
     with pytest.raises(DamagedDataError):
+        open_npz(path)
+
+
+def _with_header(path: Path, shape: tuple[int, ...]) -> None:
+    """Writes an archive whose training images' header says another shape than there is."""
+    arrays = dict(zip(("x_train", "y_train", "x_test", "y_test"), (IMAGES, LABELS, IMAGES, LABELS), strict=True))
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            content = io.BytesIO()
+            header = {"descr": np.lib.format.dtype_to_descr(array.dtype), "fortran_order": False}
+            header["shape"] = shape if name == "x_train" else array.shape
+            np.lib.format.write_array_header_1_0(content, header)
+            archive.writestr(f"{name}.npy", content.getvalue() + array.tobytes())
+
+
+def test_a_header_that_says_more_than_there_is_takes_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    _with_header(path, (10**12, 2, 3))
+    with pytest.raises(DamagedDataError, match=r"x_train is uint8.*6000000000000 bytes by its header; found 36"):
+        open_npz(path)
+
+
+def test_an_archive_larger_than_memory_is_refused_before_it_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "data.npz"
+    np.savez_compressed(path, x_train=np.zeros((1000, 10)), y_train=np.zeros(1000, int), x_test=IMAGES, y_test=LABELS)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=50_000))
+    with pytest.raises(ConfigurationError, match=r"data\.npz: its arrays take .* 50,000 are available here"):
         open_npz(path)
