@@ -6,20 +6,18 @@ import signal
 import sys
 from types import FrameType
 
-EXIT_TERMINATED = 128 + signal.SIGTERM
-
 
 def main() -> None:
     """Runs the command line of this process and exits with its code.
 
-    A SIGTERM ends a command as Ctrl-C does, so that nothing it has started or written for a while stays behind; runs
-    and roles, which have more to do, take their signals themselves.
+    A SIGTERM, or the end of its terminal, ends a command as Ctrl-C does, so that nothing it has started or written for
+    a while stays behind; runs and roles, which have more to do, take their signals themselves.
     """
-    terminated = False
+    ended_by = 0
 
     def end(number: int, frame: FrameType | None) -> None:
-        nonlocal terminated
-        terminated = True
+        nonlocal ended_by
+        ended_by = number
         interrupt = signal.getsignal(signal.SIGINT)
         if not callable(interrupt):  # ignored, as in the background of a script
             raise KeyboardInterrupt
@@ -27,12 +25,14 @@ def main() -> None:
 
     try:
         signal.signal(signal.SIGTERM, end)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(signal.SIGHUP, end)
         from adamctl.cli.main import run
 
         code = run(sys.argv[1:])
     except KeyboardInterrupt:  # while still importing
         code = 130
-    sys.exit(EXIT_TERMINATED if terminated else code)
+    sys.exit(128 + ended_by if ended_by else code)
 
 
 if __name__ == "__main__":

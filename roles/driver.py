@@ -51,7 +51,7 @@ BEGIN_ANEW = 75
 def run_role(role: Role, options: CommonOptions, role_options: Mapping[str, Any]) -> int:
     """Runs a role until it ends and returns the process's exit code; messages go to stderr and the log file.
 
-    0 at the end of the run or when told by a SHUTDOWN request, 130 and 143 after SIGINT and SIGTERM, the code of an
+    0 at the end of the run or when told by a SHUTDOWN request, 130, 143 and 129 after SIGINT, SIGTERM and SIGHUP, the code of an
     `AdamctlError`, 1 with a traceback for any other exception. BEGIN_ANEW if the process is a member no more and the
     role begins anew then: the caller sees to that, with `adamctl.roles.process.begin_anew`.
     """
@@ -217,5 +217,7 @@ async def _until_ended(context: RoleContext, task: asyncio.Future[None]) -> None
 
 def _on_signal(context: RoleContext, task: asyncio.Future[None], number: int) -> None:
     if context.stopping.is_set():
+        if number == signal.SIGHUP:
+            return  # a terminal that goes away may say so twice, as the system and the shell do
         task.cancel()
     context.stop(f"received {signal.Signals(number).name}", exit_code=128 + number)

@@ -193,14 +193,15 @@ def begin_anew(*descriptors: int | None) -> NoReturn:
 
 @contextmanager
 def signals_to(call: Callable[[int], None]) -> Iterator[None]:
-    """Calls `call(number)` on the running loop on SIGINT and SIGTERM while the block lasts.
+    """Calls `call(number)` on the running loop on SIGINT, SIGTERM and SIGHUP while the block lasts.
 
-    Does nothing outside the main thread, where Python cannot take signals.
+    A SIGHUP that is ignored, as under `nohup`, stays so. Does nothing outside the main thread, where Python cannot take signals.
     """
     loop = asyncio.get_running_loop()
     taken = []
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
+        hung_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+        for number in (signal.SIGINT, signal.SIGTERM, *hung_up):
             loop.add_signal_handler(number, call, int(number))
             taken.append(number)
     try:

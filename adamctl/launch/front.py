@@ -18,6 +18,7 @@ from adamctl.launch.deaths import Deaths
 from adamctl.launch.failure import first_cause, last_error
 from adamctl.launch.roles import POLL_S, STOP_GRACE_S, LocalRoles
 from adamctl.launch.supervision import Fail, Note, Restart, Supervision, describe_status
+from adamctl.launch.terminal import ending_signals, leave, terminals
 from adamctl.live.reporter import Reporter
 from adamctl.live.view import ProcessReading
 from adamctl.net.handshake import make_hello
@@ -100,6 +101,7 @@ class Front:
         if controllers:
             self._deaths.controllers_at(controllers)
         self._signals: list[int] = []
+        self._terminals = terminals()
         self._interrupted = asyncio.Event()
 
     async def run(self) -> Outcome:
@@ -110,7 +112,8 @@ class Front:
         """
         loop = asyncio.get_running_loop()
         self._serving = loop.create_future()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        taken = ending_signals()
+        for number in taken:
             loop.add_signal_handler(number, self._on_signal, number)
         tasks: list[asyncio.Task[_Ending]] = []
         grace_s = FAILED_GRACE_S
@@ -127,8 +130,10 @@ class Front:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._deaths.close()
             await self._end_roles(grace_s)
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in taken:
                 loop.remove_signal_handler(number)
+            if signal.SIGHUP in self._signals:  # the shell may send one, too
+                signal.signal(signal.SIGHUP, signal.SIG_IGN)
         return self._outcome(ending)
 
     def _first(self, tasks: list[asyncio.Task[_Ending]]) -> _Ending:
@@ -174,6 +179,11 @@ class Front:
     # --- signals ----------------------------------------------------------------------------------------------------
 
     def _on_signal(self, number: int) -> None:
+        """A terminal that goes away may say so twice, and says nothing new to a run that ends already."""
+        if number == signal.SIGHUP:
+            leave(self._terminals)
+            if self._signals:
+                return
         self._signals.append(number)
         self._interrupted.set()
         if len(self._signals) > 1:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Protocol, TextIO
 
 from adamctl.live.plain import PlainReporter
@@ -22,10 +23,42 @@ class Reporter(Protocol):
     def close(self) -> None: ...
 
 
+class Unread:
+    """A reporter that falls silent when its stream is gone, a closed terminal or pipe: a run does not end with it."""
+
+    def __init__(self, inner: Reporter, stream: TextIO) -> None:
+        self._inner: Reporter | None = inner
+        self._stream = stream
+
+    def show(self, progress: RunProgress, readings: Mapping[str, ProcessReading]) -> None:
+        """Shows progress while somebody can read it."""
+        self._write(lambda inner: inner.show(progress, readings))
+
+    def note(self, text: str) -> None:
+        """Writes a line while somebody can read it."""
+        self._write(lambda inner: inner.note(text))
+
+    def close(self) -> None:
+        """Gives the terminal back if it is still there."""
+        self._write(lambda inner: inner.close())
+
+    def _write(self, call: Callable[[Reporter], None]) -> None:
+        if self._inner is None:
+            return
+        try:
+            call(self._inner)
+        except OSError:
+            self._inner = None
+            with suppress(OSError, ValueError):  # what is still in the stream's buffer goes nowhere
+                nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+                os.dup2(nowhere, self._stream.fileno())
+                os.close(nowhere)
+
+
 def choose_reporter(stream: TextIO, *, plain: bool) -> Reporter:
     """Returns the display for `stream`: plain lines if asked for, or if it is no terminal that can be drawn on."""
     if plain or not stream.isatty() or os.environ.get("TERM") == "dumb":
-        return PlainReporter(lambda line: print(line, file=stream, flush=True), time.monotonic)
+        return Unread(PlainReporter(lambda line: print(line, file=stream, flush=True), time.monotonic), stream)
     from adamctl.live.display import RichReporter  # rich takes a while to import; roles are starting meanwhile
 
-    return RichReporter(stream)
+    return Unread(RichReporter(stream), stream)

@@ -244,7 +244,15 @@ async def test_a_failed_run_says_why(folder: Path) -> None:
     assert "no server is left" in outcome.message
 
 
-@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.fixture(autouse=True)
+def heeded_hangup() -> Iterator[None]:
+    """SIGHUP as it is in a terminal, also where the tests are run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 async def test_a_signal_stops_the_run_through_its_coordinator(folder: Path, number: int, exit_code: int) -> None:
     async with running(folder) as run:
         await run.until_training()
@@ -253,6 +261,29 @@ async def test_a_signal_stops_the_run_through_its_coordinator(folder: Path, numb
     assert (outcome.exit_code, outcome.signal) == (exit_code, number)
     assert outcome.progress is not None and outcome.progress.state == "stopped"
     assert {end.status for end in run.roles.ends.values()} == {0}
+
+
+async def test_a_hangup_after_another_signal_does_not_cut_the_end_short(folder: Path) -> None:
+    async with running(folder) as run:
+        await run.until_training()
+        os.kill(os.getpid(), signal.SIGHUP)
+        await run.until(lambda: run.reporter.notes)
+        os.kill(os.getpid(), signal.SIGHUP)
+        outcome = await run.outcome()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, "the shell may send one more"
+    assert (outcome.exit_code, outcome.signal) == (129, signal.SIGHUP)
+    assert outcome.progress is not None and outcome.progress.state == "stopped"
+    assert {end.status for end in run.roles.ends.values()} == {0}
+
+
+async def test_an_ignored_hangup_stays_ignored(folder: Path) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    async with running(folder) as run:
+        await run.until_training()
+        os.kill(os.getpid(), signal.SIGHUP)
+        run.tell("finish")
+        outcome = await run.outcome()
+    assert (outcome.exit_code, outcome.signal) == (0, 0)
 
 
 async def test_a_signal_before_anything_serves(folder: Path) -> None:

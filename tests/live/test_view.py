@@ -1,6 +1,7 @@
 """What is shown of a run, as texts."""
 
 import io
+import os
 
 import msgspec
 import pytest
@@ -132,6 +133,16 @@ def test_without_a_terminal_there_are_no_control_codes() -> None:
     reporter.close()
     assert "\x1b" not in stream.getvalue()
     assert stream.getvalue().splitlines()[-1] == "a note"
+
+
+def test_a_reporter_whose_reader_has_gone_is_silent() -> None:
+    read, write = os.pipe()
+    with open(write, "w", buffering=1) as stream:
+        reporter = choose_reporter(stream, plain=True)
+        os.close(read)
+        reporter.note("nobody reads this")
+        reporter.show(PROGRESS, {})
+        reporter.close()
 
 
 def test_processes_that_only_this_machine_knows_of_are_rows_too_in_the_order_of_roles() -> None:

@@ -106,7 +106,7 @@ def test_a_role_says_when_it_is_ready_and_where(tmp_path: Path, controller: str)
         assert re.search(line, one.log.read_text())
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_a_role_with_its_code(tmp_path: Path, number: int, code: int) -> None:
     with process(tmp_path, "serve") as one:
         one.ready()
