@@ -51,9 +51,9 @@ BEGIN_ANEW = 75
 def run_role(role: Role, options: CommonOptions, role_options: Mapping[str, Any]) -> int:
     """Runs a role until it ends and returns the process's exit code; messages go to stderr and the log file.
 
-    0 at the end of the run or when told by a SHUTDOWN request, 130, 143 and 129 after SIGINT, SIGTERM and SIGHUP, the code of an
-    `AdamctlError`, 1 with a traceback for any other exception. BEGIN_ANEW if the process is a member no more and the
-    role begins anew then: the caller sees to that, with `adamctl.roles.process.begin_anew`.
+    0 at the end of the run or when told by a SHUTDOWN request, 130, 143 and 129 after SIGINT, SIGTERM and SIGHUP, the
+    code of an `AdamctlError`, 1 with a traceback for any other exception. BEGIN_ANEW if the process is a member no more
+    and the role begins anew then: the caller sees to that, with `adamctl.roles.process.begin_anew`.
     """
     report: ReadyReport | None = None
     log = logging.getLogger("adamctl")

@@ -195,7 +195,8 @@ def begin_anew(*descriptors: int | None) -> NoReturn:
 def signals_to(call: Callable[[int], None]) -> Iterator[None]:
     """Calls `call(number)` on the running loop on SIGINT, SIGTERM and SIGHUP while the block lasts.
 
-    A SIGHUP that is ignored, as under `nohup`, stays so. Does nothing outside the main thread, where Python cannot take signals.
+    A SIGHUP that is ignored, as under `nohup`, stays so. Does nothing outside the main thread, where Python cannot take
+    signals.
     """
     loop = asyncio.get_running_loop()
     taken = []

@@ -1,7 +1,9 @@
-"""`adamctl logs RUN`: what the roles of a run wrote."""
+"""`adamctl logs RUN`: what the roles of a run wrote, in the order of time."""
 
 from __future__ import annotations
 
+import heapq
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,52 +15,94 @@ from adamctl.cli.output import echo
 from adamctl.errors import ConfigurationError
 
 _FOLLOW_INTERVAL_S = 0.2
-_PIECE_BYTES = 1 << 20
+_SILENT_S = 10.0
+"""After this long without a line, one of which there is no summary and no note is taken to be over."""
 
 
 @click.command("logs")
-@click.argument("run")
+@click.argument("run", required=False)
 @click.option("--role", help="Only this role (worker) or this process (worker-1).")
-@click.option("--follow", "-f", is_flag=True, help="Go on printing what is added; end with Ctrl-C.")
+@click.option("--follow", "-f", is_flag=True, help="Go on printing what is added, until the run ends or Ctrl-C.")
 @options.runs_option
-def command(run: str, role: str | None, follow: bool, run_dir: str) -> None:
-    """Print the logs of RUN: a run folder, NAME/NNN, or NAME for its newest run."""
-    from adamctl.launch.run_folder import LOGS, find_run
+def command(run: str | None, role: str | None, follow: bool, run_dir: str) -> None:
+    """Print the logs of RUN in the order of time: a run folder, NAME/NNN, or NAME for its newest run.
 
-    folder = find_run(run, Path(run_dir)) / LOGS
-    files = _chosen(folder, role)
-    positions = dict.fromkeys(files, 0)
-    for line in _new_lines(positions, complete=not follow):
+    Without RUN, those of the run that goes on on this machine, or of the newest one in --run-dir.
+    """
+    from adamctl.launch.finding import find_any_run
+    from adamctl.launch.live_runs import state_folder
+    from adamctl.launch.run_folder import LOGS
+
+    state = state_folder(os.environ)
+    folder = find_any_run(run, Path(run_dir), state)
+    merged = Merged(folder / LOGS, role)
+    for line in merged.added(complete=not follow):
         echo(line)
     while follow:
-        time.sleep(_FOLLOW_INTERVAL_S)
-        for file in _chosen(folder, role):
-            positions.setdefault(file, 0)
-        for line in _new_lines(positions, complete=False):
+        over = _is_over(folder, state, merged.silent_s)
+        time.sleep(0.0 if over else _FOLLOW_INTERVAL_S)
+        for line in merged.added(complete=over):
             echo(line)
+        if over:
+            return
 
 
-def _chosen(folder: Path, role: str | None) -> list[Path]:
-    files = sorted(folder.glob("*.log"))
-    chosen = [file for file in files if role is None or file.stem == role or file.stem.rpartition("-")[0] == role]
-    if not chosen:
-        names = ", ".join(file.stem for file in files) or "none"
-        wanted = f"of {role!r} " if role else ""
-        raise ConfigurationError(f"no log {wanted}in {folder}; there are: {names}")
-    return chosen
+def _is_over(folder: Path, state: Path, silent_s: float) -> bool:
+    """Returns whether nothing more will come. What is not noted here may go on elsewhere and have no summary yet."""
+    from adamctl.launch.live_runs import is_live
+    from adamctl.roles.coordinator.records import SUMMARY_NAME
+
+    return not is_live(folder, state) and ((folder / SUMMARY_NAME).is_file() or silent_s > _SILENT_S)
 
 
-def _new_lines(positions: dict[Path, int], *, complete: bool) -> Iterator[str]:
-    """Yields `node | line` for what was added; an unfinished last line only with `complete`. Moves the positions."""
-    width = max(len(file.stem) for file in positions)
-    for file, position in list(positions.items()):
+class Merged:
+    """The logs of a run as one: `node | line`, by the time at the beginning of each record."""
+
+    def __init__(self, folder: Path, role: str | None) -> None:
+        """Raises ConfigurationError if there is no such log."""
+        self._folder, self._role = folder, role
+        self._positions: dict[Path, int] = {}
+        self._last: dict[Path, str] = {}
+        self._heard_s = time.monotonic()
+        if not self._files():
+            names = ", ".join(file.stem for file in sorted(folder.glob("*.log"))) or "none"
+            raise ConfigurationError(f"no log {f'of {role!r} ' if role else ''}in {folder}; there are: {names}")
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since a line came."""
+        return time.monotonic() - self._heard_s
+
+    def added(self, *, complete: bool) -> Iterator[str]:
+        """Yields what was added since the last call; an unfinished last line only with `complete`."""
+        files = self._files()
+        width = max(len(file.stem) for file in files)
+        for _, file, line in heapq.merge(*(self._records(file, complete) for file in files), key=lambda one: one[0]):
+            self._heard_s = time.monotonic()
+            yield f"{file.stem:<{width}} | {line}"
+
+    def _files(self) -> list[Path]:
+        role, files = self._role, sorted(self._folder.glob("*.log"))
+        return [file for file in files if role is None or file.stem == role or file.stem.rpartition("-")[0] == role]
+
+    def _records(self, file: Path, complete: bool) -> Iterator[tuple[str, Path, str]]:
+        """Yields (time, file, line); lines without a time, as of a traceback, have that of the line before."""
         with file.open("rb") as stream:
-            stream.seek(position)
-            rest = b""
-            while piece := stream.read(_PIECE_BYTES):
-                *lines, rest = (rest + piece).split(b"\n")
-                for line in lines:
-                    yield f"{file.stem:<{width}} | {line.decode(errors='replace')}"
-            positions[file] = stream.tell() - len(rest)
-        if rest and complete:
-            yield f"{file.stem:<{width}} | {rest.decode(errors='replace')}"
+            stream.seek(self._positions.get(file, 0))
+            for content in stream:
+                if not content.endswith(b"\n") and not complete:
+                    return
+                self._positions[file] = self._positions.get(file, 0) + len(content)
+                line = content.decode(errors="replace").rstrip("\n")
+                self._last[file] = when(line) or self._last.get(file, "")
+                yield self._last[file], file, line
+
+
+def when(line: str) -> str:
+    """Returns the time that a line of a log begins with, in UTC so that times compare as texts; empty without one."""
+    from datetime import UTC, datetime
+
+    try:
+        return datetime.fromisoformat(line.partition(" ")[0]).astimezone(UTC).isoformat(timespec="milliseconds")
+    except ValueError:
+        return ""

@@ -22,6 +22,7 @@ EXIT_INTERRUPTED = 130
 
 COMMANDS = {
     "train": ("adamctl.cli.train:command", "Train a network: start every role here, or join a cluster"),
+    "attach": ("adamctl.cli.attach:command", "Watch a run that goes on on this machine"),
     "eval": ("adamctl.cli.evaluate:command", "Measure a checkpoint's accuracy on a split of the data"),
     "predict": ("adamctl.cli.predict:command", "Classify image files with a checkpoint"),
     "summary": ("adamctl.cli.summary:command", "Show layers, parameters, memory and bytes per push of an experiment"),
@@ -32,7 +33,7 @@ COMMANDS = {
     "events": ("adamctl.cli.events:command", "Show what happened to the copies of parameters"),
     "recover": ("adamctl.cli.recover:command", "Go on with what is there when servers never come back"),
     "drain": ("adamctl.cli.drain:command", "Move everything off a parameter server, so that it can be stopped"),
-    "run": ("adamctl.cli.run:command", "Stop the runs and jobs of a cluster"),
+    "run": ("adamctl.cli.run:command", "List, show, stop and remove runs; stop the jobs of a cluster"),
     "logs": ("adamctl.cli.logs:command", "Print or follow the logs of a run"),
     "ckpt": ("adamctl.cli.ckpt:command", "List, save, verify, restore and prune the checkpoints of a run"),
     "export": ("adamctl.cli.export:export", "Write a checkpoint's parameters as safetensors, npz or for PyTorch"),

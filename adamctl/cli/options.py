@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from adamctl.cli.number_types import FINITE
-from adamctl.errors import ConfigurationError
+from adamctl.errors import ConfigurationError, UnreachableError
 
 if TYPE_CHECKING:
     from adamctl.config.load import LoadedExperiment
+    from adamctl.launch.live_runs import LiveRun
 
 _STORE = "adamctl.config_store"
+_RUN = "adamctl.run"
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 SETTING_FLAGS = {
@@ -55,9 +57,26 @@ runs_option = click.option(
 
 
 def controller_option(command: CommandT) -> CommandT:
-    """Adds --controller and --config-store; `addresses` tells which of them counts."""
+    """Adds --controller, --config-store and --run; `addresses` tells which of them counts."""
     names, attributes = config_store_flag()
-    return _controllers_option(click.option(*names, **attributes)(command))
+    return _controllers_option(click.option(*names, **attributes)(_run_option(command)))
+
+
+def _remember_run(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    """Without a run to choose, the only one that goes on on this machine will do."""
+    context.meta[_RUN] = value or context.meta.get(_RUN, "")
+
+
+_run_option = click.option(
+    "--run",
+    metavar="RUN",
+    expose_value=False,
+    callback=_remember_run,
+    help="A run that goes on on this machine: its folder, NAME/NNN or NAME. Not needed where it is the only one.",
+)
+live_run_argument = click.argument(
+    "live_run", metavar="[RUN]", required=False, expose_value=False, callback=_remember_run
+)
 
 
 def config_store_flag(variable: str = "ADAMCTL_CONFIG_STORE") -> tuple[list[str], dict[str, Any]]:
@@ -141,6 +160,7 @@ def addresses(controller: tuple[str, ...]) -> tuple[str, ...]:
     """Returns where the running command finds the configuration: the controllers' addresses, or an etcd URL; checked.
 
     One flag or variable may hold several controllers, separated by commas. A flag beats a variable of the environment.
+    Where neither says anything, a command that is about a cluster takes that of the run that goes on on this machine.
 
     Raises:
         ConfigurationError: none was given, or both kinds were, or one is malformed.
@@ -148,6 +168,9 @@ def addresses(controller: tuple[str, ...]) -> tuple[str, ...]:
     from adamctl.roles.controller.client import configuration_addresses
     from adamctl.roles.controller.etcd_url import is_etcd
 
+    named = str(click.get_current_context().meta.get(_RUN, "")) if click.get_current_context(silent=True) else ""
+    if named and not any(map(_is_flag, ("controller", "config_store"))):
+        return configuration_addresses(_live_controllers())
     found = tuple(part for text in controller for part in text.replace(",", " ").split())
     store = config_store()
     if (store and not is_etcd(store)) or any(map(is_etcd, found)):
@@ -164,12 +187,44 @@ def addresses(controller: tuple[str, ...]) -> tuple[str, ...]:
         found = (store,) if flags == {"config_store"} else found
     elif store:
         found = (store,)
+    found = found or _live_controllers()
     if not found:
         raise ConfigurationError(
             "no controller is known; give --controller HOST:PORT or set ADAMCTL_CONTROLLER "
             "(of an etcd cluster: --config-store or ADAMCTL_CONFIG_STORE)"
         )
     return configuration_addresses(found)
+
+
+def live_run(wanted: str | None, controller: tuple[str, ...]) -> LiveRun | None:
+    """Returns the run of this machine that the running command is about; None if it is about another cluster.
+
+    `wanted` is how the run was named, None if it was not. An address that was given says that it is about another one.
+
+    Raises:
+        ConfigurationError: several runs would do.
+    """
+    from adamctl.launch.live_runs import state_folder, the_live_run
+
+    if controller or config_store():
+        return None
+    return the_live_run(state_folder(os.environ), wanted or "")
+
+
+def _live_controllers() -> tuple[str, ...]:
+    """Returns the controllers of the run of this machine that the running command is about, if it can be about one."""
+    context = click.get_current_context(silent=True)
+    if context is None or _RUN not in context.meta:
+        return ()
+    from adamctl.launch.live_runs import state_folder, the_live_run
+
+    wanted = str(context.meta[_RUN])
+    run = the_live_run(state_folder(os.environ), wanted)
+    if run is None and wanted:
+        raise ConfigurationError(f"run {wanted!r} does not go on on this machine; adamctl run list shows all there are")
+    if run is not None and not run.controllers:
+        raise UnreachableError(f"run {run.name} is still starting; its controller does not serve yet")
+    return () if run is None else run.controllers
 
 
 def config_store() -> str:

@@ -1,8 +1,11 @@
-"""`adamctl run stop`: ends a job of a cluster."""
+"""`adamctl run`: the runs of this machine, and ending one, here or on a cluster."""
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,37 +13,66 @@ from adamctl.cli import options
 from adamctl.cli.lazy import TableGroup
 from adamctl.cli.output import echo, print_json
 
+if TYPE_CHECKING:
+    from adamctl.launch.live_runs import LiveRun
+
 command = TableGroup(
     name="run",
-    help="Stop the runs and jobs of a cluster.",
+    help="List, show, stop and remove runs; stop the jobs of a cluster.",
     context_settings={"help_option_names": ["-h", "--help"]},
-    table={"stop": ("adamctl.cli.run:stop", "End a job: its servers free what they hold of it")},
+    table={
+        "list": ("adamctl.cli.runs:list_", "Show the runs of this machine and how each stands or ended"),
+        "show": ("adamctl.cli.runs:show", "Show how one run stands or ended"),
+        "stop": ("adamctl.cli.run:stop", "End a run, or a job of a cluster: its servers free what they hold of it"),
+        "rm": ("adamctl.cli.runs:rm", "Remove runs that have ended, or what their servers kept"),
+    },
 )
 
 
 @click.command("stop")
-@click.argument("job")
+@click.argument("job", required=False)
 @options.controller_option
 @options.token_option
 @options.json_option
-def stop(job: str, controller: tuple[str, ...], token: str, as_json: bool) -> None:
-    """End JOB.
+def stop(job: str | None, controller: tuple[str, ...], token: str, as_json: bool) -> None:
+    """End JOB: a run that goes on on this machine (its folder, NAME/NNN or NAME), or a job of the cluster.
 
-    A run of `adamctl train` is asked to write a checkpoint and to end; a job that was made by clients of other
-    frameworks, or whose coordinator is gone, ends at once.
+    It may be left out where there is only one. A run of `adamctl train` is asked to write a checkpoint and to end; a
+    job that was made by clients of other frameworks, or whose coordinator is gone, ends at once.
     """
-    addresses = options.addresses(controller)
     from adamctl.net import loop
 
-    asked = loop.run(_stop(addresses, token, job))
-    if as_json:
-        print_json({"job": job, "asked": asked})
+    run = options.live_run(job, controller)
+    if run is not None:
+        name, asked = run.name, True
+        loop.run(_stop_run(run, token))
     else:
-        echo(f"job {job} {'was asked to end' if asked else 'has ended'}")
+        name, asked = loop.run(_stop(options.addresses(controller), token, job))
+    if as_json:
+        print_json({"job": name, "asked": asked})
+    else:
+        echo(f"{'run' if run else 'job'} {name} {'was asked to end' if asked else 'has ended'}")
 
 
-async def _stop(addresses: Sequence[str], token: str, job: str) -> bool:
-    """Returns whether the job's coordinator was asked; it ends the job when it has written a checkpoint."""
+async def _stop_run(run: LiveRun, token: str) -> None:
+    """Asks a run of this machine through its coordinator; as long as that does not serve, its front."""
+    from adamctl.net.handshake import make_hello
+    from adamctl.net.stream import StreamTransport
+    from adamctl.roles.coordinator.client import CoordinatorClient
+
+    if not run.coordinator:
+        os.kill(run.pid, signal.SIGTERM)
+        return
+    hello = make_hello("front", f"front-{os.getpid()}", 0, token)
+    client = await CoordinatorClient.connect(StreamTransport(), run.coordinator, hello)
+    try:
+        await client.stop("adamctl run stop")
+    finally:
+        await client.close()
+
+
+async def _stop(addresses: Sequence[str], token: str, job: str | None) -> tuple[str, bool]:
+    """Returns the job, and whether its coordinator was asked; it ends the job when it has written a checkpoint."""
     from adamctl.cli.cluster_access import ClusterAccess, running_job
     from adamctl.roles.coordinator.job import end_job
 
@@ -49,9 +81,9 @@ async def _stop(addresses: Sequence[str], token: str, job: str) -> bool:
         client = await cluster.coordinator_of(record)
         if client is None:
             await end_job(cluster.store, name)
-            return False
+            return name, False
         try:
             await client.stop("adamctl run stop")
         finally:
             await client.close()
-        return True
+        return name, True

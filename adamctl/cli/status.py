@@ -12,6 +12,7 @@ from adamctl.errors import UnreachableError
 
 
 @click.command("status")
+@options.live_run_argument
 @options.controller_option
 @options.token_option
 @options.json_option

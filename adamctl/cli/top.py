@@ -20,6 +20,7 @@ GAP = 2
 
 
 @click.command("top")
+@options.live_run_argument
 @options.controller_option
 @options.token_option
 @click.option("--interval", type=ABOVE_ZERO, default=1.0, show_default=True, help="Seconds between readings.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from shlex import join as command_line
 from shlex import quote
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 @options.token_option
 @options.json_option
 @click.option("--plain", is_flag=True, help="Plain progress lines even on a terminal.")
+@click.option("--detach", is_flag=True, help="Return when it trains; it goes on without this terminal. See attach.")
+@click.option("--detached-fd", type=int, hidden=True)
 def command(
     experiment: str,
     settings: tuple[str, ...],
@@ -45,18 +48,33 @@ def command(
     token: str,
     as_json: bool,
     plain: bool,
+    detach: bool,
+    detached_fd: int | None,
     **flags: Any,
 ) -> int:
     """Train the network of EXP.toml.
 
     Starts every role on this machine and ends it again; with --join or --config-store, uses the servers and workers of
-    a running cluster. Ctrl-C writes a checkpoint and stops; a second one stops at once.
+    a running cluster. Ctrl-C, or the end of the terminal, writes a checkpoint and stops; a second Ctrl-C stops at once.
+    With --detach the run goes on by itself: adamctl attach shows it, adamctl run stop ends it.
     """
     loaded = options.load(experiment, settings, data, flags)
-    from adamctl.launch.train import TrainOptions, train
-    from adamctl.live.reporter import choose_reporter
+    if detach:
+        from adamctl.cli.detach import detach as start
 
-    reporter = choose_reporter(sys.stderr, plain=plain)
+        return start(sys.argv[1:], as_json)
+    from adamctl.launch.train import TrainOptions, train
+    from adamctl.live.reporter import Reporter, choose_reporter
+
+    reporter: Reporter
+    begun: Callable[[Path], None] | None = None
+    if detached_fd is not None:
+        from adamctl.launch.detaching import Announcing
+
+        reporter = announcing = Announcing(detached_fd)
+        begun = announcing.begun
+    else:
+        reporter = choose_reporter(sys.stderr, plain=plain)
     chosen = TrainOptions(
         join=options.addresses(join) if join or options.config_store() else (),
         resume=resume,
@@ -64,6 +82,8 @@ def command(
         environment=os.environ,
         token=token,
         readings=not plain and sys.stderr.isatty(),
+        detached=detached_fd is not None,
+        begun=begun or (lambda folder: None),
     )
     try:
         outcome, folder = train(loaded.experiment, chosen, reporter)

@@ -223,7 +223,7 @@ class Front:
                 self._supervision.serves(node)
                 self._on_serving(node, addresses)
                 if self._roles.role(node) == "controller":
-                    self._deaths.controllers_at(_nearest(addresses))
+                    self._deaths.controllers_at(nearest(addresses))
                 if node == self._coordinator and self._serving is not None and not self._serving.done():
                     self._serving.set_result(addresses)
             ends = self._roles.newly_ended()
@@ -266,7 +266,7 @@ class Front:
         hello = make_hello("front", f"front-{self._coordinator}", 0, self._token)
         try:
             async with asyncio.timeout(LEAVE_DEADLINE_S):
-                connection = await self._transport.connect(_nearest(addresses)[0], hello, deadline_s=LEAVE_DEADLINE_S)
+                connection = await self._transport.connect(nearest(addresses)[0], hello, deadline_s=LEAVE_DEADLINE_S)
                 try:
                     await connection.request(ShutdownRequest("the run is over"), deadline_s=LEAVE_DEADLINE_S)
                 finally:
@@ -284,7 +284,7 @@ class Front:
         hello = make_hello("front", f"front-{self._coordinator}", 0, self._token)
         try:
             self._client = await CoordinatorClient.connect(
-                self._transport, _nearest(addresses), hello, deadline_s=CONNECT_DEADLINE_S
+                self._transport, nearest(addresses), hello, deadline_s=CONNECT_DEADLINE_S
             )
             while True:
                 self._progress = await self._client.status()
@@ -317,6 +317,6 @@ class Front:
         return 0
 
 
-def _nearest(addresses: Sequence[str]) -> tuple[str, ...]:
+def nearest(addresses: Sequence[str]) -> tuple[str, ...]:
     """Returns Unix sockets first: the coordinator is on this machine."""
     return tuple(sorted(addresses, key=lambda address: not address.startswith("unix:")))

@@ -54,9 +54,7 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
 class Noted:
     """The note of one run, from its beginning to `remove`. A folder that cannot be written to makes it do nothing."""
 
-    def __init__(
-        self, folder: Path, state: Path, *, detached: bool = False, controllers: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, folder: Path, state: Path, *, detached: bool = False, controllers: Sequence[str] = ()) -> None:
         """`folder` is the run folder, `state` the folder of notes, `controllers` those that are known already."""
         self.run = LiveRun(
             folder=str(folder.absolute()),
@@ -78,7 +76,8 @@ class Noted:
             unseen.rename(self._path)
         except OSError as error:
             self.problem = f"{state}: {error.strerror}"
-            unseen.unlink(missing_ok=True)
+            with suppress(OSError):
+                unseen.unlink()
             self.remove()
 
     def update(self, *, controllers: Sequence[str] | None = None, coordinator: Sequence[str] | None = None) -> None:
@@ -93,7 +92,8 @@ class Noted:
     def remove(self) -> None:
         """The run is over; may be called again."""
         if self._descriptor >= 0:
-            self._path.unlink(missing_ok=True)
+            with suppress(OSError):
+                self._path.unlink()
             os.close(self._descriptor)
             self._descriptor = -1
 

@@ -56,6 +56,12 @@ def find_run(run: str, base: Path = DEFAULT_BASE) -> Path:
     raise ConfigurationError(f"no run {run!r}.{why} {known} --run-dir DIR looks elsewhere.")
 
 
+def runs_of(named: Path) -> list[Path]:
+    """Returns the run folders of one name, `base/NAME`, oldest first."""
+    found = [named / entry.name for entry in named.iterdir() if entry.name.isdecimal()] if named.is_dir() else []
+    return sorted((path for path in found if (path / EXPERIMENT).is_file()), key=lambda path: int(path.name))
+
+
 def checkpoints(folder: Path) -> list[Path]:
     """Returns the finished checkpoints of a run, oldest first; one without its manifest is not finished."""
     found = (folder / CHECKPOINTS).glob("*/manifest.json")

@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from adamctl.config.experiment import Experiment
 from adamctl.config.resolved import write_resolved
 from adamctl.kernels.threads import available_cores
 from adamctl.launch.compiling import compile_kernels
-from adamctl.launch.front import Front, Outcome
+from adamctl.launch.front import Front, Outcome, nearest
 from adamctl.launch.joining import find_controller
+from adamctl.launch.known_runs import sweep_stores
+from adamctl.launch.live_runs import Noted, state_folder
 from adamctl.launch.plan import CONTROLLER, COORDINATOR, STORES, coordinator_role, local_roles
 from adamctl.launch.process import RoleCommand
 from adamctl.launch.roles import LocalRoles
@@ -38,6 +41,8 @@ class TrainOptions:
         environment: of this process, passed on to roles.
         token: the cluster's secret, for this process and for the roles that it starts.
         readings: whether the reporter shows processor time and memory of processes.
+        detached: whether no terminal shows the run.
+        begun: is called with the run folder when it is made.
     """
 
     join: tuple[str, ...]
@@ -46,6 +51,8 @@ class TrainOptions:
     environment: Mapping[str, str]
     token: str = ""
     readings: bool = False
+    detached: bool = False
+    begun: Callable[[Path], None] = lambda folder: None
 
 
 def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> tuple[Outcome, Path]:
@@ -65,7 +72,14 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
         compile_kernels(experiment, options.environment, available_cores(), reporter.note)
     folder = create_run_folder(options.runs, experiment.name)
     file = write_resolved(experiment, folder)
-    with private_folder() as sockets:
+    for swept in sweep_stores(options.runs, state_folder(options.environment)):
+        reporter.note(f"{swept}: removed what its parameter servers had kept; it ended without a word over a day ago")
+    options.begun(folder)
+    with private_folder() as sockets, ExitStack() as stack:
+        note = Noted(folder, state_folder(options.environment), detached=options.detached, controllers=options.join)
+        stack.callback(note.remove)
+        if note.problem:
+            reporter.note(f"other commands will not find this run by themselves: {note.problem}")
         if options.join:
             common = ("--socket-folder", str(sockets))
             controllers = tuple(part for address in options.join for part in (_flag_of(address), address))
@@ -80,11 +94,10 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
             )
         token = {"ADAMCTL_TOKEN": options.token} if options.token else {}  # arguments are for everybody to see
         roles = LocalRoles(commands, folder / LOGS, {**options.environment, **token})
-        front = _front(roles, commands, node, options, reporter, _held_elsewhere(experiment))
+        front = _front(roles, commands, node, options, reporter, _held_elsewhere(experiment), note)
         outcome = _run(front)
-    if (
-        not outcome.exit_code or outcome.signal
-    ):  # what a failure left may tell why; checkpoints are what one goes on from
+    state = outcome.progress.state if outcome.progress is not None else ""
+    if not outcome.exit_code or outcome.signal or state == "stopped":  # what a failure left may tell why
         shutil.rmtree(folder / STORES, ignore_errors=True)
     return outcome, folder
 
@@ -120,10 +133,15 @@ def _front(
     options: TrainOptions,
     reporter: Reporter,
     stored: bool,
+    note: Noted,
 ) -> Front:
     from adamctl.net.stream import StreamTransport
 
     def on_serving(served: str, addresses: Sequence[str]) -> None:
+        if served == CONTROLLER:
+            note.update(controllers=nearest(addresses))
+        elif served == node:
+            note.update(coordinator=nearest(addresses))
         reachable = [address for address in addresses if address.startswith("tcp://")]
         if served == CONTROLLER and reachable:
             reporter.note(f"watch it with: adamctl top --controller {reachable[0].removeprefix('tcp://')}")

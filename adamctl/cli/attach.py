@@ -1,0 +1,55 @@
+"""`adamctl attach RUN`: the live view of a run that goes on on this machine, from another terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from shlex import quote
+
+import click
+
+from adamctl.cli import options
+from adamctl.errors import ConfigurationError, RunFailedError
+
+
+@click.command("attach")
+@click.argument("run", default="")
+@options.token_option
+@click.option("--plain", is_flag=True, help="Plain progress lines even on a terminal.")
+def command(run: str, token: str, plain: bool) -> int:
+    """Show the live view of RUN: a run folder, NAME/NNN or NAME; without it, of the only one that goes on here.
+
+    Ctrl-C, or the end of this terminal, ends the view and not the run, wherever the run was started.
+    """
+    from adamctl.launch.attaching import follow
+    from adamctl.launch.live_runs import state_folder, the_live_run
+    from adamctl.live.reporter import choose_reporter
+    from adamctl.live.view import closing_lines
+    from adamctl.net import loop
+    from adamctl.net.handshake import make_hello
+    from adamctl.net.stream import StreamTransport
+
+    state = state_folder(os.environ)
+    found = the_live_run(state, run)
+    if found is None:
+        wanted = f"run {run!r} does not go on" if run else "no run goes on"
+        raise ConfigurationError(f"{wanted} on this machine; adamctl run list shows all there are")
+    reporter = choose_reporter(sys.stderr, plain=plain)
+    hello = make_hello("front", f"attach-{os.getpid()}", 0, token)
+    try:
+        progress = loop.run(follow(found, state, StreamTransport(), hello, reporter))
+    except KeyboardInterrupt:
+        reporter.close()
+        click.echo(f"{found.name} goes on; adamctl attach {quote(found.name)} shows it again", err=True)
+        return 0
+    finally:
+        reporter.close()
+    if progress is None or not progress.final:
+        raise RunFailedError(f"{found.name} has ended; adamctl run show {quote(found.folder)} says how")
+    if progress.state == "failed":
+        raise RunFailedError(f"the run failed: {progress.failure}")
+    folder = Path(found.folder)
+    for line in closing_lines(progress, found.folder, [f"adamctl eval {quote(str(folder))}"]):
+        click.echo(line, err=True)
+    return 0 if progress.state == "ended" else 1

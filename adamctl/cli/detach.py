@@ -1,0 +1,33 @@
+"""`adamctl train --detach`: a run that goes on when this command has returned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from shlex import quote
+
+import click
+
+from adamctl.cli.output import print_json
+from adamctl.launch.detaching import start_detached
+
+
+def detach(arguments: Sequence[str], as_json: bool) -> int:
+    """Starts a run with the arguments of this command, less `--detach`; says where it is and how to see it."""
+    started = start_detached([argument for argument in arguments if argument not in ("--detach", "--json")])
+    if started.exit_code is not None:  # what it wrote before it had a folder is on this terminal
+        if started.message:
+            click.echo(started.message, err=True)
+        return started.exit_code
+    name = "/".join(Path(started.folder).parts[-2:])
+    if as_json:
+        print_json({"run": name, "run_folder": started.folder, "pid": started.pid, "state": started.state})
+    lines = {
+        "run folder": started.folder,
+        "watch it": f"adamctl attach {quote(name)}",
+        "end it": f"adamctl run stop {quote(name)}",
+    }
+    click.echo(f"{name} goes on without this terminal, {started.state}", err=True)
+    for label, text in lines.items():
+        click.echo(f"  {label:<14} {text}", err=True)
+    return 0

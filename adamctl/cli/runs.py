@@ -1,0 +1,116 @@
+"""`adamctl run list|show|rm`: the runs of this machine."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from adamctl.cli import options
+from adamctl.cli.output import echo, print_json, table
+
+if TYPE_CHECKING:
+    from adamctl.launch.known_runs import KnownRun
+
+_COLUMNS = ("run", "state", "pass", "top-1", "best", "checkpoints", "size", "began")
+
+
+@click.command("list")
+@options.runs_option
+@options.json_option
+def list_(run_dir: str, as_json: bool) -> None:
+    """Show the runs in --run-dir, and those that go on elsewhere on this machine, each with its state.
+
+    The states are those of the live view, and: ended, stopped (by a signal or by run stop), failed (the run says why),
+    crashed (it ended without a word: killed, or the machine went down).
+    """
+    from adamctl.launch.known_runs import known_runs
+    from adamctl.launch.live_runs import state_folder
+
+    runs = known_runs(Path(run_dir), state_folder(os.environ))
+    if as_json:
+        print_json({"runs": [run.described() for run in runs]})
+    elif not runs:
+        echo(f"no runs in {run_dir}, and none goes on on this machine")
+    else:
+        echo(table(_COLUMNS, [_row(run, Path(run_dir)) for run in runs], right=(2, 3, 4, 5, 6)))
+
+
+def _row(run: KnownRun, base: Path) -> tuple[str, ...]:
+    from adamctl.live.units import share, size
+
+    return (
+        run.name if run.folder.absolute().parents[1] == base.absolute() else str(run.folder),
+        run.state,
+        "-" if run.passes is None else f"{run.passes:.2f}",
+        share(run.top1),
+        share(run.best_top1),
+        str(run.checkpoints),
+        size(run.size_bytes),
+        _when(run),
+    )
+
+
+def _when(run: KnownRun) -> str:
+    return datetime.fromtimestamp(run.started_at).astimezone().isoformat(" ", "seconds")
+
+
+@click.command("show")
+@click.argument("run", required=False)
+@options.runs_option
+@options.json_option
+def show(run: str | None, run_dir: str, as_json: bool) -> None:
+    """Show how RUN stands, or how it ended: a run folder, NAME/NNN, or NAME for its newest run.
+
+    Without RUN, the one that goes on on this machine, or the newest one in --run-dir.
+    """
+    from adamctl.launch.finding import find_any_run
+    from adamctl.launch.known_runs import look_at
+    from adamctl.launch.live_runs import state_folder
+    from adamctl.live.units import share, size
+
+    state = state_folder(os.environ)
+    found = look_at(find_any_run(run, Path(run_dir), state), state)
+    if as_json:
+        print_json(found.described())
+        return
+    stores = f", {size(found.stores_bytes)} of them what parameter servers kept" if found.stores_bytes else ""
+    lines = {
+        "state": f"{found.state}{', goes on' if found.live else ''}",
+        "why": found.failure,
+        "pass": "" if found.passes is None else f"{found.passes:.2f}",
+        "top-1": "" if found.top1 is None else f"{share(found.top1)}, best {share(found.best_top1)}",
+        "checkpoints": str(found.checkpoints),
+        "size": f"{size(found.size_bytes)}{stores}",
+        "began": _when(found),
+        "run folder": str(found.folder),
+    }
+    echo(found.name)
+    for label, text in lines.items():
+        if text:
+            echo(f"  {label:<14} {text}")
+
+
+@click.command("rm")
+@click.argument("runs", nargs=-1, required=True)
+@click.option("--stores", is_flag=True, help="Only what its parameter servers kept; checkpoints and records stay.")
+@options.runs_option
+@options.json_option
+def rm(runs: tuple[str, ...], stores: bool, run_dir: str, as_json: bool) -> None:
+    """Remove RUNS, each a run folder or NAME/NNN, with their checkpoints; one that goes on is refused."""
+    from adamctl.launch.finding import find_exact_run
+    from adamctl.launch.known_runs import remove_run
+    from adamctl.launch.live_runs import state_folder
+    from adamctl.live.units import size
+
+    folders = [find_exact_run(run, Path(run_dir)) for run in runs]
+    removed = {}
+    for folder in folders:
+        removed[str(folder)] = remove_run(folder, state_folder(os.environ), only_stores=stores)
+        if not as_json:
+            echo(f"removed {folder}{' (stores)' if stores else ''}, {size(removed[str(folder)])} freed")
+    if as_json:
+        print_json({"removed": [{"run_folder": folder, "freed_bytes": freed} for folder, freed in removed.items()]})

@@ -1,0 +1,70 @@
+"""Which run a command is about: as it was named, the one that goes on on this machine, or the newest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from adamctl.errors import ConfigurationError
+from adamctl.launch.live_runs import the_live_run
+from adamctl.launch.run_folder import EXPERIMENT, checkpoints, find_run, runs_of
+
+
+def find_any_run(run: str | None, base: Path, state: Path) -> Path:
+    """Returns the folder that `run` names; without a name that of the live run, or of the newest one in `base`.
+
+    A run that goes on is found by its name whatever folder it is in. `state` is the folder of notes of live runs.
+
+    Raises:
+        ConfigurationError: there is no such run, or several go on and none was named.
+    """
+    try:
+        if run:
+            return find_run(run, base)
+    except ConfigurationError:
+        live = the_live_run(state, run or "")
+        if live is None:
+            raise
+        return Path(live.folder)
+    live = the_live_run(state)
+    if live is not None:
+        return Path(live.folder)
+    found = [folder for named in (base.iterdir() if base.is_dir() else ()) for folder in runs_of(named)]
+    if not found:
+        raise ConfigurationError(f"there are no runs in {base}, and none goes on on this machine; name one")
+    return max(found, key=lambda folder: (folder / EXPERIMENT).stat().st_mtime)
+
+
+def find_exact_run(run: str, base: Path) -> Path:
+    """Returns the folder that `run` names by its path or as NAME/NNN, so that nothing is removed by a guess.
+
+    Raises:
+        ConfigurationError: it names none, or a name with several runs.
+    """
+    for folder in (Path(run), base / run):
+        if (folder / EXPERIMENT).is_file():
+            return folder
+        if found := runs_of(folder):
+            names = ", ".join(f"{run}/{one.name}" for one in found[-5:])
+            raise ConfigurationError(f"{run}: expected one run, a folder or NAME/NNN; its newest are {names}")
+    return find_run(run, base)
+
+
+def find_trained_run(run: str | None, base: Path, state: Path) -> Path:
+    """Returns the folder that `run` means to a command that needs a checkpoint.
+
+    Where only a name is given, or nothing, it is the newest run that has one: one that failed to start, or has just
+    begun, does not stand before those that were good.
+
+    Raises:
+        ConfigurationError: there is no such run.
+    """
+    if run:
+        found = find_any_run(run, base, state)
+        others = [] if (Path(run) / EXPERIMENT).is_file() or (base / run / EXPERIMENT).is_file() else [found.parent]
+    else:
+        others = list(base.iterdir()) if base.is_dir() else []
+        found = Path()
+    trained = [folder for named in others for folder in runs_of(named) if checkpoints(folder)]
+    if trained:
+        return max(trained, key=lambda folder: (checkpoints(folder)[-1] / "manifest.json").stat().st_mtime)
+    return found if run else find_any_run(None, base, state)

@@ -1,0 +1,201 @@
+"""The runs in a folder of run folders: how each stands, how it ended, what it takes on disk, and what of it may go."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adamctl.errors import ConfigurationError
+from adamctl.launch.live_runs import is_live, live_runs
+from adamctl.launch.plan import STORES
+from adamctl.launch.run_folder import EXPERIMENT, checkpoints
+from adamctl.roles.coordinator.records import METRICS_NAME, SUMMARY_NAME
+from adamctl.roles.folder_lock import LOCK_NAME
+
+STORES_KEPT_S = 86_400.0
+"""How long after its last change what parameter servers kept of a run that crashed stays for a look at it."""
+_TAIL_BYTES = 64 << 10
+
+
+@dataclass(frozen=True)
+class KnownRun:
+    """One run folder.
+
+    Attributes:
+        state: of its coordinator while it goes on; `ended`, `stopped` or `failed` as its summary says; `failed` too
+            where nothing was ever trained, `crashed` where something was and there is no summary.
+        live: whether it goes on on this machine.
+        passes, top1, best_top1, failure: as far as its records tell.
+        size_bytes, stores_bytes: on disk, the second being part of the first.
+        started_at: Unix time in seconds.
+    """
+
+    folder: Path
+    state: str
+    live: bool
+    passes: float | None
+    top1: float | None
+    best_top1: float | None
+    failure: str
+    checkpoints: int
+    size_bytes: int
+    stores_bytes: int
+    started_at: float
+
+    @property
+    def name(self) -> str:
+        return "/".join(self.folder.absolute().parts[-2:])
+
+    def described(self) -> dict[str, Any]:
+        """Returns plain values, as `--json` prints them."""
+        return {
+            "run": self.name,
+            "run_folder": str(self.folder),
+            "state": self.state,
+            "live": self.live,
+            "passes": self.passes,
+            "top1": self.top1,
+            "best_top1": self.best_top1,
+            "failure": self.failure,
+            "checkpoints": self.checkpoints,
+            "size_bytes": self.size_bytes,
+            "stores_bytes": self.stores_bytes,
+            "started_at": self.started_at,
+        }
+
+
+def known_runs(base: Path, state: Path) -> list[KnownRun]:
+    """Returns the runs in `base` by name and number, and those that go on elsewhere on this machine."""
+    folders = {folder.absolute(): folder for folder in _run_folders(base)}
+    elsewhere = {Path(run.folder) for run in live_runs(state)} - folders.keys()
+    return [look_at(folder, state) for folder in (*folders.values(), *sorted(elsewhere))]
+
+
+def look_at(folder: Path, state: Path) -> KnownRun:
+    """Returns what a run folder says of its run; `state` is the folder of notes of live ones."""
+    live = is_live(folder, state)
+    last = _last_progress(folder / METRICS_NAME)
+    summary = _object(folder / SUMMARY_NAME)
+    evaluations = [e for e in summary.get("evaluations", ()) if isinstance(e, dict)]
+    top1 = summary.get("top1", last.get("top1"))
+    passes = summary.get("passes")
+    if passes is None and last:
+        passes = round(min(last.get("pass_number", 0) + last.get("pass_share", 0.0), last.get("passes_total", 0)), 4)
+    if live:
+        word = str(last.get("state", "starting"))
+    else:
+        word = str(summary.get("state") or ("crashed" if last.get("examples") or checkpoints(folder) else "failed"))
+    started_at = (folder / EXPERIMENT).stat().st_mtime if (folder / EXPERIMENT).is_file() else 0.0
+    return KnownRun(
+        folder=folder,
+        state=word,
+        live=live,
+        passes=passes,
+        top1=top1 if top1 is not None else evaluations[-1].get("top1") if evaluations else None,
+        best_top1=summary.get("best_top1", last.get("best_top1")),
+        failure=str(summary.get("failure", "")),
+        checkpoints=len(checkpoints(folder)),
+        size_bytes=_size(folder),
+        stores_bytes=_size(folder / STORES),
+        started_at=started_at,
+    )
+
+
+def remove_run(folder: Path, state: Path, *, only_stores: bool = False) -> int:
+    """Removes a run folder, or only what parameter servers kept in it; returns how many bytes that frees.
+
+    Raises:
+        ConfigurationError: the run goes on, or something in it cannot be removed.
+    """
+    what = folder / STORES if only_stores else folder
+    if is_live(folder, state) or _in_use(folder / STORES):
+        raise ConfigurationError(f"{folder}: the run goes on; end it first with: adamctl run stop")
+    freed_bytes = _size(what)
+    try:
+        if what.exists():
+            shutil.rmtree(what)
+        if not only_stores and not any(folder.parent.iterdir()):
+            folder.parent.rmdir()
+    except OSError as error:
+        raise ConfigurationError(f"{error.filename or what} cannot be removed: {error.strerror}") from error
+    return freed_bytes
+
+
+def sweep_stores(base: Path, state: Path, now: float | None = None) -> list[Path]:
+    """Removes what parameter servers of crashed and failed runs in `base` kept, a day after it was last changed.
+
+    A run that ends, or is stopped, takes it along by itself. Returns the run folders from which it was removed.
+    """
+    until = (time.time() if now is None else now) - STORES_KEPT_S
+    swept = []
+    for folder in _run_folders(base):
+        stores = folder / STORES
+        if stores.is_dir() and _last_change(stores) < until and not is_live(folder, state) and not _in_use(stores):
+            shutil.rmtree(stores, ignore_errors=True)
+            swept.append(folder)
+    return swept
+
+
+def _run_folders(base: Path) -> Iterator[Path]:
+    for named in sorted(base.iterdir()) if base.is_dir() else ():
+        numbered = [path for path in named.iterdir() if path.name.isdecimal()] if named.is_dir() else []
+        yield from sorted((path for path in numbered if (path / EXPERIMENT).is_file()), key=lambda path: int(path.name))
+
+
+def _in_use(stores: Path) -> bool:
+    """Returns whether a parameter server has one of these stores open, wherever it was started."""
+    for lock in stores.glob(f"*/{LOCK_NAME}"):
+        with open(lock, "rb") as opened:
+            try:
+                fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+    return False
+
+
+def _files(folder: Path) -> Iterator[os.stat_result]:
+    for where, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                yield os.lstat(os.path.join(where, name))
+
+
+def _size(folder: Path) -> int:
+    """Returns the bytes on disk, which are fewer than a file's length where it has holes."""
+    return sum(found.st_blocks * 512 for found in _files(folder))
+
+
+def _last_change(folder: Path) -> float:
+    return max((found.st_mtime for found in _files(folder)), default=0.0)
+
+
+def _object(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _last_progress(metrics: Path) -> dict[str, Any]:
+    """Returns the last whole progress line of a run's metrics, nothing without any."""
+    try:
+        with metrics.open("rb") as stream:
+            stream.seek(max(stream.seek(0, 2) - _TAIL_BYTES, 0))
+            lines = stream.read().splitlines()
+    except OSError:
+        return {}
+    for line in reversed(lines):
+        with suppress(ValueError, RecursionError):
+            found = json.loads(line)
+            if isinstance(found, dict) and found.get("kind") == "progress":
+                return found
+    return {}

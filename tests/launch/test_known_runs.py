@@ -1,0 +1,128 @@
+"""What run folders say of runs that ended well, badly or without a word, and what of them may go."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from adamctl.errors import ConfigurationError
+from adamctl.launch.finding import find_any_run, find_exact_run, find_trained_run
+from adamctl.launch.known_runs import STORES_KEPT_S, known_runs, look_at, remove_run, sweep_stores
+from adamctl.launch.live_runs import Noted
+from adamctl.launch.run_folder import create_run_folder
+
+
+def make(base: Path, name: str = "a", *, checkpoint: bool = False, stores: bool = False, **summary: object) -> Path:
+    """A run folder with what is asked for."""
+    folder = create_run_folder(base, name)
+    (folder / "experiment.toml").touch()
+    if checkpoint:
+        (folder / "checkpoints" / "000001").mkdir()
+        (folder / "checkpoints" / "000001" / "manifest.json").touch()
+    if stores:
+        (folder / "stores" / "ps-1").mkdir(parents=True)
+        (folder / "stores" / "ps-1" / "log.mdb").write_bytes(b"x" * 5000)
+    if summary:
+        (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def progress(folder: Path, **values: object) -> None:
+    with (folder / "metrics.jsonl").open("a") as stream:
+        stream.write(json.dumps({"time": 1.0, "kind": "progress", **values}) + "\n")
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+def test_states(base: Path, state: Path) -> None:
+    ended = make(base, state="ended", passes=3, top1=0.9, best_top1=0.95)
+    crashed = make(base, checkpoint=True)
+    progress(crashed, state="training", examples=5, pass_number=1, pass_share=0.5, passes_total=3, top1=0.5)
+    (crashed / "metrics.jsonl").open("a").write('{"time": 2, "ki')
+    failed = make(base, "b")
+    live = make(base, "b")
+    progress(live, state="evaluating", examples=5)
+    note = Noted(live, state)
+    elsewhere = make(base.parent / "other", "c")
+    second = Noted(elsewhere, state)
+    found = {run.folder: run for run in known_runs(base, state)}
+    assert {folder: run.state for folder, run in found.items()} == {
+        ended: "ended", crashed: "crashed", failed: "failed", live: "evaluating", elsewhere: "starting",
+    }  # fmt: skip
+    assert [run.live for run in found.values()] == [False, False, False, True, True]
+    assert (found[ended].passes, found[ended].top1, found[ended].best_top1) == (3, 0.9, 0.95)
+    assert (found[crashed].passes, found[crashed].top1, found[crashed].checkpoints) == (1.5, 0.5, 1)
+    assert found[live].described()["run"] == "b/002"
+    note.remove()
+    second.remove()
+    assert look_at(live, state).state == "crashed"
+
+
+def test_a_run_that_goes_on_is_not_removed(base: Path, state: Path) -> None:
+    folder = make(base, stores=True)
+    note = Noted(folder, state)
+    with pytest.raises(ConfigurationError, match="goes on"):
+        remove_run(folder, state)
+    note.remove()
+    with open(folder / "stores" / "ps-1" / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ConfigurationError, match="goes on"):
+            remove_run(folder, state)
+    assert remove_run(folder, state, only_stores=True) > 4096
+    assert not (folder / "stores").exists() and (folder / "experiment.toml").exists()
+    remove_run(folder, state)
+    assert not (base / "a").exists(), "nothing is left of the name, either"
+
+
+def test_what_servers_kept_of_a_crashed_run_goes_after_a_day(base: Path, state: Path) -> None:
+    left, used, live = (make(base, stores=True) for _ in range(3))
+    note = Noted(live, state)
+    now = (left / "stores" / "ps-1" / "log.mdb").stat().st_mtime
+    assert sweep_stores(base, state, now + STORES_KEPT_S - 60) == []
+    with open(used / "stores" / "ps-1" / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert sweep_stores(base, state, now + STORES_KEPT_S + 60) == [left]
+    assert [(folder / "stores").exists() for folder in (left, used, live)] == [False, True, True]
+    note.remove()
+
+
+def test_a_failed_start_does_not_stand_before_good_runs(base: Path, state: Path) -> None:
+    good, _ = make(base, checkpoint=True), make(base)
+    for wanted in ("a", None):
+        assert find_trained_run(wanted, base, state) == good
+    assert find_any_run("a", base, state).name == "002", "whose logs say why it failed"
+    assert find_trained_run("a/002", base, state).name == "002", "what is named is meant"
+
+
+def test_a_run_without_a_name(base: Path, state: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="there are no runs"):
+        find_any_run(None, base, state)
+    older, newer = make(base, "b"), make(base, "a")
+    os.utime(older / "experiment.toml", (1, 1))
+    assert find_any_run(None, base, state) == newer
+    elsewhere = make(tmp_path / "other", "c")
+    note = Noted(elsewhere, state)
+    assert find_any_run(None, base, state) == elsewhere
+    assert find_any_run("c", base, state) == elsewhere
+    note.remove()
+    with pytest.raises(ConfigurationError, match="no run 'c'"):
+        find_any_run("c", base, state)
+
+
+def test_only_an_exact_name_is_removed(base: Path) -> None:
+    folder = make(base)
+    assert find_exact_run("a/001", base) == find_exact_run(str(folder), base) == folder
+    with pytest.raises(ConfigurationError, match="expected one run"):
+        find_exact_run("a", base)
