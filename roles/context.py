@@ -55,6 +55,7 @@ class RoleContext:
         stopping: set when this role should end (signal, SHUTDOWN request, lost parent); `run` then returns.
         log: writes to stderr and the role's log file.
         incarnation: issued by the controllers at `serve`; 0 before and for the controller.
+        stores: what this process holds is also on its disk; to be set before `serve`, others are told.
         token: the cluster's shared secret.
         status: called for STATUS requests; a role replaces it to add its own plain values.
         common: the flags that every role has.
@@ -79,6 +80,7 @@ class RoleContext:
     stopping: asyncio.Event
     log: logging.Logger
     incarnation: int = 0
+    stores: bool = False
     token: str = ""
     status: Callable[[], dict[str, Any]] = dict
     common: CommonOptions = field(default_factory=CommonOptions)
@@ -279,6 +281,7 @@ class RoleContext:
             server.limits.memory_bytes_max,
             server.limits.credit_bytes,
             secrets.randbits(62) | 1,
+            self.stores,
         )
         reply = await membership.register(request, deadline_s=self.common.controller_deadline_s)
         self.incarnation = reply.incarnation

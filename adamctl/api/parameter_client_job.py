@@ -31,7 +31,7 @@ from adamctl.model.rule import RuleConfig
 from adamctl.net.address import parse_address
 from adamctl.roles.controller.client import ConfigurationStore, nodes_of, wait_for
 from adamctl.roles.controller.etcd_url import is_etcd, split_job
-from adamctl.roles.coordinator.job import job_changes, rule_of, spread
+from adamctl.roles.coordinator.job import job_changes, keeping, rule_of, spread
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigEntry
 from adamctl.wire.unreadable import UNREADABLE
@@ -159,7 +159,8 @@ async def find_or_make(
         if record is not None:
             name = _next(name)
         copies = replication or 1
-        chosen = await _servers(store, name, servers, copies, max(until_s - loop.time(), 0.0))
+        level = acks or default_acks(copies)
+        chosen = await _servers(store, name, servers, copies, level, max(until_s - loop.time(), 0.0))
         new = cut_layout(make_tensors(shapes), len(chosen))
         record = JobRecord(
             "running",
@@ -167,7 +168,7 @@ async def find_or_make(
             rule or RuleConfig("add"),
             0,
             node,
-            acks=acks or default_acks(copies),
+            acks=level,
             replication=copies,
             min_in_sync=default_min_in_sync(copies),
         )
@@ -209,16 +210,20 @@ def _next(name: str) -> str:
 
 
 async def _servers(
-    store: ConfigurationStore, job: str, wanted: int | None, copies: int, deadline_s: float
+    store: ConfigurationStore, job: str, wanted: int | None, copies: int, acks: Acks, deadline_s: float
 ) -> tuple[NodeRecord, ...]:
     least = wanted or copies
     count = f"{least} parameter server{'s' if least > 1 else ''}"
+    stored = acks == "durable"
+    described = (
+        f"{count}{' with a store' if stored else ''} (start one with: adamctl ps start{' --store DIR' * stored})"
+    )
 
     def enough(entries: list[ConfigEntry]) -> tuple[NodeRecord, ...] | None:
-        found = spread(job, nodes_of(entries, "ps"))
+        found = keeping(spread(job, nodes_of(entries, "ps")), acks)
         return tuple(found[:wanted]) if len(found) >= least else None
 
-    return await wait_for(store, "/nodes/", enough, deadline_s, f"{count} (start one with: adamctl ps start)")
+    return await wait_for(store, "/nodes/", enough, deadline_s, described)
 
 
 def is_over(error: Exception) -> bool:

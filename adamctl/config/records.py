@@ -82,7 +82,7 @@ class NodeRecord(_Record, frozen=True):
     """A process that has registered. `host` is equal for processes of one machine; a lost node's key is deleted.
 
     `addresses` take clients, and what the two others are empty for (Adam 3.3.4). `bodies_bytes_max`: memory for bodies
-    of requests; `credit_bytes`: what each client may have in flight of it; 0: not said. `process`: see
+    of requests; `credit_bytes`: what each client may have in flight of it; 0: not said. `process`, `stores`: see
     `NodeRegisterRequest`.
     """
 
@@ -98,6 +98,11 @@ class NodeRecord(_Record, frozen=True):
     bodies_bytes_max: int = 0
     credit_bytes: int = 0
     process: int = 0
+    stores: bool = False
+
+    def can_keep(self, acks: Acks) -> bool:
+        """Says whether copies of a job may be placed here: what is acknowledged as durable has to be on a disk."""
+        return self.stores or acks != "durable"
 
     def __post_init__(self) -> None:
         _expect(is_name(self.node), "node", NAME_EXPECTED, self.node)

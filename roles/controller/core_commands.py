@@ -160,6 +160,7 @@ def _record_of(request: NodeRegisterRequest, incarnation: int) -> NodeRecord:
         request.bodies_bytes_max,
         request.credit_bytes,
         request.process,
+        request.stores,
     )
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from adamctl.config.experiment import Experiment, OptimizerConfig
 from adamctl.config.records import (
+    Acks,
     BucketRecord,
     JobRecord,
     LayoutRecord,
@@ -51,12 +52,18 @@ async def find_servers(
         UnreachableError: not within `deadline_s`.
     """
     wanted = {"ps": experiment.cluster.ps, "data": experiment.cluster.data}
-    described = f"{_count('ps', wanted['ps'])} and {_count('data', wanted['data'])}"
+    acks = experiment.cluster.acknowledged
+    what = {role: _count(role, count) for role, count in wanted.items()}
+    command = {role: f"adamctl {role} start" for role in wanted}
+    if acks == "durable":
+        what["ps"], command["ps"] = f"{what['ps']} with a store", f"{command['ps']} --store DIR"
+    described = " and ".join(what.values())
 
     def enough(entries: list[ConfigEntry]) -> Servers | None:
         found = {role: spread(job, nodes_of(entries, role)) for role in wanted}
+        found["ps"] = keeping(found["ps"], acks)
         missing = [
-            f"{_count(role, count)} ({len(found[role])} there; start one with: adamctl {role} start)"
+            f"{what[role]} ({len(found[role])} there; start one with: {command[role]})"
             for role, count in wanted.items()
             if len(found[role]) < count
         ]
@@ -71,6 +78,11 @@ async def find_servers(
 def _count(role: str, count: int) -> str:
     name = "parameter server" if role == "ps" else "data server"
     return f"{count} {name}{'s' if count > 1 else ''}"
+
+
+def keeping(nodes: Sequence[NodeRecord], acks: Acks) -> list[NodeRecord]:
+    """Returns those parameter servers that can keep parts of a job which acknowledges pushes so, in their order."""
+    return [node for node in nodes if node.can_keep(acks)]
 
 
 def spread(job: str, nodes: Sequence[NodeRecord]) -> list[NodeRecord]:

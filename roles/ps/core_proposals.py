@@ -276,7 +276,7 @@ class Proposals:
         living = {
             node: view.record.capacity_bytes
             for node, view in site.nodes.items()
-            if node == site.node or not self._is_shunned(node, now)
+            if node == site.node or (view.record.can_keep(settings.acks) and not self._is_shunned(node, now))
         }
         situation = Situation(
             copies.job.name,

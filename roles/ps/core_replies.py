@@ -68,6 +68,8 @@ class Replies:
             code = self._code(bucket, epoch)
             if not code and self._copies.known[bucket].record.primary != peer:
                 code = ErrorCode.UNKNOWN_SHARD
+            if not code and self._copies.durable and self._site.core.flush is None:
+                code = ErrorCode.UNKNOWN_SHARD  # memory alone keeps nothing that is to be durable
             if code:
                 refused[bucket] = int(code)
             elif message.serves:
@@ -87,9 +89,9 @@ class Replies:
             self._site.emit(reply)
 
     def _sync(self, buckets: Iterable[int], waiter: CopyWaiter) -> None:
-        """Waits until copies are on disk, unless that is full: then nothing is."""
+        """Waits until copies are on disk, unless that is full and nobody was promised it."""
         flush = self._site.core.flush
-        for bucket in buckets if flush is not None and not flush.full else ():
+        for bucket in buckets if flush is not None and (self._copies.durable or not flush.full) else ():
             self._wait(waiter, self._copies.copies[bucket].shards.values())
 
     def _wait(self, waiter: CopyWaiter, shards: Iterable[HeldShard]) -> None:

@@ -137,6 +137,7 @@ class JobKeeper:
             job = self._add(name, view)
             if job is None:
                 return
+        self._check_store(job, view)
         if self.replicating is not None and self._has_copies(name, view, job):
             self.replicating.configure(name, view)
             return
@@ -218,13 +219,16 @@ class JobKeeper:
             self._log.error("job %s: %s", name, error)
             return None
         job.durable = view.record.acks == "durable"
-        if job.durable and self._storing is None:
-            text = (
-                f"job {name!r} asks for acks = durable, but {self._context.node} keeps no store; start it with --store"
-            )
-            self.fail(job, ErrorCode.BAD_CONFIGURATION, text)
         self._core.add_job(job)
         return job
+
+    def _check_store(self, job: Job, view: JobView) -> None:
+        """Serves nothing of a job that was placed here and needs a store; what others serve of it is not our affair."""
+        ours = any(bucket.primary == self._context.node for bucket in view.buckets.values())
+        if job.durable and self._storing is None and ours and job.failed is None:
+            node = self._context.node
+            text = f"job {job.name!r} asks for acks = durable, but {node} keeps no store; start it with --store"
+            self.fail(job, ErrorCode.BAD_CONFIGURATION, text)
 
     def _found(self, name: str, view: JobView) -> FoundJob | None:
         """Returns what the store was found to hold of this very job."""

@@ -215,7 +215,7 @@ class Member:
     def join(self) -> None:
         process = self.view.process
         self.connection = process.run * 1000 + int(self.name[1:]) + CONNECTIONS[self.role]
-        request = NodeRegisterRequest(self.name, self.role, (), "h", process.run, process=process.run + 1)
+        request = NodeRegisterRequest(self.name, self.role, (), "h", process.run, process=process.run + 1, stores=True)
 
         def answered(answer: Answer | Refuse | None) -> None:
             if isinstance(answer, Answer) and isinstance(answer.message, NodeRegisterReply):

@@ -74,6 +74,7 @@ class NodeRegisterRequest(Message, frozen=True):
     Those for administration and replication are empty where `addresses` take that as well. `bodies_bytes_max`: memory
     for bodies of requests; `credit_bytes`: what each client may have in flight of it; 0: not said. `process`: a random
     number, by which a request that comes again is told from one of a process that has the same number by chance.
+    `stores`: what it holds is also on its disk.
     """
 
     node: str
@@ -87,6 +88,7 @@ class NodeRegisterRequest(Message, frozen=True):
     bodies_bytes_max: int = 0
     credit_bytes: int = 0
     process: int = 0
+    stores: bool = False
 
 
 class NodeRegisterReply(Message, frozen=True):

@@ -22,6 +22,7 @@ from adamctl.net.limits import ServerLimits
 from adamctl.roles.controller.client import read_record
 from adamctl.roles.coordinator import server
 from adamctl.roles.coordinator.client import CoordinatorClient, encode_join_body
+from adamctl.roles.coordinator.job import keeping
 from adamctl.roles.ps import server as ps_server
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import RunJoinReply
@@ -172,6 +173,12 @@ def test_a_server_that_says_nothing_has_the_usual_room(
         model = Model((8,), (Dense(2_000_000), Softmax(4)))
         with pytest.raises(ConfigurationError) if workers > fits else nullcontext():
             server.check_room(experiment, build_layout(model, 1), [record])
+
+
+def test_a_durable_job_is_given_servers_with_stores_only() -> None:
+    nodes = [NodeRecord(f"ps-{number}", "ps", 1, (), "h", 1, stores=number > 0) for number in range(3)]
+    assert keeping(nodes, "durable") == nodes[1:]
+    assert keeping(nodes, "replicated") == keeping(nodes, "applied") == nodes
 
 
 async def test_a_status_request_waits_for_the_state_to_change(tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ class Cluster:
         held: those, to be delivered by `deliver_held`.
         applies: batches are carried out as soon as their turn comes.
         proposals: compare-and-sets that were made: (server, record, done).
+        without_store: servers that keep nothing on a disk; all others do if what is acknowledged is to be durable.
         propose_hook: called before one is; may return False: nobody knows what became of it.
     """
 
@@ -83,6 +84,7 @@ class Cluster:
         rule: str = "add",
         shapes: tuple[tuple[int, ...], ...] = ONE,
         spare: str = "",
+        without_store: str = "",
         one_bucket: bool = True,
         start: bool = True,
         **config: float,
@@ -91,7 +93,7 @@ class Cluster:
         cut = layout_record.layout()
         whole = Bucket(0, 0, len(cut.shards), sum(bucket.size_bytes for bucket in cut.buckets))
         self.layout = ParameterLayout(cut.tensors, cut.shards, (whole,)) if one_bucket else cut
-        self.rule = rule
+        self.rule, self.acks, self.without_store = rule, acks, without_store
         self.now = 100.0
         self.config_of_cores = ReplicationConfig.of_lease(4.0, **config)
         self.config = Config()
@@ -136,7 +138,10 @@ class Cluster:
     # --- records ----------------------------------------------------------------------------------------------------
 
     def node_record(self, node: str, incarnation: int) -> NodeRecord:
-        return NodeRecord(node, "ps", incarnation, (f"memory://{node}",), "host", 1)
+        return NodeRecord(node, "ps", incarnation, (f"memory://{node}",), "host", 1, stores=self.has_store(node))
+
+    def has_store(self, node: str) -> bool:
+        return self.acks == "durable" and node not in self.without_store
 
     def nodes(self) -> dict[str, NodeView]:
         found = {}

@@ -14,6 +14,7 @@ from adamctl.model.rule import RuleConfig
 from adamctl.roles.ps.apply import Applier
 from adamctl.roles.ps.core import Core
 from adamctl.roles.ps.core_copies import HeldCopy
+from adamctl.roles.ps.core_flush import FlushCore
 from adamctl.roles.ps.core_instructions import (
     AnswerAttach,
     AnswerPull,
@@ -44,7 +45,7 @@ class Server:
 
     def __init__(self, cluster: Cluster, node: str, incarnation: int) -> None:
         self.cluster, self.node, self.incarnation = cluster, node, incarnation
-        self.core = Core(1)
+        self.core = Core(1, flush=FlushCore() if cluster.has_store(node) else None)
         self.lease = True
         self.confirmed_s = inf
         self.alive = True

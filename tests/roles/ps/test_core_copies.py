@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
-from adamctl.config.records import bucket_key, encode
+from adamctl.config.records import Acks, bucket_key, encode
 from adamctl.roles.ps.core_acknowledge import Acknowledgements
 from adamctl.roles.ps.core_flush import Entry, FlushCore
 from adamctl.roles.ps.core_instructions import Instruction
@@ -293,3 +294,24 @@ def test_a_full_disk_keeps_no_learner_from_becoming_a_member() -> None:
     flush.full = True
     reply, _, _ = ask(b, prepare(b, durable=True))
     assert not reply.refused
+
+
+def test_a_server_without_a_store_keeps_nothing_that_is_to_be_durable() -> None:
+    """It would answer for its memory; the primary removes it instead, and looks for another."""
+    b = Cluster(acks="durable")["b"]
+    b.core.flush = None
+    for message, records in ((prepare(b, durable=True), [record(1, 1.0)]), (prepare(b), [])):
+        reply, _, _ = ask(b, message, records)
+        assert reply.refused == {0: ErrorCode.UNKNOWN_SHARD}
+    assert b.held() is not None and b.held().shards[0].version != (1, 1)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("acks", ["replicated", "durable"])
+def test_a_server_without_a_store_is_given_copies_unless_they_are_to_be_durable(acks: Acks) -> None:
+    cluster = Cluster("ab", replication=2, acks=acks, spare="d", without_store="d", settle_s=0.1)
+    cluster.kill("b")
+    cluster.configure()
+    cluster.run()
+    cluster.pass_time(2.0)
+    record = cluster.record()
+    assert ("d" in (*record.in_sync, *record.learners)) == (acks == "replicated")

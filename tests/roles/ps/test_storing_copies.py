@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,26 @@ from tests.roles.ps.store_cluster import crash
 
 FAST = ControllerConfig(beacon_interval_s=0.5, lost_after_s=2.5)
 TWO = ("ps-0", "ps-1")
+
+
+async def test_a_server_without_a_store_that_joins_leaves_a_durable_job_alone(tmp_path: Path) -> None:
+    """It is given no copy, and does not fail for clients what others serve."""
+    async with memory_cluster(91, config=FAST) as cluster:
+        world = ReplicatedCluster(cluster)
+        await world.start(*TWO, store=tmp_path)
+        layout = await world.add_job(TWO, copies=2, acks="durable", min_in_sync=1)
+        client = await make_client(cluster, "a", "w", attempt_s=1.0)
+        await world.start("ps-2")
+        await world.cluster.kill("ps-1")  # so that a copy is missing, and the new one would be its place
+        await world.until_records(lambda record: record.in_sync == ("ps-0",), "without the dead one")
+        await client.push(push_of(layout, constant(layout, 1.0), kind="delta"), deadline_s=20)
+        await asyncio.sleep(3.0)
+        assert not any("ps-2" in (*one.in_sync, *one.learners) for one in (await world.records()).values())
+        job = world.servers["ps-2"].core.jobs.get("a")
+        assert job is None or job.failed is None
+        await world.start("ps-3", store=tmp_path)
+        await world.until_records(lambda record: set(record.in_sync) == {"ps-0", "ps-3"}, "where there is a store")
+        await client.close()
 
 
 async def test_what_is_written_while_buckets_are_taken_over_names_its_job(
