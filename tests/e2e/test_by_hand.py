@@ -9,14 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import EXAMPLES, Command, Runner
+from tests.ports import free_ports
 
 DIGITS = EXAMPLES / "digits.toml"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Cluster:
@@ -24,7 +19,7 @@ class Cluster:
 
     def __init__(self, runner: Runner, token: str = "") -> None:
         self.runner = runner
-        self.address = f"127.0.0.1:{free_port()}"
+        self.address = f"127.0.0.1:{free_ports(1)[0]}"
         self.environment = {"ADAMCTL_CONTROLLER": self.address} | ({"ADAMCTL_TOKEN": token} if token else {})
         port = self.address.rpartition(":")[2]
         self.start("controller", "--port", port, "--dir", str(runner.folder / "controller"))
@@ -101,7 +96,7 @@ def test_a_wrong_token_is_refused_with_a_clear_message(adamctl: Runner) -> None:
 
 
 def test_an_unreachable_controller_ends_with_3_and_its_address(adamctl: Runner) -> None:
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     code, _, stderr = adamctl.run("status", ADAMCTL_CONTROLLER=address, timeout_s=60)
     assert code == 3
     assert address in stderr

@@ -8,7 +8,8 @@ from pathlib import Path
 from adamctl.kernels.threads import available_cores
 from tests.sim.runner import ROOT, Ledger, Suite, blocks, noted_seeds, run_block, run_seeds
 
-JOBS = available_cores()
+JOBS = 1 if "PYTEST_XDIST_WORKER" in os.environ else available_cores()
+"""One where tests themselves run side by side."""
 BLOCK_SEEDS = 5
 MUTANT_SEEDS = 1_000
 

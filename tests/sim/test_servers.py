@@ -11,7 +11,7 @@ from tests.sim.server_scenario import ServerScenario
 from tests.sim.suite_checks import check_clean, check_documented, check_found, check_found_early, check_many, noted
 from tests.sim.suites import SERVERS
 
-QUICK_SEEDS, AT_ONCE = 200, 50
+QUICK_SEEDS, AT_ONCE = 80, 20
 SLOW_SEEDS = 10_000
 NOTED_AND_NEXT = 20
 NOTED = noted(SERVERS)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import itertools
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from tests.ports import free_ports
 
 ENOUGH = ("--max-txn-ops=8192", "--max-request-bytes=33554432")
 """What the conformance suite needs: 2,000 keys in one transaction."""
@@ -29,15 +30,6 @@ def needs_etcd() -> str:
     if found is None:
         pytest.skip("there is no etcd on PATH; on Debian: apt-get install etcd-server")
     return found
-
-
-def free_ports(count: int) -> list[int]:
-    """Returns ports that were free just now."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 class EtcdCluster:

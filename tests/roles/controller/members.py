@@ -6,11 +6,10 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 
@@ -21,6 +20,7 @@ from adamctl.roles.controller import server
 from adamctl.roles.controller.client import ControllerClient
 from adamctl.roles.controller.core import ControllerConfig, ControllerCore
 from adamctl.roles.controller.store import LogStore
+from tests.ports import free_ports
 
 LOG = logging.getLogger("adamctl.test")
 BOUND_S = 60.0
@@ -29,11 +29,7 @@ BOUND_S = 60.0
 
 def free_addresses(count: int) -> list[str]:
     """Returns addresses on loopback that were free a moment ago."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [f"tcp://127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+    return [f"tcp://127.0.0.1:{port}" for port in free_ports(count)]
 
 
 def client_of(addresses: Iterable[str], session: str | None = None) -> ControllerClient:

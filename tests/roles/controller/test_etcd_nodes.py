@@ -18,7 +18,8 @@ from adamctl.roles.controller.etcd import EtcdClient
 from adamctl.roles.controller.etcd_gateway import EtcdError, Json, _AskAgainError
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigEntry, NodeRegisterRequest
-from tests.roles.controller.etcd_server import EtcdCluster, a_root, etcd_cluster, free_ports
+from tests.ports import free_ports
+from tests.roles.controller.etcd_server import EtcdCluster, a_root, etcd_cluster
 
 BOUND_S = 60.0
 
