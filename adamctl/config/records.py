@@ -120,6 +120,16 @@ class NodeRecord(_Record, frozen=True):
             process=self.process,
         )
 
+    def is_process(self, host: str, pid: int, process: int) -> bool:
+        """Says whether a process that registers is this one.
+
+        Two containers of one machine may have one host name and the number 1 each, so the random number decides; only
+        processes of versions that had none are told by the rest.
+        """
+        if self.process and process:
+            return self.process == process
+        return (self.host, self.pid) == (host, pid)
+
     def addresses_for(self, kind: AddressKind) -> tuple[str, ...]:
         """Returns where requests of a kind are taken: at addresses of their own, else where those of clients are."""
         own = {"administration": self.administration_addresses, "replication": self.replication_addresses}

@@ -112,7 +112,7 @@ class Requests:
             core.put(Refuse(event.token, ErrorCode.BAD_CONFIGURATION, text))
             return
         old = core.nodes.get(request.node)
-        same = old is not None and (old.record.host, old.record.pid) == (request.host, request.pid)
+        same = old is not None and old.record.is_process(request.host, request.pid, request.process)
         if core.paxos.leading and old is not None and old.connection is None and not same:
             self._wait_for_end_of(old, event.token)
             return

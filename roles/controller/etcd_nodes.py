@@ -119,7 +119,7 @@ class Nodes:
                     return old, lease  # the answer to an earlier attempt was lost
                 if request.process and old.process == request.process and await self._renewed(held.lease, until_s):
                     return old, held.lease  # the same process: a new incarnation would depose it
-            if old is not None and (old.host, old.pid) != (request.host, request.pid):
+            if old is not None and not old.is_process(request.host, request.pid, request.process):
                 lives = await _lives(old, request)
                 if lives or (lives is None and loop.time() > waited_until_s):
                     raise ConfigurationError(

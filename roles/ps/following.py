@@ -55,6 +55,8 @@ class JobKeys:
         self.problems: dict[str, str] = {}
         self._entries: dict[str, dict[str, ConfigEntry]] = {}
         self._layouts: dict[str, tuple[bytes, ParameterLayout]] = {}
+        self._watched = 0  # the revision that the watch has come to
+        self._read: dict[str, int] = {}  # job -> the revision as of which its keys were read anew
 
     @property
     def jobs(self) -> set[str]:
@@ -63,14 +65,21 @@ class JobKeys:
     def take(self, changes: Changes) -> set[str]:
         """Takes in changes and returns the jobs they touch."""
         touched: set[str] = set()
+        self._watched = changes.revision
         if changes.reset:
             touched |= self.jobs
             self._entries.clear()
+            self._read.clear()
         for entry in changes.entries:
-            touched.add(self._put(entry))
+            name = _job_of(entry.key)
+            touched.add(name)
+            if self._read.get(name, -1) <= changes.revision:  # else the read has seen more than the watch
+                self._entries.setdefault(name, {})[entry.key] = entry
         for key in changes.deleted:
             name = _job_of(key)
             touched.add(name)
+            if self._read.get(name, -1) > changes.revision:
+                continue
             entries = self._entries.get(name, {})
             entries.pop(key, None)
             if not entries:
@@ -80,13 +89,19 @@ class JobKeys:
                 del self._layouts[name]
         return touched
 
-    def take_job(self, name: str, entries: list[ConfigEntry]) -> None:
-        """Takes in all keys of one job, read anew."""
-        known = self._entries.pop(name, {})
-        for entry in entries:
-            if _job_of(entry.key) == name:
-                newest = known.get(entry.key, entry)
-                self._put(newest if newest.revision > entry.revision else entry)
+    def take_job(self, name: str, entries: list[ConfigEntry], revision: int) -> None:
+        """Takes in all keys of one job, read anew as of a revision.
+
+        A read that is older than what is known says nothing: the watch would not tell the newer once more.
+        """
+        if revision < max(self._watched, self._read.get(name, -1)):
+            return
+        self._read[name] = revision
+        found = {entry.key: entry for entry in entries if _job_of(entry.key) == name}
+        if found:
+            self._entries[name] = found
+        else:
+            self._entries.pop(name, None)
 
     def born(self, name: str) -> int | None:
         """Returns what tells a running job from others of its name; 0 if it has ended, None if nobody knows it."""
@@ -99,14 +114,6 @@ class JobKeys:
             return None
         layout = entries.get(layout_key(name))
         return layout.revision if running and layout is not None else 0
-
-    def _put(self, entry: ConfigEntry) -> str:
-        name = _job_of(entry.key)
-        entries = self._entries.setdefault(name, {})
-        known = entries.get(entry.key)
-        if known is None or known.revision <= entry.revision:  # a watch may answer later than a read that saw more
-            entries[entry.key] = entry
-        return name
 
     def view(self, name: str) -> JobView | None:
         """Returns a job, or None if it is unknown, ended, not yet complete, or not readable (then in `problems`)."""

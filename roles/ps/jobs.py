@@ -111,8 +111,8 @@ class JobKeeper:
 
     async def _reread(self, name: str) -> None:
         try:
-            _, entries = await self._store.read(f"{JOBS_PREFIX}{name}")
-            self._keys.take_job(name, entries)
+            revision, entries = await self._store.read(f"{JOBS_PREFIX}{name}")
+            self._keys.take_job(name, entries, revision)
             self._reconcile(name)
         except UnreachableError as error:
             self._log.warning("job %s: %s", name, error)

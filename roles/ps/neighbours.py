@@ -7,9 +7,9 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from adamctl.config.records import NodeRecord, node_key
-from adamctl.errors import DamagedDataError, UnreachableError
+from adamctl.errors import UnreachableError
 from adamctl.roles.context import RoleContext
-from adamctl.roles.controller.client import follow, read_record
+from adamctl.roles.controller.client import follow
 from adamctl.roles.ps.core_replication_events import NodeView
 from adamctl.roles.ps.node_keys import DRAINS_PREFIX, NODES_PREFIX, NodeKeys
 
@@ -81,10 +81,11 @@ class Neighbours:
         self._spawn(self._read(node, then))
 
     async def _read(self, node: str, then: Callable[[], None]) -> None:
+        key = node_key(node)
         try:
-            found = await read_record(self._store, node_key(node), NodeRecord)
-        except (UnreachableError, DamagedDataError) as error:
+            revision, entries = await self._store.read(key)
+        except UnreachableError as error:
             self._log.warning("%s has been silent and cannot be looked up: %s", node, error)
             return
-        self._keys.found(node, NodeView(*found) if found is not None else None)
+        self._keys.found(node, next((entry for entry in entries if entry.key == key), None), revision)
         then()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from adamctl.config.records import DrainRecord, NodeRecord, RecordT, decode
 from adamctl.roles.controller.client import Changes
 from adamctl.roles.ps.core_replication_events import NodeView
+from adamctl.wire.messages import ConfigEntry
 from adamctl.wire.unreadable import UNREADABLE
 
 NODES_PREFIX = "/nodes/"
@@ -17,6 +18,9 @@ ROLE = "ps"
 class NodeKeys:
     """Everything under `/nodes/` and `/drains/`, kept up to date by changes.
 
+    Answers of a watch and of reads may come in any order. A watch tells every change in the end, so it may be late; a
+    read that is older than what is known says nothing, since nobody would tell the newer once more.
+
     Attributes:
         nodes: living parameter servers by name.
         told: whether both have been read at least once.
@@ -26,6 +30,8 @@ class NodeKeys:
         self.nodes: dict[str, NodeView] = {}
         self._drains: dict[str, DrainRecord] = {}
         self._read: set[str] = set()
+        self._watched = 0  # the revision that the watch under `/nodes/` has come to
+        self._looked: dict[str, int] = {}  # server -> the revision as of which its key was read
 
     @property
     def told(self) -> bool:
@@ -52,19 +58,20 @@ class NodeKeys:
     def take_nodes(self, changes: Changes) -> None:
         """Takes in changes under `/nodes/`; what cannot be read is no node."""
         self._read.add(NODES_PREFIX)
+        self._watched = changes.revision
         if changes.reset:
             self.nodes.clear()
+            self._looked.clear()
         for entry in changes.entries:
             name = entry.key.removeprefix(NODES_PREFIX)
-            known = self.nodes.get(name)
-            if known is not None and known.revision > entry.revision:
+            if self._looked.get(name, -1) > changes.revision:
                 continue  # a read has seen more than the watch
             self.nodes.pop(name, None)
-            record = _decoded(entry.value, NodeRecord)
-            if record is not None and record.role == ROLE and record.node == name:
-                self.nodes[name] = NodeView(record, entry.revision)
+            self._put(name, entry)
         for key in changes.deleted:
-            self._forget(key.removeprefix(NODES_PREFIX), changes.revision)
+            name = key.removeprefix(NODES_PREFIX)
+            if self._looked.get(name, -1) <= changes.revision:
+                self.nodes.pop(name, None)
 
     def take_drains(self, changes: Changes) -> None:
         """Takes in changes under `/drains/`."""
@@ -78,17 +85,19 @@ class NodeKeys:
         for key in changes.deleted:
             self._drains.pop(key.removeprefix(DRAINS_PREFIX), None)
 
-    def found(self, name: str, view: NodeView | None) -> None:
-        """Takes in what a read of one server's key said just now."""
-        if view is not None:
-            self.nodes[name] = view
-        else:
-            self.nodes.pop(name, None)
+    def found(self, name: str, entry: ConfigEntry | None, revision: int) -> None:
+        """Takes in what a read of one server's key said as of a revision; None: there is no such key."""
+        if revision < max(self._watched, self._looked.get(name, -1)):
+            return
+        self._looked[name] = revision
+        self.nodes.pop(name, None)
+        if entry is not None:
+            self._put(name, entry)
 
-    def _forget(self, name: str, revision: int) -> None:
-        known = self.nodes.get(name)
-        if known is not None and known.revision <= revision:
-            del self.nodes[name]
+    def _put(self, name: str, entry: ConfigEntry) -> None:
+        record = _decoded(entry.value, NodeRecord)
+        if record is not None and record.role == ROLE and record.node == name:
+            self.nodes[name] = NodeView(record, entry.revision)
 
 
 def _decoded(value: bytes, kind: type[RecordT]) -> RecordT | None:

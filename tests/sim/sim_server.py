@@ -199,10 +199,7 @@ class SimServer(ServerState):
             if changes is None or self.core is None:
                 return
             entry = next((entry for entry in changes.entries if entry.key == node_key(node)), None)
-            if entry is not None:
-                self.nodes.take_nodes(Changes(changes.revision, (entry,)))
-            else:
-                self.nodes.take_nodes(Changes(changes.revision, (), (node_key(node),)))
+            self.nodes.found(node, entry, changes.revision)
             self._configure()
 
         self.member.read(f"node {node}", node_key(node), found)
@@ -210,7 +207,7 @@ class SimServer(ServerState):
     def _reread(self, name: str) -> None:
         def found(changes: Changes | None) -> None:
             if changes is not None and self.core is not None:
-                self.keys.take_job(name, list(changes.entries))
+                self.keys.take_job(name, list(changes.entries), changes.revision)
                 self._configure()
 
         self.member.read("job", f"/jobs/{name}", found)

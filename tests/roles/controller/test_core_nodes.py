@@ -12,6 +12,7 @@ from adamctl.roles.controller.core_events import (
     Beacon,
     Disconnected,
     Gone,
+    Instruction,
     Leave,
     Notice,
     Probe,
@@ -40,7 +41,25 @@ def test_a_registration_that_comes_again_deposes_nobody() -> None:
     revision = driven.core.state.revision_of(node_key("ps-1"))
     assert register(77).incarnation == first
     assert driven.core.state.revision_of(node_key("ps-1")) == revision
-    assert register(78).incarnation > first  # a container that was started again has the same number, too
+
+
+def test_two_containers_with_one_host_name_and_process_number_do_not_replace_each_other() -> None:
+    """Both are process 1 of what is called `host`, on one machine; their random numbers tell them apart."""
+    driven = Driven()
+
+    def register(process: int, connection: int, now: float = 0.0) -> list[Instruction]:
+        request = NodeRegisterRequest("ps-1", "ps", ("tcp://h:1",), "host/boot", 1, process=process)
+        return driven.step(Register(9, connection, request), now)
+
+    register(77, 1)
+    refuse = only(register(78, 2), Refuse)
+    assert refuse.code == ErrorCode.BAD_CONFIGURATION and "belongs to a living ps" in refuse.message
+    driven.step(Disconnected(1), 1.0)  # it may be cut off, and believe in its lease
+    waits = register(78, 2, 1.1)
+    assert only(waits, Refuse).code == ErrorCode.NOT_READY and only(waits, Probe).record.incarnation == 1
+    driven.step(Gone("ps-1", 1), 1.2)
+    reply = only(register(78, 2, 1.3), Answer).message
+    assert isinstance(reply, NodeRegisterReply) and reply.incarnation == 2
 
 
 def test_registering_gives_growing_incarnations_and_a_key() -> None:

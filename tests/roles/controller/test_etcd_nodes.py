@@ -146,7 +146,7 @@ async def test_a_registration_that_comes_again_deposes_nobody(etcd: EtcdCluster,
         await asyncio.sleep(first.beacon_interval_s)
     assert [record.incarnation for record in await nodes(client)] == [first.incarnation]
     another = await other.register(msgspec.structs.replace(request, process=78))
-    assert another.incarnation > first.incarnation  # a container that was started again has the same number, too
+    assert another.incarnation > first.incarnation  # after the lease: it may be another container's process 1
     await other.close()
 
 

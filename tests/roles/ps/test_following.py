@@ -84,13 +84,13 @@ def test_what_cannot_be_read_is_a_problem_of_that_job_and_no_other() -> None:
     keys.take(Changes(2, (*(e for e in entries("c") if e.key != broken.key), broken)))
     assert keys.view("a") is not None and keys.view("b") is None and keys.view("c") is None
     assert "hash" in keys.problems["b"] and "'c'" in keys.problems["c"]
-    keys.take_job("b", entries("b"))
+    keys.take_job("b", entries("b", revision=6), 6)
     assert keys.view("b") is not None and "b" not in keys.problems
 
 
 def test_rereading_one_job_does_not_take_in_another_with_a_longer_name() -> None:
     keys = JobKeys()
-    keys.take_job("a", [*entries("a"), *entries("ab")])
+    keys.take_job("a", [*entries("a"), *entries("ab")], 5)
     assert keys.jobs == {"a"}
 
 
@@ -105,13 +105,27 @@ def test_buckets_placed_before_a_server_registered_were_anothers_with_its_name()
 
 def test_what_is_told_late_does_not_undo_what_is_known() -> None:
     keys = JobKeys()
-    keys.take_job("a", entries(revision=9))
+    keys.take_job("a", entries(revision=9), 9)
     keys.take(Changes(5, tuple(entries(revision=5))))
+    keys.take(Changes(6, (), (job_key("a"),)))
     view = keys.view("a")
     assert view is not None and set(view.bucket_revisions.values()) == {9}
-    keys.take_job("a", entries(revision=7))
+    keys.take_job("a", entries(revision=7), 7)
     view = keys.view("a")
     assert view is not None and set(view.bucket_revisions.values()) == {9}
+
+
+def test_a_read_that_is_older_than_the_watch_takes_no_job_away_and_brings_none_back() -> None:
+    keys = JobKeys()
+    keys.take(Changes(4, (), (), True))
+    keys.take(Changes(9, tuple(entries(revision=9))))
+    keys.take_job("a", [], 7)
+    assert keys.view("a") is not None
+    keys.take(Changes(12, (), tuple(entry.key for entry in entries())))
+    keys.take_job("a", entries(revision=9), 11)
+    assert keys.view("a") is None and not keys.jobs
+    keys.take_job("a", entries(revision=13), 13)
+    assert keys.view("a") is not None
 
 
 def test_whether_a_job_still_runs_and_since_when() -> None:

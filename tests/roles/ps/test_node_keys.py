@@ -28,10 +28,35 @@ def test_servers_come_and_go() -> None:
 
 def test_a_watch_that_is_late_takes_nothing_back() -> None:
     keys = NodeKeys()
-    keys.take_nodes(Changes(9, (node("ps-0", 8, 9),), ()))
+    keys.found("ps-0", node("ps-0", 8, 9), 9)
     keys.take_nodes(Changes(5, (node("ps-0", 3, 5),), ()))
     keys.take_nodes(Changes(7, (), (node_key("ps-0"),)))
     assert keys.nodes["ps-0"].record.incarnation == 8
+    keys.take_nodes(Changes(9, (node("ps-0", 8, 9),), ()))
+    keys.take_nodes(Changes(12, (), (node_key("ps-0"),)))
+    assert not keys.nodes
+
+
+def test_a_read_that_is_older_than_the_watch_removes_no_living_server() -> None:
+    """It was on its way when the server came; the watch does not tell that a second time."""
+    keys = NodeKeys()
+    keys.take_nodes(Changes(4, (), (), True))
+    keys.take_nodes(Changes(9, (node("ps-0", 8, 9),), ()))
+    keys.found("ps-0", None, 7)
+    keys.found("ps-0", node("ps-0", 3, 5), 8)
+    assert keys.nodes["ps-0"].record.incarnation == 8
+    keys.found("ps-0", None, 9)
+    assert not keys.nodes
+
+
+def test_of_two_reads_the_newer_one_counts() -> None:
+    keys = NodeKeys()
+    keys.found("ps-0", node("ps-0", 8, 9), 9)
+    keys.found("ps-0", None, 7)
+    assert keys.nodes["ps-0"].record.incarnation == 8
+    keys.take_nodes(Changes(2, (node("ps-0", 1, 2),), (), True))  # another store, whose revisions are its own
+    keys.found("ps-0", None, 3)
+    assert not keys.nodes
 
 
 def test_only_the_process_that_was_meant_is_emptied() -> None:
