@@ -6,6 +6,7 @@
     /jobs/{id}/buckets/{n}      BucketRecord
     /jobs/{id}/served/{node}    ServedRecord
     /drains/{node}              DrainRecord
+    /retired                    RetiredRecord
 
 Values are MessagePack arrays; fields are only ever appended. A record that is out of its bounds is none:
 it can neither be made nor decoded.
@@ -13,7 +14,9 @@ it can neither be made nor decoded.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -37,6 +40,7 @@ TEXT_CHARACTERS_MAX = 4096
 LIST_ITEMS_MAX = 64
 """Of names, addresses and changes in one record."""
 UNIX_S_MAX = 1e11
+KEPT_MAX = 100_000
 
 
 def default_acks(replication: int) -> Acks:
@@ -267,6 +271,29 @@ class DrainRecord(_Record, frozen=True):
         _expect(0 <= self.since_unix_s <= UNIX_S_MAX, "since_unix_s", f"0 to {UNIX_S_MAX:g}", self.since_unix_s)
 
 
+class RetiredRecord(_Record, frozen=True):
+    """Incarnations that have come to their end: those up to `floor` that are not among `kept` (ascending).
+
+    The controllers write it: an incarnation is retired when its process has been gone for their horizon, which is
+    longer than anything that it sent can be on its way. Who is retired once stays so.
+    """
+
+    floor: int = -1
+    kept: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        _expect(-1 <= self.floor <= NUMBER_MAX, "floor", f"-1 to {NUMBER_MAX}", self.floor)
+        rising = all(0 <= one < other for one, other in pairwise((*self.kept, self.floor + 1)))
+        _expect(rising and len(self.kept) <= KEPT_MAX, "kept", f"at most {KEPT_MAX} numbers up to floor, ascending", "")
+
+    def has(self, incarnation: int) -> bool:
+        """Says whether an incarnation is retired."""
+        if incarnation > self.floor:
+            return False
+        place = bisect_left(self.kept, incarnation)
+        return place == len(self.kept) or self.kept[place] != incarnation
+
+
 RecordT = TypeVar("RecordT", bound=_Record)
 
 
@@ -297,6 +324,9 @@ def bucket_key(job: str, bucket: int) -> str:
 
 def drain_key(node: str) -> str:
     return f"/drains/{node}"
+
+
+RETIRED_KEY = "/retired"
 
 
 def served_key(job: str, node: str) -> str:

@@ -111,5 +111,5 @@ def _restored(layout: ParameterLayout, index: int, rule: Rule, checkpoint: Check
     if record is None or checkpoint.descriptor.layout_hash != layout.hash:
         return ShardContent(index, values, state)
     memory = ClientMemory.restored(record.memory)
-    memory.step = 0  # the job begins here, and counts its steps from 1
+    memory.begin_anew()
     return ShardContent(index, values, state, record.counter, record.pushes, memory)

@@ -31,7 +31,7 @@ from adamctl.roles.ps.core_instructions import (
 )
 from adamctl.roles.ps.core_job import Job
 from adamctl.roles.ps.core_pull import MOVED, answer_waiting, finish_pull, gather, image_of
-from adamctl.roles.ps.core_sequence import ClientKey, Verdict
+from adamctl.roles.ps.core_sequence import NOBODY, ClientKey, Verdict
 from adamctl.roles.ps.core_shard import Batch, Pull, Push, Shard, Source, Token, Update
 from adamctl.roles.ps.core_steps import Place, StepPart, find_queued, steps_done, take_part
 from adamctl.roles.ps.core_unknown import UnknownJobs
@@ -62,6 +62,7 @@ class Core:
         held: of them, what waits for steps to be complete.
         flush, acknowledgements: of the store's log; None without a store.
         unknown: what is answered about jobs that are not in `jobs`.
+        retired: incarnations that shards forget when their next batch is done.
         replication: copies of buckets elsewhere, and of others' buckets here; it sets `lease_holds`.
     """
 
@@ -76,6 +77,7 @@ class Core:
         self.held = HeldBytes(queue_bytes_max // CLIENTS_HELD)
         self._attached: dict[int, set[str]] = {}
         self.unknown = UnknownJobs()
+        self.retired = NOBODY
         self.replication: ReplicationCore | None = None
         self.lease_holds: Callable[[], bool] = lambda: True
 
@@ -310,6 +312,7 @@ class Core:
                 self.flush.changed(shard.entry, now, len(batch.updates))
             for update in batch.updates:
                 self._finish(job, shard, update, now, out)
+            shard.memory.retire(self.retired, shard.counter)
             if batch.damaged:
                 batch.spoil()
             answer_waiting(job, shard, LOST if batch.damaged else "", self.lease_holds, out)
@@ -332,12 +335,9 @@ class Core:
         """Settles one update that has come out of its batch, for whoever asked for it."""
         self.queued_updates -= 1
         staleness = 0
-        entry = update.client
-        if update.sequence > entry.done:  # always, but for parts of one step from one client, settled together
-            entry.done = update.sequence
+        shard.memory.settle(update.client, update.sequence, update.code, shard.counter)
         if update.code:
             job.refused += 1
-            entry.refuse(update.sequence, update.code)
         elif not update.moot:
             others = shard.pushes - update.base_pushes - (update.sequence - 1 - update.base_sequence)
             staleness = min(max(others, 0), STALENESS_ON_WIRE_MAX)

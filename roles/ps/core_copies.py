@@ -17,7 +17,7 @@ from adamctl.model.layout import Bucket
 from adamctl.roles.ps.core_flush import Entry
 from adamctl.roles.ps.core_instructions import Image
 from adamctl.roles.ps.core_job import Job, ShardContent
-from adamctl.roles.ps.core_sequence import ClientMemory, MemoryRecord
+from adamctl.roles.ps.core_sequence import NO_CLIENTS, ClientMemory
 from adamctl.roles.ps.core_shard import Shard, State, Token, Values
 from adamctl.roles.ps.replica_body import CopyRecord, ShardCopy, lengths_of
 
@@ -39,15 +39,17 @@ class HeldShard:
 
     Attributes:
         copy, values, state: its newest state; None before it has come. Replaced as a whole, never written to.
+        memory: of its clients, which is not in `copy`.
         entry: its place in the store's log, None without a store.
         size_bytes: of its state in memory.
     """
 
-    __slots__ = ("copy", "entry", "index", "size_bytes", "state", "values")
+    __slots__ = ("copy", "entry", "index", "memory", "size_bytes", "state", "values")
 
     def __init__(self, index: int, size_bytes: int) -> None:
         self.index, self.size_bytes = index, size_bytes
         self.copy: ShardCopy | None = None
+        self.memory = ClientMemory()
         self.values: Values | None = None
         self.state: State | None = None
         self.entry: Entry | None = None
@@ -60,9 +62,29 @@ class HeldShard:
     def arrays(self) -> tuple[Array, ...]:
         return () if self.values is None or self.state is None else (self.values.array, *self.state.arrays)
 
+    def follows(self, copy: ShardCopy) -> bool:
+        """Says whether a newer state can be taken in: it is whole, or what it has changed is held."""
+        return copy.change is None or (self.copy is not None and self.copy.counter >= copy.since)
+
     def put(self, record: CopyRecord) -> None:
-        self.copy = record.copy
+        """Takes a state in that follows what is held."""
+        copy = record.copy
+        if copy.change is None:
+            self.memory = ClientMemory.restored(copy.memory)
+        else:
+            self.memory.take(copy.change)
+        self.copy = msgspec.structs.replace(copy, memory=NO_CLIENTS, since=-1, change=None)
         self.values, self.state = HeldValues(record.arrays[0], cast(Any, self)), State(list(record.arrays[1:]))
+
+    def record(self) -> CopyRecord:
+        """Returns its state to be sent to somebody who has nothing of it."""
+        assert self.copy is not None
+        return CopyRecord(msgspec.structs.replace(self.copy, memory=self.memory.record()), self.arrays)
+
+    @property
+    def message_bytes(self) -> int:
+        """Of its part of a message."""
+        return self.size_bytes if self.copy is None else self.record().size_bytes
 
     def image(self, token: Token) -> Image | None:
         """Holds its state for somebody who reads it, None if nothing has come yet."""
@@ -70,8 +92,8 @@ class HeldShard:
             return None
         self.values.readers += 1
         self.state.readers += 1
-        copy = self.copy
-        return Image(token, self, copy.epoch, copy.counter, copy.pushes, copy.memory, self.values, self.state)
+        copy, memory = self.copy, self.memory.record()
+        return Image(token, self, copy.epoch, copy.counter, copy.pushes, memory, self.values, self.state)
 
 
 class HeldCopy:
@@ -105,7 +127,10 @@ class HeldCopy:
         """Says whether a record is the state of a shard of this job."""
         index, size = record.copy.shard, record.copy.size
         expected = 1 + len(self.job.rule.state_names)
-        return index in self.shards and size == self.job.layout.shards[index].size and len(record.arrays) == expected
+        if index not in self.shards or size != self.job.layout.shards[index].size or len(record.arrays) != expected:
+            return False
+        held = self.shards[index]
+        return (record.copy.epoch, record.copy.counter) <= held.version or held.follows(record.copy)
 
     def prepare(self, record: CopyRecord) -> bool:
         """Takes a state in unless what is held is as new; says whether it did."""
@@ -124,7 +149,7 @@ class HeldCopy:
     def records(self, indices: Iterable[int]) -> list[CopyRecord]:
         """Returns states to send, of those shards that are held."""
         found = (self.shards.get(index) for index in indices)
-        return [CopyRecord(held.copy, held.arrays) for held in found if held is not None and held.copy is not None]
+        return [held.record() for held in found if held is not None and held.copy is not None]
 
     def image(self, index: int) -> Image | None:
         """Holds a shard's state while it is sent; None if it is not held."""
@@ -139,7 +164,7 @@ class HeldCopy:
         assert held.copy is not None
         assert held.values is not None and held.state is not None
         values, state = held.values, held.state
-        memory = ClientMemory.restored(held.copy.memory)
+        memory = ClientMemory.restored(held.memory.record())
         return ShardContent(
             held.index,
             values.array.copy() if values.readers else writable(values.array),
@@ -165,7 +190,7 @@ def copy_of_contents(job: Job, born: int, bucket: Bucket, epoch: int, contents: 
     """Returns a copy, at an epoch, of shards that were made here or found in the store."""
     held = HeldCopy(job, bucket, (epoch, 0), True)
     for content in contents:
-        memory = content.memory.record() if content.memory is not None else MemoryRecord()
+        memory = content.memory.record() if content.memory is not None else NO_CLIENTS
         arrays = (content.values, *content.state)
         described = ShardCopy(
             job.name, born, content.index, content.epoch, content.counter, content.pushes, content.values.size,
@@ -182,10 +207,11 @@ def copy_of_shards(job: Job, born: int, bucket: Bucket, epoch: int, shards: Sequ
         arrays = (shard.values.array, *shard.state.arrays)
         described = ShardCopy(
             job.name, born, shard.index, epoch, shard.counter, shard.pushes, shard.size, lengths_of(arrays),
-            shard.memory.record(), shard.counter,
+            NO_CLIENTS, shard.counter,
         )  # fmt: skip
         one = held.shards[shard.index]
         one.copy, one.values, one.state = described, shard.values, shard.state
+        one.memory = ClientMemory.restored(shard.memory.record())
         one.entry = shard.entry
         if one.entry is not None:
             one.entry.owner = one

@@ -165,7 +165,7 @@ class Job:
         self.rolled_back[index] = self.rolled_back.get(index, 0) + number - entry.done
         self.rolled_back_of[client] = self.rolled_back_of.get(client, 0) + number - entry.done
         shard.memory.accept(entry, number)
-        entry.done = number
+        shard.memory.settle(entry, number, 0, shard.counter + 1)  # to be told to copies with what comes next
 
     def _stripe(self, threads: int) -> None:
         """Gives each thread a contiguous stripe of shards with about the same bytes."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from adamctl.roles.ps.core_instructions import Image, Refresh
 from adamctl.roles.ps.core_replicate import Group, Member, Part, ShardReplica
 from adamctl.roles.ps.core_site import Site
-from adamctl.roles.ps.replica_body import CopyRecord
+from adamctl.roles.ps.replica_body import HEAD_BYTES, CopyRecord, record_bytes
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import Message, ReplicaPrepareReply, ReplicaPrepareRequest
 
@@ -40,6 +40,7 @@ class Link:
         dirty: shards whose newest state is to be sent.
         fill: shards that learners have never had, sent at a limited rate.
         flying: shard -> order of the message that its state is in.
+        takes_changes: it has said that it understands records that tell of clients only what has changed.
         quiet_since_s: since when it has answered nothing though it was asked; None if it owes no answer.
     """
 
@@ -51,6 +52,7 @@ class Link:
         self.fill: dict[ShardReplica, None] = {}
         self.flying: dict[ShardReplica, int] = {}
         self.flights: dict[int, Flight] = {}
+        self.takes_changes = False
         self.quiet_since_s: float | None = None
         self.sent_s = self.retry_s = float("-inf")
 
@@ -90,16 +92,16 @@ class Link:
 
     def _send_states(self, now: float) -> bool:
         """Sends one message of states; False if there was none that can be sent now."""
-        flight, records, images = Flight(), [], []
-        filled, epochs = 0, {}
-        while replica := self._next(filled):
-            record, image = replica.record()
+        flight, records, images = Flight(), list[CopyRecord](), list[Image]()
+        filled, epochs = HEAD_BYTES, {}
+        while replica := self._next(filled, not records):
+            record, image = replica.record(self._since(replica))
             group, member = self.members[replica.group.bucket]
             flight.parts.append((replica, record.copy.counter, member))
             epochs[group.bucket] = group.epoch
             records.append(record)
             images.append(image)
-            filled += replica.size_bytes
+            filled += record.size_bytes
         if not records:
             return False
         order = self._send(flight, epochs, {}, records, images, now)
@@ -107,7 +109,11 @@ class Link:
             self.flying[replica] = order
         return True
 
-    def _next(self, filled: int) -> ShardReplica | None:
+    def _since(self, replica: ShardReplica) -> int:
+        """Returns the counter that a shard's copy there surely has, if what has changed since can be sent to it."""
+        return replica.prepared.get(self.node, -1) if self.takes_changes else -1
+
+    def _next(self, filled: int, first: bool) -> ShardReplica | None:
         """Returns the next shard of a message that has so many bytes, taken off its list; None: it is full."""
         for waiting in (self.dirty, self.fill):
             while waiting and (waiting is self.dirty or self._site.fill_bytes > 0):
@@ -115,11 +121,12 @@ class Link:
                 if replica.changing:  # when that is done it is dirty again
                     del waiting[replica]
                     continue
-                if filled and filled + replica.size_bytes > self._site.config.message_bytes_max:
+                size_bytes = record_bytes(*replica.describe(self._since(replica)))
+                if not first and filled + size_bytes > self._site.config.message_bytes_max:
                     return None
                 del waiting[replica]
                 if waiting is self.fill:
-                    self._site.fill_bytes -= replica.size_bytes
+                    self._site.fill_bytes -= size_bytes
                 return replica
         return None
 
@@ -175,6 +182,7 @@ class Link:
         self._heard(now)
         if not isinstance(message, ReplicaPrepareReply):
             return self._again(order, flight, now)
+        self.takes_changes = message.takes_changes
         wrong = message.incarnation != self.incarnation
         refused = dict.fromkeys(self.members, int(ErrorCode.STALE_INCARNATION)) if wrong else message.refused
         for bucket, code in refused.items():

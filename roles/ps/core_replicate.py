@@ -13,8 +13,9 @@ from adamctl.config.records import BucketRecord
 from adamctl.roles.ps.core_flush import Waiter
 from adamctl.roles.ps.core_instructions import Image
 from adamctl.roles.ps.core_job import Job
+from adamctl.roles.ps.core_sequence import NO_CLIENTS
 from adamctl.roles.ps.core_shard import Shard
-from adamctl.roles.ps.replica_body import CopyRecord, ShardCopy, lengths_of
+from adamctl.roles.ps.replica_body import CopyRecord, ShardCopy, describe, lengths_of
 
 
 class Part(Enum):
@@ -65,7 +66,7 @@ class ShardReplica:
         prepared: member -> the highest counter that it is known to have.
         committed: what all counted members had; it never falls.
         waiting: (counter that must be committed, for whom), ascending.
-        described: its state as it was described last, valid for that counter and epoch.
+        described: its state as it was described last, valid for that counter, epoch and `since`.
     """
 
     __slots__ = ("committed", "described", "group", "prepared", "shard", "waiting")
@@ -75,11 +76,7 @@ class ShardReplica:
         self.prepared: dict[str, int] = {}
         self.committed = shard.counter
         self.waiting: list[tuple[int, Waiter]] = []
-        self.described: ShardCopy | None = None
-
-    @property
-    def size_bytes(self) -> int:
-        return 4 * self.shard.size * (1 + len(self.shard.state.arrays))
+        self.described: tuple[ShardCopy, bytes] | None = None
 
     @property
     def changing(self) -> bool:
@@ -104,21 +101,35 @@ class ShardReplica:
                 over.append(waiter)
         self.waiting = kept
 
-    def record(self) -> tuple[CopyRecord, Image]:
-        """Returns its present state to be sent, and what holds it until then."""
-        shard, group = self.shard, self.group
+    def record(self, since: int = -1) -> tuple[CopyRecord, Image]:
+        """Returns its present state to be sent, and what holds it until then.
+
+        `since`: a counter that the receiver has, of whose clients it needs what has changed; -1: it needs everything.
+        """
+        shard = self.shard
         values, state = shard.values, shard.state
-        arrays = (values.array, *state.arrays)
-        known = self.described
-        if known is None or (known.counter, known.epoch) != (shard.counter, group.epoch):
-            known = self.described = ShardCopy(
-                group.job.name, group.born, shard.index, group.epoch, shard.counter, shard.pushes, shard.size,
-                lengths_of(arrays), shard.memory.record(), self.committed,
-            )  # fmt: skip
+        copy, described = self.describe(since)
         values.readers += 1
         state.readers += 1
-        image = Image(None, shard, known.epoch, known.counter, known.pushes, known.memory, values, state)
-        return CopyRecord(known, arrays), image
+        image = Image(None, shard, copy.epoch, copy.counter, copy.pushes, copy.memory, values, state)
+        return CopyRecord(copy, (values.array, *state.arrays), described), image
+
+    def describe(self, since: int = -1) -> tuple[ShardCopy, bytes]:
+        """Returns what is sent of its present state besides its arrays, and the same as it is written."""
+        shard, group = self.shard, self.group
+        if self.described is not None:
+            known, _ = self.described
+            if (known.counter, known.epoch, known.since) == (shard.counter, group.epoch, since):
+                return self.described
+        change = shard.memory.change(since) if since >= 0 else None
+        copy = ShardCopy(
+            group.job.name, group.born, shard.index, group.epoch, shard.counter, shard.pushes, shard.size,
+            lengths_of((shard.values.array, *shard.state.arrays)),
+            shard.memory.record() if change is None else NO_CLIENTS,
+            self.committed, since, change,
+        )  # fmt: skip
+        self.described = copy, describe(copy)
+        return self.described
 
 
 class Group:

@@ -38,7 +38,7 @@ class ReplicationConfig:
         retry_s: pause after an order or a change that came to nothing.
         settle_s: so long after servers came or went, nothing is moved for balance alone.
         shun_s: so long a server that did not answer, or did not begin a copy, is given no learner by us.
-        message_bytes_max: arrays in one message, unless one shard alone has more.
+        message_bytes_max: of one message with everything in it, unless one shard alone has more.
         flights_max: messages with records under way to one server for one job.
         learner_bytes_per_s: at most so much is sent to fill learners, to all of them together.
     """

@@ -15,7 +15,7 @@ from adamctl.roles.ps.core_replication_events import Holds, Reply
 from adamctl.roles.ps.core_roles import JobCopies
 from adamctl.roles.ps.core_shard import Token
 from adamctl.roles.ps.core_site import Site
-from adamctl.roles.ps.replica_body import CopyRecord
+from adamctl.roles.ps.replica_body import HEAD_BYTES, CopyRecord
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     ReplicaFetchReply,
@@ -58,7 +58,7 @@ class Replies:
     ) -> None:
         if message.receiver != self._site.incarnation:
             refused = dict.fromkeys(message.epochs, int(ErrorCode.STALE_INCARNATION))
-            self._site.emit(Reply(token, ReplicaPrepareReply(self._site.incarnation, refused)))
+            self._site.emit(Reply(token, ReplicaPrepareReply(self._site.incarnation, refused, {}, True)))
             return
         self._copies.heard_s[peer] = now
         refused = {}
@@ -79,7 +79,7 @@ class Replies:
         if message.durable and not records:
             self._sync([bucket for bucket in message.epochs if bucket not in refused], waiter)
         routing = {bucket: self._epoch(bucket) for bucket, code in refused.items() if code == ErrorCode.STALE_EPOCH}
-        self._answer(Reply(token, ReplicaPrepareReply(self._site.incarnation, refused, routing)), waiter)
+        self._answer(Reply(token, ReplicaPrepareReply(self._site.incarnation, refused, routing, True)), waiter)
 
     def _answer(self, reply: Reply, waiter: CopyWaiter) -> None:
         """Answers when what is answered for is durable, if that is to be so."""
@@ -159,8 +159,14 @@ class Replies:
             self._site.emit(Reply(token, reply))
             return
         held = self._copies.copies[message.bucket]
-        images = [image for index in message.shards if (image := held.image(index)) is not None]
-        self._site.emit(Reply(token, reply, held.records(message.shards), images))
+        records, filled = list[CopyRecord](), HEAD_BYTES
+        for record in held.records(message.shards):  # as many as one message takes: the rest is asked for again
+            filled += record.size_bytes
+            if records and filled > self._site.config.message_bytes_max:
+                break
+            records.append(record)
+        images = [image for record in records if (image := held.image(record.copy.shard)) is not None]
+        self._site.emit(Reply(token, reply, records, images))
 
     def _addressed(self, receiver: int) -> int:
         return 0 if receiver == self._site.incarnation else ErrorCode.STALE_INCARNATION

@@ -2,16 +2,21 @@
 
 Numbers of one client on one shard go up by one. The next one is accepted; a repeated one is answered as what became of
 it; a gap is refused and nothing is consumed. The memory is part of the shard's state: it is snapshotted with the values
-it belongs to.
+it belongs to, and a copy that has an older version is sent what has changed since.
+
+It is bounded twice. Of too many clients the least recently used is evicted and leaves a mark. And the controllers say
+which incarnations have been gone for so long that nothing of them can be on its way any more: those are retired, marks
+and all. Both happen when a batch is done, so that a version has one memory.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from enum import Enum, auto
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
+
+from adamctl.config.records import RetiredRecord
 
 CLIENTS_MAX = 1024
 MARKS_MAX = 4096
@@ -19,6 +24,9 @@ REFUSED_MAX = 64
 
 ClientKey: TypeAlias = tuple[str, int]
 """(node, incarnation); incarnations are issued by the controllers, each greater than all before."""
+
+
+NOBODY: Final = RetiredRecord()
 
 
 class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -31,7 +39,7 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MemoryRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A shard's memory in a snapshot, clients in the order in which they began.
+    """A shard's memory in a snapshot, clients in the order in which they would be evicted: the last one used last.
 
     `step` is the last step that all replicas took together which the values contain, 0 if there was none.
     """
@@ -40,6 +48,24 @@ class MemoryRecord(msgspec.Struct, frozen=True, array_like=True):
     evicted: tuple[ClientKey, ...] = ()
     evicted_incarnation: int = -1
     step: int = 0
+    retired: RetiredRecord = NOBODY
+
+
+NO_CLIENTS: Final = MemoryRecord()
+
+
+class MemoryChange(msgspec.Struct, frozen=True, array_like=True):
+    """What is different in a memory from what it was in a former version, or in any later one before this.
+
+    `clients` and `evicted` are those that have changed, in order; `marks` is how many are evicted now, all together,
+    the oldest having been forgotten.
+    """
+
+    clients: tuple[ClientRecord, ...]
+    evicted: tuple[ClientKey, ...]
+    marks: int
+    evicted_incarnation: int
+    step: int
 
 
 class Verdict(Enum):
@@ -59,17 +85,23 @@ class Client:
         accepted: the last number taken, perhaps still queued.
         done: the last number applied or refused; done <= accepted.
         refused: numbers of which nothing was applied -> why; only the last REFUSED_MAX are kept.
-        used: the shard's count of accepted numbers at this client's last one; the lowest is evicted first.
+        changed: the shard's counter when something was done for it last.
     """
 
-    __slots__ = ("accepted", "done", "key", "refused", "used")
+    __slots__ = ("_record", "accepted", "changed", "done", "key", "refused")
 
     def __init__(self, key: ClientKey, done: int = 0, refused: dict[int, int] | None = None) -> None:
         self.key = key
         self.accepted = done
         self.done = done
         self.refused = refused
-        self.used = 0
+        self.changed = -1
+        self._record: ClientRecord | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Says whether something is known of it and nothing of it is queued."""
+        return 0 < self.done == self.accepted
 
     def judge(self, sequence: int) -> Verdict:
         if sequence == self.accepted + 1:
@@ -78,13 +110,24 @@ class Client:
             return Verdict.GAP
         return Verdict.DONE if sequence <= self.done else Verdict.QUEUED
 
-    def refuse(self, sequence: int, code: int) -> None:
-        """Remembers that a number was spent on nothing."""
+    def settle(self, sequence: int, code: int, counter: int) -> None:
+        """Notes that a number is applied, or, with a code, was spent on nothing."""
+        self.changed, self._record = counter, None
+        self.done = max(self.done, sequence)  # parts of one step from one client are settled together
+        if not code:
+            return
         if self.refused is None:
             self.refused = {}
         self.refused[sequence] = code
         if len(self.refused) > REFUSED_MAX:
             del self.refused[next(iter(self.refused))]
+
+    def record(self) -> ClientRecord:
+        """Returns what is done."""
+        if self._record is None:
+            refused = {number: code for number, code in (self.refused or {}).items() if number <= self.done}
+            self._record = ClientRecord(*self.key, self.done, refused)
+        return self._record
 
 
 class ClientMemory:
@@ -92,65 +135,109 @@ class ClientMemory:
 
     At most CLIENTS_MAX are remembered; the least recently used beyond that is evicted and leaves a mark. A mark
     forgotten in its turn raises `evicted_incarnation`: strangers with an incarnation up to it count as evicted. Only
-    clients without queued updates are evicted.
-    `step` is as in a record of it.
+    clients without queued updates are evicted or retired.
+
+    Attributes:
+        clients: the one that something was done for last comes last.
+        retired: as the shard has taken it in, which it does only when it forgets somebody.
+        step: as in a record of it.
     """
 
-    __slots__ = ("_accepted", "_clients_max", "_evicted", "_marks_max", "clients", "evicted_incarnation", "step")
+    __slots__ = ("_clients_max", "_evicted", "_looked", "_marks_max", "_whole_from", "clients", "evicted_incarnation",
+                 "retired", "step")  # fmt: skip
 
     def __init__(self, clients_max: int = CLIENTS_MAX, marks_max: int = MARKS_MAX) -> None:
         self.clients: dict[ClientKey, Client] = {}
         self.evicted_incarnation = -1
-        self._evicted: OrderedDict[ClientKey, None] | None = None
+        self.retired = self._looked = NOBODY
+        self._evicted: dict[ClientKey, int] = {}  # -> the shard's counter at that time; the oldest mark first
+        self._whole_from = -1  # what has changed since an older counter than this is not known one by one
         self._clients_max, self._marks_max = clients_max, marks_max
-        self._accepted = 0
         self.step = 0
 
     def find(self, key: ClientKey) -> Client | None:
-        """Returns the client, a new one if it is a stranger, or None if it was evicted."""
+        """Returns the client, a new one if it is a stranger, or None if it was evicted or retired."""
         client = self.clients.get(key)
         if client is not None:
             return client
-        if key[1] <= self.evicted_incarnation or (self._evicted is not None and key in self._evicted):
+        if key[1] <= self.evicted_incarnation or key in self._evicted or self.retired.has(key[1]):
             return None
         return Client(key)
 
     def accept(self, client: Client, sequence: int) -> None:
         """Takes a client's next number."""
-        self._accepted += 1
         client.accepted = sequence
-        client.used = self._accepted
-        if client.key in self.clients:
-            return
-        self.clients[client.key] = client
-        if len(self.clients) > self._clients_max:
-            idle = [other for other in self.clients.values() if other.done == other.accepted]
-            if idle:
-                self._evict(min(idle, key=lambda other: other.used).key)
+        self.clients.setdefault(client.key, client)
 
-    def _evict(self, key: ClientKey) -> None:
+    def settle(self, client: Client, sequence: int, code: int, counter: int) -> None:
+        """Notes what became of a number, in the version with this counter; may evict others for that."""
+        client.settle(sequence, code, counter)
+        if self.clients.pop(client.key, None) is None:
+            return
+        if len(self.clients) >= self._clients_max:
+            idle = next((other.key for other in self.clients.values() if other.idle), None)
+            if idle is not None:
+                self._evict(idle, counter)
+        self.clients[client.key] = client
+
+    def _evict(self, key: ClientKey, counter: int) -> None:
         del self.clients[key]
-        if self._evicted is None:
-            self._evicted = OrderedDict()
-        self._evicted[key] = None
+        self._evicted[key] = counter
         if len(self._evicted) > self._marks_max:
-            (_, incarnation), _ = self._evicted.popitem(last=False)
-            self.evicted_incarnation = max(self.evicted_incarnation, incarnation)
+            oldest = next(iter(self._evicted))
+            self._whole_from = max(self._whole_from, self._evicted.pop(oldest))
+            self.evicted_incarnation = max(self.evicted_incarnation, oldest[1])
+
+    def retire(self, retired: RetiredRecord, counter: int) -> bool:
+        """Forgets clients and marks that have been retired, in the version with this counter; says whether any was.
+
+        From then on the shard knows by itself that they may not come back, whoever serves it. It looks once.
+        """
+        if retired is self._looked:
+            return False
+        self._looked = retired
+        if retired.floor < self.retired.floor or any(self.retired.has(one) for one in retired.kept):
+            return False  # older than what the shard has taken in
+        gone = [key for key, client in self.clients.items() if client.idle and retired.has(key[1])]
+        marks = [key for key in self._evicted if retired.has(key[1])]
+        if not gone and not marks:
+            return False
+        for key in gone:
+            del self.clients[key]
+        for key in marks:
+            del self._evicted[key]
+        self.retired, self._whole_from = retired, counter
+        return True
 
     def sequence(self, key: ClientKey) -> int:
         """Returns the last number of a client that the values contain (or that was refused), 0 if none."""
         client = self.clients.get(key)
         return 0 if client is None else client.done
 
+    # --- snapshots ----------------------------------------------------------------------------------------------------
+
     def record(self) -> MemoryRecord:
         """Returns what belongs to the values at hand: queued numbers are not in it."""
-        clients = tuple(
-            ClientRecord(
-                *client.key, client.done, {n: code for n, code in (client.refused or {}).items() if n <= client.done}
-            )
-            for client in self.clients.values()
-        )
-        return MemoryRecord(clients, tuple(self._evicted or ()), self.evicted_incarnation, self.step)
+        clients = tuple([client.record() for client in self.clients.values() if client.done])
+        return MemoryRecord(clients, tuple(self._evicted), self.evicted_incarnation, self.step, self.retired)
+
+    def change(self, since: int) -> MemoryChange | None:
+        """Returns what is different from the version with counter `since`; None: only the whole can be told."""
+        if since < self._whole_from:
+            return None
+        clients: list[ClientRecord] = []
+        for client in reversed(self.clients.values()):
+            if client.done:
+                if client.changed <= since:
+                    break
+                clients.append(client.record())
+        evicted: list[ClientKey] = []
+        for key, counter in reversed(self._evicted.items()):
+            if counter <= since:
+                break
+            evicted.append(key)
+        marks = len(self._evicted)
+        return MemoryChange(tuple(clients[::-1]), tuple(evicted[::-1]), marks, self.evicted_incarnation, self.step)
 
     @classmethod
     def restored(cls, record: MemoryRecord) -> ClientMemory:
@@ -158,7 +245,31 @@ class ClientMemory:
         for found in record.clients:
             key = (found.node, found.incarnation)
             memory.clients[key] = Client(key, found.sequence, dict(found.refused) or None)
-        memory._evicted = OrderedDict((key, None) for key in record.evicted) or None
+        memory._evicted = dict.fromkeys(record.evicted, -1)
         memory.evicted_incarnation = record.evicted_incarnation
         memory.step = record.step
+        memory.retired = memory._looked = record.retired
         return memory
+
+    def begin_anew(self) -> None:
+        """A job begins with this memory, of a checkpoint: it counts its steps from 1, and perhaps in another cluster.
+
+        There incarnations begin again, so nobody is kept out for those of the one that wrote it. Numbers stay: whoever
+        attaches is told of its own, and goes on after them.
+        """
+        self.step, self.evicted_incarnation = 0, -1
+        self._evicted.clear()
+        self.retired = self._looked = NOBODY
+
+    def take(self, change: MemoryChange) -> None:
+        """Makes a copy's memory, as old as the change says or newer, what its primary's is."""
+        for found in change.clients:
+            key = (found.node, found.incarnation)
+            self.clients.pop(key, None)
+            self.clients[key] = Client(key, found.sequence, dict(found.refused) or None)
+        for key in change.evicted:
+            self.clients.pop(key, None)
+            self._evicted.setdefault(key, -1)
+        for key in tuple(self._evicted)[: max(len(self._evicted) - change.marks, 0)]:
+            del self._evicted[key]
+        self.evicted_incarnation, self.step = change.evicted_incarnation, change.step

@@ -26,7 +26,7 @@ from adamctl.roles.ps.core_copies import NOTHING, HeldCopy
 from adamctl.roles.ps.core_instructions import Refresh
 from adamctl.roles.ps.core_links import HAS_NONE, SILENT
 from adamctl.roles.ps.core_site import Site
-from adamctl.roles.ps.replica_body import CopyRecord
+from adamctl.roles.ps.replica_body import HEAD_BYTES, CopyRecord
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     Message,
@@ -171,9 +171,9 @@ class Takeover:
 
     def _cut(self, shards: list[tuple[int, Version]]) -> list[tuple[int, Version]]:
         """Returns as many shards as one message takes."""
-        filled = 0
+        filled = HEAD_BYTES
         for number, (index, _) in enumerate(shards):
-            filled += self.held.shards[index].size_bytes
+            filled += self.held.shards[index].message_bytes
             if number and filled > self._site.config.message_bytes_max:
                 return shards[:number]
         return shards
@@ -216,7 +216,9 @@ class Takeover:
         for record in records:
             if self.held.fits(record) and self.held.prepare(record):
                 self._site.changed(self.held.shards[record.copy.shard].entry)
-        for index, _ in other.part:
+        came = {record.copy.shard for record in records}
+        told = max((place for place, (index, _) in enumerate(other.part) if index in came), default=len(other.part) - 1)
+        for index, _ in other.part[: told + 1]:  # what comes after that did not fit, and is asked for again
             other.versions[index] = min(other.versions[index], self.held.shards[index].version)
 
     def _answerer(self, order: int) -> Other | None:

@@ -3,6 +3,8 @@
     header          16 bytes: magic, version, 0, length of the descriptions, checksum
     descriptions    MessagePack: per record a `ShardCopy` and the CRC-32 of its arrays; zeros until a multiple of 64
                     bytes is full
+                    A `ShardCopy` holds its clients' memory whole, or, for a copy that has an older version and has
+                    said that it understands it, what has changed since
     arrays          float32, little-endian, one after another in the order of the records
 
 The header's checksum is a CRC-32 of the header before it and the descriptions with their zeros; so every bit is under
@@ -20,10 +22,11 @@ from typing import Final
 
 import msgspec
 import numpy as np
+from msgspec import Raw
 
 from adamctl.errors import DamagedDataError
 from adamctl.kernels.operation import Array
-from adamctl.roles.ps.core_sequence import MemoryRecord
+from adamctl.roles.ps.core_sequence import MemoryChange, MemoryRecord
 from adamctl.roles.ps.memory import LINE, RecycledMemory
 from adamctl.wire.checksum import crc32
 from adamctl.wire.unreadable import UNREADABLE
@@ -34,6 +37,10 @@ HEADER: Final = Struct("<4sHHII")
 CHECKSUM: Final = Struct("<I")
 _SUMMED: Final = HEADER.size - CHECKSUM.size
 ALIGNMENT: Final = 64
+HEAD_BYTES: Final = HEADER.size + 5 + ALIGNMENT
+"""What a body has at most besides its records: header, length of the list, zeros."""
+PAIR_BYTES: Final = 6
+"""Of a pair of a description and a checksum, besides the description."""
 ARRAYS_MAX: Final = 64
 SIZE_MAX: Final = 1 << 31
 
@@ -43,6 +50,7 @@ class ShardCopy(msgspec.Struct, frozen=True, array_like=True):
 
     `size` elements in each array; `lengths` are those that follow in the body: `size`, or 1 for an array that has one
     number for a whole shard. First the values, then the rule's state. All copies have prepared `committed`.
+    `change`, if it is there, takes the place of `memory`: what is different from the version with counter `since`.
     """
 
     job: str
@@ -55,14 +63,35 @@ class ShardCopy(msgspec.Struct, frozen=True, array_like=True):
     lengths: tuple[int, ...]
     memory: MemoryRecord
     committed: int = 0
+    since: int = -1
+    change: MemoryChange | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CopyRecord:
-    """A shard's state in a body. After reading, `arrays` are views of the body, each of `size` elements."""
+    """A shard's state in a body. After reading, `arrays` are views of the body, each of `size` elements.
+
+    `described` is the copy as it is written, empty if that is still to be done.
+    """
 
     copy: ShardCopy
     arrays: Sequence[Array]
+    described: bytes = b""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its part of a body."""
+        return record_bytes(self.copy, self.described or describe(self.copy))
+
+
+def describe(copy: ShardCopy) -> bytes:
+    """Returns a description as it is written."""
+    return msgspec.msgpack.encode(copy)
+
+
+def record_bytes(copy: ShardCopy, described: bytes) -> int:
+    """Returns how many bytes of a body a record takes."""
+    return len(described) + PAIR_BYTES + 4 * sum(copy.lengths)
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(tuple[tuple[ShardCopy, int], ...])
@@ -86,7 +115,8 @@ def encode_body(
 ) -> list[bytes | memoryview]:
     """Returns the buffers of a body; the arrays must stay as they are until it is sent."""
     records = tuple(records)
-    described = msgspec.msgpack.encode([(record.copy, checksum_of(record)) for record in records])
+    pairs = [(Raw(record.described) if record.described else record.copy, checksum_of(record)) for record in records]
+    described = msgspec.msgpack.encode(pairs)
     header = HEADER.pack(MAGIC, VERSION, 0, len(described), 0)[:_SUMMED]
     described += bytes(-(HEADER.size + len(described)) % ALIGNMENT)
     checksum = CHECKSUM.pack(crc32(described, crc32(header)))

@@ -62,12 +62,12 @@ def _one_member_less(self: Group, over: list[Any]) -> None:
 _record = ShardReplica.record
 
 
-def _record_without_memory(self: ShardReplica) -> tuple[CopyRecord, Any]:
+def _record_without_memory(self: ShardReplica, since: int = -1) -> tuple[CopyRecord, Any]:
     record, image = _record(self)
     return CopyRecord(msgspec.structs.replace(record.copy, memory=MemoryRecord()), record.arrays), image
 
 
-def _record_with_memory_of_its_bucket(self: ShardReplica) -> tuple[CopyRecord, Any]:
+def _record_with_memory_of_its_bucket(self: ShardReplica, since: int = -1) -> tuple[CopyRecord, Any]:
     record, image = _record(self)
     shards = [replica.shard for replica in self.group.shards.values()]
     highest: dict[Any, Any] = {}
@@ -159,8 +159,8 @@ def _no_fence(self: Replies, token: Any, peer: str, message: ReplicaPrepareReque
 _prepare = Replies.prepare
 
 
-def _record_without_epoch(self: ShardReplica) -> tuple[CopyRecord, Any]:
-    record, image = _record(self)
+def _record_without_epoch(self: ShardReplica, since: int = -1) -> tuple[CopyRecord, Any]:
+    record, image = _record(self, since)
     return CopyRecord(msgspec.structs.replace(record.copy, epoch=1), record.arrays), image
 
 

@@ -97,7 +97,7 @@ class ServerLinks:
             held = server.owner_of(record.copy.shard)
             if isinstance(held, HeldShard) and held.copy is not None:
                 version = (held.copy.epoch, held.copy.counter)
-                done = done_of(held.copy.memory)
+                done = done_of(held.memory.record())
                 server.invariants.ledger.holds(server.name, held.index, version, held.arrays[0], done)
 
     def reply(self, reply: Reply) -> None:

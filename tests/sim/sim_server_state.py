@@ -99,7 +99,7 @@ class ServerState(SimProcess):
         if isinstance(found, Shard):
             return found.values.array, done_of(found.memory)
         if found is not None and found.copy is not None:
-            return found.arrays[0], done_of(found.copy.memory)
+            return found.arrays[0], done_of(found.memory.record())
         return None
 
     def done_of(self, index: int) -> Done | None:

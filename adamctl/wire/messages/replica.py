@@ -33,11 +33,13 @@ class ReplicaPrepareReply(Message, frozen=True):
 
     STALE_EPOCH: `routing` has the epoch known here. NEWER_EPOCH: the receiver reads the configuration first. NOT_READY:
     it is still making its copy. UNKNOWN_SHARD: it holds no copy. STALE_INCARNATION: it is not the `receiver` meant.
+    `takes_changes`: from now on records may tell of clients only what has changed since a version that is held.
     """
 
     incarnation: int
     refused: dict[int, int] = {}
     routing: dict[int, int] = {}
+    takes_changes: bool = False
 
 
 class ReplicaStateRequest(Message, frozen=True):

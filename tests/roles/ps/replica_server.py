@@ -143,6 +143,7 @@ class Server:
         epoch: int | None = None,
         kind: int = UpdateKind.DELTA,
         place: tuple[int, int, int] = (0, 0, 0),
+        client: tuple[str, int] = CLIENT,
     ) -> None:
         """Pushes (shard, sequence, value): a constant to add. `place`: step, part, parts."""
         sources, wire_parts, body = [], [], b""
@@ -154,7 +155,7 @@ class Server:
             body += np.full(s.size, value, np.float32).tobytes()
         epochs = self.epochs([part.shard for part in wire_parts], epoch)
         request = PushRequest(JOB, epochs, 1.0, 1, 1, tuple(sources), tuple(wire_parts), *place)
-        self.take(self.core.push(token, 1, CLIENT, request, memoryview(body), self.cluster.now))
+        self.take(self.core.push(token, 1, client, request, memoryview(body), self.cluster.now))
 
     def pushed(self, sequence: int, value: float = 1.0, shard: int = 0) -> int | None:
         """Pushes, lets everything come to rest, and returns the code of the answer."""

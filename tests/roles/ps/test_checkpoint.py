@@ -95,6 +95,18 @@ def test_a_shard_cut_as_before_comes_back_with_its_version_and_memory(tmp_path: 
     assert read_checkpoint(tmp_path).rows(shard.tensor, wider.row_start, wider.row_stop + 1)[1] is None
 
 
+def test_a_restored_job_keeps_nobody_out_and_knows_the_numbers_of_those_who_come_back(tmp_path: Path) -> None:
+    """Its cluster may be a fresh one, whose incarnations begin again: `old`, 1 is somebody else there."""
+    write(tmp_path)
+    rule = make_rule(RuleConfig("momentum"))
+    contents = build_buckets(LAYOUT, range(len(LAYOUT.buckets)), rule, 7, str(tmp_path))
+    for content in (content for bucket in contents.values() for content in bucket):
+        assert content.counter == 40 + content.index and content.memory is not None
+        newcomers = [content.memory.find(("old", 1)), content.memory.find(("new", 0)), content.memory.find(("new", 1))]
+        assert all(client is not None and client.done == 0 for client in newcomers)
+        assert content.memory.sequence(("w", 7)) == 3
+
+
 def test_what_adam_keeps_once_per_shard_comes_back_however_it_is_cut(tmp_path: Path) -> None:
     """Each shard gets its own count back, or the smallest of those it is joined from."""
     rule, descriptor = make_rule(RuleConfig("adam")), ("mean", "squares", "steps")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ from adamctl.roles.ps.core_acknowledge import Acknowledgements
 from adamctl.roles.ps.core_flush import Entry, FlushCore
 from adamctl.roles.ps.core_instructions import Instruction
 from adamctl.roles.ps.core_replication_events import Holds
-from adamctl.roles.ps.core_sequence import ClientRecord, MemoryRecord
+from adamctl.roles.ps.core_sequence import ClientRecord, MemoryChange, MemoryRecord
 from adamctl.roles.ps.replica_body import CopyRecord, ShardCopy
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
@@ -53,10 +55,24 @@ def test_a_newer_state_replaces_an_older_one_and_never_the_other_way() -> None:
     b = Cluster()["b"]
     for counter, value in ((2, 2.0), (1, 1.0), (2, 7.0)):
         reply, _, _ = ask(b, prepare(b), [record(counter, value)])
-        assert reply == ReplicaPrepareReply(b.incarnation)
+        assert reply == ReplicaPrepareReply(b.incarnation, takes_changes=True)
     assert b.value(0) == 2.0
     ask(b, prepare(b), [record(3, 3.0)])
     assert b.value(0) == 3.0
+
+
+def test_what_has_changed_is_not_taken_without_what_it_has_changed() -> None:
+    b = Cluster()["b"]
+    change = MemoryChange((ClientRecord("w", 1, 9),), (), 0, -1, 0)
+    followed, torn = (
+        replace(one, copy=msgspec.structs.replace(one.copy, since=since, change=change))
+        for one, since in ((record(2, 2.0), 0), (record(9, 9.0), 3))
+    )
+    reply, _, _ = ask(b, prepare(b), [followed])
+    held = b.held()
+    assert not reply.refused and held is not None and held.shards[0].memory.sequence(("w", 1)) == 9
+    reply, _, _ = ask(b, prepare(b), [torn])
+    assert reply.refused == {0: ErrorCode.BAD_MESSAGE} and b.value(0) == 2.0
 
 
 def test_nothing_of_an_older_epoch_is_taken() -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from adamctl.config.records import RetiredRecord
 from adamctl.roles.ps.core_instructions import AnswerPull, Refuse
+from adamctl.roles.ps.core_replication_events import Ask
+from adamctl.roles.ps.core_sequence import Client
+from adamctl.roles.ps.replica_body import ALIGNMENT, encode_body
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import Message, ReplicaPrepareReply, ReplicaPrepareRequest
 from tests.roles.ps.replica_cluster import MANY, Cluster
+from tests.roles.ps.replica_server import Server
 
 TWO_SHARDS = ((4, 8), (4, 4))
 
@@ -95,6 +100,88 @@ def test_a_message_has_no_more_than_so_many_bytes() -> None:
     assert all(cluster["c"].value(shard) == 1.0 for shard in range(shards))
 
 
+def bodies_of(cluster: Cluster) -> list[int]:
+    """Returns the lengths of all bodies that are sent from now on."""
+    lengths: list[int] = []
+    send = cluster.send
+
+    def sent(server: Server, ask: Ask) -> None:
+        if ask.records:
+            lengths.append(sum(memoryview(piece).nbytes for piece in encode_body(ask.records)))
+        send(server, ask)
+
+    cluster.send = sent  # type: ignore[method-assign]
+    return lengths
+
+
+def remember(server: Server, clients: int) -> None:
+    """Makes a server's shards remember clients that are no more."""
+    for shard in server.job.shards.values():
+        for number in range(clients):
+            client = Client((f"gone-{number}", number + 100))
+            shard.memory.accept(client, 1)
+            shard.memory.settle(client, 1, 0, shard.counter + 1)
+
+
+def test_clients_that_shards_remember_count_in_the_bytes_of_a_message() -> None:
+    """Else a message passes what a frame may have, and nobody's push is ever answered."""
+    bound = 64 << 10
+    cluster = Cluster(shapes=MANY, message_bytes_max=bound)
+    shards = len(cluster.layout.shards)
+    bodies, a = bodies_of(cluster), cluster["a"]
+    remember(a, 900)
+    a.push("p", [(shard, 1, 1.0) for shard in range(shards)])
+    cluster.run()
+    assert a.code("p") == ErrorCode.OK and sum(bodies) > 2 * bound
+    assert max(bodies) <= bound
+    cluster.kill("a")
+    cluster.configure()
+    cluster.run()
+    assert cluster["b"].job.shards[0].memory.sequence(("gone-7", 107)) == 1
+    cluster.check()
+
+
+def test_a_push_ships_what_has_changed_of_its_clients_and_not_all_of_them() -> None:
+    cluster = Cluster()
+    bodies, a = bodies_of(cluster), cluster["a"]
+    a.push("none", [(0, 1, 1.0)])
+    cluster.run()
+    remember(a, 900)
+    for number in range(2, 5):
+        a.push(number, [(0, number, 1.0)])
+        cluster.run()
+    fresh, more, *later = [bodies[place] for place in range(0, len(bodies), 2)]
+    assert more > 900 * 10 and later == [later[0]] * 2 and later[0] <= fresh + ALIGNMENT
+    for node in "bc":
+        held = cluster[node].held()
+        assert held is not None and held.shards[0].memory.record() == a.job.shards[0].memory.record()
+
+
+def test_retired_clients_are_forgotten_with_the_next_push_by_every_copy() -> None:
+    """Copies of a version stay alike, and a primary that has not heard of it knows all the same who is retired."""
+    cluster = Cluster()
+    a = cluster["a"]
+    for number in range(1, 4):
+        a.push(number, [(0, 1, 1.0)], client=("w", number))
+        cluster.run()
+    a.core.retired = RetiredRecord(2, (1,))
+    assert len(a.job.shards[0].memory.clients) == 3
+    a.push("next", [(0, 2, 1.0)], client=("w", 3))
+    cluster.run()
+    for node in "bc":
+        held = cluster[node].held()
+        assert held is not None and list(held.shards[0].memory.clients) == [("w", 1), ("w", 3)]
+        assert held.shards[0].memory.record() == a.job.shards[0].memory.record()
+    cluster.kill("a")
+    cluster.configure()
+    cluster.run()
+    b = cluster["b"]
+    b.attach()
+    b.push("late", [(0, 1, 1.0)], client=("w", 2))
+    cluster.run()
+    assert b.code("late") == ErrorCode.CLIENT_EVICTED and b.value(0) == 4.0
+
+
 def test_a_refused_push_is_remembered_by_the_copies_too() -> None:
     cluster = Cluster()
     a = cluster["a"]
@@ -104,7 +191,7 @@ def test_a_refused_push_is_remembered_by_the_copies_too() -> None:
     for node in "bc":
         held = cluster[node].held()
         assert held is not None and held.shards[0].copy is not None
-        assert [client.sequence for client in held.shards[0].copy.memory.clients] == [1]
+        assert [client.done for client in held.shards[0].memory.clients.values()] == [1]
 
 
 def test_with_fewer_members_than_demanded_pushes_are_refused_and_pulls_are_not() -> None:
