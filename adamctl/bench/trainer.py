@@ -54,11 +54,18 @@ class Trainer:
         self._network.compile()
         self.connections = sum(shape.connections for shape in self._network.shapes)
         layout = build_layout(model, 1)
-        pushes = bytes_per_push(layout, 1, batch * train.n_push, experiment.name)
+        pushes = bytes_per_push(layout, 1, batch * train.steps_per_push, experiment.name)
         factors = tuple(push.tensor for push in pushes if push.protocol == "factors")
         local = experiment.local_learning_rate_factor() != 0.0
         self._replica = Replica(
-            self._network, layout, threads, batch, train.n_push, train.n_fetch, factors, applies_locally=local
+            self._network,
+            layout,
+            threads,
+            batch,
+            train.steps_per_push,
+            train.steps_per_fetch,
+            factors,
+            applies_locally=local,
         )
         for index, tensor in enumerate(layout.tensors):
             rows = initial_rows(tensor, index, 0, tensor.shape[0], experiment.seed)

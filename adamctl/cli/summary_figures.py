@@ -21,7 +21,7 @@ def figures_of(experiment: Experiment) -> dict[str, Any]:
     """
     model, train, servers = experiment.model, experiment.train, experiment.cluster.ps
     layout = build_layout(model, servers)
-    examples = train.batch * train.n_push
+    examples = train.batch * train.steps_per_push
     pushes = bytes_per_push(layout, servers, examples, experiment.name, train.wire_push)
     context = _context_bytes(experiment)
     layers = []

@@ -168,7 +168,7 @@ def _consistency_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:
         return
     step = 'with consistency = "sync"'
     for key in ("n_push", "n_fetch"):
-        if getattr(train, key) != 1:
+        if getattr(train, key) not in ("auto", 1):
             why = "every step ends with a push and begins with a fetch"
             yield f"train.{key}", f"found {getattr(train, key)} {step}; set it to 1: {why}"
     if train.max_staleness is not None:
@@ -177,7 +177,7 @@ def _consistency_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:
     if train.protocol == "factors":
         why = "gradients are what can be added up"
         yield "train.protocol", f'found "factors" {step}; set it to "auto" or "gradient": {why}'
-    if train.local_lr:
+    if train.local_lr not in ("auto", 0.0):
         why = "a replica's own copy does not move within a step"
         yield "train.local_lr", f"found {show(train.local_lr)} {step}; leave the key out: {why}"
     if train.warmstart_steps:

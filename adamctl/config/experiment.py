@@ -100,8 +100,11 @@ class TrainConfig(_Section, frozen=True):
     Attributes:
         passes: walks over the training set, all of which the schedule of the learning rate spans.
         batch: examples per step of one thread.
-        n_fetch, n_push: steps of one thread between fetches and between pushes (DistBelief 4.1).
-        local_lr: what a replica applies to its own copy between fetches; unset: lr under sgd and momentum, 0 under
+        n_push: steps of one thread between its pushes (DistBelief 4.1). `auto`: 1.
+        n_fetch: steps of one thread between fetches, each of which starts beside the push of that step. `auto`: a
+            fetch for each push; and under rules with a memory (all but sgd) it starts when the push is applied, and
+            the thread waits for it where the way there and back is short beside a step (docs/consistency.md).
+        local_lr: what a replica applies to its own copy between fetches. `auto`: lr under sgd and momentum, 0 under
             adaptive rules and where replicas go in step.
         protocol: how dense layers are pushed: `auto` chooses by bytes, then by measured time.
         wire_push: what pushed numbers travel as. `bfloat16` and `float16` take half of the bytes; what rounding loses
@@ -126,9 +129,9 @@ class TrainConfig(_Section, frozen=True):
 
     passes: int = 10
     batch: int = 32
-    n_fetch: int = 1
-    n_push: int = 1
-    local_lr: float | None = None
+    n_fetch: int | Literal["auto"] = "auto"
+    n_push: int | Literal["auto"] = "auto"
+    local_lr: float | Literal["auto"] = "auto"
     protocol: Literal["auto", "gradient", "factors"] = "auto"
     wire_push: WireType = "float32"
     wire_pull: WireType = "float32"
@@ -148,6 +151,16 @@ class TrainConfig(_Section, frozen=True):
     def in_step(self) -> bool:
         """Whether replicas go in step."""
         return self.consistency == "sync"
+
+    @property
+    def steps_per_push(self) -> int:
+        """`n_push`, `auto` decided."""
+        return 1 if self.n_push == "auto" else self.n_push
+
+    @property
+    def steps_per_fetch(self) -> int:
+        """`n_fetch`, `auto` decided, where fetches do not follow pushes."""
+        return self.steps_per_push if self.n_fetch == "auto" else self.n_fetch
 
     @property
     def push_protocol(self) -> Literal["auto", "gradient", "factors"]:
@@ -214,6 +227,15 @@ class Experiment(_Section, frozen=True):
         """Returns what to multiply lr with for local application, or None if `local_lr` is a fixed number."""
         if self.train.in_step:
             return 0.0  # all parts of a step are computed from the same weights
-        if self.train.local_lr is not None:
+        if self.train.local_lr != "auto":
             return None
         return 0.0 if self.optimizer.type in ADAPTIVE else 1.0
+
+    @property
+    def fetch_follows_push(self) -> bool:
+        """Whether a fetch starts when a push is applied, and its thread waits for it where that takes little.
+
+        Under sgd there is nothing to wait for: what a thread applies to the shared weights by itself is what servers
+        will.
+        """
+        return self.train.n_fetch == "auto" and not self.train.in_step and self.optimizer.type != "sgd"

@@ -86,7 +86,8 @@ def _facts(progress: RunProgress) -> Sequence[tuple[str, str]]:
         ("images/s", count(progress.images_per_s)),
         ("connections/s", count(progress.connections_per_s)),
         ("updates/s", count(progress.updates_per_s)),
-        ("staleness p50/p99", _staleness(progress)),
+        ("gradient age p50/p99", _quantiles(progress.gradient_age_p50, progress.gradient_age_p99)),
+        ("staleness p50/p99", _quantiles(progress.staleness_p50, progress.staleness_p99)),
         ("waited for data", share(progress.waiting_share)),
         ("examples", count(progress.examples)),
         ("trained", duration(progress.train_seconds)),
@@ -103,10 +104,8 @@ def _split(progress: RunProgress) -> str:
     return printable(progress.evaluations[-1].split) if progress.evaluations else "test"
 
 
-def _staleness(progress: RunProgress) -> str:
-    if progress.staleness_p50 is None:
-        return "-"
-    return f"{progress.staleness_p50}/{progress.staleness_p99}"
+def _quantiles(p50: int | None, p99: int | None) -> str:
+    return "-" if p50 is None else f"{p50}/{p99}"
 
 
 def _role_lines(progress: RunProgress, readings: Mapping[str, ProcessReading]) -> list[RoleLine]:
@@ -142,8 +141,8 @@ def progress_line(progress: RunProgress) -> str:
     if progress.top1 is not None:
         parts.append(f"{_split(progress)} top-1 {share(progress.top1)}")
     parts.append(f"{count(progress.images_per_s)} images/s")
-    if progress.staleness_p50 is not None:
-        parts.append(f"staleness {_staleness(progress)}")
+    if progress.gradient_age_p50 is not None:
+        parts.append(f"gradient age {_quantiles(progress.gradient_age_p50, progress.gradient_age_p99)}")
     if progress.eta_seconds is not None:
         parts.append(f"{duration(progress.eta_seconds)} left")
     return printable(f"{progress.job}: " + ", ".join(parts))

@@ -41,7 +41,7 @@ class TrainingClock:
 
 
 class Tally:
-    """Sums over reports. `staleness[i]` counts pushes with staleness i, the last entry that or more."""
+    """Sums over reports. `staleness[i]` counts pushes with staleness i, the last entry that or more; so does `ages`."""
 
     def __init__(self) -> None:
         self.examples = 0
@@ -51,6 +51,7 @@ class Tally:
         self.compute_s = 0.0
         self.wait_s = 0.0
         self.staleness: list[int] = []
+        self.ages: list[int] = []
         self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT_REPORTS)
 
     def restore(self, snapshot: RunSnapshot) -> None:
@@ -58,13 +59,14 @@ class Tally:
         self.examples, self.duplicates = snapshot.examples, snapshot.duplicates
         self.steps, self.updates = snapshot.steps, snapshot.updates
         self.compute_s, self.wait_s = snapshot.compute_seconds, snapshot.wait_seconds
-        self.staleness = list(snapshot.staleness)
+        self.staleness, self.ages = list(snapshot.staleness), list(snapshot.gradient_ages)
 
     def add_request(self, request: NextTaskRequest) -> None:
         self.updates += request.updates
-        self.staleness += [0] * (len(request.staleness) - len(self.staleness))
-        for index, count in enumerate(request.staleness):
-            self.staleness[index] += count
+        for counts, reported in ((self.staleness, request.staleness), (self.ages, request.gradient_ages)):
+            counts += [0] * (len(reported) - len(counts))
+            for index, count in enumerate(reported):
+                counts[index] += count
 
     def add_report(self, report: TaskReport, examples: int, progress: bool) -> None:
         """`progress` is False where the range had been done before by another worker."""
@@ -89,6 +91,9 @@ class Tally:
 
     def staleness_at(self, share: float) -> int | None:
         return histogram_quantile(self.staleness, share)
+
+    def age_at(self, share: float) -> int | None:
+        return histogram_quantile(self.ages, share)
 
 
 def histogram_quantile(counts: Sequence[int], share: float) -> int | None:

@@ -73,6 +73,7 @@ class RunSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     compute_seconds: float = 0.0
     wait_seconds: float = 0.0
     staleness: list[int] = []
+    gradient_ages: list[int] = []
     evaluations: list[EvaluationResult] = []
     evaluation_due: float | None = None
     checkpoint: int = 0

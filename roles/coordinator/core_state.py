@@ -182,6 +182,7 @@ class RunState:
             compute_seconds=tally.compute_s,
             wait_seconds=tally.wait_s,
             staleness=list(tally.staleness),
+            gradient_ages=list(tally.ages),
             evaluations=list(self.desk.results),
             evaluation_due=self.desk.due,
             checkpoint=self.checkpoint_number,

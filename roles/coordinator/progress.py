@@ -53,7 +53,9 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
         updates, updates_per_s: parameter updates pushed.
         loss: mean training loss of the most recent ranges; None before the first report.
         top1, best_top1: latest and best evaluation; None before the first.
-        staleness_p50, staleness_p99: in pushes of others; None before the first push.
+        staleness_p50, staleness_p99: in pushes of other workers; None before the first push.
+        gradient_age_p50, gradient_age_p99: in pushes of everybody, the worker's own included, that were applied to a
+            shard between the weights that a gradient was computed from and its own application.
         waiting_share: share of compute threads' time that went into waiting for data.
         eta_seconds: estimate of the training seconds left; None while there is nothing to estimate from.
         duplicates: examples processed twice because a worker was taken for dead.
@@ -85,6 +87,8 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
     best_top1: float | None = None
     staleness_p50: int | None = None
     staleness_p99: int | None = None
+    gradient_age_p50: int | None = None
+    gradient_age_p99: int | None = None
     waiting_share: float = 0.0
     eta_seconds: float | None = None
     duplicates: int = 0

@@ -344,7 +344,8 @@ class ParameterClient:
             log.exception("push %d", pending.number)
             done.set_exception(error)
         else:
-            done.set_result(PushOutcome(tuple(delivery.staleness), tuple(delivery.refused), delivery.updates))
+            told = tuple(delivery.staleness), tuple(delivery.refused), delivery.updates, tuple(delivery.ages)
+            done.set_result(PushOutcome(*told))
 
     # --- pull --------------------------------------------------------------------------------------------------------
 

@@ -48,7 +48,6 @@ from adamctl.wire.messages import (
 if TYPE_CHECKING:
     from adamctl.roles.ps.core_replication import ReplicationCore
 
-STALENESS_ON_WIRE_MAX = 1 << 31
 CLIENTS_HELD = 4  # so many of whose steps none is ever complete fill the queue
 LOST = "the server failed while it wrote parameters over, see its log; resume the run from its last checkpoint"
 
@@ -334,15 +333,14 @@ class Core:
     def _finish(self, job: Job, shard: Shard, update: Update, now: float, out: list[Instruction]) -> None:
         """Settles one update that has come out of its batch, for whoever asked for it."""
         self.queued_updates -= 1
-        staleness = 0
+        staleness = age = 0
         shard.memory.settle(update.client, update.sequence, update.code, shard.counter)
         if update.code:
             job.refused += 1
         elif not update.moot:
-            others = shard.pushes - update.base_pushes - (update.sequence - 1 - update.base_sequence)
-            staleness = min(max(others, 0), STALENESS_ON_WIRE_MAX)
+            staleness, age = shard.passed(update)
             shard.pushes += 1
-            job.count_staleness(staleness)
+            job.count_staleness(staleness, age)
             header = update.source.header if update.source is not None else None
             factors = header is not None and header.kind == UpdateKind.FACTORS
             job.updates += shard.size * (header.examples if header is not None and factors else 1)
@@ -351,7 +349,7 @@ class Core:
             known = job.epochs.get(bucket.index, 0)
             result = PushResult(shard.index, ErrorCode.STALE_EPOCH, known, 0, 0, MOVED)
         else:
-            result = PushResult(shard.index, update.code, bucket.epoch, shard.counter, staleness, update.message)
+            result = PushResult(shard.index, update.code, bucket.epoch, shard.counter, staleness, update.message, age)
         for push, position in ((update.push, update.position), *(update.waiters or ())):
             push.settle(position, result)
             push.wait_for(shard, job.durable)

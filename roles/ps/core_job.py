@@ -51,7 +51,8 @@ class Job:
             what an attaching client tells is kept with shards that are not here yet.
         shards: of `buckets`, by index.
         failed: (code, message) if the buckets could not be made, or values in them were lost.
-        staleness: applied pushes per shard by staleness.
+        staleness: applied pushes per shard by staleness: pushes of others since what they were computed from.
+        gradient_ages: likewise by age, which also counts the client's own.
         updates: parameter updates applied, as Adam 4.3.2 counts them.
         durable: pushes are acknowledged when they are on disk.
         rolled_back: shard -> pushes that its clients know as acknowledged and that a restart has taken back.
@@ -74,6 +75,7 @@ class Job:
         self.shards: dict[int, Shard] = {}
         self.failed: tuple[int, str] | None = None
         self.staleness = [0] * (STALENESS_MAX + 1)
+        self.gradient_ages = [0] * (STALENESS_MAX + 1)
         self.updates = self.pushes = self.refused = 0
         self.durable = False
         self.rolled_back: dict[int, int] = {}
@@ -181,8 +183,9 @@ class Job:
         """Values and rule state in memory, without spare buffers."""
         return sum(shard.size * (1 + len(shard.state.arrays)) for shard in self.shards.values()) * ELEMENT_BYTES
 
-    def count_staleness(self, staleness: int) -> None:
+    def count_staleness(self, staleness: int, age: int) -> None:
         self.staleness[staleness if staleness < STALENESS_MAX else STALENESS_MAX] += 1
+        self.gradient_ages[age if age < STALENESS_MAX else STALENESS_MAX] += 1
 
     def staleness_quantile(self, share: float) -> int:
         """Returns the staleness that at least this share of applied pushes does not exceed."""

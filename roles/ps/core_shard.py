@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from adamctl.roles.ps.core_replicate import ShardReplica
     from adamctl.roles.ps.core_steps import Place, ShardSteps
 
+PASSED_ON_WIRE_MAX = 1 << 31
+
 Token: TypeAlias = Any
 """Whatever the shell needs to answer a request; the core only hands it back."""
 
@@ -147,6 +149,12 @@ class Shard:
             old, self.values = self.values, Values(batch.target, self)
             if not old.readers and self.spare is None and not batch.moved:
                 self.spare = old.array
+
+    def passed(self, update: Update) -> tuple[int, int]:
+        """Returns how many pushes were applied since an update's base: those of others, and all of them."""
+        since = self.pushes - update.base_pushes
+        others = since - (update.sequence - 1 - update.base_sequence)
+        return min(max(others, 0), PASSED_ON_WIRE_MAX), min(max(since, 0), PASSED_ON_WIRE_MAX)
 
     def result(self, code: int, message: str) -> PushResult:
         """Returns what is answered about a part of a push that is not applied now."""

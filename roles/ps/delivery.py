@@ -59,7 +59,7 @@ class Delivery:
     """One push under way.
 
     Attributes:
-        staleness, refused, updates: as in `PushOutcome`, complete when `run` has returned.
+        staleness, ages, refused, updates: as in `PushOutcome`, complete when `run` has returned.
         sequences: per shard of the layout, this push's number there.
         unanswered: shards of which we do not know yet what became of this push.
     """
@@ -74,6 +74,7 @@ class Delivery:
     ) -> None:
         """`rounding`: the push in 16 bits, which is sent in its place."""
         self.staleness: list[int] = []
+        self.ages: list[int] = []
         self.refused: list[RefusedPart] = []
         self.updates = 0
         self._client, self._number, self.sequences = client, number, sequences
@@ -234,6 +235,7 @@ class Delivery:
             code = result.code
             if code == ErrorCode.OK:
                 self.staleness.append(result.staleness)
+                self.ages.append(result.age)
                 source = envelope.sources[by_shard[result.shard].source]
                 factor = source.examples if source.kind == UpdateKind.FACTORS else 1
                 self.updates += layout.shards[result.shard].size * factor

@@ -22,6 +22,7 @@ class PushOutcome:
 
     Attributes:
         staleness: per applied shard, pushes of others between the base and the application (repeated answers: 0).
+        ages: likewise, pushes of everybody, this client's own included.
         refused: shards to which nothing was applied, and why; their numbers are spent.
         updates: parameter updates applied, as Adam 4.3.2 counts them.
     """
@@ -29,6 +30,7 @@ class PushOutcome:
     staleness: tuple[int, ...]
     refused: tuple[RefusedPart, ...]
     updates: int
+    ages: tuple[int, ...] = ()
 
 
 @dataclass

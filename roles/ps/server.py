@@ -348,6 +348,7 @@ class ParameterServer:
         counters["busy 0"] += self._arrivals.busy_s
         rates = self._rates.sample(self._now(), counters)
         histogram = [sum(counts) for counts in zip(*(job.staleness for job in jobs), strict=True)]
+        ages = [sum(counts) for counts in zip(*(job.gradient_ages for job in jobs), strict=True)]
         return {
             "jobs": {job.name: self._job_status(job, rates) for job in jobs},
             "buckets": sum(len(job.buckets) for job in jobs),
@@ -359,6 +360,8 @@ class ParameterServer:
             "pushes": sum(job.pushes for job in jobs),
             "staleness_p50": quantile(histogram, 0.5),
             "staleness_p99": quantile(histogram, 0.99),
+            "gradient_age_p50": quantile(ages, 0.5),
+            "gradient_age_p99": quantile(ages, 0.99),
             "queued_updates": self.core.queued_updates,
             "queued_bytes": self.core.queued_bytes,
             "connections": self._server.connections_by_kind() if self._server is not None else {},

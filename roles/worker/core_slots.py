@@ -19,6 +19,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from adamctl.roles.worker.core_following import Following
+
 Sequences: TypeAlias = NDArray[np.int64]
 """One number per shard of the layout."""
 
@@ -56,6 +58,22 @@ class Slot:
     local_learning_rate: float = 0.0
     base: Base | None = None
     sequences: Sequences | None = None
+    begun_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Trip:
+    """A push of a thread on its way into the thread's weights.
+
+    Attributes:
+        slot: what was pushed; None once it is answered.
+        pushed_s: when.
+        fetch: the number of the fetch that will contain it; 0 until it is answered.
+    """
+
+    slot: Slot | None
+    pushed_s: float
+    fetch: int = 0
 
 
 class StepActions(NamedTuple):
@@ -82,6 +100,9 @@ class SlotCore:
         slots_per_thread: bound on gradients of a thread that are accruing, on their way, or not yet contained.
         n_push, n_fetch: steps of a thread between pushes and between fetches.
         keeps: whether gradients are applied locally, and so must be kept until a pull contains them.
+        following: decides whether a thread waits until its weights contain what it has pushed. If it is given, a fetch
+            follows each push when that is answered, whatever `n_fetch` says.
+        fetches, contained: how many fetches were begun, and the last of them that was installed.
     """
 
     threads: int
@@ -89,11 +110,16 @@ class SlotCore:
     n_push: int
     n_fetch: int
     keeps: bool
+    following: Following | None = None
     base: Base | None = None
     fetching: bool = False
     slots: list[Slot] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     filling: list[Slot | None] = field(default_factory=list)
+    fetches: int = 0
+    contained: int = 0
+    trips: list[Trip | None] = field(default_factory=list)
+    _arrived: Base | None = None
 
     def __post_init__(self) -> None:
         self.slots = [
@@ -101,12 +127,18 @@ class SlotCore:
         ]
         self.steps = [0] * self.threads
         self.filling = [None] * self.threads
+        self.trips = [None] * self.threads
 
-    def begin_step(self, thread: int, local_learning_rate: float = 0.0) -> Slot | None:
-        """Returns the slot to accrue into, or None while all of the thread's slots are on their way."""
+    def begin_step(self, thread: int, local_learning_rate: float = 0.0, now: float = 0.0) -> Slot | None:
+        """Returns the slot to accrue into, or None while the thread is to wait.
+
+        That is while all of its slots are on their way, or until what it pushed last is in the weights.
+        """
         slot = self.filling[thread]
         if slot is not None:
             return slot
+        if self.following is not None and self.trips[thread] is not None and self.following.waits:
+            return None
         for slot in self.slots_of(thread):
             if slot.state is SlotState.FREE:
                 break
@@ -115,6 +147,7 @@ class SlotCore:
         slot.state, slot.base, slot.sequences = SlotState.FILLING, self.base, None
         slot.steps = slot.examples = 0
         slot.local_learning_rate = local_learning_rate
+        slot.begun_s = now
         self.filling[thread] = slot
         return slot
 
@@ -122,10 +155,18 @@ class SlotCore:
         """Returns how many steps a thread makes until there is something to start after one."""
         slot = self.filling[thread]
         until_push = self.n_push - (slot.steps if slot is not None else 0)
+        if self.following is not None:
+            return until_push
         return min(until_push, self.n_fetch - self.steps[thread] % self.n_fetch)
 
     def end_step(
-        self, thread: int, examples: int, learning_rate: float, local_learning_rate: float, steps: int = 1
+        self,
+        thread: int,
+        examples: int,
+        learning_rate: float,
+        local_learning_rate: float,
+        steps: int = 1,
+        now: float = 0.0,
     ) -> StepActions:
         """Counts one step of a thread, or several up to `steps_until_actions`, and says what to start."""
         slot = self.filling[thread]
@@ -138,7 +179,11 @@ class SlotCore:
         push = slot if slot.steps >= self.n_push else None
         if push is not None:
             self._hand_over(push)
-        return StepActions(push, self.steps[thread] % self.n_fetch == 0)
+            if self.following is not None:
+                self.following.stepped(now - push.begun_s)
+                if self.trips[thread] is None or self.following.waits:
+                    self.trips[thread] = Trip(push, now)
+        return StepActions(push, self.following is None and self.steps[thread] % self.n_fetch == 0)
 
     def flush(self) -> list[Slot]:
         """Returns the slots that hold accrued steps, to be pushed now. Only between steps of all threads."""
@@ -149,19 +194,23 @@ class SlotCore:
 
     def acknowledged(self, slot: Slot) -> None:
         """The servers have answered for a pushed slot, with success or refusal: its numbers are spent either way."""
+        trip = self.trips[slot.thread]
+        if trip is not None and trip.slot is slot:
+            trip.slot, trip.fetch = None, self.fetches + 1
         if slot.state is SlotState.PUSHING:
             slot.state = SlotState.ACKNOWLEDGED if self.keeps and self.fetching else SlotState.FREE
 
     def fetch_started(self) -> None:
         """Parameters have been asked for; at most one fetch is under way."""
         self.fetching = True
+        self.fetches += 1
 
     def fetched(self, base: Base, begun: Collection[int] = ()) -> list[Reapply]:
         """Parameters have arrived: returns the slots that they lack, to be applied to them before `installed`.
 
         `begun` are the indices of those that already hold steps which have not been counted yet.
         """
-        self.base = base
+        self._arrived = base
         if not self.keeps:
             return []
         lacking: list[Reapply] = []
@@ -176,9 +225,15 @@ class SlotCore:
                 lacking.append(Reapply(slot, missing))
         return lacking
 
-    def installed(self) -> None:
+    def installed(self, now: float = 0.0) -> None:
         """The parameters are in use, with what they lacked: no later fetch can lack what is acknowledged by now."""
         self.fetching = False
+        self.base, self.contained = self._arrived, self.fetches
+        for thread, trip in enumerate(self.trips):
+            if trip is not None and trip.fetch and trip.fetch <= self.contained:
+                self.trips[thread] = None
+                if self.following is not None:
+                    self.following.came_back(now - trip.pushed_s)
         for slot in self.slots:
             if slot.state is SlotState.ACKNOWLEDGED:
                 slot.state = SlotState.FREE

@@ -20,7 +20,7 @@ from adamctl.roles.worker.replica import Replica
 
 INSTALL_HERE_BYTES_MAX = 1 << 20  # takes less time than to wake a thread for it and be woken by it
 MULTIPLY_HERE_MAX = 10_000_000  # multiply-adds: a fraction of a millisecond
-STALENESS_MAX = 64  # the last place of the histogram: that or more
+STALENESS_MAX = 64  # the last place of a histogram: that or more
 
 
 class Downpour:
@@ -28,7 +28,9 @@ class Downpour:
 
     Attributes:
         updates: parameter updates acknowledged (k * M * N for factors, as in Adam 4.3.2).
-        staleness: acknowledged shard pushes by staleness; the last place is STALENESS_MAX or more.
+        staleness: acknowledged shard pushes by staleness: pushes of other workers that were applied between the
+            weights they were computed from and themselves; the last place is STALENESS_MAX or more.
+        ages: likewise by age, which also counts this worker's own pushes.
         refused: shard pushes that a server refused, for example because they were not finite.
         fetches, pushes: how many were completed.
     """
@@ -49,7 +51,7 @@ class Downpour:
         self._siblings: dict[int, asyncio.Task[ParameterClient]] = {}
         self._fetching: asyncio.Task[bool] | None = None
         self.updates = 0
-        self.staleness = [0] * (STALENESS_MAX + 1)
+        self.staleness, self.ages = _histogram(), _histogram()
         self.refused = 0
         self.last_refusal = ""
         self.fetches = 0
@@ -100,11 +102,13 @@ class Downpour:
 
     def take_staleness(self) -> tuple[int, ...]:
         """Returns the histogram since the last call, without the empty tail."""
-        counts = self.staleness
-        self.staleness = [0] * (STALENESS_MAX + 1)
-        while counts and not counts[-1]:
-            counts.pop()
-        return tuple(counts)
+        taken, self.staleness = self.staleness, _histogram()
+        return _without_tail(taken)
+
+    def take_ages(self) -> tuple[int, ...]:
+        """As `take_staleness`, of ages."""
+        taken, self.ages = self.ages, _histogram()
+        return _without_tail(taken)
 
     async def _fetch_forever(self) -> None:
         while True:
@@ -132,10 +136,13 @@ class Downpour:
             outcome = await pending
         finally:
             self._replica.acknowledged(slot)
+            if self._replica.core.following is not None:
+                self.want_fetch()
         self.pushes += 1
         self.updates += outcome.updates
-        for staleness in outcome.staleness:
-            self.staleness[min(max(staleness, 0), STALENESS_MAX)] += 1
+        for counts, found in ((self.staleness, outcome.staleness), (self.ages, outcome.ages)):
+            for pushes in found:
+                counts[min(max(pushes, 0), STALENESS_MAX)] += 1
         if outcome.refused:
             self.refused += len(outcome.refused)
             self.last_refusal = str(outcome.refused[0])
@@ -199,3 +206,13 @@ class Downpour:
             self._on_failure(failure)
             return False
         return True
+
+
+def _histogram() -> list[int]:
+    return [0] * (STALENESS_MAX + 1)
+
+
+def _without_tail(counts: list[int]) -> tuple[int, ...]:
+    while counts and not counts[-1]:
+        counts.pop()
+    return tuple(counts)

@@ -29,7 +29,7 @@ def factor_tensors(train: TrainConfig, layout: ParameterLayout, copies: Sequence
     protocol = train.push_protocol
     if protocol == "gradient":
         return ()
-    examples = train.batch * train.n_push
+    examples = train.batch * train.steps_per_push
     return tuple(
         index
         for index, tensor in enumerate(layout.tensors)
@@ -59,7 +59,7 @@ class PushProtocol:
     ) -> None:
         """`copies` says per tensor how often its activations travel; `applies_locally`: gradients are used here too."""
         chosen = factor_tensors(train, layout, copies)
-        examples = train.batch * train.n_push
+        examples = train.batch * train.steps_per_push
         others = [
             index for index, tensor in enumerate(layout.tensors) if has_factors(tensor) and index not in set(chosen)
         ]

@@ -8,6 +8,7 @@ nodes of memory it lies on that thread's (`adamctl.kernels.threads`).
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,6 +20,7 @@ from adamctl.kernels.rules.factors import gradient_rows
 from adamctl.kernels.steps import Accruing
 from adamctl.model.layout import ParameterLayout
 from adamctl.net.shared_memory import SharedMemory, array_bytes
+from adamctl.roles.worker.core_following import Following
 from adamctl.roles.worker.core_slots import Base, Slot, SlotCore, StepActions
 
 SLOTS_PER_THREAD = 4
@@ -45,9 +47,10 @@ class Replica:
         factor_tensors: Sequence[int],
         applies_locally: bool,
         slots_per_thread: int = SLOTS_PER_THREAD,
+        following: Following | None = None,
     ) -> None:
         self.layout, self.factor_tensors = layout, tuple(factor_tensors)
-        self.core = SlotCore(threads, slots_per_thread, n_push, n_fetch, keeps=applies_locally)
+        self.core = SlotCore(threads, slots_per_thread, n_push, n_fetch, applies_locally, following)
         self.applies_locally = applies_locally
         self._accrual = Accrual(network.backend)
         self._lock = threading.Lock()
@@ -86,7 +89,7 @@ class Replica:
             self._filled[slot.index] = slot.steps
             return slot
         with self._lock:
-            while (slot := self.core.begin_step(thread, local_lr)) is None:
+            while (slot := self.core.begin_step(thread, local_lr, time.monotonic())) is None:
                 if self._stopping:
                     return None
                 self._room.wait()
@@ -106,12 +109,12 @@ class Replica:
         if self.factor_tensors:
             self._keep_factors(slot, context)
         with self._lock:
-            return self.core.end_step(thread, examples, lr, local_lr)
+            return self.core.end_step(thread, examples, lr, local_lr, 1, time.monotonic())
 
     def end_native_steps(self, thread: int, steps: int, examples: int, lr: float, local_lr: float) -> StepActions:
         """Counts steps that have been accrued and applied already, and says what to start in the background."""
         with self._lock:
-            return self.core.end_step(thread, examples, lr, local_lr, steps)
+            return self.core.end_step(thread, examples, lr, local_lr, steps, time.monotonic())
 
     def _keep_factors(self, slot: Slot, context: Context) -> None:
         arrays = self._factors[slot.index]
@@ -180,7 +183,7 @@ class Replica:
             if reapply.shards is not None:
                 self._reapply_shards(reapply.slot, np.flatnonzero(reapply.shards))
         with self._room:
-            self.core.installed()
+            self.core.installed(time.monotonic())
             self._room.notify_all()
 
     def _reapply_shards(self, slot: Slot, shards: np.ndarray[tuple[int], np.dtype[np.intp]]) -> None:

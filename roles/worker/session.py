@@ -24,6 +24,7 @@ from adamctl.roles.data.client import DataClient, DataSet
 from adamctl.roles.ps.client import ParameterClient
 from adamctl.roles.worker.compute import Batch, BatchDone, ComputeThreads
 from adamctl.roles.worker.core_batches import Task, TaskLedger, cut
+from adamctl.roles.worker.core_following import Following
 from adamctl.roles.worker.downpour import Downpour
 from adamctl.roles.worker.lockstep import Lockstep, place_of
 from adamctl.roles.worker.mailbox import Mailbox, Siblings
@@ -71,7 +72,8 @@ class SessionRunner:
         experiment = session.experiment
         factor = experiment.local_learning_rate_factor()
         self._local_factor = factor
-        applies_locally = factor != 0.0 if factor is not None else experiment.train.local_lr != 0.0
+        self._local_rate = 0.0 if experiment.train.local_lr == "auto" else experiment.train.local_lr
+        applies_locally = (factor if factor is not None else self._local_rate) != 0.0
         train = experiment.train
         self._protocol = PushProtocol(
             train,
@@ -88,12 +90,13 @@ class SessionRunner:
             session.layout,
             session.threads,
             train.batch,
-            train.n_push,
-            train.n_fetch,
+            train.steps_per_push,
+            train.steps_per_fetch,
             self._protocol.kept,
             applies_locally,
             # In step, those of others that have died are kept beside the own one until their step is complete.
             max(SLOTS_PER_THREAD, experiment.cluster.workers + 1) if train.in_step else SLOTS_PER_THREAD,
+            Following() if experiment.fetch_follows_push else None,
         )
         session.parameters.shared.add(self._replica.memory)
         self._loop = asyncio.get_running_loop()
@@ -219,6 +222,7 @@ class SessionRunner:
                 updates,
                 self._downpour.take_staleness(),
                 self.status(),
+                gradient_ages=self._downpour.take_ages(),
             )
         )
 
@@ -253,13 +257,13 @@ class SessionRunner:
             self._finish(task, report)
             return
         siblings = None if self._lockstep is not None else Siblings(len(cuts))
-        optimizer, local_lr = self._session.experiment.optimizer, self._session.experiment.train.local_lr
+        optimizer = self._session.experiment.optimizer
         for number, piece in enumerate(cuts):
             rate = learning_rate(optimizer.lr, optimizer.schedule, piece.progress)
-            local = local_lr if self._local_factor is None else self._local_factor * rate
+            local = self._local_rate if self._local_factor is None else self._local_factor * rate
             part = slice(piece.start, piece.stop)
             images, labels = examples.images[part], examples.labels[part]
-            batch = Batch(task, images, labels, rate, local or 0.0, siblings)
+            batch = Batch(task, images, labels, rate, local, siblings)
             if self._lockstep is not None and isinstance(task, TrainTask):
                 place = place_of(task, number)
                 chance = (self._session.experiment.seed, place.step, place.part)

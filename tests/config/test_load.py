@@ -52,7 +52,7 @@ def refusal(folder: Path, old: str, new: str) -> str:
 def test_a_good_file(tmp_path: Path) -> None:
     experiment = load_experiment(write(tmp_path)).experiment
     assert (experiment.name, experiment.train.passes, experiment.cluster.workers) == ("small", 3, 2)
-    assert experiment.train.n_fetch == 1
+    assert (experiment.train.n_fetch, experiment.train.steps_per_fetch) == ("auto", 1)
     assert len(experiment.model.layers) == 2
 
 

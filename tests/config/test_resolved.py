@@ -45,7 +45,7 @@ def test_round_trip(tmp_path: Path) -> None:
 def test_defaults_are_written_and_unset_values_are_not() -> None:
     plain = Experiment(name="plain", model=Model((4,), (Softmax(2),)))
     values = tomllib.loads(to_toml(plain))
-    assert values["train"]["n_push"] == 1
+    assert (values["train"]["n_push"], values["train"]["batch"]) == ("auto", 32)
     assert "target" not in values["train"]
 
 

@@ -31,6 +31,8 @@ PROGRESS = RunProgress(
     best_top1=0.98,
     staleness_p50=1,
     staleness_p99=7,
+    gradient_age_p50=2,
+    gradient_age_p99=9,
     waiting_share=0.013,
     train_seconds=75.0,
     eta_seconds=3725.0,
@@ -73,6 +75,7 @@ def test_every_figure_of_the_interface_is_there() -> None:
         "images/s": "12.3 k",
         "connections/s": "9.30 G",
         "updates/s": "1.20 G",
+        "gradient age p50/p99": "2/9",
         "staleness p50/p99": "1/7",
         "waited for data": "1.30%",
         "examples": "0",
@@ -84,6 +87,7 @@ def test_every_figure_of_the_interface_is_there() -> None:
 def test_before_anything_is_known() -> None:
     facts = dict(view_of(RunProgress(state="starting", job="x", passes_total=3), {}).facts)
     assert facts["loss"] == facts["test top-1"] == facts["staleness p50/p99"] == facts["time left"] == "-"
+    assert facts["gradient age p50/p99"] == "-"
 
 
 def test_a_row_per_role_with_what_this_machine_says_of_it() -> None:
@@ -105,7 +109,7 @@ def test_only_the_newest_messages() -> None:
 
 def test_plain_lines() -> None:
     assert progress_line(PROGRESS) == (
-        "mnist: training, pass 2.50 of 10, loss 0.1235, test top-1 97.12%, 12.3 k images/s, staleness 1/7, "
+        "mnist: training, pass 2.50 of 10, loss 0.1235, test top-1 97.12%, 12.3 k images/s, gradient age 2/9, "
         "1 h 02 min left"
     )
     assert evaluation_line("mnist", EVALUATION) == (

@@ -81,8 +81,8 @@ def test_4_1_replicas_run_independently_of_each_other() -> None:
 def test_4_1_in_the_simplest_implementation_every_step_fetches_and_pushes() -> None:
     """4.1: "before processing each mini-batch"; and "we fixed n_fetch = n_push = 1" is our default too."""
     train = TrainConfig()
-    assert (train.n_fetch, train.n_push) == (1, 1)
-    pushed, fetched = actions_of(SlotCore(1, 4, train.n_push, train.n_fetch, keeps=True), 5)
+    assert (train.steps_per_fetch, train.steps_per_push) == (1, 1)
+    pushed, fetched = actions_of(SlotCore(1, 4, train.steps_per_push, train.steps_per_fetch, keeps=True), 5)
     assert pushed == fetched == [1, 2, 3, 4, 5]
 
 
@@ -130,9 +130,11 @@ def test_4_1_a_gradient_names_the_parameters_it_was_computed_from() -> None:
     core = SlotCore(1, 4, n_push=2, n_fetch=1, keeps=True)
     first, later = (Base(np.array([n]), np.array([0])) for n in (5, 9))
     core.fetched(first)
+    core.installed()
     slot = core.begin_step(0)
     core.end_step(0, 8, 0.1, 0.1)
     core.fetched(later)
+    core.installed()
     assert core.begin_step(0) is slot
     assert core.end_step(0, 8, 0.1, 0.1).push is slot
     assert slot is not None and slot.base is first

@@ -71,7 +71,8 @@ class NextTaskRequest(Message, frozen=True):
     """Reports what was finished and asks for up to `wanted` further tasks; answered when there is news or after wait_s.
 
     `staleness` counts pushes by staleness (index = staleness, last = that or more) since the last request, `updates`
-    the parameter updates they carried. `leaving`: the worker goes; what it was given and did not report goes to others.
+    the parameter updates they carried; `gradient_ages` counts likewise by age. `leaving`: the worker goes; what it was
+    given and did not report goes to others.
     """
 
     node: str
@@ -83,6 +84,7 @@ class NextTaskRequest(Message, frozen=True):
     staleness: tuple[int, ...] = ()
     status: dict[str, Any] = {}
     leaving: bool = False
+    gradient_ages: tuple[int, ...] = ()
 
 
 class NextTaskReply(Message, frozen=True):

@@ -80,7 +80,10 @@ class PushRequest(Message, frozen=True):
 
 
 class PushResult(Message, frozen=True):
-    """What became of one shard: `code` OK and its new version, or why nothing was applied to it."""
+    """What became of one shard: `code` OK and its new version, or why nothing was applied to it.
+
+    `staleness` counts the pushes of others that were applied between the part's base and itself, `age` all of them.
+    """
 
     shard: int
     code: int
@@ -88,6 +91,7 @@ class PushResult(Message, frozen=True):
     version: int
     staleness: int
     message: str = ""
+    age: int = 0
 
 
 class ServerLoad(Message, frozen=True):

@@ -171,8 +171,10 @@ class Simulation:
         token = self._token(worker)
         if wanted:
             worker.parked = token
-        staleness = (1, 2) if reports else ()
-        request = NextTaskRequest(worker.node, worker.incarnation, reports, wanted, wait_s, 10, staleness, **more)
+        staleness, ages = ((1, 2), (0, 1, 2)) if reports else ((), ())
+        request = NextTaskRequest(
+            worker.node, worker.incarnation, reports, wanted, wait_s, 10, staleness, gradient_ages=ages, **more
+        )
         self.step(events.TasksWanted(token, request))
 
     def finish_task(self, worker: SimulatedWorker) -> None:

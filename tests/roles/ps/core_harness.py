@@ -120,6 +120,12 @@ class Harness:
         assert isinstance(answer, AnswerPush), answer
         return [(result.code, result.staleness) for result in answer.message.results]
 
+    def ages(self, token: Any) -> list[int]:
+        """Returns the age of each part of an answered push."""
+        answer = self.answers[token][-1]
+        assert isinstance(answer, AnswerPush), answer
+        return [result.age for result in answer.message.results]
+
     def answered(self, token: Any) -> bool:
         return any(not isinstance(answer, Keep) for answer in self.answers.get(token, []))
 

@@ -166,6 +166,21 @@ def test_staleness_counts_the_pushes_of_others_since_the_base() -> None:
     assert h.job.staleness[:3] == [3, 2, 1]
 
 
+def test_the_age_of_a_gradient_counts_all_pushes_since_the_base_its_own_clients_too() -> None:
+    h = Harness()
+    h.push("other 1", [(0, 1, 1.0)], client=("v", 2))
+    h.push("own 1", [(0, 1, 1.0)], base=(0, 0))
+    h.push("own 2", [(0, 2, 1.0)], base=(0, 0))  # computed while own push 1 was on its way
+    h.push("other 2", [(0, 2, 1.0)], client=("v", 2), base=(1, 1))
+    h.push("own 3", [(0, 3, 1.0)], base=(4, 2))
+    h.push("hostile", [(0, 4, 1.0)], base=(2**63 - 1, -(2**63)))
+    h.push("refused", [(0, 5, float("nan"))], base=(0, 0))
+    h.apply()
+    tokens = ("other 1", "own 1", "own 2", "other 2", "own 3", "hostile", "refused")
+    assert [h.ages(token)[0] for token in tokens] == [0, 1, 2, 2, 0, 0, 0]
+    assert h.job.gradient_ages[:4] == [3, 1, 2, 0]
+
+
 def test_clients_and_their_incarnations_are_told_apart() -> None:
     h = Harness()
     for token, client in (("a", ("w", 1)), ("b", ("w", 2)), ("c", ("v", 1))):

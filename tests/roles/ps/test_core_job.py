@@ -41,6 +41,7 @@ def test_quantiles_of_a_histogram() -> None:
 
 def test_the_last_column_counts_all_that_is_staler() -> None:
     job = Harness().job
-    job.count_staleness(STALENESS_MAX - 1)
-    job.count_staleness(10**9)
-    assert job.staleness[STALENESS_MAX - 1] == job.staleness[STALENESS_MAX] == 1
+    job.count_staleness(STALENESS_MAX - 1, STALENESS_MAX - 1)
+    job.count_staleness(10**9, 10**9)
+    for counts in (job.staleness, job.gradient_ages):
+        assert counts[STALENESS_MAX - 1] == counts[STALENESS_MAX] == 1

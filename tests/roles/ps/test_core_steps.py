@@ -42,6 +42,7 @@ def test_parts_are_held_until_all_are_there_and_are_acknowledged_when_their_step
     assert h.core.queued_updates == 1
     part(h, "second", B, 2, (1, 1, 2))
     assert h.results("first") == h.results("second") == [(ErrorCode.OK, 0)], "nothing came between: no staleness"
+    assert h.ages("first") == h.ages("second") == [0]
     assert h.value(0) == -3
     assert h.job.shards[0].counter == 1, "one update, one version"
     assert h.core.queued_updates == h.core.queued_bytes == 0

@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from adamctl.roles.worker.core_following import SAMPLES, SHARE_MAX, Following
 from adamctl.roles.worker.core_slots import Base, Slot, SlotCore, SlotState
 
 SHARDS = 3
@@ -16,8 +17,15 @@ def base(sequence: int | list[int], pushes: int = 0) -> Base:
     return Base(np.full(SHARDS, pushes), np.broadcast_to(np.asarray(sequence), SHARDS).astype(np.int64))
 
 
-def make(threads: int = 1, slots: int = 3, n_push: int = 1, n_fetch: int = 1, keeps: bool = True) -> SlotCore:
-    return SlotCore(threads, slots, n_push, n_fetch, keeps)
+def make(
+    threads: int = 1,
+    slots: int = 3,
+    n_push: int = 1,
+    n_fetch: int = 1,
+    keeps: bool = True,
+    following: Following | None = None,
+) -> SlotCore:
+    return SlotCore(threads, slots, n_push, n_fetch, keeps, following)
 
 
 def step(core: SlotCore, thread: int = 0) -> bool:
@@ -131,6 +139,61 @@ def test_a_slot_that_holds_steps_which_are_not_counted_yet_is_lacking_too() -> N
     assert (reapply.slot, reapply.shards, slot.local_learning_rate) == (slot, None, 0.25)
 
 
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_thread_that_follows_its_push_waits_for_a_fetch_that_began_after_the_answer(keeps: bool) -> None:
+    core = make(threads=2, keeps=keeps, following=Following())
+    step(core)
+    core.fetch_started()  # the other thread's, before the answer
+    slot = core.slots[0]
+    slot.sequences = np.full(SHARDS, 1)
+    core.acknowledged(slot)
+    core.fetched(base(0))
+    core.installed()
+    assert core.begin_step(0) is None, "that may lack the push"
+    assert core.begin_step(1) is not None, "a thread waits for its own pushes only"
+    core.fetch_started()
+    core.fetched(base(1, pushes=1))
+    assert core.begin_step(0) is None, "it is being copied"
+    core.installed()
+    begun = core.begin_step(0)
+    assert begun is not None and begun.base is not None and begun.base.pushes.tolist() == [1] * SHARDS
+
+
+def test_a_thread_that_follows_asks_for_no_fetch_by_itself() -> None:
+    core = make(n_push=3, n_fetch=1, following=Following())
+    for _ in range(3):
+        assert core.begin_step(0) is not None
+        assert core.steps_until_actions(0) == 3 - core.steps[0]
+        assert not core.end_step(0, 8, 0.1, 0.1).fetch
+
+
+def test_a_thread_goes_on_at_once_while_the_way_there_and_back_is_long_beside_its_steps() -> None:
+    core, now = make(slots=4, keeps=False, following=Following()), 0.0
+
+    def trip(there_and_back_s: float) -> bool:
+        """One step of 1 s and its push; returns whether the thread may go on before that is back."""
+        nonlocal now
+        slot = core.begin_step(0, 0.0, now)
+        assert slot is not None
+        now += 1.0
+        core.end_step(0, 8, 0.1, 0.0, 1, now)
+        may = core.begin_step(0, 0.0, now) is not None
+        core.acknowledged(slot)
+        core.fetch_started()
+        core.fetched(base(0))
+        now += there_and_back_s
+        core.installed(now)
+        if may:
+            core.filling[0] = None  # only asked
+            core.slots_of(0)[1].state = SlotState.FREE
+        return may
+
+    assert not any(trip(SHARE_MAX / 2) for _ in range(SAMPLES))
+    assert [trip(1.0) for _ in range(SAMPLES)].count(True) == SAMPLES // 2, "one that is late counts for nothing"
+    assert all(trip(1.0) for _ in range(SAMPLES))
+    assert [trip(SHARE_MAX / 2) for _ in range(SAMPLES)].count(False) == SAMPLES // 2
+
+
 def test_flush_hands_over_what_is_accrued_and_nothing_empty() -> None:
     core = make(threads=2, n_push=4)
     step(core, 0)
@@ -142,8 +205,10 @@ def test_flush_hands_over_what_is_accrued_and_nothing_empty() -> None:
 def test_the_base_of_a_slot_is_what_was_installed_when_it_began_to_fill() -> None:
     core = make(n_push=2)
     core.fetched(base(0, pushes=7))
-    slot = core.begin_step(0)
+    core.installed()
     core.fetched(base(0, pushes=9))
+    slot = core.begin_step(0)  # while those that have arrived are being copied
+    core.installed()
     assert slot is not None and slot.base is not None and slot.base.pushes.tolist() == [7] * SHARDS
 
 
@@ -151,7 +216,8 @@ def test_the_base_of_a_slot_is_what_was_installed_when_it_began_to_fill() -> Non
 def test_the_replica_never_forgets_nor_repeats_its_own_work(seed: int) -> None:
     """Parameters are modelled as a count of the replica's steps: what a fetch brings + what is re-applied = all."""
     chance = random.Random(seed)
-    core = make(threads=2, slots=3, n_push=chance.randint(1, 3), n_fetch=1)
+    following = Following() if seed % 2 else None
+    core = make(threads=2, slots=3, n_push=chance.randint(1, 3), n_fetch=1, following=following)
     made, sequence, applied = 0, 0, 0
     at_server: dict[int, int] = {0: 0}  # sequence -> steps that the server has applied up to it
     sent: list[Slot] = []  # not applied yet

@@ -15,6 +15,7 @@ from adamctl.kernels.network import Context, Network
 from adamctl.model.description import Dense, Model, Softmax
 from adamctl.model.layout import build_layout
 from adamctl.roles.ps.client import PendingPush, Pulled, PushOutcome, PushSet, RefusedPart
+from adamctl.roles.worker.core_following import Following
 from adamctl.roles.worker.core_slots import Slot, SlotState
 from adamctl.roles.worker.downpour import STALENESS_MAX, Downpour
 from adamctl.roles.worker.replica import Replica
@@ -132,10 +133,15 @@ def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
 
 @asynccontextmanager
 async def world(
-    n_push: int = 1, n_fetch: int = 1, factors: tuple[int, ...] = (), local: bool = True, start: bool = True
+    n_push: int = 1,
+    n_fetch: int = 1,
+    factors: tuple[int, ...] = (),
+    local: bool = True,
+    start: bool = True,
+    following: Following | None = None,
 ) -> AsyncIterator[World]:
     network = Network(MODEL, BATCH, backend="numpy")
-    replica = Replica(network, LAYOUT, 1, BATCH, n_push, n_fetch, factors, local)
+    replica = Replica(network, LAYOUT, 1, BATCH, n_push, n_fetch, factors, local, following=following)
     servers, failures = ServersInMemory(), []
     downpour = Downpour(replica, servers, failures.append)  # type: ignore[arg-type]
     try:
@@ -214,6 +220,35 @@ async def test_what_is_fetched_does_not_wipe_out_work_on_its_way() -> None:
         np.testing.assert_allclose(w.replica.weights, before - 0.5 * own, rtol=1e-5, atol=1e-6)
 
 
+async def test_a_fetch_that_follows_a_push_starts_when_that_is_answered_and_the_thread_waits_for_it() -> None:
+    async with world(following=Following(), local=False) as w:
+        w.servers.answer_pushes.clear()
+        w.servers.answer_pulls.clear()
+        w.step()
+        await asyncio.sleep(0.01)
+        assert w.servers.pulls == 1, "what is fetched now would lack the push"
+        assert w.replica.core.begin_step(0) is None
+        w.servers.answer_pushes.set()
+        await w.until(lambda: w.servers.pulls == 2)
+        assert w.replica.core.begin_step(0) is None
+        w.servers.answer_pulls.set()
+        await w.until(lambda: w.downpour.fetches == 2)
+        np.testing.assert_array_equal(w.replica.weights, w.servers.values)
+        assert w.step() is not None
+        await w.downpour.settled()
+        base = w.servers.pushed[-1].base
+        assert base is not None and base.pushes.tolist() == [1] * SHARDS
+
+
+async def test_after_a_refused_push_the_thread_that_has_waited_for_it_goes_on() -> None:
+    async with world(following=Following(), local=False) as w:
+        refused = RefusedPart(1, ErrorCode.NOT_FINITE, "the gradient holds NaN or infinite values")
+        w.servers.outcome = PushOutcome((), (refused,), 0)
+        for number in range(3):
+            w.step()
+            await w.until(lambda number=number: w.downpour.fetches == number + 2)
+
+
 @pytest.mark.parametrize("factors", [(), WEIGHTS])
 @pytest.mark.parametrize("local", [False, True])
 async def test_one_replica_that_waits_for_its_network_is_plain_sgd(local: bool, factors: tuple[int, ...]) -> None:
@@ -232,7 +267,7 @@ async def test_one_replica_that_waits_for_its_network_is_plain_sgd(local: bool, 
 
 async def test_updates_and_staleness_are_counted_until_they_are_taken() -> None:
     async with world() as w:
-        w.servers.outcome = PushOutcome((0, 2, 2, STALENESS_MAX + 9), (), 1234)
+        w.servers.outcome = PushOutcome((0, 2, 2, STALENESS_MAX + 9), (), 1234, (1, 3, 3, STALENESS_MAX + 9))
         w.step()
         w.step()
         await w.downpour.settled()
@@ -240,6 +275,9 @@ async def test_updates_and_staleness_are_counted_until_they_are_taken() -> None:
         taken = w.downpour.take_staleness()
         assert len(taken) == STALENESS_MAX + 1 and (taken[0], taken[2], taken[-1]) == (2, 4, 2)
         assert w.downpour.take_staleness() == ()
+        taken = w.downpour.take_ages()
+        assert len(taken) == STALENESS_MAX + 1 and (taken[1], taken[3], taken[-1]) == (2, 4, 2)
+        assert w.downpour.take_ages() == ()
 
 
 async def test_refused_parts_are_counted_and_training_goes_on() -> None:

@@ -1,0 +1,38 @@
+"""Whether a thread waits, before it goes on, until its weights contain what it has pushed (pure).
+
+A gradient that is computed while the thread's last push is still on its way is older than it need be: by that push, and
+by what others pushed meanwhile. Waiting costs the way there and back. Where that is short beside the steps between two
+pushes, as with servers on the same machine, it costs little, and the servers get the core that the thread leaves free.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+
+SHARE_MAX = 0.25
+"""Of the time between two pushes of a thread that it may wait; more than this, and it goes on at once."""
+SAMPLES = 15  # the median of so many: one that was held up by something else says nothing about the way
+
+
+class Following:
+    """Compares the way there and back with the time that steps take.
+
+    Attributes:
+        waits: whether a thread waits for its push; also before anything was measured.
+    """
+
+    def __init__(self) -> None:
+        self.waits = True
+        self._steps_s: deque[float] = deque(maxlen=SAMPLES)
+        self._trips_s: deque[float] = deque(maxlen=SAMPLES)
+
+    def stepped(self, seconds: float) -> None:
+        """A thread has computed what it pushes in so many seconds."""
+        self._steps_s.append(seconds)
+
+    def came_back(self, seconds: float) -> None:
+        """A push was in a thread's weights so many seconds after the thread had handed it over."""
+        self._trips_s.append(seconds)
+        if self._steps_s:
+            self.waits = median(self._trips_s) <= SHARE_MAX * median(self._steps_s)

@@ -1,0 +1,31 @@
+"""Whether threads wait for what they have pushed: the way there and back beside the steps between two pushes."""
+
+from __future__ import annotations
+
+import pytest
+
+from adamctl.roles.worker.core_following import SAMPLES, SHARE_MAX, Following
+
+
+def measured(step_s: float, trips_s: list[float]) -> Following:
+    following = Following()
+    for trip_s in trips_s:
+        following.stepped(step_s)
+        following.came_back(trip_s)
+    return following
+
+
+def test_threads_wait_before_anything_was_measured() -> None:
+    assert Following().waits
+
+
+@pytest.mark.parametrize(("share", "waits"), [(0.5, True), (1.0, True), (1.1, False), (100.0, False)])
+def test_threads_wait_where_it_takes_at_most_that_share_of_the_time_between_pushes(share: float, waits: bool) -> None:
+    assert measured(0.01, [0.01 * SHARE_MAX * share] * SAMPLES).waits is waits
+
+
+def test_a_few_that_were_held_up_change_nothing_and_many_do_in_both_directions() -> None:
+    late = SAMPLES // 2
+    assert measured(0.01, [0.0] * (SAMPLES - late) + [1.0] * late).waits
+    assert not measured(0.01, [0.0] * SAMPLES + [1.0] * (late + 1)).waits
+    assert measured(0.01, [1.0] * SAMPLES + [0.0] * (late + 1)).waits
