@@ -54,6 +54,7 @@ class DamagedDataError(AdamctlError):
     """A file or a stored record is not what its checksum, length or format says."""
 
     exit_code = 5
+    retry_helps = False
 
 
 class NotFiniteError(AdamctlError):

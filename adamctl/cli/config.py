@@ -23,10 +23,21 @@ command = TableGroup(
 
 @click.command("check")
 @options.experiment_options
+@click.option("--full", is_flag=True, help="Also read every example of the data.")
 @options.json_option
-def check(experiment: str, settings: tuple[str, ...], data: tuple[str, ...], as_json: bool, **flags: Any) -> None:
-    """Say whether EXP.toml is right; what is wrong ends the command with exit code 2."""
+def check(
+    experiment: str, settings: tuple[str, ...], data: tuple[str, ...], full: bool, as_json: bool, **flags: Any
+) -> None:
+    """Say whether EXP.toml is right; what is wrong ends the command with exit code 2, damaged data with 5.
+
+    With --data, looks at the data as train does before it starts: headers, all labels, about a thousand examples. With
+    --full, reads all of them.
+    """
     loaded = options.load(experiment, settings, data, flags)
+    if data or full:
+        from adamctl.launch.checking import look_at_data
+
+        look_at_data(loaded.experiment, lambda text: echo(text, err=True), full=full)
     if as_json:
         print_json({"experiment": loaded.experiment.name, "ok": True})
     else:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TypeAlias
 
-from adamctl.errors import UnreachableError
+from adamctl.errors import DamagedDataError, UnreachableError
 
 RESTARTS_MAX = 3
 """How often one role is started again in a run."""
@@ -146,6 +146,8 @@ class Supervision:
             if role == "data" and self._restarts[end.node]:
                 return self._leave_out(end, f"it could not be started again: {reason}", end.exit_code)
             return self._fail(end, reason, self._exit_code(end))
+        if role == "worker" and end.exit_code == DamagedDataError.exit_code:  # others would read the same
+            return self._fail(end, reason, end.exit_code)
         retried = end.status not in _NOT_RETRIED and end.retry_helps and self._restarts[end.node] < self._restarts_max
         if role not in _DISPENSABLE and not (role in self._stored and retried):
             return self._fail(end, reason, self._exit_code(end))

@@ -13,6 +13,7 @@ from pathlib import Path
 from adamctl.config.experiment import Experiment
 from adamctl.config.resolved import write_resolved
 from adamctl.kernels.threads import available_cores
+from adamctl.launch.checking import look_at_data
 from adamctl.launch.compiling import compile_kernels
 from adamctl.launch.front import Front, Outcome, nearest
 from adamctl.launch.joining import find_controller
@@ -59,7 +60,8 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
     """Runs an experiment to its end and returns how it ended and its run folder. Blocks; call it in the main thread.
 
     Raises:
-        ConfigurationError: the run folder cannot be made, or there is no checkpoint to resume from.
+        ConfigurationError: the run folder cannot be made, there is nothing to resume from, or the data do not fit.
+        DamagedDataError: the data are not what they should be.
         RunFailedError: a process cannot be started, or the coordinator falls silent.
         UnreachableError: the controller to join does not answer, or a role does not start in time.
         HandshakeError: the controller to join refuses us: token or version.
@@ -69,6 +71,7 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
     if options.join:
         _find_controller(options, reporter)
     if not options.join:
+        experiment = look_at_data(experiment, reporter.note)
         compile_kernels(experiment, options.environment, available_cores(), reporter.note)
     folder = create_run_folder(options.runs, experiment.name)
     file = write_resolved(experiment, folder)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.roles.data.core import CachePlan, Indices
-from adamctl.roles.data.readers.source import FileSplit, Source
+from adamctl.roles.data.readers.source import FileSplit, Source, check_finite
 
 STATISTICS_EXAMPLES_MAX: Final = 2048
 """Sources that decode files give their mean and deviation from this many training examples, evenly spaced."""
@@ -82,6 +82,8 @@ def mean_and_deviation(source: Source, indices: Indices, split: FileSplit = "tra
         block = indices[start : start + BLOCK_EXAMPLES]
         values = buffer[: len(block)]
         source.load(split, block, values.reshape(len(block), *source.example_shape))
+        if source.dtype.kind == "f":
+            check_finite(values, block, f"{source.origin}: {split}")
         block_mean = float(values.mean(dtype=np.float64))
         block_squares = float(values.var(dtype=np.float64)) * values.size
         delta = block_mean - mean
@@ -157,7 +159,10 @@ class ExampleCache:
         self._keep(missing, values)
 
     def _load(self, indices: Indices, out: NDArray[Any]) -> None:
+        """Raises DamagedDataError: an example cannot be decoded, or is not finite."""
         self._source.load(self._split, indices, out.reshape(len(indices), *self._source.example_shape))
+        if self._source.dtype.kind == "f":
+            check_finite(out, indices, f"{self._source.origin}: {self._split}")
 
     def _keep(self, slots: Indices, values: NDArray[Any]) -> None:
         held = slots >= 0

@@ -67,6 +67,39 @@ def test_data_that_are_cut_short(folder: Path) -> None:
     assert str(file) in message and "the file is cut short" in message
 
 
+def test_what_cannot_train_starts_no_role(folder: Path) -> None:
+    write_idx(folder / "small" / "train-labels-idx1-ubyte", np.full(EXAMPLES, 7, np.uint8))
+    message = train(folder, code=2)
+    assert "example 0 has label 7, but the model's last layer has 2 units" in message
+    assert not (folder / "runs").exists()
+    result = adamctl("config", "check", "exp.toml", "--full", "--data", ".", cwd=folder)
+    assert result.returncode == 2 and "has label 7" in result.stderr
+
+
+def test_damage_further_in_ends_the_run_when_it_is_read(folder: Path) -> None:
+    """Of 3,000 examples the look before the start sees a thousand; who reads the bad one is not at fault."""
+    values = np.zeros((3000, 4, 4), np.float32)
+    values[2500, 1] = np.nan
+    labels = np.arange(3000) % 2
+    np.savez(folder / "small.npz", x_train=values, y_train=labels, x_test=values[:9], y_test=labels[:9])
+    arguments = ("--set", 'data.format="npz"', "--set", 'data.source="./small.npz"')
+    message = train(folder, *arguments, code=5)
+    assert "train: expected finite numbers, found nan in example 2500" in message
+    assert "worker" in message and "data-1" not in message.partition(":")[0]
+    result = adamctl("config", "check", "exp.toml", "--full", *arguments, cwd=folder)
+    assert result.returncode == 5 and "found nan in example 2500" in result.stderr
+
+
+def test_data_without_a_test_part_are_evaluated_on_their_validation_part(folder: Path) -> None:
+    for part in ("images-idx3", "labels-idx1"):
+        (folder / "small" / f"t10k-{part}-ubyte").unlink()
+    arguments = ("--set", "data.validation=0.25", "--json")
+    result = adamctl("train", "exp.toml", "--data", ".", *arguments, cwd=folder)
+    assert result.returncode == 0, result.stderr
+    assert "the data have no test part; the validation part is evaluated" in result.stderr
+    assert json.loads(result.stdout)["evaluated_on"] == "validation"
+
+
 def test_nothing_to_resume_from(folder: Path) -> None:
     assert "--resume nowhere: expected a checkpoint" in train(folder, "--resume", "nowhere", code=2)
 

@@ -63,6 +63,11 @@ def test_a_failure_to_start_is_never_retried() -> None:
     assert supervision.ended([end]) == [Fail("worker-1", "--threads: expected at least 1, found 0", 2)]
 
 
+def test_damaged_data_end_the_run_with_the_first_worker_that_reads_them() -> None:
+    end = RoleEnd("worker-1", 5, "x.png: expected a whole image", exit_code=5, retry_helps=False)
+    assert running().ended([end]) == [Fail("worker-1", "x.png: expected a whole image", 5)]
+
+
 def test_a_restarted_worker_that_cannot_start_ends_the_run() -> None:
     supervision = running()
     supervision.ended([RoleEnd("worker-1", -9)])

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from adamctl.errors import ConfigurationError
-from adamctl.roles.data.readers.source import Source
+from adamctl.roles.data.readers.source import Peek, Source
+
+_UNKNOWN = "expected data.format digits, idx, npz or imagefolder, found {!r}"
 
 
 def open_source(format: str, path: Path | None, input_shape: Sequence[int] | None) -> Source:
@@ -38,4 +40,25 @@ def open_source(format: str, path: Path | None, input_shape: Sequence[int] | Non
         if input_shape is None:
             raise ConfigurationError("folders of images are scaled to the model's input: say which one")
         return ImageFolderSource(path, input_shape)
-    raise ConfigurationError(f"expected data.format digits, idx, npz or imagefolder, found {format!r}")
+    raise ConfigurationError(_UNKNOWN.format(format))
+
+
+def peek_source(format: str, path: Path, input_shape: Sequence[int], examples_max: int, seconds_max: float) -> Peek:
+    """As `open_source`, but reads headers, all labels, and no more examples than are allowed.
+
+    Raises:
+        ConfigurationError, DamagedDataError: as `open_source`, of what has been read.
+    """
+    if format == "idx":
+        from adamctl.roles.data.readers.idx import peek_idx
+
+        return peek_idx(path, input_shape, examples_max)
+    if format == "npz":
+        from adamctl.roles.data.readers.npz import peek_npz
+
+        return peek_npz(path, input_shape, examples_max)
+    if format == "imagefolder":
+        from adamctl.roles.data.readers.imagefolder import peek_images
+
+        return peek_images(path, input_shape, examples_max, seconds_max)
+    raise ConfigurationError(_UNKNOWN.format(format))

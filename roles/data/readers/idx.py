@@ -6,6 +6,7 @@ order, big-endian (LeCun, Cortes, Burges: "The MNIST database of handwritten dig
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Sequence
 from math import prod
@@ -16,7 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.errors import ConfigurationError, DamagedDataError
-from adamctl.roles.data.readers.source import FileSplit, TableSource, check_fits, check_same_kind, checked_labels
+from adamctl.roles.data.readers.source import (
+    FileSplit,
+    Peek,
+    TableSource,
+    check_fits,
+    check_same_kind,
+    checked_labels,
+    peek_at_table,
+)
 
 _DTYPES: Final = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _DIMENSIONS_MAX: Final = 4
@@ -24,6 +33,7 @@ _GZIP_MAGIC: Final = b"\x1f\x8b"
 _GZIP_WINDOW: Final = 31  # zlib's number for: a gzip stream with its checksum
 _DEFLATE_RATIO_MAX: Final = 1032  # no deflate stream grows more than this
 _PIECE_BYTES: Final = 1 << 20
+_HEADER_BYTES_MAX: Final = 4 + 4 * _DIMENSIONS_MAX
 _NAMES: Final[dict[FileSplit, str]] = {"train": "train", "test": "t10k"}
 
 
@@ -31,27 +41,24 @@ def open_idx(folder: Path, input_shape: Sequence[int] | None = None) -> TableSou
     """Opens a folder with the images and labels of training and test set in the usual spellings.
 
     Names: `train-images-idx3-ubyte` or `train-images.idx3-ubyte`, likewise train-labels, t10k-images and t10k-labels,
-    each with or without `.gz`. Byte images keep their bytes in memory.
+    each with or without `.gz`; those of the test set may be missing. Byte images keep their bytes in memory.
 
     Raises:
         ConfigurationError: a file is missing, or the images do not fit the model's input.
         DamagedDataError: a file's header, length or checksum is wrong; the message names it.
     """
-    if not folder.is_dir():
-        raise ConfigurationError(f"expected a folder with IDX files, found a file: {folder}")
     arrays: dict[FileSplit, tuple[NDArray[Any], NDArray[np.int32]]] = {}
     stored_bytes = 0
-    for split, prefix in _NAMES.items():
-        image_path, label_path = _find(folder, f"{prefix}-images"), _find(folder, f"{prefix}-labels")
+    for split, (image_path, label_path) in _files(folder).items():
         images, labels = read_idx(image_path), read_idx(label_path)
-        if images.ndim < 2:
-            raise DamagedDataError(f"{image_path}: expected images (2 dimensions or more), found {images.ndim}")
+        _check_dimensions(image_path, images.ndim)
         if images.dtype != np.uint8:
             images = images.astype(np.float32)
         arrays[split] = images, checked_labels(labels, len(images), str(label_path))
         stored_bytes += image_path.stat().st_size + label_path.stat().st_size
-    train, test = arrays["train"][0], arrays["test"][0]
-    check_same_kind(train, test, str(folder))
+    train = arrays["train"][0]
+    arrays.setdefault("test", (train[:0], np.empty(0, np.int32)))
+    check_same_kind(train, arrays["test"][0], str(folder))
     value_max = 255.0 if train.dtype == np.uint8 else 1.0
     return TableSource(
         "idx",
@@ -61,6 +68,66 @@ def open_idx(folder: Path, input_shape: Sequence[int] | None = None) -> TableSou
         input_shape=input_shape,
         origin=str(folder),
     )
+
+
+def peek_idx(folder: Path, input_shape: Sequence[int] | None, examples_max: int) -> Peek:
+    """Reads headers, labels and the first examples of a folder that `open_idx` would open.
+
+    Raises:
+        ConfigurationError, DamagedDataError: as `open_idx`, of what has been read.
+    """
+    parts: dict[FileSplit, tuple[tuple[int, ...], NDArray[Any], NDArray[np.int32]]] = {}
+    for split, (image_path, label_path) in _files(folder).items():
+        shape, first = _peek(image_path, examples_max)
+        _check_dimensions(image_path, len(shape))
+        parts[split] = shape, first, checked_labels(read_idx(label_path), shape[0], str(label_path))
+    shape, first, labels = parts["train"]
+    parts.setdefault("test", ((0, *shape[1:]), first[:0], labels[:0]))
+    return peek_at_table(parts, input_shape, str(folder))
+
+
+def _peek(path: Path, rows_max: int) -> tuple[tuple[int, ...], NDArray[Any]]:
+    """Returns the shape that a file's header says and its first rows; a file whose length is wrong is damaged."""
+    with path.open("rb") as file:
+        packed = file.read(2) == _GZIP_MAGIC
+        if packed:  # the last four bytes are the length of what was packed, modulo 2^32 (RFC 1952)
+            file.seek(-4, os.SEEK_END)
+            found = int.from_bytes(file.read(4), "little")
+        else:
+            found = path.stat().st_size
+        file.seek(0)
+        unpack = _Unpacker(path, file.read() if packed else file.read(_HEADER_BYTES_MAX))
+        dtype, shape, header_bytes = _header(path, unpack)
+        row_bytes = prod(shape[1:]) * dtype.itemsize
+        expected = header_bytes + prod(shape) * dtype.itemsize
+        if found != (expected % 2**32 if packed else expected):
+            read_idx(path)  # says what is wrong, unless it was packed in pieces
+        rows = min(rows_max, shape[0])
+        if packed:
+            content = unpack.take(rows * row_bytes)
+        else:
+            file.seek(header_bytes)
+            content = file.read(rows * row_bytes)
+    values = np.frombuffer(content, dtype).reshape(rows, *shape[1:])
+    return shape, values.astype(np.float32, copy=False) if dtype.itemsize > 1 else values
+
+
+def _check_dimensions(path: Path, found: int) -> None:
+    if found < 2:
+        raise DamagedDataError(f"{path}: expected images (2 dimensions or more), found {found}")
+
+
+def _files(folder: Path) -> dict[FileSplit, tuple[Path, Path]]:
+    """Returns images and labels of each split; a folder may have no test part."""
+    if not folder.is_dir():
+        raise ConfigurationError(f"expected a folder with IDX files, found a file: {folder}")
+    prefixes = {
+        split: prefix for split, prefix in _NAMES.items() if split == "train" or any(folder.glob(f"{prefix}-*"))
+    }
+    return {
+        split: (_find(folder, f"{prefix}-images"), _find(folder, f"{prefix}-labels"))
+        for split, prefix in prefixes.items()
+    }
 
 
 def _find(folder: Path, stem: str) -> Path:
@@ -83,8 +150,14 @@ def read_idx(path: Path) -> NDArray[Any]:
         ConfigurationError: it takes more memory than there is.
         DamagedDataError: the file is not IDX, or shorter or longer than its header says (expected and found bytes).
     """
-    content = path.read_bytes()
-    unpack = _Unpacker(path, content)
+    unpack = _Unpacker(path, path.read_bytes())
+    dtype, shape, header_bytes = _header(path, unpack)
+    values = unpack.rest(header_bytes, prod(shape) * dtype.itemsize)
+    return np.frombuffer(values, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
+
+
+def _header(path: Path, unpack: _Unpacker) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+    """Returns type and shape of the values and the bytes of the header."""
     magic = unpack.take(4)
     kind, dimensions = magic[2], magic[3]
     if magic[:2] != b"\0\0" or kind not in _DTYPES or not 1 <= dimensions <= _DIMENSIONS_MAX:
@@ -94,9 +167,7 @@ def read_idx(path: Path) -> NDArray[Any]:
         )
     header = unpack.take(4 * dimensions)
     shape = tuple(int(size) for size in np.frombuffer(header, ">u4"))
-    dtype = np.dtype(_DTYPES[kind])
-    values = unpack.rest(4 + 4 * dimensions, prod(shape) * dtype.itemsize)
-    return np.frombuffer(values, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
+    return np.dtype(_DTYPES[kind]), shape, 4 + 4 * dimensions
 
 
 class _Unpacker:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.errors import ConfigurationError, DamagedDataError
-from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels
+from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Peek
 
 TEST_SHARE: Final = 0.2
 _ENDINGS: Final = (".jpg", ".jpeg", ".png")
@@ -45,6 +46,7 @@ class ImageFolderSource:
                 f"found {list(input_shape)}"
             )
         self.example_shape = tuple(input_shape)
+        self.origin = str(folder)
         self.classes, self._paths, self._labels = _list_images(folder)
         self.stored_bytes = sum(path.stat().st_size for paths in self._paths.values() for path in paths)
         self.resident_bytes = sum(labels.nbytes for labels in self._labels.values())
@@ -61,6 +63,22 @@ class ImageFolderSource:
         paths = self._paths[split]
         for row, index in enumerate(indices):
             out[row] = decode_image(paths[index], self.example_shape)
+
+
+def peek_images(folder: Path, input_shape: Sequence[int], examples_max: int, seconds_max: float) -> Peek:
+    """Lists a folder as `ImageFolderSource` does and decodes some of its images.
+
+    Raises:
+        ConfigurationError, DamagedDataError: as there, of what has been decoded.
+    """
+    source = ImageFolderSource(folder, input_shape)
+    paths = [path for split in FILE_SPLITS for path in source.paths(split)]
+    until_s = time.monotonic() + seconds_max
+    for number in np.random.default_rng(0).permutation(len(paths))[:examples_max]:
+        decode_image(paths[number], source.example_shape)
+        if time.monotonic() > until_s:
+            break
+    return Peek(source.classes, {split: source.labels(split) for split in FILE_SPLITS})
 
 
 def decode_image(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:

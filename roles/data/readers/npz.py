@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import Any, Final
@@ -12,44 +14,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.errors import ConfigurationError, DamagedDataError
-from adamctl.roles.data.readers.source import FileSplit, TableSource, check_fits, check_same_kind, checked_labels
+from adamctl.roles.data.readers.source import (
+    FileSplit,
+    Peek,
+    TableSource,
+    check_fits,
+    check_same_kind,
+    checked_labels,
+    peek_at_table,
+)
 
 _KEYS: Final = (
     ("x_train", "y_train", "x_test", "y_test"),
     ("images", "labels", "test_images", "test_labels"),
 )
+_PLACES: Final[dict[FileSplit, int]] = {"train": 0, "test": 2}
+"""Where a split's images and labels are among those."""
 
 
 def open_npz(path: Path, input_shape: Sequence[int] | None = None) -> TableSource:
     """Opens an archive with x_train, y_train, x_test, y_test, or images, labels, test_images, test_labels.
 
-    Images are [examples, ...] of bytes (kept as bytes; `unit` maps 0..255 to 0..1) or of any other number type (made
-    float32; `unit` leaves them as they are); labels are whole numbers from 0.
+    Those of the test set may be missing. Images are [examples, ...] of bytes (kept as bytes; `unit` maps 0..255 to
+    0..1) or of any other number type (made float32; `unit` leaves them as they are); labels are whole numbers from 0.
 
     Raises:
         ConfigurationError: the keys are missing, the images do not fit the model's input, or all of it not the memory.
         DamagedDataError: the archive cannot be read, holds Python objects, or images and labels do not fit together.
     """
-    if not path.is_file():
-        raise ConfigurationError(f"expected an .npz file, found a folder: {path}")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise DamagedDataError(f"{path}: expected an .npz archive, found a single array")
-            keys = next((keys for keys in _KEYS if all(key in archive for key in keys)), None)
-            if keys is None:
-                wanted = " or ".join(", ".join(keys) for keys in _KEYS)
-                raise ConfigurationError(f"{path}: expected arrays {wanted}; found {', '.join(archive) or 'none'}")
-            _check_size(path, archive, keys)
-            loaded = {key: archive[key] for key in keys}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
-        raise DamagedDataError(f"{path}: expected an .npz archive of plain arrays, found: {error}") from error
+    with _opened(path) as (archive, keys):
+        _check_size(path, archive, keys)
+        loaded = {key: archive[key] for key in keys}
     arrays: dict[FileSplit, tuple[NDArray[Any], NDArray[np.int32]]] = {
-        "train": _pair(path, loaded, keys[0], keys[1]),
-        "test": _pair(path, loaded, keys[2], keys[3]),
+        split: _pair(path, loaded[keys[number]], keys[number], loaded[keys[number + 1]], keys[number + 1])
+        for split, number in _PLACES.items()
+        if number < len(keys)
     }
-    train, test = arrays["train"][0], arrays["test"][0]
-    check_same_kind(train, test, str(path))
+    train = arrays["train"][0]
+    arrays.setdefault("test", (train[:0], np.empty(0, np.int32)))
+    check_same_kind(train, arrays["test"][0], str(path))
     value_max = 255.0 if train.dtype == np.uint8 else 1.0
     return TableSource(
         "npz",
@@ -59,6 +62,78 @@ def open_npz(path: Path, input_shape: Sequence[int] | None = None) -> TableSourc
         input_shape=input_shape,
         origin=str(path),
     )
+
+
+def peek_npz(path: Path, input_shape: Sequence[int] | None, examples_max: int) -> Peek:
+    """Reads headers, labels and the first examples of an archive that `open_npz` would open.
+
+    Raises:
+        ConfigurationError, DamagedDataError: as `open_npz`, of what has been read.
+    """
+    parts: dict[FileSplit, tuple[tuple[int, ...], NDArray[Any], NDArray[np.int32]]] = {}
+    with _opened(path) as (archive, keys):
+        _check_size(path, archive, keys)
+        for split, number in _PLACES.items():
+            if number < len(keys):
+                shape, first = _peek(archive, keys[number], examples_max)
+                _check_numbers(path, keys[number], first.dtype, shape)
+                first = first if first.dtype == np.uint8 else first.astype(np.float32)
+                labels = checked_labels(archive[keys[number + 1]], shape[0], f"{path}: {keys[number + 1]}")
+                parts[split] = shape, first, labels
+    shape, first, labels = parts["train"]
+    parts.setdefault("test", ((0, *shape[1:]), first[:0], labels[:0]))
+    return peek_at_table(parts, input_shape, str(path))
+
+
+def _peek(archive: Any, key: str, rows_max: int) -> tuple[tuple[int, ...], NDArray[Any]]:
+    """Returns an array's shape and its first rows; of one in Fortran order, which has no first rows, all of it."""
+    with archive.zip.open(f"{key}.npy") as member:
+        shape, fortran_order, dtype = _header(member)
+        if fortran_order or dtype.hasobject or not shape:
+            whole: NDArray[Any] = archive[key]
+            return shape, whole[:rows_max] if shape else whole
+        rows = min(rows_max, shape[0])
+        content = member.read(rows * prod(shape[1:]) * dtype.itemsize)
+        return shape, np.frombuffer(content, dtype).reshape(rows, *shape[1:])
+
+
+def _header(member: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Reads an array's header: shape, whether it is in Fortran order, type."""
+    version = np.lib.format.read_magic(member)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    found: tuple[tuple[int, ...], bool, np.dtype[Any]] = read(member)
+    return found
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """Opens an archive: it and the keys of its arrays, those of the test part only if it has one.
+
+    Raises:
+        ConfigurationError, DamagedDataError: as `open_npz`.
+    """
+    if not path.is_file():
+        raise ConfigurationError(f"expected an .npz file, found a folder: {path}")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise DamagedDataError(f"{path}: expected an .npz archive, found a single array")
+            names = [kind for keys in _KEYS for kind in (keys, keys[:2])]
+            keys = next(
+                (keys for keys in names if all(key in archive for key in keys) and not _has_half(archive, keys)), None
+            )
+            if keys is None:
+                wanted = " or ".join(", ".join(keys) for keys in _KEYS)
+                raise ConfigurationError(f"{path}: expected arrays {wanted}; found {', '.join(archive) or 'none'}")
+            yield archive, keys
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        raise DamagedDataError(f"{path}: expected an .npz archive of plain arrays, found: {error}") from error
+
+
+def _has_half(archive: Any, keys: tuple[str, ...]) -> bool:
+    """Whether one array of the test part is there without the other."""
+    (test,) = [full[2:] for full in _KEYS if full[:2] == keys[:2]]
+    return len(keys) == 2 and any(key in archive for key in test)
 
 
 def _check_size(path: Path, archive: Any, keys: Sequence[str]) -> None:
@@ -72,9 +147,9 @@ def _check_size(path: Path, archive: Any, keys: Sequence[str]) -> None:
     for key in keys:
         found = archive.zip.getinfo(f"{key}.npy")
         with archive.zip.open(found) as member:
-            version = np.lib.format.read_magic(member)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, _, dtype = read(member)
+            shape, _, dtype = _header(member)
+            if dtype.hasobject:
+                continue  # which is refused when it is read
             expected_bytes, found_bytes = prod(shape) * dtype.itemsize, found.file_size - member.tell()
         if expected_bytes != found_bytes:
             raise DamagedDataError(
@@ -84,14 +159,15 @@ def _check_size(path: Path, archive: Any, keys: Sequence[str]) -> None:
     check_fits(total_bytes, str(path))
 
 
+def _check_numbers(path: Path, key: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    if len(shape) < 2 or not np.issubdtype(dtype, np.number) or np.issubdtype(dtype, np.complexfloating):
+        raise DamagedDataError(f"{path}: expected numbers [examples, ...] in {key}, found {dtype} {list(shape)}")
+
+
 def _pair(
-    path: Path, loaded: dict[str, NDArray[Any]], images_key: str, labels_key: str
+    path: Path, images: NDArray[Any], images_key: str, labels: NDArray[Any], labels_key: str
 ) -> tuple[NDArray[Any], NDArray[np.int32]]:
-    images = loaded[images_key]
-    if images.ndim < 2 or not np.issubdtype(images.dtype, np.number) or np.iscomplexobj(images):
-        raise DamagedDataError(
-            f"{path}: expected numbers [examples, ...] in {images_key}, found {images.dtype} {list(images.shape)}"
-        )
+    _check_numbers(path, images_key, images.dtype, images.shape)
     if images.dtype != np.uint8:
         images = images.astype(np.float32)
-    return np.ascontiguousarray(images), checked_labels(loaded[labels_key], len(images), f"{path}: {labels_key}")
+    return np.ascontiguousarray(images), checked_labels(labels, len(images), f"{path}: {labels_key}")

@@ -14,6 +14,8 @@ from adamctl.errors import ConfigurationError, DamagedDataError
 FileSplit = Literal["train", "test"]
 FILE_SPLITS: tuple[FileSplit, ...] = ("train", "test")
 Labels = NDArray[np.int32]
+CLASSES_MAX = 8192
+"""Their names travel in one header of a frame."""
 
 
 class Source(Protocol):
@@ -28,9 +30,11 @@ class Source(Protocol):
         resident: True if all values are in memory, so that `load` only copies; False if `load` decodes files.
         resident_bytes: memory that the source itself holds.
         stored_bytes: size of the files.
+        origin: where the examples are, for messages.
     """
 
     format: str
+    origin: str
     classes: tuple[str, ...]
     example_shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -50,6 +54,72 @@ class Source(Protocol):
             DamagedDataError: a file cannot be decoded; the message names it.
         """
         ...
+
+
+class Peek:
+    """What a quick look at files tells: labels, whole, and how examples are; a few of them have been looked at."""
+
+    def __init__(self, classes: tuple[str, ...], labels: dict[FileSplit, Labels]) -> None:
+        self.classes = classes
+        self._labels = labels
+
+    def labels(self, split: FileSplit) -> Labels:
+        """As `Source.labels`."""
+        return self._labels[split]
+
+
+def peek_at_table(
+    parts: dict[FileSplit, tuple[tuple[int, ...], NDArray[Any], Labels]], input_shape: Sequence[int] | None, origin: str
+) -> Peek:
+    """Checks the shape of all examples, the first examples themselves and all labels, by split; as `TableSource`.
+
+    Raises:
+        ConfigurationError: the examples do not have the model's input shape.
+        DamagedDataError: training and test images differ, or values are not finite.
+    """
+    matching_shape(parts["train"][0][1:], input_shape, origin)
+    shapes = [(shape[1:], first.dtype) for shape, first, _ in parts.values() if shape[0]]
+    if len(set(shapes)) > 1:
+        raise DamagedDataError(f"{origin}: expected training and test images of one kind, found {_kinds(shapes)}")
+    for split, (_, first, _) in parts.items():
+        check_finite(first, np.arange(len(first)), f"{origin}: {split}")
+    labels = {split: labels for split, (_, _, labels) in parts.items()}
+    return Peek(number_names(labels, origin), labels)
+
+
+def _kinds(shapes: list[tuple[tuple[int, ...], np.dtype[Any]]]) -> str:
+    return " and ".join(f"{dtype} {list(shape)}" for shape, dtype in shapes)
+
+
+def check_finite(values: NDArray[Any], indices: NDArray[np.int64], origin: str) -> None:
+    """Raises DamagedDataError if a value of an example is NaN or infinite; `indices` are the examples' in the file."""
+    if values.dtype.kind != "f" or not len(values):
+        return
+    whole = np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+    if not whole.all():
+        row = int(np.flatnonzero(~whole)[0])
+        bad = values[row].reshape(-1)
+        found = bad[~np.isfinite(bad)][0]
+        raise DamagedDataError(
+            f"{origin}: expected finite numbers, found {found} in example {int(indices[row])}; "
+            "mend the data or leave such examples out"
+        )
+
+
+def number_names(labels: dict[FileSplit, Labels], origin: str) -> tuple[str, ...]:
+    """Returns names of classes that are only numbered.
+
+    Raises:
+        ConfigurationError: there are more than CLASSES_MAX.
+    """
+    count = 1 + max((int(part.max()) for part in labels.values() if len(part)), default=-1)
+    if count > CLASSES_MAX:
+        split, part = max(labels.items(), key=lambda item: int(item[1].max(initial=-1)))
+        raise ConfigurationError(
+            f"{origin}: example {int(part.argmax())} of {split} has label {count - 1}; "
+            f"expected labels of at most {CLASSES_MAX} classes, from 0"
+        )
+    return tuple(str(number) for number in range(count))
 
 
 class TableSource:
@@ -73,8 +143,8 @@ class TableSource:
         self.example_shape = matching_shape(found, input_shape, origin)
         self._images = {split: images.reshape(len(images), prod(found)) for split, (images, _) in arrays.items()}
         self._labels = {split: labels for split, (_, labels) in arrays.items()}
-        count = 1 + max((int(labels.max()) for labels in self._labels.values() if len(labels)), default=-1)
-        self.classes = tuple(str(number) for number in range(count))
+        self.origin = origin
+        self.classes = number_names(self._labels, origin)
         self.dtype = arrays["train"][0].dtype
         self.value_max = value_max
         self.stored_bytes = stored_bytes
@@ -149,7 +219,9 @@ def check_fits(size_bytes: int, origin: str) -> None:
 
 
 def check_same_kind(train: NDArray[Any], test: NDArray[Any], origin: str) -> None:
-    """Raises DamagedDataError unless training and test images are of one size and type."""
+    """Raises DamagedDataError unless training and test images, if there are any, are of one size and type."""
+    if not len(test):
+        return
     if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
         raise DamagedDataError(
             f"{origin}: expected training and test images of one kind, found {train.dtype} {list(train.shape[1:])} "

@@ -1,0 +1,31 @@
+"""Looks at a run's data before anything starts, so that what cannot train ends at once and says why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from adamctl.config.experiment import Experiment
+from adamctl.model.shapes import infer
+from adamctl.roles.data.look import Needs, look
+
+
+def look_at_data(experiment: Experiment, note: Callable[[str], None], *, full: bool = False) -> Experiment:
+    """Returns the experiment, evaluated on its validation part where the data have no test part.
+
+    `full` reads every example; else headers, all labels and about a thousand examples are looked at.
+
+    Raises:
+        ConfigurationError: the data are not there, or do not fit the model or the batch.
+        DamagedDataError: a file is not what it should be.
+    """
+    train = experiment.train
+    outputs = infer(experiment.model)[-1].output[-1]
+    looked = look(experiment.data, Needs(experiment.model.input, outputs, train.batch, experiment.seed), full=full)
+    for warning in looked.warnings:
+        note(f"note: {warning}")
+    if train.evaluate_on == "test" and not looked.examples["test"] and looked.examples["validation"]:
+        note("note: the data have no test part; the validation part is evaluated")
+        return msgspec.structs.replace(experiment, train=msgspec.structs.replace(train, evaluate_on="validation"))
+    return experiment

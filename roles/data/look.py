@@ -1,0 +1,111 @@
+"""A quick look at a run's data before any role starts: headers, all labels, and as many examples as a moment allows.
+
+What is wrong further in is found when it is first read, and named the same way.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.config.experiment import DataConfig
+from adamctl.errors import ConfigurationError
+from adamctl.roles.data.catalogue import find_source
+from adamctl.roles.data.core import split_validation
+from adamctl.roles.data.readers import open_source, peek_source
+from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Peek, Source, check_finite
+
+EXAMPLES_MAX: Final = 1000
+LOOK_S_MAX: Final = 0.3
+"""For decoding images: one takes milliseconds."""
+_BLOCK_EXAMPLES: Final = 1024
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a run needs of its data: `outputs` of the model's last layer, examples in a `batch`, a seed for splits."""
+
+    input_shape: tuple[int, ...]
+    outputs: int
+    batch: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What was found: `examples` of train, validation and test, how many classes, and what a person should know."""
+
+    examples: dict[str, int]
+    classes: int
+    warnings: tuple[str, ...]
+
+
+def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
+    """Looks at data; `full` reads every example.
+
+    Raises:
+        ConfigurationError: the data are not there, or do not fit the model or the batch.
+        DamagedDataError: a file is not what it should be, or an example's values are not finite; the message names it.
+    """
+    path = find_source(config)
+    source: Source | Peek
+    if full or config.format == "digits":
+        source = open_source(config.format, path, needs.input_shape)
+        for split in FILE_SPLITS:
+            _read(source, split, None if full else EXAMPLES_MAX)
+    else:
+        assert path is not None
+        source = peek_source(config.format, path, needs.input_shape, EXAMPLES_MAX, LOOK_S_MAX)
+    origin = str(path or config.format)
+    for split in FILE_SPLITS:
+        check_labels_fit(source.labels(split), needs.outputs, f"{origin}: {split}")
+    examples = len(source.labels("train"))
+    train, validation = split_validation(examples, config.validation, needs.seed)
+    counts = {"train": len(train), "validation": len(validation), "test": len(source.labels("test"))}
+    if not len(train):
+        raise ConfigurationError(f"{origin}: expected training examples, found {examples} of which none are left")
+    if needs.batch > len(train):
+        raise ConfigurationError(
+            f"train.batch = {needs.batch}, but {origin} has {len(train)} training examples: "
+            f"set train.batch to {len(train)} or less"
+        )
+    return Looked(counts, len(source.classes), tuple(_warnings(source, needs.outputs, origin)))
+
+
+def _warnings(source: Source | Peek, outputs: int, origin: str) -> list[str]:
+    present = len(np.unique(source.labels("train")))
+    if len(source.classes) < outputs or present < len(source.classes):
+        return [f"{origin}: training examples of {present} classes, the model has {outputs} outputs; some never occur"]
+    return []
+
+
+def check_labels_fit(labels: Labels, outputs: int, origin: str) -> None:
+    """Raises ConfigurationError if a label has no output, and says which."""
+    beyond = np.flatnonzero(labels >= outputs)
+    if len(beyond):
+        classes = int(labels.max()) + 1
+        raise ConfigurationError(
+            f"{origin}: example {beyond[0]} has label {labels[beyond[0]]}, but the model's last layer has {outputs} "
+            f"units, for labels 0 to {outputs - 1}: mend {len(beyond)} such labels, or set units to {classes}"
+        )
+
+
+def _read(source: Source, split: FileSplit, examples_max: int | None) -> None:
+    """Decodes examples and looks whether they are finite."""
+    examples = len(source.labels(split))
+    until_s = time.monotonic() + LOOK_S_MAX
+    count = examples if examples_max is None else min(examples, examples_max)
+    chosen = np.arange(examples) if count == examples else np.linspace(0, examples - 1, count).astype(np.int64)
+    block = _BLOCK_EXAMPLES if source.resident else 1
+    values: NDArray[Any] = np.empty((min(block, max(count, 1)), *source.example_shape), source.dtype)
+    for start in range(0, count, block):
+        indices = chosen[start : start + block]
+        part = values[: len(indices)]
+        source.load(split, indices, part)
+        check_finite(part, indices, f"{source.origin}: {split}")
+        if examples_max is not None and time.monotonic() > until_s:
+            return
