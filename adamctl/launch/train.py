@@ -21,6 +21,7 @@ from adamctl.launch.known_runs import sweep_stores
 from adamctl.launch.live_runs import Noted, state_folder
 from adamctl.launch.plan import CONTROLLER, COORDINATOR, STORES, coordinator_role, local_roles
 from adamctl.launch.process import RoleCommand
+from adamctl.launch.reckoning import Machine, check_sizes
 from adamctl.launch.roles import LocalRoles
 from adamctl.launch.run_folder import LOGS, create_run_folder
 from adamctl.launch.supervision import Supervision
@@ -71,6 +72,7 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
     if options.join:
         _find_controller(options, reporter)
     if not options.join:
+        check_sizes(experiment, Machine.here())
         experiment = look_at_data(experiment, reporter.note)
         compile_kernels(experiment, options.environment, available_cores(), reporter.note)
     folder = create_run_folder(options.runs, experiment.name)

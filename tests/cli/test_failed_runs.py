@@ -76,6 +76,19 @@ def test_what_cannot_train_starts_no_role(folder: Path) -> None:
     assert result.returncode == 2 and "has label 7" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--workers", "1000000"), "cluster.workers = 1000000: the run would start 1000004 processes"),
+        (("--set", "train.batch=1000000000000"), "Lower train.batch"),
+        (("--set", "cluster.threads=100000"), "cluster.threads = 100000: a worker may have"),
+    ],
+)
+def test_what_this_machine_cannot_hold_starts_nothing(folder: Path, arguments: tuple[str, ...], words: str) -> None:
+    assert words in train(folder, *arguments, code=2)
+    assert not (folder / "runs").exists()
+
+
 def test_damage_further_in_ends_the_run_when_it_is_read(folder: Path) -> None:
     """Of 3,000 examples the look before the start sees a thousand; who reads the bad one is not at fault."""
     values = np.zeros((3000, 4, 4), np.float32)

@@ -1,0 +1,133 @@
+"""Reckons what a run on this machine needs before anything starts, and compares it with what there is.
+
+Only what a run certainly takes is counted, so that nothing that would fit is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+from adamctl.config.experiment import Experiment
+from adamctl.errors import ConfigurationError
+from adamctl.kernels.rules.make import RULES
+from adamctl.kernels.threads import available_cores
+from adamctl.model.layout import ELEMENT_BYTES, build_layout
+from adamctl.model.shapes import infer
+
+PROCESSES_PER_CORE_MAX = 16
+PROCESSES_MIN = 32
+"""A small machine may run this many at least: most of them wait."""
+THREADS_PER_CORE_MAX = 16
+PROCESS_BYTES = 50 << 20
+"""What a role's interpreter and libraries take at least."""
+_OTHERS = 2
+"""The coordinator and the controller."""
+_VECTORS = 3
+"""A worker's weights, those it fetches, and those of an evaluation."""
+_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a run may use: `memory_bytes` in all, and cores."""
+
+    memory_bytes: int
+    cores: int
+
+    @classmethod
+    def here(cls) -> Machine:
+        import psutil
+
+        memory_bytes = int(psutil.virtual_memory().total)
+        return cls(min([memory_bytes, *_cgroup_bytes()]), available_cores())
+
+
+@dataclass(frozen=True)
+class Part:
+    """Memory that one kind of thing takes at least, and the keys of the experiment that say how much."""
+
+    what: str
+    size_bytes: int
+    keys: str
+
+
+def check_sizes(experiment: Experiment, machine: Machine) -> None:
+    """Refuses a run that this machine cannot hold.
+
+    Raises:
+        ConfigurationError: it asks for more processes, threads or memory than there are; the message says what was
+            asked for, what there is, and which key to change.
+    """
+    _check_processes(experiment, machine)
+    parts = memory_of(experiment, _threads(experiment, machine))
+    needed_bytes = sum(part.size_bytes for part in parts)
+    if needed_bytes > machine.memory_bytes:
+        largest = max(parts, key=lambda part: part.size_bytes)
+        listed = ", ".join(f"{part.what} {_gigabytes(part.size_bytes)}" for part in parts)
+        raise ConfigurationError(
+            f"this run takes at least {_gigabytes(needed_bytes)} of memory ({listed}); this machine has "
+            f"{_gigabytes(machine.memory_bytes)}. Lower {largest.keys}, or run it on several machines with --join"
+        )
+
+
+def _check_processes(experiment: Experiment, machine: Machine) -> None:
+    cluster = experiment.cluster
+    asked = {"workers": cluster.workers, "ps": cluster.ps, "data": cluster.data}
+    allowed = max(PROCESSES_MIN, PROCESSES_PER_CORE_MAX * machine.cores)
+    if sum(asked.values()) + _OTHERS > allowed:
+        key = max(asked, key=lambda name: asked[name])
+        raise ConfigurationError(
+            f"cluster.{key} = {asked[key]}: the run would start {sum(asked.values()) + _OTHERS} processes; on this "
+            f"machine's {machine.cores} cores it may start {allowed}. Lower cluster.{key}, or run it on several "
+            "machines with --join"
+        )
+    if cluster.threads != "auto" and cluster.threads > THREADS_PER_CORE_MAX * machine.cores:
+        raise ConfigurationError(
+            f"cluster.threads = {cluster.threads}: a worker may have {THREADS_PER_CORE_MAX * machine.cores} threads on "
+            f"this machine's {machine.cores} cores. Lower it, or leave it at auto"
+        )
+
+
+def memory_of(experiment: Experiment, threads: int) -> tuple[Part, ...]:
+    """Returns what a run takes at least, with so many threads in each worker.
+
+    Raises:
+        ConfigurationError: the model does not fit together, or is too large to be cut into shards.
+    """
+    cluster, batch = experiment.cluster, experiment.train.batch
+    layout = build_layout(experiment.model, cluster.ps)
+    model_bytes = ELEMENT_BYTES * layout.flat_size
+    outputs = sum(prod(shape.output) for shape in infer(experiment.model))
+    rule = RULES.get(experiment.optimizer.type)
+    states = len(rule.state_names) - len(rule.shard_state) if rule is not None else 0
+    processes = cluster.workers + cluster.ps + cluster.data + _OTHERS
+    return (
+        Part("processes", processes * PROCESS_BYTES, "cluster.workers"),
+        Part("parameter servers", model_bytes * (1 + states) * cluster.replication, "the sizes of model.layers"),
+        Part("workers", cluster.workers * model_bytes * (_VECTORS + 2 * threads), "the sizes of model.layers"),
+        Part("batches", cluster.workers * threads * batch * outputs * ELEMENT_BYTES, "train.batch"),
+    )
+
+
+def _threads(experiment: Experiment, machine: Machine) -> int:
+    cluster = experiment.cluster
+    if experiment.train.in_step:
+        return 1
+    return max(machine.cores // max(cluster.workers, 1), 1) if cluster.threads == "auto" else cluster.threads
+
+
+def _gigabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:,.1f} GB"
+
+
+def _cgroup_bytes() -> list[int]:
+    """Returns the limits of memory of this process's control group, where there are any."""
+    found = []
+    for name in _CGROUP_LIMITS:
+        try:
+            found.append(int(Path(name).read_text()))
+        except (OSError, ValueError):  # there is no such group, or no limit ("max")
+            continue
+    return found

@@ -1,0 +1,67 @@
+"""A run that a machine cannot hold is refused before anything starts, and says which key to change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from adamctl.config.experiment import Experiment
+from adamctl.config.load import load_experiment, parse_setting
+from adamctl.errors import ConfigurationError
+from adamctl.launch.reckoning import Machine, check_sizes, memory_of
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+MACHINE = Machine(memory_bytes=24 << 30, cores=2)
+
+
+def experiment(name: str = "digits", *settings: str) -> Experiment:
+    return load_experiment(EXAMPLES / f"{name}.toml", settings=[parse_setting(text) for text in settings]).experiment
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.toml")))
+def test_every_example_fits(name: str) -> None:
+    check_sizes(experiment(name), MACHINE)
+
+
+@pytest.mark.parametrize("key", ["workers", "ps", "data"])
+def test_a_million_processes_are_refused(key: str) -> None:
+    wanted = experiment("digits", f"cluster.{key}=1000000")
+    with pytest.raises(ConfigurationError, match=rf"cluster\.{key} = 1000000: .* 2 cores it may start 32\. Lower"):
+        check_sizes(wanted, MACHINE)
+
+
+def test_threads_are_bounded_by_cores() -> None:
+    with pytest.raises(ConfigurationError, match=r"cluster\.threads = 5000: .* 32 threads"):
+        check_sizes(experiment("digits", "cluster.threads=5000"), MACHINE)
+
+
+def test_a_batch_that_does_not_fit_is_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"batches .*; this machine has 25\.8 GB\. Lower train\.batch"):
+        check_sizes(experiment("digits", "train.batch=1000000000000"), MACHINE)
+
+
+def test_a_model_that_does_not_fit_is_named() -> None:
+    wanted = experiment("digits")
+    layers = (*wanted.model.layers[:-1], msgspec.structs.replace(wanted.model.layers[-1], units=2_000_000))
+    small = Machine(memory_bytes=1 << 30, cores=2)
+    model = msgspec.structs.replace(wanted.model, layers=layers)
+    with pytest.raises(ConfigurationError, match=r"Lower the sizes of model\.layers"):
+        check_sizes(msgspec.structs.replace(wanted, model=model), small)
+
+
+def test_a_layer_of_a_hundred_billion_units_is_refused_at_once() -> None:
+    wanted = experiment("digits")
+    layers = (*wanted.model.layers[:-1], msgspec.structs.replace(wanted.model.layers[-1], units=100_000_000_000))
+    huge = msgspec.structs.replace(wanted, model=msgspec.structs.replace(wanted.model, layers=layers))
+    with pytest.raises(ConfigurationError, match=r"softmax1\.weight.* elements"):
+        check_sizes(huge, MACHINE)  # to cut it into shards would take longer than a test may
+
+
+def test_copies_and_the_state_of_the_rule_count() -> None:
+    one = {part.what: part.size_bytes for part in memory_of(experiment("digits"), 1)}
+    more = ("cluster.ps=3", "cluster.replication=3", 'optimizer.type="adam"', "cluster.workers=2")
+    other = {part.what: part.size_bytes for part in memory_of(experiment("digits", *more), 1)}
+    assert other["parameter servers"] >= 9 * one["parameter servers"]
+    assert other["workers"] == 2 * one["workers"]
