@@ -35,13 +35,15 @@ def build_buckets(
 ) -> dict[int, list[ShardContent]]:
     """Returns the contents of buckets by index; of shards in `stored`, those.
 
+    The checkpoint in folder `restore` need not be there any more if all of them are.
+
     Raises:
         DamagedDataError: the checkpoint in folder `restore` is damaged, or is another model's.
     """
-    checkpoint = _open(restore, layout, rule) if restore else None
+    needed = any(shard not in stored for bucket in buckets for shard in _shards(layout, bucket))
+    checkpoint = _open(restore, layout, rule) if restore and needed else None
     contents: dict[int, list[ShardContent]] = {}
     for bucket in buckets:
-        shards = range(layout.buckets[bucket].shard_start, layout.buckets[bucket].shard_stop)
         contents[bucket] = _together(
             [
                 stored.get(shard)
@@ -50,11 +52,15 @@ def build_buckets(
                     if checkpoint is None
                     else _restored(layout, shard, rule, checkpoint)
                 )
-                for shard in shards
+                for shard in _shards(layout, bucket)
             ],
             rule,
         )
     return contents
+
+
+def _shards(layout: ParameterLayout, bucket: int) -> range:
+    return range(layout.buckets[bucket].shard_start, layout.buckets[bucket].shard_stop)
 
 
 def _together(contents: list[ShardContent], rule: Rule) -> list[ShardContent]:

@@ -147,7 +147,8 @@ class Copies:
             self._keeper.memory.copies[name, bucket] = bytes_needed(job.layout, [bucket], job.rule)
             shards = held.shards.values()
         if self._storing is not None:
-            self._storing.keep(identity, bucket, instruction.epoch, shards, self._loaded.pop((name, bucket), None))
+            loaded, restored = self._loaded.pop((name, bucket), None), bool(view.record.restore)
+            self._storing.keep(identity, bucket, instruction.epoch, shards, loaded, restored)
 
     def let_go(self, instruction: LetGo) -> None:
         """A bucket is held no longer."""

@@ -94,6 +94,8 @@ class JobKeeper:
         """
         while True:
             found = await read_record(self._store, node_key(self._context.node), NodeRecord)
+            if self._context.membership is None:  # nobody issues incarnations, or gives anybody up
+                return found[1] if found is not None else 0
             if found is not None and found[0].incarnation == self._context.incarnation:
                 return found[1]
             self._log.warning("%s is not a member (any more); it takes up no job", self._context.node)
@@ -302,7 +304,7 @@ class JobKeeper:
             if bucket in job.building:
                 job.install(job.layout.buckets[bucket], shards, self._core.threads)
                 if self._storing is not None:
-                    self._storing.adopt(job, bucket, identity, entries)
+                    self._storing.adopt(job, bucket, identity, entries, bool(view.record.restore))
                     if found is not None:
                         found.holding.buckets.pop(bucket, None)  # it is never taken up twice
         self._log.info(

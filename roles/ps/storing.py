@@ -100,11 +100,12 @@ class Storing:
         epoch: int,
         shards: Iterable[Shard | HeldShard],
         loaded: Mapping[int, Entry] | None = None,
+        restored: bool = False,
     ) -> None:
         """Gives those shards of a copy of a bucket places in the log that have none, and notes that it is held.
 
         `loaded`: the places that they were read from; without them, what the log was found to hold of the bucket is
-        freed: it has come back from another server.
+        freed: it has come back from another server. `restored`: see `adopt`.
         """
         held = self._held_of(identity)
         found = self.found.get(identity)
@@ -114,6 +115,8 @@ class Storing:
             if shard.entry is None:
                 shard.entry = (loaded or {}).get(shard.index) or Entry(None, 0, identity)
             shard.entry.owner, shard.entry.size_bytes = shard, _size_bytes(shard)
+            if restored and (isinstance(shard, Shard) or shard.copy is not None):
+                self._write_once(shard.entry)
         if found is not None and found.holding.buckets.pop(bucket, None) is not None and loaded is None:
             held.buckets.pop(bucket, None)
             for index in indices:
@@ -135,13 +138,24 @@ class Storing:
         self.flush.wait(Waiter(None), held.entry, held.entry.changes)
         self.kick()
 
-    def adopt(self, job: Job, bucket: int, identity: JobIdentity, entries: Mapping[int, Entry]) -> None:
-        """Gives the shards of a bucket that is served now their places in the log; `entries` are those they have."""
+    def adopt(
+        self, job: Job, bucket: int, identity: JobIdentity, entries: Mapping[int, Entry], restored: bool = False
+    ) -> None:
+        """Gives the shards of a bucket that is served now their places in the log; `entries` are those they have.
+
+        `restored`: what has no record is as in a checkpoint, which may be removed later; so it is written, too.
+        """
         described = job.layout.buckets[bucket]
         for index in range(described.shard_start, described.shard_stop):
             shard = job.shards[index]
             shard.entry = entries.get(index) or Entry(None, 0, identity)
             shard.entry.owner, shard.entry.size_bytes = shard, _size_bytes(shard)
+            if restored:
+                self._write_once(shard.entry)
+
+    def _write_once(self, entry: Entry) -> None:
+        if not entry.sequence and not entry.changes:
+            self.flush.changed(entry, self._loop.time(), 0)
 
     def forget_found(self, identity: JobIdentity) -> None:
         """Frees what the log was found to hold of a job: it has ended, or begins anew."""

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from adamctl.roles.manifest_bytes import decode_manifest, encode_manifest
+from adamctl.roles.manifest_bytes import FORMAT_VERSION, decode_manifest, encode_manifest
+from adamctl.wire.messages import CheckpointFile
 
 
 def flips(content: bytes) -> Iterator[bytes]:
@@ -39,3 +40,14 @@ def change_manifest(folder: Path, changes: dict[str, Any]) -> None:
     described = decode_manifest(path.read_bytes()) | changes
     del described["checksum"]
     path.write_bytes(encode_manifest(described))
+
+
+def finish(folder: Path, files: tuple[CheckpointFile, ...], layout_hash: str) -> None:
+    """What the coordinator does when all servers have written."""
+    for file in files:
+        (folder / file.temporary_name).rename(folder / file.name)
+    described = [
+        {"name": f.name, "size_bytes": f.size_bytes, "checksum": f.checksum, "shards": list(f.shards)} for f in files
+    ]
+    manifest = {"format_version": FORMAT_VERSION, "files": described, "layout_hash": layout_hash, "tensors": []}
+    (folder / "manifest.json").write_bytes(encode_manifest(manifest))

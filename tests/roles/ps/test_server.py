@@ -15,12 +15,10 @@ import pytest
 from adamctl.config.records import BucketRecord, JobRecord, LayoutRecord, bucket_key, encode, job_key, layout_key
 from adamctl.errors import RemoteError
 from adamctl.model.rule import RuleConfig
-from adamctl.roles.manifest_bytes import FORMAT_VERSION, encode_manifest
 from adamctl.roles.ps import jobs, server
 from adamctl.roles.ps.client import load_parameters, read_checkpoint
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import (
-    CheckpointFile,
     ConfigChanges,
     PullRequest,
     PushPart,
@@ -29,6 +27,7 @@ from adamctl.wire.messages import (
     RunJoinRequest,
 )
 from tests.cluster import memory_cluster
+from tests.roles.manifests_for_tests import finish
 from tests.roles.ps.ps_cluster import (
     add_job,
     constant,
@@ -100,17 +99,6 @@ async def test_status_has_plain_values_that_add_up() -> None:
         assert len(status["apply_busy"]) == 2 and status["updates_per_s"] > 0
         assert status["staleness_p50"] >= 0
         await client.close()
-
-
-def finish(folder: Path, files: tuple[CheckpointFile, ...], layout_hash: str) -> None:
-    """What the coordinator does when all servers have written."""
-    for file in files:
-        (folder / file.temporary_name).rename(folder / file.name)
-    described = [
-        {"name": f.name, "size_bytes": f.size_bytes, "checksum": f.checksum, "shards": list(f.shards)} for f in files
-    ]
-    manifest = {"format_version": FORMAT_VERSION, "files": described, "layout_hash": layout_hash, "tensors": []}
-    (folder / "manifest.json").write_bytes(encode_manifest(manifest))
 
 
 @pytest.mark.parametrize("servers", [("ps-0", "ps-1"), ("ps-2",), ("ps-0", "ps-1", "ps-2")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ from adamctl.kernels.rules.add import Add
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.controller.core import ControllerConfig
 from adamctl.roles.ps import jobs
+from adamctl.roles.ps.client import PushSet
 from adamctl.roles.ps.jobs import JobKeeper
 from adamctl.roles.ps.log_record import JobIdentity
 from adamctl.roles.ps.storing import Storing
 from tests.cluster import memory_cluster
+from tests.roles.manifests_for_tests import finish
 from tests.roles.ps.ps_cluster import add_job, constant, make_client, pulled, push_of, random_flat, start_servers
 from tests.roles.ps.store_cluster import add, crash, end, start, until, value_of, zeroed
 
@@ -313,3 +316,30 @@ async def test_a_job_that_ends_while_it_is_made_is_not_held(tmp_path: Path, monk
         async with asyncio.timeout(20):
             await told.wait()
         assert not held
+
+
+async def test_the_checkpoint_that_a_job_began_from_may_be_gone_when_all_is_in_the_store(
+    tmp_path: Path, monkeypatch
+) -> None:
+    """Old checkpoints are removed while a run goes on; also what nobody has pushed to since must be there."""
+    saved = tmp_path / "checkpoint"
+    async with memory_cluster(62) as cluster:
+        context = await start(cluster, tmp_path / "store", loss_window_s=0.2)
+        layout = await add_job(cluster, "a", ["ps-0"], RuleConfig("add"))
+        client = await zeroed(cluster, "a", layout)
+        await add(client, layout, 5.0)
+        finish(saved, await client.checkpoint(str(saved)), layout.hash)
+        await client.close()
+        await end(cluster, "a")
+        await add_job(cluster, "b", ["ps-0"], RuleConfig("add"), restore=str(saved))
+        client = await make_client(cluster, "b", "v", attempt_s=1.0)
+        push = PushSet(layout, 1.0)
+        push.delta(0, np.ones(layout.tensors[0].shape, np.float32))
+        await client.push(push)
+        await until(lambda: context.status()["store"]["loss_window_bytes"] == 0, "saved")
+        shutil.rmtree(saved)
+        await crash(cluster, "ps-0", monkeypatch)
+        await start(cluster, tmp_path / "store")
+        first, *others = await pulled(client)
+        assert value_of([first]) == 6 and value_of(others) == 5
+        await client.close()
