@@ -112,7 +112,7 @@ class Copies:
         return self._replicating.loaded(job.name, contents)
 
     def _found(self, name: str, view: JobView) -> FoundJob | None:
-        return self._storing.found.get(stored_identity(name, view)) if self._storing is not None else None
+        return self._storing.holdings.found.get(stored_identity(name, view)) if self._storing is not None else None
 
     def _read_back(
         self, job: Job, view: JobView, buckets: Sequence[int], found: FoundJob
@@ -148,7 +148,7 @@ class Copies:
             shards = held.shards.values()
         if self._storing is not None:
             loaded, restored = self._loaded.pop((name, bucket), None), bool(view.record.restore)
-            self._storing.keep(identity, bucket, instruction.epoch, shards, loaded, restored)
+            self._storing.holdings.keep(identity, bucket, instruction.epoch, shards, loaded, restored)
 
     def let_go(self, instruction: LetGo) -> None:
         """A bucket is held no longer."""
@@ -159,5 +159,5 @@ class Copies:
         if job is None:
             return
         if self._storing is not None and view is not None:
-            self._storing.let_go(stored_identity(name, view), bucket)
+            self._storing.holdings.let_go(stored_identity(name, view), bucket)
         self._carry_out(self._core.forget_left(job))

@@ -189,7 +189,7 @@ class JobKeeper:
         """A job has failed for good: a restart is not to find buckets of it."""
         self._log.error("job %s: %s", job.name, job.failed[1] if job.failed is not None else "")
         if self._storing is not None and self._core.jobs.get(job.name) is job:
-            self._storing.release(job.name)
+            self._storing.holdings.release(job.name)
 
     def _free(self, name: str) -> None:
         if self.replicating is not None:
@@ -197,21 +197,21 @@ class JobKeeper:
         self._carry_out(self._core.remove_job(name))
         self.memory.free_copies(name)
         if self._storing is not None:
-            self._storing.release(name)
+            self._storing.holdings.release(name)
             for identity in [identity for identity in self._resumed if identity.name == name]:
-                self._storing.forget_rest(self._resumed.pop(identity))
+                self._storing.holdings.forget_rest(self._resumed.pop(identity))
         self._log.info("job %s is freed", name)
 
     def _forget_ended(self) -> None:
         """Frees records of jobs that have ended; those that nobody knows are kept: it may be the wrong cluster."""
         if self._storing is None:
             return
-        for identity, found in tuple(self._storing.found.items()):
+        for identity, found in tuple(self._storing.holdings.found.items()):
             born = self._keys.born(identity.name)
             if born is None:
-                self._storing.unload(found)
+                self._storing.holdings.unload(found)
             elif born != identity.born:
-                self._storing.forget_found(identity)
+                self._storing.holdings.forget_found(identity)
                 self._log.info("the store's records of job %s are freed: it has ended", identity.name)
 
     def _add(self, name: str, view: JobView) -> Job | None:
@@ -234,7 +234,7 @@ class JobKeeper:
 
     def _found(self, name: str, view: JobView) -> FoundJob | None:
         """Returns what the store was found to hold of this very job."""
-        return self._storing.found.get(stored_identity(name, view)) if self._storing is not None else None
+        return self._storing.holdings.found.get(stored_identity(name, view)) if self._storing is not None else None
 
     async def _raise_epochs(self, name: str, view: JobView, lost: list[int], found: FoundJob | None) -> None:
         """Makes buckets ours again, under new epochs: those that our store has, or such as nobody has ever served.
@@ -288,7 +288,7 @@ class JobKeeper:
         identity = stored_identity(job.name, view)
         found = self._resumed.get(identity)
         if found is None and self._storing is not None:
-            self._storing.forget_found(identity)  # of a job that looked the same, under another controller
+            self._storing.holdings.forget_found(identity)  # of a job that looked the same, under another controller
         self.memory.begin(job.name, needed_bytes)
         try:
             contents = await asyncio.to_thread(self._contents, job, view, buckets, found)
@@ -304,7 +304,7 @@ class JobKeeper:
             if bucket in job.building:
                 job.install(job.layout.buckets[bucket], shards, self._core.threads)
                 if self._storing is not None:
-                    self._storing.adopt(job, bucket, identity, entries, bool(view.record.restore))
+                    self._storing.holdings.adopt(job, bucket, identity, entries, bool(view.record.restore))
                     if found is not None:
                         found.holding.buckets.pop(bucket, None)  # it is never taken up twice
         self._log.info(

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from adamctl.errors import AdamctlError, RunFailedError
 from adamctl.roles.ps.core import Core
 from adamctl.roles.ps.core_copies import HeldShard
-from adamctl.roles.ps.core_flush import Entry, FlushConfig, FlushCore, Group, Item, Waiter
+from adamctl.roles.ps.core_flush import FlushConfig, FlushCore, Group, Item, Waiter
+from adamctl.roles.ps.core_holdings import Holdings
 from adamctl.roles.ps.core_instructions import Image, Instruction
-from adamctl.roles.ps.core_job import Job
 from adamctl.roles.ps.core_shard import Shard
 from adamctl.roles.ps.log_record import Holding, JobIdentity, ShardState
 from adamctl.roles.ps.store import LogStore, NoSpaceError, UnconfirmedError, Writing
-from adamctl.roles.ps.store_contents import FoundJob, Held, found_jobs
+from adamctl.roles.ps.store_contents import Held, found_jobs
 from adamctl.roles.ps.writer_thread import WriterThread
 
 TICK_S_MAX = 0.25
@@ -32,7 +32,7 @@ class Storing:
 
     Attributes:
         flush: when what is written.
-        found: jobs that the log was found to hold and that are not served (yet).
+        holdings: whose is what in the log.
         degraded: why nothing is durable at present; empty when all is well.
     """
 
@@ -40,14 +40,14 @@ class Storing:
         self, store: LogStore, config: FlushConfig, log: logging.Logger, fail: Callable[[AdamctlError], None]
     ) -> None:
         """`fail` ends the server."""
-        self.found, slots = found_jobs(store.found)
+        found, slots = found_jobs(store.found)
         store.found = ()
         self.flush = FlushCore(config, slots, store.next_sequence)
         self.store = store
         self.degraded = ""
         self._log, self._fail = log, fail
         self._loop = asyncio.get_running_loop()
-        self._held: dict[str, Held] = {}
+        self.holdings = Holdings(found, store.loaded, self.flush, self._loop.time, self.kick)
         self._images: dict[int, Image] = {}
         self._tick_s = min(max(config.window_s / 20, TICK_S_MIN), TICK_S_MAX)
         self._timer: asyncio.TimerHandle | None = None
@@ -65,121 +65,11 @@ class Storing:
 
     async def hold(self, identity: JobIdentity, buckets: dict[int, int]) -> None:
         """Returns when it is on disk that buckets (-> epoch) are ours; at once when the disk is full."""
-        held = self._held_of(identity)
-        self.found.pop(identity, None)
-        following = self._following
-        for bucket, epoch in buckets.items():
-            began = held.buckets[bucket][1] if bucket in held.buckets else following
-            held.buckets[bucket] = (epoch, began)
-        self.flush.changed(held.entry, self._loop.time(), 0)
-        waiter = Waiter(None)
+        waiter, held = Waiter(None), self.holdings.take(identity, buckets)
         self.flush.wait(waiter, held.entry, held.entry.changes)
         self.kick()
         while waiter.missing and not self.flush.full and not self._closed and not held.entry.gone:  # noqa: ASYNC110
             await asyncio.sleep(TICK_S_MIN)
-
-    def _held_of(self, identity: JobIdentity) -> Held:
-        held = self._held.get(identity.name)
-        if held is None or held.identity != identity:
-            found = self.found.get(identity)
-            held = self._held[identity.name] = Held(identity, found.holding_entry if found is not None else None)
-            if found is not None:
-                held.buckets = dict(found.holding.buckets)
-        return held
-
-    @property
-    def _following(self) -> int:
-        """The number of the first record that is in no group yet."""
-        group = self.flush.group
-        return self.flush.next_sequence + (len(group.items) if group is not None else 0)
-
-    def keep(
-        self,
-        identity: JobIdentity,
-        bucket: int,
-        epoch: int,
-        shards: Iterable[Shard | HeldShard],
-        loaded: Mapping[int, Entry] | None = None,
-        restored: bool = False,
-    ) -> None:
-        """Gives those shards of a copy of a bucket places in the log that have none, and notes that it is held.
-
-        `loaded`: the places that they were read from; without them, what the log was found to hold of the bucket is
-        freed: it has come back from another server. `restored`: see `adopt`.
-        """
-        held = self._held_of(identity)
-        found = self.found.get(identity)
-        indices = []
-        for shard in shards:
-            indices.append(shard.index)
-            if shard.entry is None:
-                shard.entry = (loaded or {}).get(shard.index) or Entry(None, 0, identity)
-            shard.entry.owner, shard.entry.size_bytes = shard, _size_bytes(shard)
-            if restored and (isinstance(shard, Shard) or shard.copy is not None):
-                self._write_once(shard.entry)
-        if found is not None and found.holding.buckets.pop(bucket, None) is not None and loaded is None:
-            held.buckets.pop(bucket, None)
-            for index in indices:
-                if index in found.shards:
-                    self.flush.forget(found.shards.pop(index)[1])
-        _, began = held.buckets.get(bucket, (0, self._following))
-        held.buckets[bucket] = (epoch, began)
-        self._hurry(held)
-
-    def let_go(self, identity: JobIdentity, bucket: int) -> None:
-        """Notes that a bucket is held no longer; its shards' entries are freed by the core."""
-        held = self._held.get(identity.name)
-        if held is not None and held.identity == identity and held.buckets.pop(bucket, None) is not None:
-            self._hurry(held)
-
-    def _hurry(self, held: Held) -> None:
-        """What is held goes to disk with the next group, before any shard of it that somebody waits for."""
-        self.flush.changed(held.entry, self._loop.time(), 0)
-        self.flush.wait(Waiter(None), held.entry, held.entry.changes)
-        self.kick()
-
-    def adopt(
-        self, job: Job, bucket: int, identity: JobIdentity, entries: Mapping[int, Entry], restored: bool = False
-    ) -> None:
-        """Gives the shards of a bucket that is served now their places in the log; `entries` are those they have.
-
-        `restored`: what has no record is as in a checkpoint, which may be removed later; so it is written, too.
-        """
-        described = job.layout.buckets[bucket]
-        for index in range(described.shard_start, described.shard_stop):
-            shard = job.shards[index]
-            shard.entry = entries.get(index) or Entry(None, 0, identity)
-            shard.entry.owner, shard.entry.size_bytes = shard, _size_bytes(shard)
-            if restored:
-                self._write_once(shard.entry)
-
-    def _write_once(self, entry: Entry) -> None:
-        if not entry.sequence and not entry.changes:
-            self.flush.changed(entry, self._loop.time(), 0)
-
-    def forget_found(self, identity: JobIdentity) -> None:
-        """Frees what the log was found to hold of a job: it has ended, or begins anew."""
-        found = self.found.pop(identity, None)
-        if found is not None:
-            self.unload(found)
-            for entry in found.entries:
-                self.flush.forget(entry)
-
-    def unload(self, found: FoundJob) -> None:
-        """Gives the memory of a job's shards back; should they be needed all the same, they are read again."""
-        for record, _ in found.shards.values():
-            self.store.loaded.pop(record.sequence, None)
-
-    def forget_rest(self, found: FoundJob) -> None:
-        """Frees what is left of a job that was taken up again and is no longer held."""
-        for _, entry in found.shards.values():
-            self.flush.forget(entry)
-
-    def release(self, name: str) -> None:
-        """Frees a job's holding; its shards are freed by the core."""
-        held = self._held.pop(name, None)
-        if held is not None:
-            self.flush.forget(held.entry)
 
     # --- groups -----------------------------------------------------------------------------------------------------
 
@@ -265,8 +155,7 @@ class Storing:
             self._log.error("no space left; nothing is durable until there is some: %s", error)
         self.degraded = f"no space left: {error}"
         self.flush.no_space(self._loop.time())
-        for held in self._held.values():
-            held.renumber(self.flush.next_sequence)
+        self.holdings.renumber()
         self._settle([])
 
     def _stalled(self, error: UnconfirmedError) -> None:
@@ -377,7 +266,7 @@ class Storing:
             "updates_per_record": flush.updates / max(flush.records, 1),
             "pushes_waiting": acknowledgements.waiting,
             "pushes_held_back": acknowledgements.held,
-            "jobs_not_served": {identity.name: found.size_bytes for identity, found in self.found.items()},
+            "jobs_not_served": {identity.name: found.size_bytes for identity, found in self.holdings.found.items()},
         }
 
 
@@ -389,11 +278,6 @@ class _Taking:
 
     def __call__(self, image: Image) -> None:
         self._storing.took(self._group, self._item, image)
-
-
-def _size_bytes(shard: Shard | HeldShard) -> int:
-    """Returns the memory that a shard's state takes."""
-    return shard.size_bytes if isinstance(shard, HeldShard) else 4 * shard.size * (1 + len(shard.state.arrays))
 
 
 def _release(images: list[Image]) -> None:

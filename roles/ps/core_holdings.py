@@ -1,0 +1,161 @@
+"""Whose is what in the store's log: which jobs hold which buckets, and where the records of their shards are (pure).
+
+What a log was found to hold is kept until its job says what becomes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from adamctl.kernels.operation import Array
+from adamctl.roles.ps.core_copies import HeldShard
+from adamctl.roles.ps.core_flush import Entry, FlushCore, Waiter
+from adamctl.roles.ps.core_job import Job
+from adamctl.roles.ps.core_shard import Shard
+from adamctl.roles.ps.log_record import JobIdentity
+from adamctl.roles.ps.store_contents import FoundJob, Held
+
+
+class Holdings:
+    """All jobs in the log of one server.
+
+    Attributes:
+        found: jobs that the log was found to hold and that are not served (yet).
+    """
+
+    def __init__(
+        self,
+        found: dict[JobIdentity, FoundJob],
+        loaded: dict[int, list[Array]],
+        flush: FlushCore,
+        clock: Callable[[], float],
+        kick: Callable[[], None],
+    ) -> None:
+        """`loaded`: number -> arrays of records that were read; `kick`: somebody waits for a group to begin."""
+        self.found = found
+        self._loaded, self._flush, self._clock, self._kick = loaded, flush, clock, kick
+        self._held: dict[str, Held] = {}
+
+    def take(self, identity: JobIdentity, buckets: Mapping[int, int]) -> Held:
+        """Notes that buckets (-> epoch) are made here, to be written; returns what is held of their job."""
+        held = self._held_of(identity)
+        self.found.pop(identity, None)
+        following = self._following
+        for bucket, epoch in buckets.items():
+            began = held.buckets[bucket][1] if bucket in held.buckets else following
+            held.buckets[bucket] = (epoch, began)
+        self._flush.changed(held.entry, self._clock(), 0)
+        return held
+
+    def _held_of(self, identity: JobIdentity) -> Held:
+        held = self._held.get(identity.name)
+        if held is None or held.identity != identity:
+            found = self.found.get(identity)
+            held = self._held[identity.name] = Held(identity, found.holding_entry if found is not None else None)
+            if found is not None:
+                held.buckets = dict(found.holding.buckets)
+        return held
+
+    @property
+    def _following(self) -> int:
+        """The number of the first record that is in no group yet."""
+        group = self._flush.group
+        return self._flush.next_sequence + (len(group.items) if group is not None else 0)
+
+    def keep(
+        self,
+        identity: JobIdentity,
+        bucket: int,
+        epoch: int,
+        shards: Iterable[Shard | HeldShard],
+        loaded: Mapping[int, Entry] | None = None,
+        restored: bool = False,
+    ) -> None:
+        """Gives those shards of a copy of a bucket places in the log that have none, and notes that it is held.
+
+        `loaded`: the places that they were read from; without them, what the log was found to hold of the bucket is
+        freed: it has come back from another server. `restored`: see `adopt`.
+        """
+        held = self._held_of(identity)
+        found = self.found.get(identity)
+        indices = []
+        for shard in shards:
+            indices.append(shard.index)
+            if shard.entry is None:
+                shard.entry = (loaded or {}).get(shard.index) or Entry(None, 0, identity)
+            shard.entry.owner, shard.entry.size_bytes = shard, size_bytes(shard)
+            if restored and (isinstance(shard, Shard) or shard.copy is not None):
+                self._write_once(shard.entry)
+        if found is not None and found.holding.buckets.pop(bucket, None) is not None and loaded is None:
+            held.buckets.pop(bucket, None)
+            for index in indices:
+                if index in found.shards:
+                    self._flush.forget(found.shards.pop(index)[1])
+        _, began = held.buckets.get(bucket, (0, self._following))
+        held.buckets[bucket] = (epoch, began)
+        self._hurry(held)
+
+    def let_go(self, identity: JobIdentity, bucket: int) -> None:
+        """Notes that a bucket is held no longer; its shards' entries are freed by the core."""
+        held = self._held.get(identity.name)
+        if held is not None and held.identity == identity and held.buckets.pop(bucket, None) is not None:
+            self._hurry(held)
+
+    def _hurry(self, held: Held) -> None:
+        """What is held goes to disk with the next group, before any shard of it that somebody waits for."""
+        self._flush.changed(held.entry, self._clock(), 0)
+        self._flush.wait(Waiter(None), held.entry, held.entry.changes)
+        self._kick()
+
+    def adopt(
+        self, job: Job, bucket: int, identity: JobIdentity, entries: Mapping[int, Entry], restored: bool = False
+    ) -> None:
+        """Gives the shards of a bucket that is served now their places in the log; `entries` are those they have.
+
+        `restored`: what has no record is as in a checkpoint, which may be removed later; so it is written, too.
+        """
+        described = job.layout.buckets[bucket]
+        for index in range(described.shard_start, described.shard_stop):
+            shard = job.shards[index]
+            shard.entry = entries.get(index) or Entry(None, 0, identity)
+            shard.entry.owner, shard.entry.size_bytes = shard, size_bytes(shard)
+            if restored:
+                self._write_once(shard.entry)
+
+    def _write_once(self, entry: Entry) -> None:
+        if not entry.sequence and not entry.changes:
+            self._flush.changed(entry, self._clock(), 0)
+
+    def forget_found(self, identity: JobIdentity) -> None:
+        """Frees what the log was found to hold of a job: it has ended, or begins anew."""
+        found = self.found.pop(identity, None)
+        if found is not None:
+            self.unload(found)
+            for entry in found.entries:
+                self._flush.forget(entry)
+
+    def unload(self, found: FoundJob) -> None:
+        """Gives the memory of a job's shards back; should they be needed all the same, they are read again."""
+        for record, _ in found.shards.values():
+            self._loaded.pop(record.sequence, None)
+
+    def forget_rest(self, found: FoundJob) -> None:
+        """Frees what is left of a job that was taken up again and is no longer held."""
+        for _, entry in found.shards.values():
+            self._flush.forget(entry)
+
+    def release(self, name: str) -> None:
+        """Frees a job's holding; its shards are freed by the core."""
+        held = self._held.pop(name, None)
+        if held is not None:
+            self._flush.forget(held.entry)
+
+    def renumber(self) -> None:
+        """A group was not written: what follows is numbered from where it would have begun."""
+        for held in self._held.values():
+            held.renumber(self._flush.next_sequence)
+
+
+def size_bytes(shard: Shard | HeldShard) -> int:
+    """Returns the memory that a shard's state takes."""
+    return shard.size_bytes if isinstance(shard, HeldShard) else 4 * shard.size * (1 + len(shard.state.arrays))
