@@ -287,8 +287,8 @@ class RetiredRecord(_Record, frozen=True):
         _expect(rising and len(self.kept) <= KEPT_MAX, "kept", f"at most {KEPT_MAX} numbers up to floor, ascending", "")
 
     def has(self, incarnation: int) -> bool:
-        """Says whether an incarnation is retired."""
-        if incarnation > self.floor:
+        """Says whether an incarnation is retired; 0 is that of processes which have none."""
+        if not 0 < incarnation <= self.floor:
             return False
         place = bisect_left(self.kept, incarnation)
         return place == len(self.kept) or self.kept[place] != incarnation

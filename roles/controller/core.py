@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from adamctl.config.records import NodeRecord
-from adamctl.roles.controller.core_commands import carry_out, decode_commands
+from adamctl.roles.controller.core_commands import Command, carry_out, decode_commands
 from adamctl.roles.controller.core_config import ControllerConfig
 from adamctl.roles.controller.core_events import (
     Beacon,
@@ -46,6 +46,7 @@ from adamctl.roles.controller.core_paxos import PaxosCore
 from adamctl.roles.controller.core_paxos_forming import Forming
 from adamctl.roles.controller.core_paxos_messages import Entry, Member, PaxosSnapshot, Received, Vote
 from adamctl.roles.controller.core_requests import Requests
+from adamctl.roles.controller.core_retiring import Retiring
 from adamctl.roles.controller.core_state import KeyState, Snapshot, snapshot_problem
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.unreadable import UNREADABLE
@@ -87,6 +88,7 @@ class ControllerCore:
         self._refusals: dict[str, str] = {}  # address -> why a message of it was not taken
         self._ticked_s = 0.0
         self._requests = Requests(self)
+        self._retiring = Retiring(self)
 
     def recover(
         self, vote: Vote | None, snapshot: PaxosSnapshot | None, entries: Iterable[Entry], now: float
@@ -238,6 +240,7 @@ class ControllerCore:
         """Nobody could reach us before: every node counts as heard from now."""
         self._ticked_s = now
         self.nodes.refresh(now)
+        self._retiring.began_to_lead(now)
         if len(self.members) > 1:
             self.put(Notice(f"leads the controllers since slot {self.paxos.acceptor.chosen_to}"))
 
@@ -263,7 +266,12 @@ class ControllerCore:
                 silent_s = now - node.heard_s
                 if silent_s > self.config.lost_after_s:
                     self._requests.part(node, f"is lost: no beacon for {silent_s:.1f} s")
+            self._retiring.tick(now)
         self._requests.time_out(now)
+
+    def submit(self, command: Command) -> None:
+        """Proposes a change of our own, whose answer nobody waits for."""
+        self._requests.submit(command)
 
     # --- used by `core_requests` --------------------------------------------------------------------------------------
 

@@ -8,11 +8,13 @@ from typing import Final
 import msgspec
 
 from adamctl.config.records import (
+    RETIRED_KEY,
     BucketRecord,
     DrainRecord,
     JobRecord,
     LayoutRecord,
     NodeRecord,
+    RetiredRecord,
     ServedRecord,
     decode,
 )
@@ -25,6 +27,7 @@ _KINDS: Final[tuple[tuple[re.Pattern[str], type[msgspec.Struct]], ...]] = (
     (re.compile(r"/jobs/[^/]+/buckets/\d{6,}"), BucketRecord),
     (re.compile(r"/jobs/[^/]+/served/[^/]+"), ServedRecord),
     (re.compile(r"/drains/[^/]+"), DrainRecord),
+    (re.compile(re.escape(RETIRED_KEY)), RetiredRecord),
 )
 
 

@@ -193,6 +193,10 @@ class Requests:
                 del self.watchers[token]
                 self._core.put(Refuse(token, ErrorCode.SHUTTING_DOWN, "the connection was closed"))
 
+    def submit(self, command: Command) -> None:
+        """Proposes a change that nobody has asked for."""
+        self._submit(command, None)
+
     def _submit(self, command: Command, asked: CompareAndSet | Register | Leave | None, why: str = "") -> None:
         core = self._core
         if core.paxos.leadership is None:

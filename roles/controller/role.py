@@ -13,6 +13,7 @@ ROLE = Role(
         Option("peers", "all controllers of the cluster, this one included: name=host:port,... (1, 3 or 5)"),
         Option("lease", "seconds for which a node may believe that it is a member (4); nodes beacon four times", float),
         Option("lost-after", "seconds without a beacon after which a node counts as lost (1.25 leases)", float),
+        Option("retire-after", "seconds after its end until nobody needs to remember a client's pushes (600)", float),
     ),
     needs_controller=False,
     default_port=7070,

@@ -292,7 +292,7 @@ async def run(context: RoleContext) -> None:
         DamagedDataError: what the folder holds is not what was written.
         RunFailedError: the disk failed.
     """
-    config = lease_config(context.options.get("lease"), context.options.get("lost_after"))
+    config = lease_config(*(context.options.get(name) for name in ("lease", "lost_after", "retire_after")))
     peers = parse_peers(str(context.options.get("peers") or ""), context.node)
     folder = context.options.get("dir")
     path = Path(folder) if folder else Path(platformdirs.user_state_dir("adamctl", appauthor=False)) / "controller"

@@ -43,6 +43,7 @@ from adamctl.roles.ps.jobs import JobKeeper
 from adamctl.roles.ps.load import LoadMeter
 from adamctl.roles.ps.options import ServerOptions, server_options
 from adamctl.roles.ps.replicating import Replicating
+from adamctl.roles.ps.retiring import follow_retired
 from adamctl.roles.ps.saving import save_shards
 from adamctl.roles.ps.statistics import Rates
 from adamctl.roles.ps.store import LogStore
@@ -166,6 +167,8 @@ class ParameterServer:
             self._context, self.core, self._storing, self._keeper, replicating, self._carry_out, self._spawn
         )
         self._keeper.replicating = replicating
+        assert self._context.controller is not None
+        self._spawn(follow_retired(self._context.controller, self.core, self._log))
         self._carriers |= {
             Ask: replicating.ask,
             Reply: replicating.reply,
