@@ -45,6 +45,7 @@ INLINE_BYTES_MAX = 128 << 10
 """Bodies up to this are summed up and copied on the event loop: it takes less than waking up a thread and back."""
 THREADS = 2
 SOON_S = 0.001
+UNEXPECTED = "the server failed unexpectedly; see its log"
 STALL_SHARE = 0.25
 """Of the time between heartbeats: a timer that is later than this says that the loop stood still."""
 
@@ -231,9 +232,11 @@ class Replicating:
         except DamagedDataError as error:
             self._log.error("from %s: %s", request.peer_name, error)
             request.fail(ErrorCode.DAMAGED_DATA, str(error))
-        except asyncio.CancelledError:
+        except BaseException as error:
+            closing = isinstance(error, asyncio.CancelledError)
             if not request.answered:
-                request.fail(ErrorCode.SHUTTING_DOWN, "the server is closing")
+                code = ErrorCode.SHUTTING_DOWN if closing else ErrorCode.INTERNAL
+                request.fail(code, "the server is closing" if closing else UNEXPECTED)
             raise
         finally:
             request.lease.release()
@@ -257,6 +260,8 @@ class Replicating:
             body = await self._in_thread(self._encode, instruction.records)
         except BaseException:
             release(instruction.images)
+            if not instruction.token.answered:
+                instruction.token.fail(ErrorCode.INTERNAL, UNEXPECTED)
             raise
         _answer(instruction, body)
 
@@ -292,8 +297,10 @@ class Replicating:
                 answer.release()
         except RemoteError as error:
             self._do(self.core.refused(ask.order, str(error), self._event_s()))
-        except AdamctlError as error:
+        except Exception as error:  # whatever it was: the core waits for what becomes of it
             self._do(self.core.failed(ask.order, str(error), self._event_s()))
+            if not isinstance(error, AdamctlError):
+                raise
         else:
             incarnation = self._links.incarnation(ask.peer)
             self._do(self.core.answered(ask.order, answer.message, records, incarnation, self._event_s()))
@@ -312,6 +319,9 @@ class Replicating:
             self._log.debug("job %s: %s (%s)", propose.job, propose.why, outcome)
         except (UnreachableError, RemoteError) as error:
             self._log.warning("job %s: %s: nobody knows whether it was done: %s", propose.job, propose.why, error)
+        except Exception:
+            self._do(self.core.proposed(propose.order, None, self._event_s()))
+            raise
         self._do(self.core.proposed(propose.order, reply, self._event_s()))
 
     def notice(self, instruction: Notice) -> None:
@@ -376,9 +386,9 @@ def _answer(instruction: Reply, body: Sequence[Any]) -> None:
         return
     try:
         instruction.token.reply(instruction.message, body, lambda: release(images))
-    except ValueError:
+    except ValueError as error:  # it fits into no frame
         release(images)
-        raise
+        instruction.token.fail(ErrorCode.WRONG_LENGTH, str(error))
 
 
 def release(images: Sequence[Image]) -> None:

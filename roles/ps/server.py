@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from adamctl.net.transport import Request, Server
 from adamctl.roles.context import RoleContext
 from adamctl.roles.ps.apply import ApplyInline, ApplyThreads
 from adamctl.roles.ps.arriving import Arrival, ArrivalApplier
+from adamctl.roles.ps.background import Background
 from adamctl.roles.ps.converting import PullConverter
 from adamctl.roles.ps.copies import Copies
 from adamctl.roles.ps.core import Core
@@ -92,7 +93,8 @@ class ParameterServer:
         self._converter = PullConverter(threads)
         self._direct = DirectPulls(threads)
         self._server: Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background(context.log)
+        self._spawn = self._background.spawn
         self._rates = Rates(loop.time())
         self._meter = LoadMeter(loop.time())
         self._keeper = JobKeeper(
@@ -129,9 +131,9 @@ class ParameterServer:
             if following in done:
                 following.result()
         finally:
-            for task in (following, *self._tasks):
+            for task in (tasks := (following, *self._background.tasks)):
                 task.cancel()
-            await asyncio.gather(following, *self._tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             if self._keeper.replicating is not None:
                 await self._keeper.replicating.close()
             if self._storing is not None:
@@ -296,16 +298,6 @@ class ParameterServer:
         else:
             waiting.set_result(instruction)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            self._log.error("what was done in the background has failed", exc_info=task.exception())
-
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
     async def _checkpoint(self, request: Request, message: CheckpointRequest) -> None:
@@ -365,6 +357,7 @@ class ParameterServer:
             "staleness_p99": quantile(histogram, 0.99),
             "gradient_age_p50": quantile(ages, 0.5),
             "gradient_age_p99": quantile(ages, 0.99),
+            "background_failures": self._background.failures,
             "queued_updates": self.core.queued_updates,
             "queued_bytes": self.core.queued_bytes,
             "connections": self._server.connections_by_kind() if self._server is not None else {},

@@ -20,12 +20,12 @@ from adamctl.roles.controller.core import ControllerConfig
 from adamctl.roles.ps.building import bytes_needed
 from adamctl.roles.ps.client import ParameterClient
 from adamctl.roles.ps.copies import Copies
-from adamctl.roles.ps.core_replication_events import Build
+from adamctl.roles.ps.core_replication_events import Build, Reply
 from adamctl.roles.ps.core_sequence import MemoryRecord
 from adamctl.roles.ps.memory import MemoryAccount
 from adamctl.roles.ps.replica_body import CopyRecord, ShardCopy, encode_body, lengths_of, own_records
 from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import CheckpointRequest, ConfigChanges, ReplicaPrepareRequest
+from adamctl.wire.messages import CheckpointRequest, ConfigChanges, ReplicaFetchReply, ReplicaPrepareRequest
 from tests.cluster import memory_cluster
 from tests.roles.ps.ps_cluster import constant, make_client, make_layout, pulled, push_of, random_flat
 from tests.roles.ps.replicated import ReplicatedCluster
@@ -285,6 +285,60 @@ async def test_a_damaged_body_is_refused_and_changes_nothing(size: int) -> None:
         await connection.close()
         assert values_of(await pulled(client)) == {0.0}
         await client.close()
+
+
+async def test_what_fails_unexpectedly_while_it_is_sent_is_sent_again_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the state is under way for ever, and so is every push to that shard."""
+    async with replicated(75) as world:
+        await world.add_job(THREE)
+        client = await zeroed(world)
+        server = world.servers["ps-0"]
+        replicating = server._keeper.replicating
+        assert replicating is not None
+        encode_well, failing = replicating._encode, iter((True, True))
+
+        def fail(*records: Any) -> Any:
+            if next(failing, False):
+                raise ValueError("as if it were too large for a frame")
+            return encode_well(*records)
+
+        monkeypatch.setattr(replicating, "_encode", fail)
+        await add(client)
+        assert values_of(await pulled(client)) == {1.0}
+        assert server.status()["background_failures"] == 2
+        await client.close()
+
+
+async def test_who_asks_is_answered_when_something_fails_unexpectedly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a body is copied in a thread, and when an answer fits into no frame."""
+    async with replicated(76) as world:
+        await world.add_job(THREE)
+        client = await zeroed(world)
+        server = world.servers["ps-0"]
+        replicating = server._keeper.replicating
+        assert replicating is not None
+
+        def fail(*_: Any) -> Any:
+            raise RuntimeError("out of memory, say")
+
+        monkeypatch.setattr(replicating, "_own", fail)
+        connection = await (await world.cluster.context("ps", "stranger")).connect("ps-0", deadline_s=10)
+        body = b"".join(bytes(piece) for piece in encode_body(records_of(100_000)))
+        with pytest.raises(RemoteError) as caught:
+            await connection.request(ReplicaPrepareRequest("a", 1, 1, {0: 1}), (body,), deadline_s=10)
+        assert caught.value.code == ErrorCode.INTERNAL
+        await connection.close()
+        await client.close()
+        told: list[int] = []
+
+        def no_room(*_: Any) -> None:
+            raise ValueError("larger than a frame may be")
+
+        request = SimpleNamespace(answered=False, reply=no_room, fail=lambda code, _: told.append(code))
+        replicating.reply(Reply(request, ReplicaFetchReply(1, 0, 1)))
+        assert told == [ErrorCode.WRONG_LENGTH]
 
 
 @pytest.mark.parametrize("looks", [0, 1], ids=["before", "meanwhile"])
