@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 
 from adamctl.cli.checkpoint_damage import find_damage
-from adamctl.cli.trained import find_checkpoint
 from adamctl.config.experiment import Experiment
 from adamctl.config.resolved import read_resolved, write_resolved
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.launch.run_folder import CHECKPOINTS, LOGS, create_run_folder
+from adamctl.launch.trained import find_checkpoint
 from adamctl.model.layout import build_layout
 from adamctl.roles.coordinator import manifest
 from adamctl.roles.coordinator.checkpoints import check_model, check_resumable

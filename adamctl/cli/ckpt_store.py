@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from adamctl.cli.checkpoint_damage import find_damage
-from adamctl.cli.trained import find_checkpoint
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.launch.run_folder import CHECKPOINTS, find_run
+from adamctl.launch.trained import find_checkpoint
 from adamctl.roles.coordinator import manifest
 from adamctl.roles.coordinator.manifest import MANIFEST_NAME, Manifest
 from adamctl.roles.ps.checkpoint import read_checkpoint
@@ -152,6 +152,8 @@ class Pruning:
 def plan_pruning(found: Sequence[Stored], keep: int, every: int | None) -> Pruning:
     """Chooses what stays: the newest `keep` complete ones, those whose number `every` divides, and always one.
 
+    That which was best on the validation part stays, too, where `train.keep_best` says so.
+
     Damaged ones go where a complete one stays. An unfinished one stays if it is newer than all finished ones: it may be
     being written.
 
@@ -163,6 +165,9 @@ def plan_pruning(found: Sequence[Stored], keep: int, every: int | None) -> Pruni
         raise ConfigurationError(f"{what}: expected --keep of at least 0 and --every of at least 1")
     complete = [one for one in found if one.complete]
     newest = {one.folder for one in complete[-max(keep, 1) :]}
+    chosen = manifest.best([one.folder for one in complete])
+    if chosen is not None and chosen[0] in {one.folder for one in complete if _keeps_best(one)}:
+        newest.add(chosen[0])
     last_finished = max((one.number for one in found if one.finished), default=0)
     kept: list[Stored] = []
     removed: list[Stored] = []
@@ -173,3 +178,7 @@ def plan_pruning(found: Sequence[Stored], keep: int, every: int | None) -> Pruni
             stays = not complete or (not one.finished and one.number > last_finished)
         (kept if stays else removed).append(one)
     return Pruning(tuple(kept), tuple(removed))
+
+
+def _keeps_best(one: Stored) -> bool:
+    return one.manifest is not None and one.manifest.experiment.train.keep_best

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from adamctl.cli.trained import BATCH, Floats, Trained, data_of, open_data
 from adamctl.errors import ConfigurationError
+from adamctl.launch.trained import BATCH, Floats, Trained, data_of, open_data
 from adamctl.roles.data.decode import Scaling, scaling_for
 from adamctl.roles.data.readers.imagefolder import decode_image
 

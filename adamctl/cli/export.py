@@ -8,7 +8,7 @@ from shlex import quote
 import click
 
 from adamctl.cli import options
-from adamctl.cli.output import echo, print_json, table
+from adamctl.cli.output import echo, print_json, say_which, table
 
 _FORMATS = click.Choice(["safetensors", "npz", "torch"])
 
@@ -22,10 +22,13 @@ _FORMATS = click.Choice(["safetensors", "npz", "torch"])
     type=click.Choice(["adamctl", "torch"]),
     help="Names and order of dimensions: as adamctl has them (default), or as PyTorch (default of --to torch).",
 )
+@options.checkpoint_option
 @options.runs_option
 @options.json_option
-def export(place: str, file: Path, kind: str | None, order: str | None, run_dir: str, as_json: bool) -> None:
-    """Write the parameters of PLACE, a checkpoint or the newest one of a run, to FILE.
+def export(
+    place: str, file: Path, kind: str | None, order: str | None, which: str, run_dir: str, as_json: bool
+) -> None:
+    """Write the parameters of PLACE, a checkpoint or that of a run which --checkpoint says, to FILE.
 
     In adamctl's order names are those of `adamctl summary` with .weight and .bias; a convolution's weight is [filters,
     height, width, channels], a dense one's [units, inputs]. In PyTorch's it is [filters, channels, height, width], and
@@ -35,15 +38,16 @@ def export(place: str, file: Path, kind: str | None, order: str | None, run_dir:
     from adamctl.cli.checkpoint_damage import find_damage
     from adamctl.cli.export_files import format_of, write_arrays
     from adamctl.cli.export_torch import module_code, to_torch
-    from adamctl.cli.trained import find_checkpoint
     from adamctl.errors import DamagedDataError
+    from adamctl.launch.trained import choose
     from adamctl.live.units import size
     from adamctl.roles.coordinator.manifest import read_manifest
     from adamctl.roles.ps.checkpoint import load_parameters
 
     kind = format_of(file, kind, "--to")
     order = order or ("torch" if kind == "torch" else "adamctl")
-    folder = find_checkpoint(place, Path(run_dir))
+    folder, chosen = choose(place, Path(run_dir), which)
+    say_which(folder, chosen)
     if damage := find_damage(folder):
         raise DamagedDataError("\n".join(damage))
     found = read_manifest(folder)

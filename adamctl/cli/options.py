@@ -56,6 +56,16 @@ runs_option = click.option(
 )
 
 
+checkpoint_option = click.option(
+    "--checkpoint",
+    "which",
+    default="",
+    metavar="best|last|N",
+    help="Which checkpoint of a run: the best on its validation part (the default where it has one), the last, or one "
+    "by its number.",
+)
+
+
 def controller_option(command: CommandT) -> CommandT:
     """Adds --controller, --config-store and --run; `addresses` tells which of them counts."""
     names, attributes = config_store_flag()

@@ -21,6 +21,12 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     click.echo(printable(text, keep="\n"), err=err, nl=nl)
 
 
+def say_which(checkpoint: object, chosen: str) -> None:
+    """Tells on stderr which checkpoint of its run was taken, unless there was nothing to choose."""
+    if chosen:
+        echo(f"{checkpoint}: {chosen}", err=True)
+
+
 def print_json(values: dict[str, Any]) -> None:
     """Prints one object; `schema_version` comes first, and what is not a number becomes null."""
     echo(json.dumps(_plain({"schema_version": SCHEMA_VERSION} | values), indent=2))

@@ -24,7 +24,7 @@ def command(
     if top < 1:
         raise click.BadParameter("expected at least 1", param_hint="--top")
     from adamctl.cli.classify import classify
-    from adamctl.cli.trained import load_trained
+    from adamctl.launch.trained import load_trained
 
     trained = load_trained(checkpoint, Path(run_dir))
     predictions = classify(trained, [Path(image) for image in images], data, top)

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 @click.option(
     "--resume",
     default="none",
-    metavar="auto|PATH",
-    help="Go on from the newest checkpoint, or from this run folder. --passes may be another number: from there on, "
-    "the learning rate follows its schedule stretched over that many.",
+    metavar="auto|RUN",
+    help="Go on from the newest checkpoint of this name, or of RUN: a run folder, NAME/NNN or NAME, or a checkpoint. "
+    "--passes may be another number: from there on, the learning rate follows its schedule stretched over that many. "
+    "A finished run goes on only with more of them.",
 )
 @options.runs_option
 @options.token_option

@@ -77,6 +77,7 @@ LIMITS: dict[str, Limit] = {
     "train.target": _SHARE,
     "train.checkpoint_every": _AT_LEAST_0,
     "train.checkpoint_keep": _AT_LEAST_1,
+    "train.patience": _AT_LEAST_1,
     "train.max_staleness": _AT_LEAST_1,
     "cluster.workers": _AT_LEAST_1,
     "cluster.threads": _AT_LEAST_1,
@@ -137,6 +138,9 @@ def cross_problems(experiment: Experiment) -> list[Problem]:
             refuse(f"optimizer.{key}", f"{found}; expected {wanted}, or leave the key out")
     if train.evaluate_on == "validation" and data.validation == 0:
         refuse("train.evaluate_on", 'found "validation" but data.validation is 0; set data.validation, for example 0.1')
+    if train.patience is not None and experiment.evaluated_on != "validation":
+        why = "the test part must not decide when a run ends; set data.validation, for example 0.1, or leave it out"
+        refuse("train.patience", f"found {train.patience} without evaluations on a validation part; {why}")
     for key, message in _consistency_problems(experiment):
         refuse(key, message)
     for key, message in _replication_problems(experiment.cluster):

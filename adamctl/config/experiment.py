@@ -116,7 +116,12 @@ class TrainConfig(_Section, frozen=True):
         pass_fraction: with nothing left to hand out, a pass ends when this share of its examples is done (Adam 3.2.5).
         range_batches: batches in one range handed to a worker.
         evaluate_every: passes between evaluations, 0.25 for every quarter pass.
-        evaluate_on: the split that is looked at.
+        evaluate_on: the split that is looked at. `auto`: the validation part where there is one (`data.validation`),
+            else the test part.
+        keep_best: with evaluations on the validation part, the checkpoint that was best by it is kept, too, and is what
+            `eval`, `predict` and `export` take.
+        patience: with evaluations on the validation part, end the run after so many of them in a row that were not
+            better than the best before; unset: never.
         target: stop when top-1 on that split reaches this share.
         checkpoint_every: passes between checkpoints; 0 writes only the last one.
         checkpoint_keep: how many checkpoints are kept, newest first.
@@ -140,7 +145,9 @@ class TrainConfig(_Section, frozen=True):
     pass_fraction: float = 0.75
     range_batches: int = 8
     evaluate_every: float = 1.0
-    evaluate_on: Literal["test", "validation"] = "test"
+    evaluate_on: Literal["auto", "test", "validation"] = "auto"
+    keep_best: bool = True
+    patience: int | None = None
     target: float | None = None
     checkpoint_every: float = 1.0
     checkpoint_keep: int = 3
@@ -222,6 +229,13 @@ class Experiment(_Section, frozen=True):
     optimizer: OptimizerConfig = OptimizerConfig()
     train: TrainConfig = TrainConfig()
     cluster: ClusterConfig = ClusterConfig()
+
+    @property
+    def evaluated_on(self) -> Literal["test", "validation"]:
+        """The split that is looked at, `auto` decided."""
+        if self.train.evaluate_on == "auto":
+            return "validation" if self.data.validation else "test"
+        return self.train.evaluate_on
 
     def local_learning_rate_factor(self) -> float | None:
         """Returns what to multiply lr with for local application, or None if `local_lr` is a fixed number."""

@@ -22,13 +22,13 @@ from adamctl.launch.live_runs import Noted, state_folder
 from adamctl.launch.plan import CONTROLLER, COORDINATOR, STORES, coordinator_role, local_roles
 from adamctl.launch.process import RoleCommand
 from adamctl.launch.reckoning import Machine, check_sizes
+from adamctl.launch.resuming import find_resume
 from adamctl.launch.roles import LocalRoles
 from adamctl.launch.run_folder import LOGS, create_run_folder
 from adamctl.launch.supervision import Supervision
 from adamctl.live.reporter import Reporter
 from adamctl.live.view import ProcessReading
 from adamctl.roles.controller.etcd_url import is_etcd
-from adamctl.roles.coordinator.manifest import find_checkpoint
 from adamctl.roles.private_folder import private_folder
 
 
@@ -67,8 +67,7 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
         UnreachableError: the controller to join does not answer, or a role does not start in time.
         HandshakeError: the controller to join refuses us: token or version.
     """
-    if options.resume not in ("auto", "none"):
-        find_checkpoint(options.resume, "--resume")
+    resume = find_resume(options.resume, experiment, options.runs, state_folder(options.environment), reporter.note)
     if options.join:
         _find_controller(options, reporter)
     if not options.join:
@@ -90,13 +89,11 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
             controllers = tuple(part for address in options.join for part in (_flag_of(address), address))
             node = f"{COORDINATOR}-{experiment.name}-{os.getpid()}"
             commands: Sequence[RoleCommand] = (
-                coordinator_role(file.absolute(), folder.absolute(), options.resume, (*controllers, *common), node),
+                coordinator_role(file.absolute(), folder.absolute(), resume, (*controllers, *common), node),
             )
         else:
             node = COORDINATOR
-            commands = local_roles(
-                experiment, file.absolute(), folder.absolute(), sockets, available_cores(), options.resume
-            )
+            commands = local_roles(experiment, file.absolute(), folder.absolute(), sockets, available_cores(), resume)
         token = {"ADAMCTL_TOKEN": options.token} if options.token else {}  # arguments are for everybody to see
         roles = LocalRoles(commands, folder / LOGS, {**options.environment, **token})
         front = _front(roles, commands, node, options, reporter, _held_elsewhere(experiment), note)

@@ -10,7 +10,9 @@ from adamctl.config.experiment import Experiment
 from adamctl.errors import ConfigurationError
 from adamctl.model.layout import ParameterLayout
 from adamctl.roles.coordinator import manifest
+from adamctl.roles.coordinator.core_evaluate import best_of
 from adamctl.roles.coordinator.core_events import RunSnapshot
+from adamctl.roles.coordinator.core_ranges import RangeBook
 from adamctl.roles.coordinator.manifest import Manifest, ManifestFile, ManifestTensor
 from adamctl.roles.manifest_bytes import FORMAT_VERSION
 from adamctl.roles.ps.client import ParameterClient
@@ -28,10 +30,13 @@ class CheckpointWriter:
 
     async def prepare(self) -> None:
         """Removes what a crash has left unfinished, so that numbers can be used again."""
-        await asyncio.to_thread(manifest.clean, self.folder, self._experiment.train.checkpoint_keep)
+        train = self._experiment.train
+        await asyncio.to_thread(manifest.clean, self.folder, train.checkpoint_keep, train.keep_best)
 
     async def write(self, number: int, snapshot: RunSnapshot, complete: bool) -> Path:
-        """Writes checkpoint `number` and removes the oldest beyond `checkpoint_keep`; returns its folder.
+        """Writes checkpoint `number` and removes the oldest beyond `checkpoint_keep`.
+
+        Returns its folder. The best one stays.
 
         Raises:
             UnreachableError, RemoteError: a server did not write its part.
@@ -62,8 +67,32 @@ class CheckpointWriter:
         except BaseException:
             await asyncio.shield(asyncio.to_thread(manifest.abandon, folder))
             raise
-        await asyncio.to_thread(manifest.clean, self.folder, max(self._experiment.train.checkpoint_keep, 1))
+        train = self._experiment.train
+        await asyncio.to_thread(manifest.clean, self.folder, max(train.checkpoint_keep, 1), train.keep_best)
         return folder
+
+
+def find_start(
+    resume: str, run_folder: Path, experiment: Experiment, layout: ParameterLayout
+) -> tuple[Path, RunSnapshot | None] | None:
+    """Returns the checkpoint to begin with, verified, and its state, None to warm start from it; blocking.
+
+    Raises:
+        ConfigurationError: there is none where one was named, or it does not fit, or its run has nothing left to do.
+        DamagedDataError: it is not what was written.
+    """
+    found = manifest.find_resume(resume, run_folder)
+    if found is not None:
+        described = manifest.verify(found)
+        check_resumable(described, found, experiment, layout)
+        check_goes_on(described, found, experiment)
+        return found.absolute(), described.state
+    start = experiment.train.warmstart_from
+    if not start:
+        return None
+    found = manifest.find_checkpoint(start, "train.warmstart_from")
+    check_model(manifest.verify(found), found, layout)
+    return found.absolute(), None
 
 
 def check_model(found: Manifest, folder: Path, layout: ParameterLayout) -> None:
@@ -97,3 +126,30 @@ def check_resumable(found: Manifest, folder: Path, experiment: Experiment, layou
             f"{folder}: it holds the state of rule {found.experiment.optimizer.type!r}; found optimizer.type = "
             f"{experiment.optimizer.type!r}; use the same one, or start anew with --resume none"
         )
+
+
+def check_goes_on(found: Manifest, folder: Path, experiment: Experiment) -> None:
+    """Raises ConfigurationError if a checkpoint's run has done already what the experiment asks for, naming what."""
+    done = _what_is_done(found, experiment)
+    if done:
+        what, more = done
+        raise ConfigurationError(f"{folder}: its run has {what}; to go on, {more}; to start anew, use --resume none")
+
+
+def _what_is_done(found: Manifest, experiment: Experiment) -> tuple[str, str] | None:
+    """Returns what a run has done that was all it had to do, and what to ask for beyond that."""
+    train, state = experiment.train, found.state
+    book = RangeBook(train.passes, max(state.pass_examples, 1), 1 << 62, train.pass_fraction)
+    book.restore(state.passes)
+    if book.finished:
+        return f"finished its {train.passes} passes", f"ask for more with --passes {train.passes + 1} or above"
+    seen = [result for result in state.evaluations if result.split == experiment.evaluated_on]
+    best = best_of(seen)
+    if not found.complete or best is None:
+        return None
+    if train.target is not None and seen[best].top1 >= train.target:
+        return f"reached its target of {train.target:g}", "set another --target, or none"
+    if train.patience is not None and len(seen) - 1 - best >= train.patience:
+        worse = f"ended after {len(seen) - 1 - best} evaluations that were not better than its best"
+        return worse, "set another train.patience, or none"
+    return None

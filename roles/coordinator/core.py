@@ -20,12 +20,13 @@ from typing import Any
 
 from adamctl.roles.coordinator import core_events as events
 from adamctl.roles.coordinator.core_clock import TrainingClock
-from adamctl.roles.coordinator.core_evaluate import EvaluationDesk
+from adamctl.roles.coordinator.core_evaluate import EvaluationDesk, best_of, enough_seen
 from adamctl.roles.coordinator.core_events import Event, Instruction, RunPlan
 from adamctl.roles.coordinator.core_ranges import RangeBook
 from adamctl.roles.coordinator.core_run_steps import RunSteps
 from adamctl.roles.coordinator.core_state import Ending, Worker
 from adamctl.roles.coordinator.core_work import WorkerKey
+from adamctl.roles.coordinator.progress import EvaluationResult
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import EvaluateTask, NextTaskReply, NextTaskRequest, TrainTask
 
@@ -141,6 +142,7 @@ class RunCore(RunSteps):
             before = self.tally.examples
             if self.work.report(key, report, self.now_s):
                 self._trained_since_evaluation = True
+                self._evaluated &= self._checkpoint_wanted
                 if key in self.workers:
                     self._note_progress(key, self.workers[key], self.tally.examples - before, report)
                 if self.ending is not None and self.ending.reason != "stop":
@@ -148,12 +150,21 @@ class RunCore(RunSteps):
                 continue
             if key in self.workers:
                 self.hanging.moved(key, self.now_s, step=False)
+            alone = self.desk.exclusive
             result = self.desk.report(key, report)
             if result is not None:
-                self._instructions.append(events.Evaluated(result))
-                target = self.plan.target
-                if target is not None and result.top1 >= target and self.ending is None:
-                    self._end("target", f"target {target:g} reached", self.plan.finish_wait_s)
+                self._on_evaluated(result, alone)
+
+    def _on_evaluated(self, result: EvaluationResult, alone: bool) -> None:
+        """`alone`: nothing was trained meanwhile."""
+        self._instructions.append(events.Evaluated(result))
+        self._evaluated = True
+        enough = enough_seen(self.plan, self.desk.results) if self.ending is None else None
+        if enough is not None:
+            self._say(f"ending early: {enough[1]}")
+            self._end(*enough, self.plan.finish_wait_s)
+        elif self.ending is None and self.plan.keep_best and best_of(self.desk.results) == len(self.desk.results) - 1:
+            self._checkpoint_wanted, self._best_is_written = True, not alone
 
     def _on_worker_lost(self, event: events.WorkerLost) -> None:
         key = (event.node, event.incarnation)  # the next process of its name may be waiting here already
@@ -188,6 +199,7 @@ class RunCore(RunSteps):
         if event.number != self._checkpoint_writing:
             return
         self._checkpoint_writing = 0
+        self._best_is_written = self._best_is_written or not self._checkpoint_wanted
         tokens, self._saves_writing = self._saves_writing, []
         if isinstance(event, events.CheckpointWritten):
             self._instructions.extend(events.Saved(token, event.number) for token in tokens)
@@ -199,9 +211,6 @@ class RunCore(RunSteps):
                 self._finish("failed", text)
             else:
                 self._say(text)
-
-    def _on_tick(self, event: events.Tick) -> None:
-        """Deadlines are looked at after every event."""
 
     # --- after every event ------------------------------------------------------------------------------------------
 
@@ -374,10 +383,6 @@ class RunCore(RunSteps):
             self._answer(worker.parked[0], NextTaskReply(ended=True, reason=self._end_text))
             del self.workers[worker.key]
 
-    @property
-    def _end_text(self) -> str:
-        return f"{self.final_state}: {self.cause}" if self.cause else self.final_state
-
 
 _HANDLERS: dict[type[Any], Callable[[RunCore, Any], None]] = {
     events.Ready: RunCore._on_ready,
@@ -390,5 +395,5 @@ _HANDLERS: dict[type[Any], Callable[[RunCore, Any], None]] = {
     events.CheckpointWanted: RunCore._on_checkpoint_wanted,
     events.CheckpointWritten: RunCore._on_checkpoint,
     events.CheckpointFailed: RunCore._on_checkpoint,
-    events.Tick: RunCore._on_tick,
+    events.Tick: lambda core, event: None,  # deadlines are looked at after every event
 }

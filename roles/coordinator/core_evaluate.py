@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, inf
 
+from adamctl.roles.coordinator.core_events import RunPlan
 from adamctl.roles.coordinator.core_work import WorkerKey
 from adamctl.roles.coordinator.progress import EvaluationResult, mean_loss
 from adamctl.wire.messages import EvaluateTask, TaskReport
@@ -104,6 +105,28 @@ class EvaluationDesk:
         """The worker is dead: another begins anew, for the parameters have moved on."""
         if self.current is not None and self.current.worker == worker:
             self.current.begin(None, 0.0, 0.0)
+
+
+def best_of(results: Sequence[EvaluationResult]) -> int | None:
+    """Returns the index of the best result: by top-1, then by loss, then the earliest. None without any."""
+    return max(range(len(results)), key=lambda index: (*merit(results[index]), -index), default=None)
+
+
+def merit(result: EvaluationResult) -> tuple[float, float]:
+    """Returns what results are compared by; a loss that is not finite is the worst."""
+    return result.top1, -inf if result.loss is None else -result.loss
+
+
+def enough_seen(plan: RunPlan, results: Sequence[EvaluationResult]) -> tuple[str, str] | None:
+    """Returns why a run need not go on after the last of these results: the reason, and the cause in words."""
+    if plan.target is not None and results[-1].top1 >= plan.target:
+        return "target", f"target {plan.target:g} reached"
+    best = best_of(results)
+    if plan.patience is None or best is None or len(results) - 1 - best < plan.patience:
+        return None
+    seen = f"top-1 {results[best].top1:.4f} after pass {results[best].passes:g}"
+    worse = f"in {len(results) - 1 - best} evaluations (train.patience)"
+    return "patience", f"no better {plan.evaluate_on} result than {seen} {worse}"
 
 
 class Marks:

@@ -32,6 +32,8 @@ class RunPlan:
         stop_wait_s: after a stop request, how long workers may take to report what they have.
         in_step: replicas go in step, one update for all of them.
         max_staleness: steps that a replica may be ahead of the slowest; None for any number.
+        keep_best: every evaluation that is better than all before is followed by a checkpoint.
+        patience: evaluations in a row that are not better than the best before, after which the run ends; None: never.
         gather_s: where replicas go in step, how long the first one waits for all that are asked for to join.
     """
 
@@ -54,12 +56,15 @@ class RunPlan:
     in_step: bool = False
     max_staleness: int | None = None
     gather_s: float = 30.0
+    keep_best: bool = False
+    patience: int | None = None
 
 
 class RunSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """What a run needs to go on later. `passes`: (pass, frontier, done intervals) of those with something left.
 
-    `evaluation_due` is the mark, in passes, of an evaluation that was ordered and has no result yet.
+    `evaluation_due` is the mark, in passes, of an evaluation that was ordered and has no result yet. `evaluated`: the
+    last of `evaluations` is of these parameters (of a moment before where several replicas run free).
     """
 
     passes: list[tuple[int, int, list[tuple[int, int]]]]
@@ -77,6 +82,7 @@ class RunSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     evaluations: list[EvaluationResult] = []
     evaluation_due: float | None = None
     checkpoint: int = 0
+    evaluated: bool = False
 
 
 # --- events ---------------------------------------------------------------------------------------------------------

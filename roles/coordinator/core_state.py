@@ -71,6 +71,8 @@ class RunState:
         self._trained_since_evaluation = False
         self._checkpoint_wanted = False
         self._checkpoint_writing = 0
+        self._evaluated = False  # what the last evaluation saw is what servers hold
+        self._best_is_written = True  # until it is, a lone replica waits, so that it is written as it was evaluated
         self._saves_wanted: list[int] = []  # tokens that the next checkpoint to be begun is for
         self._saves_writing: list[int] = []  # tokens that the one being written is for
         self._warm_worker: WorkerKey | None = None
@@ -122,7 +124,7 @@ class RunState:
     @property
     def _halted(self) -> bool:
         """Nothing is handed out for training; workers finish what they have."""
-        return self.ending is not None or self.desk.exclusive
+        return self.ending is not None or self.desk.exclusive or not self._best_is_written
 
     @property
     def _gathered(self) -> bool:
@@ -186,8 +188,13 @@ class RunState:
             evaluations=list(self.desk.results),
             evaluation_due=self.desk.due,
             checkpoint=self.checkpoint_number,
+            evaluated=self._evaluated,
         )
 
     @property
     def _needs_worker(self) -> bool:
         return not self.workers and (self.ending is None or self.desk.current is not None)
+
+    @property
+    def _end_text(self) -> str:
+        return f"{self.final_state}: {self.cause}" if self.cause else self.final_state

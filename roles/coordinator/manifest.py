@@ -10,6 +10,7 @@ block; they are for a thread.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterable
@@ -22,7 +23,9 @@ import msgspec
 from adamctl.config.experiment import Experiment
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.model.layout import Tensor
+from adamctl.roles.coordinator.core_evaluate import best_of
 from adamctl.roles.coordinator.core_events import RunSnapshot
+from adamctl.roles.coordinator.progress import EvaluationResult
 from adamctl.roles.manifest_bytes import decode_manifest, encode_manifest
 from adamctl.wire.messages import CheckpointFile
 from adamctl.wire.unreadable import UNREADABLE
@@ -127,9 +130,30 @@ def finished(checkpoints: Path) -> list[Path]:
     return sorted(path for path in checkpoints.iterdir() if path.name.isdecimal() and (path / MANIFEST_NAME).is_file())
 
 
-def clean(checkpoints: Path, keep: int) -> None:
-    """Removes unfinished checkpoints and all but the newest `keep` finished ones. Not while one is being written."""
+def best(folders: Iterable[Path]) -> tuple[Path, EvaluationResult] | None:
+    """Returns the checkpoint that was best on the validation part, and its result; None if none was looked at on it.
+
+    A manifest that cannot be read is passed over.
+    """
+    found: list[tuple[Path, EvaluationResult]] = []
+    for folder in folders:
+        with contextlib.suppress(DamagedDataError):
+            state = read_manifest(folder).state
+            if state.evaluated and state.evaluations and state.evaluations[-1].split == "validation":
+                found.append((folder, state.evaluations[-1]))
+    index = best_of([result for _, result in found])
+    return None if index is None else found[index]
+
+
+def clean(checkpoints: Path, keep: int, keep_best: bool = False) -> None:
+    """Removes unfinished checkpoints and all but the newest `keep` finished ones. Not while one is being written.
+
+    With `keep_best` the one that was best on the validation part stays, too.
+    """
     kept = set(finished(checkpoints)[-keep:]) if keep > 0 else set()
+    chosen = best(finished(checkpoints)) if keep_best else None
+    if chosen is not None:
+        kept.add(chosen[0])
     for path in list(checkpoints.iterdir()) if checkpoints.is_dir() else []:
         if path.name.isdecimal() and path not in kept:
             abandon(path)
@@ -206,8 +230,8 @@ def find_checkpoint(path: str, key: str) -> Path:
 def find_resume(resume: str, run_folder: Path) -> Path | None:
     """Returns the checkpoint that `--resume` means, or None for a fresh start.
 
-    `none`: a fresh start. `auto`: the newest one of this run folder, else of the newest earlier run beside it, if that
-    run was not complete. Anything else: a checkpoint, a run folder, or a folder of checkpoints.
+    `none`: a fresh start. `auto`: the newest one of this run folder, else of the newest earlier run beside it; a fresh
+    start without any. Anything else: a checkpoint, a run folder, or a folder of checkpoints.
 
     Raises:
         ConfigurationError: a path was given and there is no finished checkpoint.
@@ -218,17 +242,10 @@ def find_resume(resume: str, run_folder: Path) -> Path | None:
         return find_checkpoint(resume, "--resume")
     found = find_latest(run_folder)
     if found is None and run_folder.parent.is_dir():
-        earlier = [path for path in run_folder.parent.iterdir() if path.is_dir() and path != run_folder]
-        latest = (find_latest(path) for path in sorted(earlier, reverse=True))
+        earlier = [path for path in run_folder.parent.iterdir() if path.name.isdecimal() and path != run_folder]
+        latest = (find_latest(path) for path in sorted(earlier, key=lambda path: int(path.name), reverse=True))
         found = next((path for path in latest if path is not None), None)
-    return None if found is None or _is_complete(found) else found
-
-
-def _is_complete(folder: Path) -> bool:
-    try:
-        return bool(decode_manifest((folder / MANIFEST_NAME).read_bytes()).get("complete"))
-    except (OSError, DamagedDataError):
-        return False  # reading it properly will say what is wrong
+    return found
 
 
 def _sync_folder(folder: Path) -> None:

@@ -21,8 +21,7 @@ from adamctl.net.limits import ServerLimits
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.client import ConfigurationStore, Waiting, read_record
 from adamctl.roles.coordinator import core_events as events
-from adamctl.roles.coordinator import manifest
-from adamctl.roles.coordinator.checkpoints import CheckpointWriter, check_model, check_resumable
+from adamctl.roles.coordinator.checkpoints import CheckpointWriter, find_start
 from adamctl.roles.coordinator.core import RunCore
 from adamctl.roles.coordinator.job import Servers, choose_name, create_job, end_job, find_servers
 from adamctl.roles.coordinator.progress import RoleRow
@@ -80,7 +79,7 @@ def plan_of(experiment: Experiment, job: str, wait_s: float) -> events.RunPlan:
         pass_fraction=train.pass_fraction,
         warmstart_steps=train.warmstart_steps,
         evaluate_every=train.evaluate_every,
-        evaluate_on=train.evaluate_on,
+        evaluate_on=experiment.evaluated_on,
         target=train.target,
         checkpoint_every=train.checkpoint_every,
         workers=experiment.cluster.workers,
@@ -88,6 +87,8 @@ def plan_of(experiment: Experiment, job: str, wait_s: float) -> events.RunPlan:
         no_worker_s=wait_s,
         in_step=train.in_step,
         max_staleness=train.max_staleness,
+        keep_best=train.keep_best and experiment.evaluated_on == "validation",
+        patience=train.patience,
     )
 
 
@@ -183,7 +184,7 @@ class Coordinator:
 
     async def _set_up(self) -> None:
         experiment, service = self.experiment, self.service
-        resumed = await asyncio.to_thread(self._find_resume)
+        resumed = await asyncio.to_thread(find_start, self.resume, self.folder, self.experiment, self.layout)
         servers = await find_servers(self.store, experiment, self.job, self.wait_s, self._waiting_for)
         check_room(experiment, self.layout, servers.parameter)
         service.data_servers = tuple(node.node for node in servers.data)
@@ -215,24 +216,10 @@ class Coordinator:
             await data_client.close()
         self._begin(servers, data, resumed[1] if resumed else None)
 
-    def _find_resume(self) -> tuple[Path, events.RunSnapshot | None] | None:
-        """Returns the checkpoint to go on from, verified, and its state, None to warm start from it; blocking."""
-        found = manifest.find_resume(self.resume, self.folder)
-        if found is not None:
-            described = manifest.verify(found)
-            check_resumable(described, found, self.experiment, self.layout)
-            return found.absolute(), described.state
-        start = self.experiment.train.warmstart_from
-        if not start:
-            return None
-        found = manifest.find_checkpoint(start, "train.warmstart_from")
-        check_model(manifest.verify(found), found, self.layout)
-        return found.absolute(), None
-
     def _begin(self, servers: Servers, data: DataSet, snapshot: events.RunSnapshot | None) -> None:
         """Everything is there: workers may join."""
         experiment, service = self.experiment, self.service
-        examples, evaluated = data.examples.get("train", 0), data.examples.get(experiment.train.evaluate_on, 0)
+        examples, evaluated = data.examples.get("train", 0), data.examples.get(experiment.evaluated_on, 0)
         outputs = infer(experiment.model)[-1].output
         if examples < 1:
             raise ConfigurationError(f"data.source {experiment.data.source!r} has no training examples")
@@ -242,7 +229,7 @@ class Coordinator:
                 f"set its units to {len(data.classes)}"
             )
         if experiment.train.target is not None and not evaluated:
-            raise ConfigurationError(f"train.target is set, but the {experiment.train.evaluate_on} split is empty")
+            raise ConfigurationError(f"train.target is set, but the {experiment.evaluated_on} split is empty")
         if snapshot is not None and snapshot.pass_examples != examples:
             raise ConfigurationError(
                 f"expected the {snapshot.pass_examples} training examples that the checkpoint was made with, found "

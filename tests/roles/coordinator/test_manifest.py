@@ -11,21 +11,26 @@ from typing import Any
 import msgspec
 import pytest
 
-from adamctl.config.experiment import Experiment
+from adamctl.config.experiment import DataConfig, Experiment, TrainConfig
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.model.description import Model, Softmax
 from adamctl.model.layout import build_layout
 from adamctl.roles.coordinator import manifest
-from adamctl.roles.coordinator.checkpoints import check_resumable
+from adamctl.roles.coordinator.checkpoints import check_goes_on, check_resumable
 from adamctl.roles.coordinator.core_events import RunSnapshot
 from adamctl.roles.coordinator.manifest import Manifest, ManifestFile, ManifestTensor
-from adamctl.roles.manifest_bytes import FORMAT_VERSION
+from adamctl.roles.coordinator.progress import EvaluationResult
+from adamctl.roles.manifest_bytes import FORMAT_VERSION, encode_manifest
 from adamctl.wire.messages import CheckpointFile
 from tests.roles.manifests_for_tests import as_version_1, cuts, flips
 
 EXPERIMENT = Experiment(name="small", model=Model((8,), (Softmax(4),)))
 LAYOUT = build_layout(EXPERIMENT.model, 1)
 SNAPSHOT = RunSnapshot(passes=[(1, 64, [(0, 32), (48, 64)])], pass_examples=96, examples=144, train_seconds=2.5)
+
+
+def seen(top1: float, split: str = "test") -> EvaluationResult:
+    return EvaluationResult(passes=1, progress=0.5, train_seconds=1.0, split=split, top1=top1, loss=0.5)
 
 
 class CrashedError(BaseException):
@@ -190,6 +195,28 @@ def test_a_manifest_of_before_there_were_checksums_is_read_or_refused_whatever_i
     assert refused > len(old)
 
 
+def test_the_best_stays_besides_the_newest(tmp_path: Path) -> None:
+    for number, top1, evaluated in ((1, 0.6, True), (2, 0.9, True), (3, 0.95, False), (4, 0.7, True), (5, 0.8, True)):
+        folder = finish(tmp_path, number)
+        state = RunSnapshot(passes=[], pass_examples=96, evaluations=[seen(top1, "validation")], evaluated=evaluated)
+        found = msgspec.structs.replace(manifest.read_manifest(folder), state=state)
+        (folder / "manifest.json").write_bytes(encode_manifest(found))
+    best = manifest.best(manifest.finished(tmp_path))
+    assert best is not None and (best[0].name, best[1].top1) == ("000002", 0.9)
+    manifest.clean(tmp_path, keep=2, keep_best=True)
+    assert [path.name for path in manifest.finished(tmp_path)] == ["000002", "000004", "000005"]
+    manifest.clean(tmp_path, keep=2)
+    assert [path.name for path in manifest.finished(tmp_path)] == ["000004", "000005"]
+
+
+def test_the_test_part_makes_nothing_the_best(tmp_path: Path) -> None:
+    folder = finish(tmp_path, 1)
+    state = RunSnapshot(passes=[], pass_examples=96, evaluations=[seen(0.9)], evaluated=True)
+    found = msgspec.structs.replace(manifest.read_manifest(folder), state=state)
+    (folder / "manifest.json").write_bytes(encode_manifest(found))
+    assert manifest.best([folder]) is None
+
+
 class TestResume:
     def test_none_is_a_fresh_start(self, tmp_path: Path) -> None:
         finish(tmp_path / "checkpoints", 1)
@@ -204,12 +231,36 @@ class TestResume:
         own = finish(run / "checkpoints", 1)
         assert manifest.find_resume("auto", run) == own
 
-    def test_auto_does_not_take_up_a_complete_run(self, tmp_path: Path) -> None:
-        finish(tmp_path / "001" / "checkpoints", 1, complete=True)
-        assert manifest.find_resume("auto", tmp_path / "002") is None
+    def test_auto_takes_a_complete_run_which_goes_on_only_if_more_is_asked_for(self, tmp_path: Path) -> None:
+        folder = finish(tmp_path / "001" / "checkpoints", 1, complete=True)
+        assert manifest.find_resume("auto", tmp_path / "002") == folder
+        check = {"passes": 2}, {"passes": 3}, {"passes": 9, "target": 0.8}, {"passes": 9, "target": 0.7}
+        whole = RunSnapshot(passes=[(1, 96, [(0, 96)])], pass_examples=96, evaluations=[seen(0.7), seen(0.75)])
+        found = msgspec.structs.replace(manifest.read_manifest(folder), state=whole)
+        refused = [self.refusal(found, folder, **train) for train in check]
+        assert refused[1] == refused[2] == ""
+        assert "has finished its 2 passes" in refused[0] and "--passes 3" in refused[0]
+        assert "reached its target of 0.7" in refused[3]
+
+    def test_a_run_that_lost_patience_goes_on_with_another_one(self, tmp_path: Path) -> None:
+        evaluations = [seen(0.7, "validation"), seen(0.6, "validation"), seen(0.65, "validation")]
+        state = RunSnapshot(passes=[(3, 0, [])], pass_examples=96, evaluations=evaluations)
+        folder = finish(tmp_path / "001" / "checkpoints", 1, complete=True)
+        found = msgspec.structs.replace(manifest.read_manifest(folder), state=state)
+        data = DataConfig(validation=0.1)
+        assert "2 evaluations that were not better" in self.refusal(found, folder, data, patience=2)
+        assert self.refusal(found, folder, data, patience=3) == self.refusal(found, folder, data) == ""
+
+    def refusal(self, found: Manifest, folder: Path, data: DataConfig = DataConfig(), **train: Any) -> str:
+        """What keeps a run from going on from this checkpoint; nothing if it may."""
+        try:
+            check_goes_on(found, folder, msgspec.structs.replace(EXPERIMENT, data=data, train=TrainConfig(**train)))
+        except ConfigurationError as error:
+            return str(error)
+        return ""
 
     def test_auto_does_not_pass_over_a_run_whose_newest_manifest_is_damaged(self, tmp_path: Path) -> None:
-        """That it was complete is no longer known; reading it says what is wrong."""
+        """Reading it says what is wrong."""
         folder = finish(tmp_path / "001" / "checkpoints", 1, complete=True)
         replace_in(folder / "manifest.json", b'"examples": 144', b'"examples": 145')
         assert manifest.find_resume("auto", tmp_path / "002") == folder

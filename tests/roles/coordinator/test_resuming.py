@@ -67,12 +67,25 @@ async def test_stop_and_resume_go_on_from_the_range_where_it_was(tmp_path: Path)
         assert sorted(worker.ranges + second.ranges) == [
             (number, at, at + 8) for number in range(2) for at in range(0, EXAMPLES, 8)
         ]
-        # A complete run is not taken up again.
-        await w.start_run(experiment, "003", "coordinator-3", resume="auto")
+        # A complete run goes on with more passes.
+        longer = make_experiment(tmp_path, train={"passes": 3})
+        await w.start_run(longer, "003", "coordinator-3", resume="auto")
         third = await w.worker("coordinator-3")
         await third.work()
         await w.ended("coordinator-3")
-        assert len(third.ranges) == len(worker.ranges + second.ranges)
+        assert sorted(third.ranges) == [(2, at, at + 8) for at in range(0, EXAMPLES, 8)]
+
+
+async def test_a_complete_run_with_nothing_left_to_do_is_refused(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        await w.start_servers()
+        experiment = make_experiment(tmp_path)
+        await w.start_run(experiment)
+        await (await w.worker()).work()
+        await w.ended()
+        await w.start_run(experiment, "002", "coordinator-2", resume="auto")
+        with pytest.raises(ConfigurationError, match="has finished its 2 passes"):
+            await w.ended("coordinator-2")
 
 
 async def test_a_resumed_run_has_the_parameters_of_the_checkpoint(tmp_path: Path) -> None:

@@ -16,7 +16,10 @@ from numpy.typing import NDArray
 from adamctl.config.experiment import DataConfig, Experiment
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.kernels.network import Network
-from adamctl.launch.run_folder import checkpoints, find_run
+from adamctl.launch.finding import find_trained_run
+from adamctl.launch.live_runs import state_folder
+from adamctl.launch.run_folder import checkpoints
+from adamctl.roles.coordinator import manifest
 from adamctl.roles.data.catalogue import find_source
 from adamctl.roles.data.core import FILE_ORDER, Range
 from adamctl.roles.data.dataset import OpenDataSet
@@ -38,19 +41,20 @@ class Trained:
     checkpoint: Path
     network: Network
     parameters: Floats
+    chosen: str = ""
 
 
-def load_trained(place: str, runs: Path) -> Trained:
-    """Reads a checkpoint folder, or the newest checkpoint of a run (folder, `NAME/NNN` or `NAME`).
+def load_trained(place: str | None, runs: Path, which: str = "") -> Trained:
+    """Reads a checkpoint folder, or that checkpoint of a run (folder, `NAME/NNN` or `NAME`) which `choose` returns.
 
     Raises:
-        ConfigurationError: there is no such run, or it has no checkpoint yet.
+        ConfigurationError: there is no such run, or it has no such checkpoint.
         DamagedDataError: a file of the checkpoint is missing or not what its checksum says.
     """
-    folder = find_checkpoint(place, runs)
-    manifest = read_manifest(folder)
+    folder, chosen = choose(place, runs, which)
+    described = read_manifest(folder)
     try:
-        experiment = msgspec.convert(manifest["experiment"], Experiment)
+        experiment = msgspec.convert(described["experiment"], Experiment)
     except (KeyError, *UNREADABLE) as error:
         raise DamagedDataError(f"{folder / MANIFEST_NAME}: its experiment cannot be read: {error}") from error
     network = Network(experiment.model, BATCH)
@@ -62,19 +66,59 @@ def load_trained(place: str, runs: Path) -> Trained:
             shape = "nothing" if values is None else str(list(values.shape))
             raise DamagedDataError(f"checkpoint {folder}: {tensor.name}: expected {list(tensor.shape)}; found {shape}")
         view[...] = values
-    return Trained(experiment, folder, network, flat)
+    return Trained(experiment, folder, network, flat, chosen)
 
 
 def find_checkpoint(place: str, runs: Path) -> Path:
-    """Returns the checkpoint folder that `place` names."""
-    named = Path(place)
-    if (named / MANIFEST_NAME).is_file() or (named.parent.name == "checkpoints" and named.is_dir()):
-        return named
-    run = find_run(place, runs)
+    """Returns the checkpoint folder that `place` names, of a run its last one."""
+    return choose(place, runs, "last")[0]
+
+
+def choose(place: str | None, runs: Path, which: str = "") -> tuple[Path, str]:
+    """Returns a checkpoint folder, and in words which of its run it is; no words if it was named itself.
+
+    Args:
+        place: a checkpoint folder, a run folder, `NAME/NNN`, `NAME`; None for the live run or the newest with one.
+        runs: folder of run folders.
+        which: `best` on the validation part, `last`, or a number. Empty: the best where the run had a validation part
+            and `train.keep_best`, else the last: the test part never decides.
+
+    Raises:
+        ConfigurationError: there is no such run, or it has no such checkpoint.
+    """
+    named = Path(place or "")
+    if place and ((named / MANIFEST_NAME).is_file() or (named.parent.name == "checkpoints" and named.is_dir())):
+        return named, ""
+    run = find_trained_run(place, runs, state_folder(os.environ))
     finished = checkpoints(run)
     if not finished:
         raise ConfigurationError(f"{run} has no finished checkpoint; train it first, or name another run")
-    return finished[-1]
+    if which not in ("", "best", "last"):
+        return _numbered(run, finished, which), ""
+    best = None if which == "last" else manifest.best(finished)
+    if which == "best" and best is None:
+        raise ConfigurationError(
+            f"{run}: none of its checkpoints was evaluated on a validation part, so none is the best; take "
+            "--checkpoint last, or train with data.validation"
+        )
+    if best is None or (not which and not _keeps_best(finished[-1])):
+        return finished[-1], "the last"
+    return best[0], f"the best on the validation part (top-1 {best[1].top1:.2%} after pass {best[1].passes:g})"
+
+
+def _numbered(run: Path, finished: Sequence[Path], which: str) -> Path:
+    for folder in finished:
+        if which.isdecimal() and int(folder.name) == int(which):
+            return folder
+    numbers = ", ".join(str(int(folder.name)) for folder in finished if folder.name.isdecimal())
+    raise ConfigurationError(f"--checkpoint {which}: expected best, last or one of those {run} has: {numbers}")
+
+
+def _keeps_best(newest: Path) -> bool:
+    try:
+        return manifest.read_manifest(newest).experiment.train.keep_best
+    except DamagedDataError:
+        return False  # which reading it will say
 
 
 def data_of(experiment: Experiment, data: Sequence[str]) -> DataConfig:

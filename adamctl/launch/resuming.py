@@ -1,0 +1,58 @@
+"""What `--resume` means, before anything is started: which checkpoint, and whether there is anything left to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from adamctl.config.experiment import Experiment
+from adamctl.errors import ConfigurationError
+from adamctl.launch.finding import find_trained_run
+from adamctl.model.layout import build_layout
+from adamctl.roles.coordinator import manifest
+
+
+def find_resume(resume: str, experiment: Experiment, runs: Path, state: Path, note: Callable[[str], None]) -> str:
+    """Returns the path of the checkpoint that a run goes on from, or `none`.
+
+    Args:
+        resume: `none`, `auto` (the newest run of the experiment's name), a checkpoint, or a run as other commands take
+            it: a folder, NAME/NNN or NAME.
+        runs: folder of run folders.
+        state: folder of notes of live runs.
+        note: is told what `auto` has found.
+
+    Raises:
+        ConfigurationError: there is no such checkpoint, or its run has done already all that is asked for.
+        DamagedDataError: its manifest cannot be read.
+    """
+    if resume == "none":
+        return resume
+    if resume == "auto":
+        found = manifest.find_resume("auto", runs / experiment.name / "0")
+        if found is None:
+            note(f"--resume auto: no run in {runs / experiment.name} has a checkpoint; beginning anew")
+            return "none"
+        note(f"--resume auto: going on from {found}")
+    else:
+        found = _find(resume, runs, state)
+    from adamctl.roles.coordinator.checkpoints import check_goes_on, check_resumable  # the servers' client, with all
+
+    described = manifest.read_manifest(found)
+    check_resumable(described, found, experiment, build_layout(experiment.model, experiment.cluster.ps))
+    check_goes_on(described, found, experiment)
+    return str(found.absolute())
+
+
+def _find(resume: str, runs: Path, state: Path) -> Path:
+    try:
+        return manifest.find_checkpoint(resume, "--resume")
+    except ConfigurationError:
+        try:
+            run = find_trained_run(resume, runs, state)
+        except ConfigurationError:
+            run = None
+        found = None if run is None else manifest.find_latest(run)
+        if found is None:
+            raise
+        return found

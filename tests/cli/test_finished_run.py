@@ -1,0 +1,111 @@
+"""One small run with a validation part, trained once, and all that is done with it afterwards."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cli.test_errors import adamctl
+
+EXPERIMENT = """\
+name = "small"
+[data]
+format = "npz"
+source = "./small.npz"
+validation = 0.25
+[model]
+input = [4, 4, 1]
+[[model.layers]]
+type = "softmax"
+units = 3
+[optimizer]
+lr = 0.5
+[optimizer.schedule]
+type = "step"
+every = 2
+factor = 0.01
+[train]
+passes = 4
+checkpoint_keep = 1
+[cluster]
+threads = 1
+"""
+EXAMPLES = 160
+
+
+def write_data(path: Path) -> None:
+    """Pictures of one bright row, by which they are told apart; some have a wrong label."""
+    random = np.random.default_rng(1)
+    labels = np.arange(EXAMPLES) % 3
+    pictures = random.integers(0, 120, (EXAMPLES, 4, 4, 1), np.uint8)
+    pictures[np.arange(EXAMPLES), labels] += 100
+    noisy = np.where(random.random(EXAMPLES) < 0.1, (labels + 1) % 3, labels)
+    np.savez(path, x_train=pictures, y_train=noisy, x_test=pictures[:30], y_test=labels[:30])
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The folder in which the run was made, to be read only, and what `train --json` printed."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "small.toml").write_text(EXPERIMENT)
+    write_data(folder / "small.npz")
+    result = adamctl("train", "small.toml", "--json", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    return folder, json.loads(result.stdout)
+
+
+@pytest.fixture
+def folder(trained: tuple[Path, dict[str, Any]], tmp_path: Path) -> Path:
+    """A copy of it, to be written to."""
+    shutil.copytree(trained[0], tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def evaluations(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((folder / "runs/small/001/summary.json").read_text())["evaluations"]
+    return found
+
+
+def best_number(folder: Path) -> int:
+    """The first of the best by top-1, then by loss: checkpoints are one for each evaluation."""
+    results = [(one["top1"], -one["loss"]) for one in evaluations(folder)]
+    return results.index(max(results)) + 1
+
+
+def test_the_best_on_the_validation_part_is_kept_and_taken(trained: tuple[Path, dict[str, Any]]) -> None:
+    folder, printed = trained
+    assert printed["evaluated_on"] == "validation" and printed["test_top1"] is None
+    kept = [path.name for path in sorted((folder / "runs/small/001/checkpoints").iterdir())]
+    best = f"{best_number(folder):06d}"
+    assert kept == sorted({best, "000004"})
+    result = adamctl("eval", "small", "--split", "validation", "--json", cwd=folder)
+    found = json.loads(result.stdout)
+    assert found["checkpoint"].endswith(best)
+    assert found["top1"] == pytest.approx(max(one["top1"] for one in evaluations(folder)), abs=1e-9)
+    assert f"{best}: the best on the validation part (top-1 " in result.stderr
+    last = adamctl("eval", "small/001", "--checkpoint", "last", "--json", cwd=folder)
+    assert json.loads(last.stdout)["checkpoint"].endswith("000004") and "000004: the last" in last.stderr
+    assert "--checkpoint 9: expected best, last or one" in adamctl("eval", "--checkpoint", "9", cwd=folder).stderr
+
+
+def test_a_finished_run_says_why_it_does_not_go_on(trained: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = trained
+    for resume in ("auto", "small/001", "runs/small/001"):
+        result = adamctl("train", "small.toml", "--resume", resume, cwd=folder)
+        assert result.returncode == 2, result.stderr
+        assert "its run has finished its 4 passes" in result.stderr and "--passes 5" in result.stderr
+    assert [path.name for path in (folder / "runs" / "small").iterdir()] == ["001"]
+
+
+def test_a_finished_run_goes_on_with_more_passes(folder: Path) -> None:
+    result = adamctl("train", "small.toml", "--resume", "auto", "--passes", "5", "--json", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert (found["passes"], found["examples"]) == (5, 5 * 120)
+    assert "--resume auto: going on from runs/small/001/checkpoints/000004" in result.stderr
+    assert "goes on from checkpoint 4, 480 examples into the run" in result.stderr
