@@ -19,13 +19,14 @@ from adamctl.roles.ps.core_acknowledge import Acknowledgements
 from adamctl.roles.ps.core_arriving import ArrivingPush
 from adamctl.roles.ps.core_checks import checked_source, part_problem, plain_problem, shard_refusal
 from adamctl.roles.ps.core_flush import FlushCore
-from adamctl.roles.ps.core_gate import NO_LEASE, answer_attach, attach_refusal, not_now
+from adamctl.roles.ps.core_gate import LOST, NO_LEASE, RECOVERS, answer_attach, attach_refusal, not_now
 from adamctl.roles.ps.core_held import HeldBytes
 from adamctl.roles.ps.core_instructions import (
     AnswerPush,
     Apply,
     Instruction,
     Keep,
+    Recover,
     Refresh,
     Refuse,
 )
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from adamctl.roles.ps.core_replication import ReplicationCore
 
 CLIENTS_HELD = 4  # so many of whose steps none is ever complete fill the queue
-LOST = "the server failed while it wrote parameters over, see its log; resume the run from its last checkpoint"
 
 
 class Core:
@@ -293,6 +293,8 @@ class Core:
 
     def completed(self, job: Job, batches: list[Batch], now: float = 0.0) -> list[Instruction]:
         """An apply thread has carried out batches of one job."""
+        if self.flush is not None and any(batch.damaged and not batch.shard.bucket.dropped for batch in batches):
+            return [Recover(f"job {job.name!r}: {RECOVERS}")]  # whoever is not answered asks again
         out: list[Instruction] = []
         shipped: list[Shard] = []
         for batch in batches:

@@ -11,6 +11,8 @@ from adamctl.roles.ps.core_shard import Token
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import AttachReply, AttachRequest
 
+LOST = "the server failed while it wrote parameters over, see its log; resume the run from its last checkpoint"
+RECOVERS = "the server failed while it wrote parameters over, see its log; started again, it goes on from its store"
 NO_LEASE = "this server's lease has run out, so another one may serve its buckets now; retry"
 
 

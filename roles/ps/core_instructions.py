@@ -105,6 +105,14 @@ class Image:
         self.state.release()
 
 
+@dataclass(frozen=True, slots=True)
+class Recover:
+    """End this process and write nothing more: memory is damaged, the store's log is not. `why`: for people."""
+
+    why: str
+
+
 Instruction: TypeAlias = (
-    "Apply | AnswerAttach | AnswerPush | Keep | Free | AnswerPull | Refuse | Refresh | Image | ReplicationInstruction"
+    "Apply | AnswerAttach | AnswerPush | Keep | Free | AnswerPull | Refuse | Refresh | Image | Recover"
+    " | ReplicationInstruction"
 )

@@ -185,12 +185,6 @@ class JobKeeper:
         for name in sorted(self._keys.jobs):
             self._reconcile(name)
 
-    def lost(self, job: Job) -> None:
-        """A job has failed for good: a restart is not to find buckets of it."""
-        self._log.error("job %s: %s", job.name, job.failed[1] if job.failed is not None else "")
-        if self._storing is not None and self._core.jobs.get(job.name) is job:
-            self._storing.holdings.release(job.name)
-
     def _free(self, name: str) -> None:
         if self.replicating is not None:
             self.replicating.over(name)

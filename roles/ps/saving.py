@@ -3,17 +3,64 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from adamctl.net.transport import Request
 from adamctl.roles.ps.checkpoint import CheckpointWriter, FileDescriptor, ShardImage, ShardRecord, file_name
-from adamctl.roles.ps.core_instructions import Image
+from adamctl.roles.ps.core import Core
+from adamctl.roles.ps.core_gate import save_refusal
+from adamctl.roles.ps.core_instructions import Image, Instruction
 from adamctl.roles.ps.core_job import Job
 from adamctl.roles.ps.core_shard import Shard
-from adamctl.wire.messages import CheckpointFile
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import CheckpointFile, CheckpointReply, CheckpointRequest
 
 AHEAD_BYTES_MAX = 32 << 20
 """Shards held for writing at once: bounds the memory that writing beside pushes takes (their copies)."""
+
+
+class Saver:
+    """Writes checkpoints as they are asked for."""
+
+    def __init__(
+        self, core: Core, node: str, log: logging.Logger, carry_out: Callable[[list[Instruction]], None]
+    ) -> None:
+        self._core, self._node, self._log, self._carry_out = core, node, log, carry_out
+
+    async def save(self, request: Request, message: CheckpointRequest) -> None:
+        """Answers one request."""
+        job = self._core.jobs.get(message.job)
+        if job is None or not job.ready:
+            code = ErrorCode.UNKNOWN_JOB if job is None else ErrorCode.NOT_READY
+            request.fail(code, f"job {message.job!r} is not served here")
+            return
+        leased = job.leased
+        refusal = save_refusal(request, job, leased, self._core.lease_holds())
+        try:
+            if refusal is None:
+                files = await save_shards(job, self._node, Path(message.folder), self._hold)
+                refusal = save_refusal(request, job, leased or job.leased, self._core.lease_holds())
+        except OSError as error:
+            self._log.error("checkpoint of job %s: %s", message.job, error)
+            request.fail(ErrorCode.INTERNAL, f"{self._node} cannot write to {message.folder}: {error}")
+        except asyncio.CancelledError:
+            request.fail(ErrorCode.SHUTTING_DOWN, "the server is closing")
+            raise
+        except Exception as error:
+            self._log.exception("checkpoint of job %s", message.job)
+            request.fail(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}")
+        else:
+            if refusal is not None:
+                request.fail(refusal.code, refusal.message)
+            else:
+                request.reply(CheckpointReply(files))
+
+    def _hold(self, shard: Shard) -> Awaitable[Image]:
+        waiting: asyncio.Future[Image] = asyncio.get_running_loop().create_future()
+        self._carry_out(self._core.image(waiting, shard))
+        return waiting
 
 
 async def save_shards(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from adamctl.errors import RunFailedError
 from adamctl.kernels.backend import load_if_compiled
 from adamctl.kernels.needed import COMMON_RULE_KERNELS
 from adamctl.kernels.rules.make import load_rule
@@ -22,7 +22,6 @@ from adamctl.roles.ps.background import Background
 from adamctl.roles.ps.converting import PullConverter
 from adamctl.roles.ps.copies import Copies
 from adamctl.roles.ps.core import Core
-from adamctl.roles.ps.core_gate import save_refusal
 from adamctl.roles.ps.core_instructions import (
     AnswerAttach,
     AnswerPull,
@@ -32,27 +31,26 @@ from adamctl.roles.ps.core_instructions import (
     Image,
     Instruction,
     Keep,
+    Recover,
     Refresh,
     Refuse,
 )
 from adamctl.roles.ps.core_job import Job, quantile
 from adamctl.roles.ps.core_replication_events import Ask, Build, Holds, LetGo, Load, Notice, Propose, ReadNode, Reply
 from adamctl.roles.ps.core_sequence import ClientKey
-from adamctl.roles.ps.core_shard import Shard
 from adamctl.roles.ps.direct import DirectPulls
 from adamctl.roles.ps.jobs import JobKeeper
 from adamctl.roles.ps.load import LoadMeter
 from adamctl.roles.ps.options import ServerOptions, server_options
 from adamctl.roles.ps.replicating import Replicating
 from adamctl.roles.ps.retiring import follow_retired
-from adamctl.roles.ps.saving import save_shards
+from adamctl.roles.ps.saving import Saver
 from adamctl.roles.ps.statistics import Rates
 from adamctl.roles.ps.store import LogStore
 from adamctl.roles.ps.storing import Storing
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     AttachRequest,
-    CheckpointReply,
     CheckpointRequest,
     PullRequest,
     PushRequest,
@@ -97,6 +95,7 @@ class ParameterServer:
         self._spawn = self._background.spawn
         self._rates = Rates(loop.time())
         self._meter = LoadMeter(loop.time())
+        self._saver = Saver(self.core, context.node, context.log, self._carry_out)
         self._keeper = JobKeeper(
             context, self.core, self._storing, options.memory_bytes_max, self._carry_out, self._spawn
         )
@@ -110,6 +109,7 @@ class ParameterServer:
             AnswerAttach: self._answer_attach,
             Refuse: self._refuse,
             Image: self._image,
+            Recover: self._recover,
             Refresh: lambda refresh: self._keeper.refresh(refresh.job),
         }
 
@@ -199,7 +199,7 @@ class ParameterServer:
         elif isinstance(message, AttachRequest):
             out = self._attached(request, connection, client, message)
         elif isinstance(message, CheckpointRequest):
-            self._spawn(self._checkpoint(request, message))
+            self._spawn(self._saver.save(request, message))
             return
         elif isinstance(message, _OF_REPLICAS) and self._keeper.replicating is not None:
             self._keeper.replicating.requested(request)
@@ -250,9 +250,14 @@ class ParameterServer:
             self._meter.sample(now, busy_s, (*self._threads.works, self._arrivals.work), self.core.threads)
         self._carry_out(self.core.completed(done.job, done.batches, now))
         if done.job.failed is not None and any(batch.damaged for batch in done.batches):
-            self._keeper.lost(done.job)
+            self._log.error("%s", done.job.failed[1])
         if self._storing is not None:
             self._storing.kick()
+
+    def _recover(self, instruction: Recover) -> None:
+        assert self._storing is not None
+        self._storing.give_up()
+        self._context.fail(RunFailedError(instruction.why))
 
     def _answer_push(self, instruction: AnswerPush) -> None:
         request = instruction.token
@@ -297,40 +302,6 @@ class ParameterServer:
             instruction.release()
         else:
             waiting.set_result(instruction)
-
-    # --- checkpoints -------------------------------------------------------------------------------------------------
-
-    async def _checkpoint(self, request: Request, message: CheckpointRequest) -> None:
-        job = self.core.jobs.get(message.job)
-        if job is None or not job.ready:
-            code = ErrorCode.UNKNOWN_JOB if job is None else ErrorCode.NOT_READY
-            request.fail(code, f"job {message.job!r} is not served here")
-            return
-        leased = job.leased
-        refusal = save_refusal(request, job, leased, self.core.lease_holds())
-        try:
-            if refusal is None:
-                files = await save_shards(job, self._context.node, Path(message.folder), self._hold)
-                refusal = save_refusal(request, job, leased or job.leased, self.core.lease_holds())
-        except OSError as error:
-            self._log.error("checkpoint of job %s: %s", message.job, error)
-            request.fail(ErrorCode.INTERNAL, f"{self._context.node} cannot write to {message.folder}: {error}")
-        except asyncio.CancelledError:
-            request.fail(ErrorCode.SHUTTING_DOWN, "the server is closing")
-            raise
-        except Exception as error:
-            self._log.exception("checkpoint of job %s", message.job)
-            request.fail(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}")
-        else:
-            if refusal is not None:
-                request.fail(refusal.code, refusal.message)
-            else:
-                request.reply(CheckpointReply(files))
-
-    def _hold(self, shard: Shard) -> Awaitable[Image]:
-        waiting: asyncio.Future[Image] = asyncio.get_running_loop().create_future()
-        self._carry_out(self.core.image(waiting, shard))
-        return waiting
 
     # --- status ------------------------------------------------------------------------------------------------------
 

@@ -232,6 +232,10 @@ class Storing:
             await asyncio.sleep(TICK_S_MIN)
         await self.abandon()
 
+    def give_up(self) -> None:
+        """Begins no further group: what is in memory may be damaged."""
+        self._closed = True
+
     async def abandon(self) -> None:
         """Closes the log after the group that is being written; what else is not durable is lost."""
         self._closed = True
