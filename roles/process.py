@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from adamctl.config.names import NAME_EXPECTED, is_name, printable
 from adamctl.errors import AdamctlError, ConfigurationError
-from adamctl.net.address import UNIX_PATH_BYTES_MAX, parse_address
+from adamctl.net.address import DEFAULT_CONTROLLER, UNIX_PATH_BYTES_MAX, parse_address
 from adamctl.roles.private_folder import private_folder, remove_if_left
 
 ERROR_CHARACTERS_MAX = 4096
@@ -56,7 +56,7 @@ class CommonOptions:
         stop_deadline_s: how long the role may take to end after it was asked to (`--stop-deadline`).
     """
 
-    controller: tuple[str, ...] = ("tcp://127.0.0.1:7070",)
+    controller: tuple[str, ...] = (DEFAULT_CONTROLLER,)
     name: str = ""
     bind: str = "127.0.0.1"
     port: int | None = None

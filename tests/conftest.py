@@ -9,7 +9,7 @@ no process is left alone with one of their files. Long suites (`-m slow`) have t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +71,11 @@ def turn(path: Path) -> int:
     """Returns when the file's turn comes; files of the same turn keep pytest's order."""
     folder = path.relative_to(TESTS).parts[0] if path.is_relative_to(TESTS) else ""
     return BEGUN_FIRST.index(folder) if folder in BEGUN_FIRST else len(BEGUN_FIRST)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is kept about the runs of this machine: those of tests are not its user's, nor the other way round."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ADAMCTL_STATE", str(tmp_path_factory.mktemp("state")))
+        yield

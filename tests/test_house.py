@@ -18,6 +18,7 @@ import pytest
 import adamctl
 from adamctl.cli.main import BUILT_IN_ROLES, COMMANDS
 from adamctl.wire import messages
+from tests.documents import DOCUMENTS, blocks, spans, text_of
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
@@ -163,30 +164,8 @@ def test_what_cannot_be_decoded_is_caught_by_its_list(source: str) -> None:
 
 # --- documents tell the truth -----------------------------------------------------------------------------------------
 
-DOCUMENTS = sorted(
-    path.relative_to(ROOT).as_posix()
-    for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md")
-    for path in ROOT.glob(pattern)
-)
 OURS = ("adamctl/", "roles/", "kernels/", "tests/", "examples/", "benchmarks/", "docs/", ".ci/")
 PROGRAMS = {"adamctl", "pip", "python", "python3", "pytest", "ruff", "mypy", "git", "cd", "time", ".ci/run", "."}
-
-
-def text_of(document: str) -> str:
-    return (ROOT / document).read_text()
-
-
-def blocks(document: str) -> list[str]:
-    """Returns the lines of a document's command blocks: those fenced without a language."""
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```", text_of(document), re.MULTILINE | re.DOTALL)
-    found = [block for language, block in fenced if not language]
-    return [line for block in found for line in block.replace("\\\n", " ").splitlines() if line.strip()]
-
-
-def spans(document: str) -> list[str]:
-    """Returns what stands between backticks in a document's prose."""
-    prose = re.sub(r"^```.*?^```", "", text_of(document), flags=re.MULTILINE | re.DOTALL)
-    return re.findall(r"`([^`\n]+)`", prose)
 
 
 def test_formats_are_written_down() -> None:

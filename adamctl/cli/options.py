@@ -46,7 +46,7 @@ _controllers_option = click.option(
     multiple=True,
     metavar="ADDR",
     envvar="ADAMCTL_CONTROLLER",
-    help="Address of a controller, host:port. [ADAMCTL_CONTROLLER]",
+    help="Address of a controller, host:port; by default 127.0.0.1:7070. [ADAMCTL_CONTROLLER]",
 )
 token_option = click.option(
     "--token", default="", metavar="SECRET", envvar="ADAMCTL_TOKEN", help="The cluster's secret. [ADAMCTL_TOKEN]"
@@ -170,11 +170,13 @@ def addresses(controller: tuple[str, ...]) -> tuple[str, ...]:
     """Returns where the running command finds the configuration: the controllers' addresses, or an etcd URL; checked.
 
     One flag or variable may hold several controllers, separated by commas. A flag beats a variable of the environment.
-    Where neither says anything, a command that is about a cluster takes that of the run that goes on on this machine.
+    Where neither says anything, a command that is about a cluster takes that of the run that goes on on this machine,
+    or else, as roles do, the address at which a controller listens by default.
 
     Raises:
-        ConfigurationError: none was given, or both kinds were, or one is malformed.
+        ConfigurationError: both kinds were given, or one is malformed.
     """
+    from adamctl.net.address import DEFAULT_CONTROLLER
     from adamctl.roles.controller.client import configuration_addresses
     from adamctl.roles.controller.etcd_url import is_etcd
 
@@ -197,13 +199,7 @@ def addresses(controller: tuple[str, ...]) -> tuple[str, ...]:
         found = (store,) if flags == {"config_store"} else found
     elif store:
         found = (store,)
-    found = found or _live_controllers()
-    if not found:
-        raise ConfigurationError(
-            "no controller is known; give --controller HOST:PORT or set ADAMCTL_CONTROLLER "
-            "(of an etcd cluster: --config-store or ADAMCTL_CONFIG_STORE)"
-        )
-    return configuration_addresses(found)
+    return configuration_addresses(found or _live_controllers() or (DEFAULT_CONTROLLER,))
 
 
 def live_run(wanted: str | None, controller: tuple[str, ...]) -> LiveRun | None:

@@ -24,6 +24,11 @@ def as_name(text: str) -> str:
     return _NOT_IN_NAME.sub("_", text)[:NAME_CHARACTERS_MAX]
 
 
+def derived_name(name: str, part: str) -> str:
+    """Returns the name of a part of a node, such as a session of a worker, itself a name; cut where it is too long."""
+    return f"{name[: NAME_CHARACTERS_MAX - len(part) - 1]}.{part}"
+
+
 def printable(text: str, keep: str = "") -> str:
     r"""Returns text in which whatever is no printable character, such as `\x1b`, is written as an escape.
 

@@ -15,6 +15,10 @@ from adamctl.net.kinds import TransportKind, usable
 UNIX_PATH_BYTES_MAX = 103
 """The shortest limit of the systems we run on (macOS: 104 with the final zero byte; Linux: 108)."""
 
+DEFAULT_CONTROLLER_PORT = 7070
+DEFAULT_CONTROLLER = f"tcp://127.0.0.1:{DEFAULT_CONTROLLER_PORT}"
+"""Where a controller listens that is not told otherwise, and where others look for one."""
+
 _EXPECTED = "expected tcp://host:port, host:port or unix:///path"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from adamctl.net.address import DEFAULT_CONTROLLER_PORT
 from adamctl.roles.registry import Option, Role
 
 ROLE = Role(
@@ -16,5 +17,5 @@ ROLE = Role(
         Option("retire-after", "seconds after its end until nobody needs to remember a client's pushes (600)", float),
     ),
     needs_controller=False,
-    default_port=7070,
+    default_port=DEFAULT_CONTROLLER_PORT,
 )

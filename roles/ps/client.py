@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from adamctl.config.names import derived_name
 from adamctl.config.records import AddressKind
 from adamctl.errors import (
     AdamctlError,
@@ -136,7 +137,7 @@ class ParameterClient:
         """
         assert context.controller is not None
         notice = options.pop("notice", context.log.warning)
-        hello = _named(context.hello, f"~{session}") if session else context.hello
+        hello = _named(context.hello, f"session-{session}") if session else context.hello
         return cls(context.transport, hello, context.controller, job, notice=notice, **options)
 
     def sibling(self, number: int) -> ParameterClient:
@@ -146,7 +147,7 @@ class ParameterClient:
         """
         return ParameterClient(
             self._transport,
-            _named(self._hello, f"+{number}"),
+            _named(self._hello, f"part-{number}"),
             self._store,
             self.job,
             notice=self._notice,
@@ -389,9 +390,9 @@ class ParameterClient:
             await lane.drop()
 
 
-def _named(hello: Callable[[], Hello], suffix: str) -> Callable[[], Hello]:
+def _named(hello: Callable[[], Hello], part: str) -> Callable[[], Hello]:
     """Returns an identity that servers take for another client's."""
-    return lambda: msgspec.structs.replace(own := hello(), node=f"{own.node}{suffix}")
+    return lambda: msgspec.structs.replace(own := hello(), node=derived_name(own.node, part))
 
 
 _WAIT_CODES = (ErrorCode.NOT_READY, ErrorCode.UNKNOWN_JOB, ErrorCode.NEWER_EPOCH, ErrorCode.SHUTTING_DOWN)

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -15,7 +16,10 @@ from click.testing import CliRunner
 
 from adamctl.cli import options
 from adamctl.cli.main import application
+from adamctl.cli.role import find_role
 from adamctl.errors import ConfigurationError
+from adamctl.net.address import DEFAULT_CONTROLLER
+from adamctl.roles.process import CommonOptions
 
 ETCD = "etcd://e:1,f:2"
 
@@ -55,9 +59,13 @@ def test_both_of_a_kind_are_refused() -> None:
         found(ADAMCTL_CONTROLLER="a:1", ADAMCTL_CONFIG_STORE=ETCD)
 
 
-def test_nothing_and_nonsense_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="ADAMCTL_CONFIG_STORE"):
-        found()
+def test_where_nothing_is_said_a_controller_is_where_it_listens_by_default(tmp_path: Path) -> None:
+    assert find_role("controller").default_port == 7070
+    assert found(ADAMCTL_STATE=str(tmp_path)) == CommonOptions().controller == ("tcp://127.0.0.1:7070",)
+    assert found(ADAMCTL_CONTROLLER="", ADAMCTL_CONFIG_STORE="", ADAMCTL_STATE=str(tmp_path)) == (DEFAULT_CONTROLLER,)
+
+
+def test_nonsense_is_refused() -> None:
     for flag, value in (("--config-store", "a:1"), ("--controller", ETCD), ("--config-store", "etcd://")):
         with pytest.raises(ConfigurationError, match=r"expected .*etcd://"):
             found(flag, value)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from adamctl.config.names import as_name, is_name, printable
+from adamctl.config.names import as_name, derived_name, is_name, printable
 
 
 @pytest.mark.parametrize("name", ["ps-1", "w", "a.b_C-9", "x" * 128])
@@ -18,6 +18,11 @@ def test_what_is_no_name(name: str) -> None:
 def test_any_text_becomes_a_name() -> None:
     assert as_name("my host/ä") == "my_host__"
     assert is_name(as_name("\x1b" * 300))
+
+
+def test_parts_of_nodes_have_names_too() -> None:
+    assert derived_name("worker-1", "part-2") == "worker-1.part-2"
+    assert is_name(derived_name("x" * 128, "part-2"))
 
 
 @pytest.mark.parametrize(

@@ -55,10 +55,6 @@ def by_hand(adamctl: Runner, experiment: Path, *settings: str, data: tuple[str, 
     return float(summary["best_test_top1"])
 
 
-def test_two_workers_and_two_servers_by_hand(adamctl: Runner) -> None:
-    assert by_hand(adamctl, DIGITS, "train.passes=25") >= 0.95
-
-
 @pytest.mark.slow
 def test_mnist_by_hand_reaches_99_percent(adamctl: Runner, mnist_folder: Path) -> None:
     data = ("--data", str(mnist_folder))

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from adamctl.config.names import is_name
 from adamctl.config.records import BucketRecord, bucket_key, decode, encode
 from adamctl.errors import BackpressureError, DeadlineError, RemoteError
 from adamctl.model.initial import initial_rows
@@ -359,3 +360,17 @@ async def cluster_of_one():
         await start_servers(cluster, "ps-0")
         await add_job(cluster, "a", ["ps-0"], RuleConfig("add"))
         yield cluster
+
+
+@pytest.mark.parametrize("name", ["worker-1", "x" * 128])
+@pytest.mark.parametrize("sessions", [0, 1])
+@pytest.mark.parametrize("part", [None, 2])
+async def test_every_client_of_a_worker_bears_a_name_that_servers_take(
+    name: str, sessions: int, part: int | None
+) -> None:
+    """A later run of a worker, or a part of a step, would else be refused by every server that it asks."""
+    async with memory_cluster(91) as cluster:
+        context = await cluster.context("worker", name)
+        client = ParameterClient.from_context(context, "a", session=sessions)
+        hello = (client if part is None else client.sibling(part))._hello()
+        assert is_name(hello.node) and (hello.node == name) == (not sessions and part is None)

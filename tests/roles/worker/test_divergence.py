@@ -71,7 +71,9 @@ async def test_a_diverged_replica_joins_again_from_the_servers_parameters(
         again = await until_session(sessions, 2, 1)
         assert again is not poisoned
         names = [one._session.parameters._hello().node for one in (poisoned, again)]
-        assert names == ["worker-0", "worker-0~1"], "what is under way of one must not take the numbers of the other"
+        assert names == ["worker-0", "worker-0.session-1"], (
+            "what is under way of one must not take the numbers of the other"
+        )
         check(await w.summary(node), passes=PASSES)
         assert not w.cluster.tasks["worker-0"].done(), "it waits for the next run"
     assert rejoins(caplog) == 1
