@@ -49,7 +49,7 @@ def parse(words: tuple[str, ...], *, whole: bool) -> None:
         command.make_context(context.info_name, rest, parent=context.parent)
     except click.exceptions.Exit:  # --help, --version
         return
-    except click.MissingParameter:
+    except (click.MissingParameter, click.BadOptionUsage):
         if whole:
             raise
 
