@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
 from typing import TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -12,31 +16,61 @@ from rich.table import Table
 from rich.text import Text
 
 from adamctl.config.names import printable
-from adamctl.live.view import ProcessReading, View, view_of
+from adamctl.live.view import ProcessReading, RoleLine, View, fold, view_of
 from adamctl.roles.coordinator.progress import RunProgress
 
-_STATE_STYLE = {"failed": "red", "lost": "red", "waiting": "yellow", "starting": "yellow", "ended": "dim"}
+_STATE_STYLE = {
+    "failed": "red",
+    "lost": "red",
+    "degraded": "red",
+    "mixed": "yellow",
+    "waiting": "yellow",
+    "starting": "yellow",
+    "ended": "dim",
+}
 BAR_WIDTH_MAX = 60
 FULL_WIDTH = 72
 """Columns of a terminal from which on a row of a role begins with its role; its name nearly always says it."""
 TWO_COLUMNS_WIDTH = 56
 """From which on figures stand in two columns."""
+ROWS_MIN = 3
+"""Of roles: in a terminal too low for these, the top of the picture is out of sight."""
+BEGIN_SYNCHRONISED, END_SYNCHRONISED = "\x1b[?2026h", "\x1b[?2026l"
+"""Terminals that know these show what comes between them at once; others ignore them."""
+CLEAR_SCREEN = "\x1b[H\x1b[J"
 
 
 class RichReporter:
-    """Redraws in place on a terminal. rich leaves colours out where NO_COLOR is set."""
+    """Redraws in place on a terminal. rich leaves colours out where NO_COLOR is set.
+
+    While it draws, Ctrl-Z first gives the terminal its cursor back, and after `fg` the picture begins anew below.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self.console = Console(file=stream, markup=False, emoji=False)
-        self._live = Live(console=self.console, auto_refresh=False, transient=False)
+        self._live = self._new()
         self._started = False
+        self._size = (0, 0)
+
+    def _new(self) -> Live:
+        return Live(console=self.console, auto_refresh=False, transient=False)
 
     def show(self, progress: RunProgress, readings: Mapping[str, ProcessReading]) -> None:
         """Draws the newest progress."""
+        size = (self.console.width, self.console.height)
+        if self._started and size != self._size:  # the terminal has moved the lines: where they are nobody knows
+            self._end()
+            self._write(CLEAR_SCREEN)
         if not self._started:
+            self._live = self._new()
             self._live.start()
-            self._started = True
-        self._live.update(render(view_of(progress, readings), self.console.width), refresh=True)
+            self._started, self._size = True, size
+            self._on_stop(self._stopped)
+        self._write(BEGIN_SYNCHRONISED)
+        try:
+            self._live.update(render(view_of(progress, readings), *size), refresh=True)
+        finally:
+            self._write(END_SYNCHRONISED)
 
     def note(self, text: str) -> None:
         """Prints a line above the display."""
@@ -45,21 +79,42 @@ class RichReporter:
     def close(self) -> None:
         """Leaves the last picture and gives the terminal back."""
         if self._started:
-            self._live.stop()
-            self._started = False
+            self._end()
+            self._on_stop(signal.SIG_DFL)
+
+    def _end(self) -> None:
+        self._live.stop()
+        self._started = False
+
+    def _write(self, text: str) -> None:
+        self.console.file.write(text)
+        self.console.file.flush()
+
+    def _on_stop(self, action: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTSTP, action)
+
+    def _stopped(self, number: int, frame: FrameType | None) -> None:
+        """Ctrl-Z: the terminal is the shell's until `fg`."""
+        if self._started:
+            self._end()
+        self._on_stop(signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTSTP)
 
 
-def render(view: View, width: int) -> RenderableType:
-    """Returns the picture of a view for a terminal of `width` columns."""
+def render(view: View, width: int, height: int) -> RenderableType:
+    """Returns the picture of a view for a terminal of `width` columns and `height` lines, news above the roles."""
+    columns = 2 if width >= TWO_COLUMNS_WIDTH else 1
     parts: list[RenderableType] = [
         Text(view.title, style="bold cyan"),
         _bar(view.share, min(BAR_WIDTH_MAX, width - len(" 100%"))),
-        _figures(view, 2 if width >= TWO_COLUMNS_WIDTH else 1),
+        _figures(view, columns),
+        *(Text(message, style="yellow") for message in view.messages),
     ]
     if view.roles:
-        parts += [Text(), _roles(view, with_role=width >= FULL_WIDTH)]
-    if view.messages:
-        parts += [Text(), *(Text(message, style="yellow") for message in view.messages)]
+        taken = 2 + -(-len(view.facts) // columns) + sum(-(-len(message) // width) for message in view.messages)
+        rows_max = max(height - taken - 3, ROWS_MIN)  # besides a blank line, the table's head and the cursor's line
+        parts += [Text(), _roles(fold(view.roles, rows_max), with_role=width >= FULL_WIDTH)]
     return Group(*parts)
 
 
@@ -82,11 +137,11 @@ def _figures(view: View, columns: int) -> Table:
     return table
 
 
-def _roles(view: View, *, with_role: bool) -> Table:
+def _roles(roles: Sequence[RoleLine], *, with_role: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for column in (*(("role",) if with_role else ()), "node", "state", "cpu", "memory", "done so far"):
         table.add_column(column, justify="right" if column in ("cpu", "memory") else "left", no_wrap=True)
-    for line in view.roles:
+    for line in roles:
         state = Text(line.state, style=_STATE_STYLE.get(line.state, "green"))
         first = (line.role, line.node) if with_role else (line.node,)
         table.add_row(*map(Text, first), state, *map(Text, (line.cpu, line.memory, line.detail)))

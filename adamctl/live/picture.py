@@ -21,6 +21,7 @@ from adamctl.errors import RunFailedError
 from adamctl.live.view import ProcessReading, View, view_of
 from adamctl.roles.coordinator.progress import RunProgress
 
+LINES = 40
 _FONT_FACE = re.compile(r"@font-face \{\{.*?\}\}\n?", re.DOTALL)
 """rich's template asks a host elsewhere for a font; the picture does without."""
 
@@ -56,7 +57,7 @@ def draw(view: View, title: str, columns: int) -> str:
     console = Console(
         file=io.StringIO(), record=True, width=columns, force_terminal=True, color_system="truecolor", no_color=False
     )
-    console.print(render(view, columns))
+    console.print(render(view, columns, LINES))
     return console.export_svg(title=title, code_format=_FONT_FACE.sub("", CONSOLE_SVG_FORMAT))
 
 

@@ -5,6 +5,7 @@ The rich display, the plain lines and the closing summary all draw from here and
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,16 +29,20 @@ _STATE_TEXT = {
 
 @dataclass(frozen=True)
 class ProcessReading:
-    """What this machine says of one role's process; `cpu_share` is 1.0 for one busy core. `role` may be unknown."""
+    """What this machine says of one role's process; `cpu_share` is 1.0 for one busy core. `role` may be unknown.
+
+    `problem` is what the role says is wrong with it; empty when all is well.
+    """
 
     cpu_share: float
     memory_bytes: int
     role: str = ""
+    problem: str = ""
 
 
 @dataclass(frozen=True)
 class RoleLine:
-    """One process of the run, as a row of texts."""
+    """One process of the run, or several of one role, as a row of texts."""
 
     role: str
     node: str
@@ -45,6 +50,7 @@ class RoleLine:
     cpu: str
     memory: str
     detail: str
+    reading: ProcessReading | None = None
 
 
 @dataclass(frozen=True)
@@ -68,13 +74,40 @@ class View:
 
 def view_of(progress: RunProgress, readings: Mapping[str, ProcessReading]) -> View:
     """Returns what to show; `readings` are by node name and may lack any of them."""
+    problems = [f"{node}: {one.problem}" for node, one in readings.items() if one.problem]
     return View(
         title=printable(f"{progress.job}: {_STATE_TEXT.get(progress.state, progress.state)}"),
         share=min(max(progress.progress, 0.0), 1.0),
         facts=tuple(_facts(progress)),
         roles=tuple(_role_lines(progress, readings)),
-        messages=tuple(map(printable, progress.messages[-MESSAGES_SHOWN_MAX:])),
+        messages=tuple(map(printable, (*progress.messages, *problems)[-MESSAGES_SHOWN_MAX:])),
     )
+
+
+def fold(roles: Sequence[RoleLine], rows_max: int) -> tuple[RoleLine, ...]:
+    """Returns at most `rows_max` rows if so few roles allow: those of one role become one, the most numerous first."""
+    rows, folded = list(roles), set[str]()
+    while len(rows) > rows_max:
+        counts = Counter(row.role for row in rows if row.role not in folded)
+        role, count = max(counts.items(), key=lambda item: item[1], default=("", 0))
+        if count < 2:
+            break
+        folded.add(role)
+        place = next(index for index, row in enumerate(rows) if row.role == role)
+        together = _folded(role, [row for row in rows if row.role == role])
+        rows = [*rows[:place], together, *(row for row in rows[place:] if row.role != role)]
+    return tuple(rows)
+
+
+def _folded(role: str, rows: Sequence[RoleLine]) -> RoleLine:
+    states = Counter(row.state for row in rows)
+    readings = [row.reading for row in rows if row.reading is not None]
+    total = None
+    if readings:
+        total = ProcessReading(sum(one.cpu_share for one in readings), sum(one.memory_bytes for one in readings), role)
+    state = next(iter(states)) if len(states) == 1 else "mixed"
+    detail = "" if len(states) == 1 else ", ".join(f"{count} {state}" for state, count in states.most_common())
+    return _role_line(role, f"{len(rows)} x {role}", state, detail, total)
 
 
 def _facts(progress: RunProgress) -> Sequence[tuple[str, str]]:
@@ -130,7 +163,9 @@ def _natural(node: str) -> list[tuple[int, str]]:
 def _role_line(role: str, node: str, state: str, detail: str, reading: ProcessReading | None) -> RoleLine:
     cpu = "-" if reading is None else f"{reading.cpu_share * 100:.0f}%"
     memory = "-" if reading is None else size(reading.memory_bytes)
-    return RoleLine(printable(role), printable(node), printable(state), cpu, memory, printable(detail))
+    if reading is not None and reading.problem:
+        state = "degraded"
+    return RoleLine(printable(role), printable(node), printable(state), cpu, memory, printable(detail), reading)
 
 
 def progress_line(progress: RunProgress) -> str:

@@ -5,13 +5,14 @@ import os
 
 import msgspec
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from adamctl.live.display import render
 from adamctl.live.plain import PlainReporter
 from adamctl.live.reporter import choose_reporter
 from adamctl.live.units import count, duration, share, size
-from adamctl.live.view import ProcessReading, closing_lines, evaluation_line, progress_line, view_of
+from adamctl.live.view import ProcessReading, closing_lines, evaluation_line, fold, progress_line, view_of
 from adamctl.roles.coordinator.progress import EvaluationResult, RoleRow, RunProgress
 
 EVALUATION = EvaluationResult(passes=0.25, progress=0.025, train_seconds=12.0, split="test", top1=0.9712, loss=0.1)
@@ -51,7 +52,7 @@ def test_what_others_say_is_shown_as_text() -> None:
         PROGRESS, job=EVIL, state=EVIL, failure=EVIL, messages=(EVIL,), roles=(row,), evaluations=(evaluation,)
     )
     console = Console(file=io.StringIO(), width=400, force_terminal=True, color_system=None, markup=True)
-    console.print(render(view_of(progress, {EVIL: ProcessReading(1.0, 1, EVIL)}), 400))
+    console.print(render(view_of(progress, {EVIL: ProcessReading(1.0, 1, EVIL)}), 400, 40))
     drawn = console.file.getvalue()  # type: ignore[attr-defined]
     lines: list[str] = []
     reporter = PlainReporter(lines.append, lambda: 0.0)
@@ -157,9 +158,9 @@ def test_processes_that_only_this_machine_knows_of_are_rows_too_in_the_order_of_
     assert [row.state for row in rows] == ["serving", "starting", "training", "starting", "starting"]
 
 
-def drawn(width: int) -> str:
+def drawn(width: int, height: int = 40, progress: RunProgress = PROGRESS) -> str:
     console = Console(file=io.StringIO(), width=width)
-    console.print(render(view_of(PROGRESS, {"worker-1": ProcessReading(1.5, 3 << 28)}), width))
+    console.print(render(view_of(progress, {"worker-1": ProcessReading(1.5, 3 << 28)}), width, height))
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
@@ -175,6 +176,43 @@ def test_nothing_is_cut_off_in_a_narrow_terminal(width: int) -> None:
     assert "…" not in text and max(map(len, text.splitlines())) <= width
     for expected in (" 25%", "97.12%", "98.00%", "1 h 02 min", "150%", "768.0 MiB", "pass 2"):
         assert expected in text
+
+
+EIGHT = tuple(
+    RoleRow(role=role, node=f"{role}-{number}", state="serving", detail="12345 examples")
+    for role, count in (("ps", 3), ("data", 2), ("worker", 3))
+    for number in range(1, count + 1)
+)
+
+
+def test_eight_roles_and_the_news_fit_a_terminal_of_24_lines() -> None:
+    progress = structs.replace(PROGRESS, roles=EIGHT, messages=("one", "w" * 100, "three"))
+    lines = drawn(80, 24, progress).splitlines()
+    assert len(lines) <= 23
+    news = next(index for index, line in enumerate(lines) if line.startswith("three"))
+    head = next(index for index, line in enumerate(lines) if line.startswith("role"))
+    assert news < head
+    assert [line for line in lines if "ps-3" in line or "3 x ps" in line]
+
+
+def test_roles_are_folded_until_they_fit() -> None:
+    rows = view_of(structs.replace(PROGRESS, roles=EIGHT), {}).roles
+    assert fold(rows, 8) == rows
+    few = fold(rows, 4)
+    assert [(row.role, row.node) for row in few] == [
+        ("ps", "3 x ps"), ("data", "data-1"), ("data", "data-2"), ("worker", "3 x worker"),
+    ]  # fmt: skip
+    assert len(fold(rows, 1)) == 3
+    readings = {"worker-1": ProcessReading(0.5, 1 << 20), "worker-2": ProcessReading(1.0, 1 << 20)}
+    states = (*EIGHT[:-1], structs.replace(EIGHT[-1], state="waiting"))
+    worker = fold(view_of(structs.replace(PROGRESS, roles=states), readings).roles, 1)[-1]
+    assert (worker.state, worker.detail, worker.cpu) == ("mixed", "2 serving, 1 waiting", "150%")
+
+
+def test_what_is_wrong_with_a_role_is_its_state_and_news() -> None:
+    view = view_of(PROGRESS, {"worker-1": ProcessReading(0.0, 0, "worker", "no space left on its disk")})
+    assert view.roles[0].state == "degraded"
+    assert view.messages[-1] == "worker-1: no space left on its disk"
 
 
 def test_the_closing_summary() -> None:
