@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from shlex import join as command_line
 from shlex import quote
@@ -90,10 +90,10 @@ def command(
         outcome, folder = train(loaded.experiment, chosen, reporter)
     finally:
         reporter.close()
-    return _report(outcome, folder, resume, as_json)
+    return _report(outcome, folder, resume, as_json, chosen.join)
 
 
-def _report(outcome: Outcome, folder: Path, resume: str, as_json: bool) -> int:
+def _report(outcome: Outcome, folder: Path, resume: str, as_json: bool, join: Sequence[str]) -> int:
     """Prints the result to stdout and what a person wants to know to stderr; the first cause of a failure last."""
     from adamctl.live.view import closing_lines
 
@@ -101,21 +101,28 @@ def _report(outcome: Outcome, folder: Path, resume: str, as_json: bool) -> int:
     if as_json and progress is not None and progress.result is not None:
         print_json(progress.result)
     if progress is not None and progress.final and not outcome.message:
-        for line in closing_lines(progress, str(folder), _next_commands(outcome, folder, resume)):
+        for line in closing_lines(progress, str(folder), _next_commands(outcome, folder, resume, join)):
             echo(line, err=True)
     if outcome.message:
         echo(f"adamctl: error: {outcome.message}", err=True)
     return outcome.exit_code
 
 
-def _next_commands(outcome: Outcome, folder: Path, resume: str) -> list[str]:
-    """Returns what to type next; a run that had no checkpoint yet begins once more where it began."""
-    from adamctl.launch.run_folder import DEFAULT_BASE, EXPERIMENT, checkpoints
+def _next_commands(outcome: Outcome, folder: Path, resume: str, join: Sequence[str] = ()) -> list[str]:
+    """Returns what to type next; a run that had no checkpoint yet begins once more where it began.
 
-    if not outcome.signal:
-        return [f"adamctl eval {quote(str(folder))}", f"adamctl logs {quote(str(folder))}"]
+    One that was interrupted or told to stop goes on with the same command, on the cluster that it had joined.
+    """
+    from adamctl.launch.run_folder import DEFAULT_BASE, EXPERIMENT, checkpoints
+    from adamctl.roles.controller.etcd_url import is_etcd
+
+    stopped = outcome.signal or (outcome.progress is not None and outcome.progress.state == "stopped")
+    if not stopped:
+        logs = f"adamctl logs {quote(str(folder))}"
+        return [f"adamctl eval {quote(str(folder))}", logs] if checkpoints(folder) else [logs]
     command, base = ["adamctl", "train", str(folder / EXPERIMENT)], folder.parent.parent
     place = str(folder) if checkpoints(folder) else resume
     if place != "none":
         command += ["--resume", place]
+    command += [part for address in join for part in ("--config-store" if is_etcd(address) else "--join", address)]
     return [command_line([*command, *(() if base == DEFAULT_BASE else ("--run-dir", str(base)))])]

@@ -19,6 +19,7 @@ from adamctl.launch.failure import first_cause, last_error
 from adamctl.launch.roles import POLL_S, STOP_GRACE_S, LocalRoles
 from adamctl.launch.supervision import Fail, Note, Restart, Supervision, describe_status
 from adamctl.launch.terminal import ending_signals, leave, terminals
+from adamctl.launch.waits import Waits
 from adamctl.live.reporter import Reporter
 from adamctl.live.view import ProcessReading
 from adamctl.net.handshake import make_hello
@@ -28,8 +29,6 @@ from adamctl.roles.coordinator.progress import RunProgress
 from adamctl.wire.messages import ShutdownRequest
 
 FOLLOW_INTERVAL_S = 0.25
-FIRST_WAIT_NOTE_S = 2.0
-WAIT_NOTE_INTERVAL_S = 10.0
 START_DEADLINE_S = 180.0
 """The first start on a machine compiles kernels."""
 STOP_DEADLINE_S = 20.0
@@ -216,8 +215,7 @@ class Front:
 
     async def _watch(self) -> _Ending:
         """Watches processes; returns when one's end is the end of the run."""
-        started_s = time.monotonic()
-        note_s = started_s + FIRST_WAIT_NOTE_S
+        waits = Waits()
         while True:
             for node, addresses in self._roles.newly_serving():
                 self._supervision.serves(node)
@@ -237,14 +235,13 @@ class Front:
                     self._roles.start_one(decision.node)
                 elif isinstance(decision, Note):
                     self._reporter.note(decision.text)
-            waiting = self._supervision.waiting_for
-            now_s = time.monotonic()
-            if waiting and now_s >= note_s:
-                note_s = now_s + WAIT_NOTE_INTERVAL_S
-                since = f"since {now_s - started_s:.0f} s; logs in {self._roles.log(waiting[0]).parent}"
+            waiting, now_s = self._supervision.waiting_for, time.monotonic()
+            if text := waits.look(waiting, now_s):
                 needed = f", with the controller at {', '.join(self._controllers)}" if self._controllers else ""
-                self._reporter.note(f"waiting for {', '.join(waiting)} to start{needed}, {since}")
-            if waiting and now_s - started_s > START_DEADLINE_S and self._client is None:
+                self._reporter.note(
+                    f"waiting for {text} to start{needed}; logs in {self._roles.log(waiting[0]).parent}"
+                )
+            if now_s - waits.longest > START_DEADLINE_S and self._client is None:
                 raise UnreachableError(f"{', '.join(waiting)} did not start within {START_DEADLINE_S:.0f} s")
             await asyncio.sleep(POLL_S)
 

@@ -35,7 +35,9 @@ def local_roles(
         threads = 1
     commands = [
         RoleCommand("controller", CONTROLLER, ("--dir", str(private_folder / "controller"), "--port", "0", *common)),
-        coordinator_role(experiment_file, run_folder, resume, (*member, "--job", experiment.name), COORDINATOR),
+        coordinator_role(
+            experiment_file, run_folder, resume, (*member, "--job", experiment.name, "--tended"), COORDINATOR
+        ),
     ]
     apply_threads = () if cluster.apply_threads == "auto" else ("--apply-threads", str(cluster.apply_threads))
     commands += [

@@ -223,7 +223,8 @@ class RunCore(RunSteps):
         for key, waited_s in self.hanging.hanging(self.now_s).items():
             self._lose(key, f"it has finished neither a step nor a range for {waited_s:.0f} s, and others wait for it")
         if self._needs_worker and self.now_s >= self._alone_since_s + self.plan.no_worker_s:
-            self._finish("failed", f"no worker for {self.plan.no_worker_s:g} s; start one with: adamctl worker start")
+            advice = "" if self.plan.tended else "; start one with: adamctl worker start"
+            self._finish("failed", f"no worker for {self.plan.no_worker_s:g} s{advice}")
         settled = False
         while not settled and not self.final_state:
             before = len(self._instructions)

@@ -28,6 +28,7 @@ class RunPlan:
             Where replicas go in step or have a bound, also one that others wait for and that makes no step (longer for
             slow models: `adamctl.roles.coordinator.core_hanging`).
         no_worker_s: a run without any worker for this long has failed.
+        tended: whoever started the coordinator starts workers, too: nobody else has to be told to.
         finish_wait_s: at the end of the run, how long to wait for the next report of what is still out.
         stop_wait_s: after a stop request, how long workers may take to report what they have.
         in_step: replicas go in step, one update for all of them.
@@ -58,6 +59,7 @@ class RunPlan:
     gather_s: float = 30.0
     keep_best: bool = False
     patience: int | None = None
+    tended: bool = False
 
 
 class RunSnapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -41,12 +41,18 @@ class Servers:
 
 
 async def find_servers(
-    store: ConfigurationStore, experiment: Experiment, job: str, deadline_s: float, tell: Callable[[str], None]
+    store: ConfigurationStore,
+    experiment: Experiment,
+    job: str,
+    deadline_s: float,
+    tell: Callable[[str], None],
+    advise: bool = True,
 ) -> Servers:
     """Waits until as many servers of each kind are registered as the experiment asks for, and chooses among them.
 
     Args:
         tell: is given whom the run waits for, whenever that changes; "" when for nobody any more.
+        advise: say how to start what is missing.
 
     Raises:
         UnreachableError: not within `deadline_s`.
@@ -63,7 +69,7 @@ async def find_servers(
         found = {role: spread(job, nodes_of(entries, role)) for role in wanted}
         found["ps"] = keeping(found["ps"], acks)
         missing = [
-            f"{what[role]} ({len(found[role])} there; start one with: {command[role]})"
+            f"{what[role]} ({len(found[role])} there{f'; start one with: {command[role]}' * advise})"
             for role, count in wanted.items()
             if len(found[role]) < count
         ]

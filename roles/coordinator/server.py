@@ -52,7 +52,9 @@ async def run(context: RoleContext) -> None:
     options = context.options
     experiment = load(options.get("experiment"), options.get("set") or ())
     folder, resume = Path(options.get("run_dir") or "."), options.get("resume") or "none"
-    coordinator = Coordinator(context, experiment, folder, resume, float(options.get("wait") or 60.0))
+    coordinator = Coordinator(
+        context, experiment, folder, resume, float(options.get("wait") or 60.0), bool(options.get("tended"))
+    )
     await coordinator.run(options.get("job"))
 
 
@@ -68,7 +70,7 @@ def load(path: str | None, settings: Sequence[str] = ()) -> Experiment:
         raise ConfigurationError(f"--experiment {path}: {error}") from error
 
 
-def plan_of(experiment: Experiment, job: str, wait_s: float) -> events.RunPlan:
+def plan_of(experiment: Experiment, job: str, wait_s: float, tended: bool) -> events.RunPlan:
     """Returns what the core goes by."""
     train = experiment.train
     return events.RunPlan(
@@ -89,6 +91,7 @@ def plan_of(experiment: Experiment, job: str, wait_s: float) -> events.RunPlan:
         max_staleness=train.max_staleness,
         keep_best=train.keep_best and experiment.evaluated_on == "validation",
         patience=train.patience,
+        tended=tended,
     )
 
 
@@ -117,11 +120,14 @@ def check_room(experiment: Experiment, layout: ParameterLayout, servers: Sequenc
 class Coordinator:
     """Sets a run up, follows it, and ends it."""
 
-    def __init__(self, context: RoleContext, experiment: Experiment, folder: Path, resume: str, wait_s: float) -> None:
+    def __init__(
+        self, context: RoleContext, experiment: Experiment, folder: Path, resume: str, wait_s: float, tended: bool
+    ) -> None:
+        """`tended`: whoever has started this process starts the others of the run as well."""
         assert context.controller is not None
         self.context, self.experiment, self.folder = context, experiment, folder
         self.store: ConfigurationStore = context.controller
-        self.resume, self.wait_s = resume, wait_s
+        self.resume, self.wait_s, self.tended = resume, wait_s, tended
         self.layout = build_layout(experiment.model, experiment.cluster.ps)
         self.job = ""
         self._cause: AdamctlError | None = None
@@ -138,7 +144,7 @@ class Coordinator:
                 f"--run-dir {self.folder}: {error.strerror}; choose a folder that can be written"
             ) from error
         self.job = await choose_name(self.store, job or self.experiment.name, asked_for=bool(job))
-        core = RunCore(plan_of(self.experiment, self.job, self.wait_s), loop.time())
+        core = RunCore(plan_of(self.experiment, self.job, self.wait_s, self.tended), loop.time())
         self.service = service = RunService(core, self.experiment, self.context.log)
         service.role_counts = {"controller": 1, "coordinator": 1}
         service.on_evaluated = self.records.evaluation
@@ -185,7 +191,9 @@ class Coordinator:
     async def _set_up(self) -> None:
         experiment, service = self.experiment, self.service
         resumed = await asyncio.to_thread(find_start, self.resume, self.folder, self.experiment, self.layout)
-        servers = await find_servers(self.store, experiment, self.job, self.wait_s, self._waiting_for)
+        servers = await find_servers(
+            self.store, experiment, self.job, self.wait_s, self._waiting_for, advise=not self.tended
+        )
         check_room(experiment, self.layout, servers.parameter)
         service.data_servers = tuple(node.node for node in servers.data)
         data_client = DataClient.from_context(self.context, service.data_servers)
@@ -239,7 +247,8 @@ class Coordinator:
             self.job, self.layout.hash, experiment.cluster.ps, 0, data.dataset, len(data.classes)
         )
         service.role_counts |= {"ps": len(servers.parameter), "data": len(servers.data)}
-        service.waiting_for = "waiting for a worker to join (start one with: adamctl worker start)"
+        advice = "" if self.tended else " (start one with: adamctl worker start)"
+        service.waiting_for = f"waiting for a worker to join{advice}"
         service.step(events.Ready(examples, evaluated, snapshot))
         if snapshot is not None:
             service.say(f"goes on from checkpoint {snapshot.checkpoint}, {snapshot.examples} examples into the run")

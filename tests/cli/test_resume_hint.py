@@ -14,6 +14,7 @@ import pytest
 
 from adamctl.cli.train import _next_commands
 from adamctl.launch.front import Outcome
+from adamctl.roles.coordinator.progress import RunProgress
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits.toml"
 WAIT_S = 120
@@ -42,6 +43,20 @@ def test_a_run_without_a_checkpoint_begins_where_it_began() -> None:
     anew = "adamctl train runs/a/002/experiment.toml"
     assert _next_commands(interrupted, Path("runs/a/002"), "none") == [anew]
     assert _next_commands(interrupted, Path("runs/a/002"), "runs/a/001") == [f"{anew} --resume runs/a/001"]
+
+
+def test_a_run_that_was_told_to_stop_goes_on_with_the_same_command() -> None:
+    told = Outcome(RunProgress(state="stopped", job="a", passes_total=3), 0)
+    assert _next_commands(told, Path("runs/a/002"), "none") == ["adamctl train runs/a/002/experiment.toml"]
+
+
+def test_a_run_on_a_cluster_goes_on_there() -> None:
+    anew = "adamctl train runs/a/002/experiment.toml --join head:7070 --join other:7070"
+    assert _next_commands(Outcome(None, 0, signal=2), Path("runs/a/002"), "none", ("head:7070", "other:7070")) == [anew]
+
+
+def test_without_a_checkpoint_there_is_nothing_to_evaluate(tmp_path: Path) -> None:
+    assert _next_commands(Outcome(None, 0), tmp_path, "none") == [f"adamctl logs {tmp_path}"]
 
 
 def test_the_hint_goes_on_where_the_run_was(tmp_path: Path) -> None:
