@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from adamctl.errors import AdamctlError, RemoteError, RunFailedError, UnreachableError
 from adamctl.launch.deaths import Deaths
@@ -19,6 +19,7 @@ from adamctl.launch.failure import first_cause, last_error
 from adamctl.launch.roles import POLL_S, STOP_GRACE_S, LocalRoles
 from adamctl.launch.supervision import Fail, Note, Restart, Supervision, describe_status
 from adamctl.launch.terminal import ending_signals, leave, terminals
+from adamctl.launch.troubles import Troubles
 from adamctl.launch.waits import Waits
 from adamctl.live.reporter import Reporter
 from adamctl.live.view import ProcessReading
@@ -99,6 +100,7 @@ class Front:
         self._deaths = Deaths(transport, make_hello("front", f"front-{coordinator}", 0, token))
         if controllers:
             self._deaths.controllers_at(controllers)
+        self._troubles = Troubles(transport, lambda: make_hello("front", f"front-{coordinator}", 0, token))
         self._signals: list[int] = []
         self._terminals = terminals()
         self._interrupted = asyncio.Event()
@@ -115,18 +117,21 @@ class Front:
         for number in taken:
             loop.add_signal_handler(number, self._on_signal, number)
         tasks: list[asyncio.Task[_Ending]] = []
+        looking: asyncio.Task[None] | None = None
         grace_s = FAILED_GRACE_S
         try:
             self._roles.start()
             tasks = [asyncio.ensure_future(activity) for activity in (self._watch(), self._follow(), self._interrupt())]
+            looking = asyncio.ensure_future(self._troubles.follow())
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             ending = await self._first_cause(self._first(tasks))
             grace_s = FAILED_GRACE_S if ending.exit_code else STOP_GRACE_S
         finally:
             self._supervision.end()
-            for task in tasks:
+            others = [*tasks, *(() if looking is None else (looking,))]
+            for task in others:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*others, return_exceptions=True)
             await self._deaths.close()
             await self._end_roles(grace_s)
             for number in taken:
@@ -206,10 +211,18 @@ class Front:
             await self._client.stop(f"interrupted by {name}", checkpoint=True)
         while len(self._signals) < 2:
             self._progress = await self._client.status()
-            self._reporter.show(self._progress, self._read(self._roles.pids()))
+            self._reporter.show(self._progress, self._readings())
             if self._progress.final:
                 return
             await asyncio.sleep(POLL_S)
+
+    def _readings(self) -> Mapping[str, ProcessReading]:
+        """Returns what this machine says of the processes, and what they say is wrong with them."""
+        readings = dict(self._read(self._roles.pids()))
+        for node, problem in self._troubles.found.items():
+            reading = readings.get(node) or ProcessReading(0.0, 0, "ps")
+            readings[node] = replace(reading, problem=problem)
+        return readings
 
     # --- processes --------------------------------------------------------------------------------------------------
 
@@ -220,6 +233,8 @@ class Front:
             for node, addresses in self._roles.newly_serving():
                 self._supervision.serves(node)
                 self._on_serving(node, addresses)
+                if self._roles.role(node) == "ps":
+                    self._troubles.serves(node, nearest(addresses))
                 if self._roles.role(node) == "controller":
                     self._deaths.controllers_at(nearest(addresses))
                 if node == self._coordinator and self._serving is not None and not self._serving.done():
@@ -285,7 +300,7 @@ class Front:
             )
             while True:
                 self._progress = await self._client.status()
-                self._reporter.show(self._progress, self._read(self._roles.pids()))
+                self._reporter.show(self._progress, self._readings())
                 if self._progress.final:
                     return await self._ended(self._progress)
                 await asyncio.sleep(FOLLOW_INTERVAL_S)

@@ -106,7 +106,7 @@ def test_damage_further_in_ends_the_run_when_it_is_read(folder: Path) -> None:
 def test_data_without_a_test_part_are_evaluated_on_their_validation_part(folder: Path) -> None:
     for part in ("images-idx3", "labels-idx1"):
         (folder / "small" / f"t10k-{part}-ubyte").unlink()
-    arguments = ("--set", "data.validation=0.25", "--json")
+    arguments = ("--set", "data.validation=0.25", "--set", 'train.evaluate_on="test"', "--json")
     result = adamctl("train", "exp.toml", "--data", ".", *arguments, cwd=folder)
     assert result.returncode == 0, result.stderr
     assert "the data have no test part; the validation part is evaluated" in result.stderr

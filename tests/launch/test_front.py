@@ -306,7 +306,7 @@ async def test_a_second_signal_ends_roles_that_will_not_go_and_their_children(fo
 
 
 async def test_it_says_whom_it_waits_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adamctl.launch.front.FIRST_WAIT_NOTE_S", 0.2)
+    monkeypatch.setattr("adamctl.launch.waits.FIRST_NOTE_S", 0.2)
     async with running(folder, ps_1="silent") as run:
         await run.until(lambda: any("waiting for" in note and "ps_1" in note for note in run.reporter.notes))
         run.tell("finish")
