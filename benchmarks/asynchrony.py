@@ -157,7 +157,7 @@ def main() -> None:
     parser.add_argument("--set-key", action="append", default=[], metavar="KEY=VALUE", help="as --set of adamctl train")
     parser.add_argument("--python", default=sys.executable, help="an interpreter that has adamctl")
     parser.add_argument("--peer-python", default=sys.executable, help="an interpreter that has PyTorch")
-    parser.add_argument("--peer-init", choices=("torch", "he"), default="torch")
+    parser.add_argument("--peer-init", choices=("torch", "he"), default="he", help="ours are those of he")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rows = []

@@ -57,6 +57,15 @@ class Accrual:
             part = slice(start, start + BLOCK)
             weights[part] -= np.float32(lr) * gradient[part]
 
+    def look_ahead(self, weights: Array, fetched: Array, before: Array, factor: float) -> None:
+        """weights = fetched + factor * (fetched - before), then before = fetched, block by block."""
+        for start in range(0, len(fetched), BLOCK):
+            part = slice(start, start + BLOCK)
+            np.subtract(fetched[part], before[part], out=before[part])
+            before[part] *= np.float32(factor)
+            np.add(fetched[part], before[part], out=weights[part])
+            before[part] = fetched[part]
+
     def install(self, weights: Array, fetched: Array, gradient: Array, lr: float) -> None:
         """weights = fetched - lr * gradient, in one pass."""
         if self._compiled is not None:

@@ -101,11 +101,12 @@ class TrainConfig(_Section, frozen=True):
         passes: walks over the training set, all of which the schedule of the learning rate spans.
         batch: examples per step of one thread.
         n_push: steps of one thread between its pushes (DistBelief 4.1). `auto`: 1.
-        n_fetch: steps of one thread between fetches, each of which starts beside the push of that step. `auto`: a
-            fetch for each push; and under rules with a memory (all but sgd) it starts when the push is applied, and
-            the thread waits for it where the way there and back is short beside a step (docs/consistency.md).
-        local_lr: what a replica applies to its own copy between fetches. `auto`: lr under sgd and momentum, 0 under
-            adaptive rules and where replicas go in step.
+        n_fetch: steps of one thread between fetches, each of which starts beside the push of that step. `auto`: a fetch
+            starts when a push is applied, and its thread waits for it where the way there and back is short beside the
+            time between pushes; under momentum and adam gradients are then computed from where the weights will be
+            (docs/consistency.md).
+        local_lr: what a replica applies to its own copy between fetches. `auto`: lr under sgd, and under momentum if
+            `n_fetch` is a number; else 0.
         protocol: how dense layers are pushed: `auto` chooses by bytes, then by measured time.
         wire_push: what pushed numbers travel as. `bfloat16` and `float16` take half of the bytes; what rounding loses
             of a gradient is added to the next one (error feedback). Factors of 16 bits are always bfloat16, and only
@@ -243,13 +244,20 @@ class Experiment(_Section, frozen=True):
             return 0.0  # all parts of a step are computed from the same weights
         if self.train.local_lr != "auto":
             return None
-        return 0.0 if self.optimizer.type in ADAPTIVE else 1.0
+        looks_ahead = self.optimizer.type == "momentum" and self.fetch_follows_push
+        return 0.0 if self.optimizer.type in ADAPTIVE or looks_ahead else 1.0
 
     @property
     def fetch_follows_push(self) -> bool:
-        """Whether a fetch starts when a push is applied, and its thread waits for it where that takes little.
+        """Whether a fetch starts when a push is applied, and its thread waits for it where that takes little."""
+        return self.train.n_fetch == "auto" and not self.train.in_step
 
-        Under sgd there is nothing to wait for: what a thread applies to the shared weights by itself is what servers
-        will.
+    @property
+    def kept_direction(self) -> float:
+        """The share of its direction that the rule keeps at each update, where a replica may look ahead by it; else 0.
+
+        What it applied to its weights by itself (`local_lr`) would count twice.
         """
-        return self.train.n_fetch == "auto" and not self.train.in_step and self.optimizer.type != "sgd"
+        if not self.fetch_follows_push or self.train.local_lr not in ("auto", 0.0):
+            return 0.0
+        return {"momentum": self.optimizer.momentum, "adam": self.optimizer.beta1}.get(self.optimizer.type, 0.0)

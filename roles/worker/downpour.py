@@ -140,6 +140,8 @@ class Downpour:
                 self.want_fetch()
         self.pushes += 1
         self.updates += outcome.updates
+        if self._replica.foresight is not None:
+            self._replica.foresight.told(outcome.ages)
         for counts, found in ((self.staleness, outcome.staleness), (self.ages, outcome.ages)):
             for pushes in found:
                 counts[min(max(pushes, 0), STALENESS_MAX)] += 1

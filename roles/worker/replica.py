@@ -21,7 +21,8 @@ from adamctl.kernels.steps import Accruing
 from adamctl.model.layout import ParameterLayout
 from adamctl.net.shared_memory import SharedMemory, array_bytes
 from adamctl.roles.worker.core_following import Following
-from adamctl.roles.worker.core_slots import Base, Slot, SlotCore, StepActions
+from adamctl.roles.worker.core_foresight import Foresight, Momentum, Way
+from adamctl.roles.worker.core_slots import Base, Reapply, Slot, SlotCore, StepActions
 
 SLOTS_PER_THREAD = 4
 
@@ -48,10 +49,14 @@ class Replica:
         applies_locally: bool,
         slots_per_thread: int = SLOTS_PER_THREAD,
         following: Following | None = None,
+        foresight: Momentum | None = None,
     ) -> None:
+        """`foresight` says how far ahead of what was fetched the weights are to be; then nothing is applied locally."""
         self.layout, self.factor_tensors = layout, tuple(factor_tensors)
         self.core = SlotCore(threads, slots_per_thread, n_push, n_fetch, applies_locally, following)
         self.applies_locally = applies_locally
+        self.foresight = foresight
+        self._before = np.zeros(layout.flat_size if foresight is not None else 0, np.float32)
         self._accrual = Accrual(network.backend)
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
@@ -171,6 +176,20 @@ class Replica:
         """
         with self._room:
             lacking = self.core.fetched(base, np.flatnonzero(self._filled).tolist())
+        if self.foresight is None:
+            self._reapply(lacking)
+        else:
+            self._look_ahead(self.foresight.arrived(base.pushes))
+        with self._room:
+            self.core.installed(time.monotonic())
+            self._room.notify_all()
+
+    def _look_ahead(self, foresight: Foresight) -> None:
+        if foresight.way is not Way.KEEP:
+            factor = foresight.factor if foresight.way is Way.AHEAD else 0.0
+            self._accrual.look_ahead(self.weights, self.fetched, self._before, factor)
+
+    def _reapply(self, lacking: Sequence[Reapply]) -> None:
         whole = [reapply.slot for reapply in lacking if reapply.shards is None]
         if whole:
             first, *others = whole
@@ -182,9 +201,6 @@ class Replica:
         for reapply in lacking:
             if reapply.shards is not None:
                 self._reapply_shards(reapply.slot, np.flatnonzero(reapply.shards))
-        with self._room:
-            self.core.installed(time.monotonic())
-            self._room.notify_all()
 
     def _reapply_shards(self, slot: Slot, shards: np.ndarray[tuple[int], np.dtype[np.intp]]) -> None:
         gradient = self._gradients[slot.index]

@@ -25,6 +25,7 @@ from adamctl.roles.ps.client import ParameterClient
 from adamctl.roles.worker.compute import Batch, BatchDone, ComputeThreads
 from adamctl.roles.worker.core_batches import Task, TaskLedger, cut
 from adamctl.roles.worker.core_following import Following
+from adamctl.roles.worker.core_foresight import Momentum
 from adamctl.roles.worker.downpour import Downpour
 from adamctl.roles.worker.lockstep import Lockstep, place_of
 from adamctl.roles.worker.mailbox import Mailbox, Siblings
@@ -97,6 +98,7 @@ class SessionRunner:
             # In step, those of others that have died are kept beside the own one until their step is complete.
             max(SLOTS_PER_THREAD, experiment.cluster.workers + 1) if train.in_step else SLOTS_PER_THREAD,
             Following() if experiment.fetch_follows_push else None,
+            Momentum(experiment.kept_direction) if experiment.kept_direction else None,
         )
         session.parameters.shared.add(self._replica.memory)
         self._loop = asyncio.get_running_loop()

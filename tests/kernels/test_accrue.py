@@ -102,3 +102,16 @@ def test_implementations_agree(size: int) -> None:
     for other in found[1:]:
         for one, two in zip(found[0], other, strict=True):
             np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_weights_go_on_by_a_multiple_of_their_last_change(accrual: Accrual, size: int) -> None:
+    weights, fetched, before = vectors(size)
+    kept = fetched.copy()
+    expected = fetched + LR * (fetched.astype(np.float64) - before)
+    accrual.look_ahead(weights, fetched, before, LR)
+    np.testing.assert_allclose(weights, expected, **PRECISE)
+    np.testing.assert_array_equal(fetched, kept)
+    np.testing.assert_array_equal(before, kept)
+    accrual.look_ahead(weights, fetched, before, 0.0)
+    np.testing.assert_array_equal(weights, kept)

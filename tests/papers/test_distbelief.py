@@ -206,7 +206,8 @@ def test_4_1_under_adagrad_the_rate_is_the_servers_affair() -> None:
         return experiment.local_learning_rate_factor()
 
     assert factor("adagrad") == 0.0
-    assert factor("sgd") == factor("momentum") == 1.0
+    assert factor("sgd") == factor("momentum", n_fetch=1) == 1.0
+    assert factor("momentum") == 0.0, "fetches follow pushes"
     assert factor("adagrad", local_lr=0.01) is None
 
 

@@ -8,6 +8,7 @@ import pytest
 from adamctl.kernels.network import Network
 from adamctl.model.description import Dense, Model, Softmax
 from adamctl.model.layout import build_layout
+from adamctl.roles.worker.core_foresight import Momentum
 from adamctl.roles.worker.core_slots import Base
 from adamctl.roles.worker.replica import Replica
 
@@ -70,6 +71,20 @@ def test_fetched_parameters_get_the_work_they_lack(network: Network) -> None:
     replica.install(nothing_contained(replica))
     expected = 3.0 - 0.5 * (replica.gradient(first) + replica.gradient(second))
     np.testing.assert_allclose(replica.weights, expected, rtol=1e-6)
+
+
+def test_weights_are_ahead_of_fetched_parameters_by_what_is_pushed_before_the_next_gradient(network: Network) -> None:
+    foresight = Momentum(0.5)
+    replica = Replica(network, build_layout(MODEL, 1), 2, 4, 1, 1, (), False, foresight=foresight)
+    count = len(replica.layout.shards)
+    for _ in range(1000):
+        foresight.told([2] * count)
+    for number, (fetched, expected) in enumerate([(1.0, 1.0), (3.0, 3.0 + 1.5 * 2.0), (2.0, 2.0 - 1.5)]):
+        replica.fetched[:] = fetched
+        replica.install(Base(np.full(count, number), np.zeros(count, np.int64)))
+        np.testing.assert_allclose(replica.weights, expected, rtol=1e-6)
+    replica.install(Base(np.full(count, 2), np.zeros(count, np.int64)))
+    np.testing.assert_allclose(replica.weights, 0.5, rtol=1e-6)
 
 
 def test_fetched_parameters_that_contain_a_push_in_some_shards_lack_it_in_the_others(network: Network) -> None:
