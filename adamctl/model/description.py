@@ -12,7 +12,11 @@ import msgspec
 
 Activation: TypeAlias = Literal["relu", "tanh", "sigmoid"]
 Padding: TypeAlias = Literal["valid", "same"]
-Initializer: TypeAlias = Literal["he", "glorot"]
+Initializer: TypeAlias = Literal["he", "glorot", "lecun", "pytorch", "zeros"] | float
+"""Where a layer's weights begin; a number is the value of all. Biases begin at 0, under `pytorch` they are drawn, too.
+
+Unset: `he` in layers with relu, `glorot` in all others (docs/decisions/0024-initial-values.md).
+"""
 Loss: TypeAlias = Literal["cross_entropy", "squared_error", "logistic"]
 Weighting: TypeAlias = Literal["gaussian", "uniform"]
 Size: TypeAlias = int | tuple[int, int]

@@ -16,6 +16,9 @@ def initial_rows(tensor: Tensor, tensor_index: int, row_start: int, row_stop: in
     values = np.zeros((row_stop - row_start, tensor.row_size), np.float32)
     if tensor.distribution in ("zeros", "given"):
         return values
+    if tensor.distribution == "constant":
+        values.fill(tensor.scale)
+        return values
     for row in range(row_start, row_stop):
         generator = np.random.Generator(
             np.random.Philox(key=np.array([seed & (2**64 - 1), tensor_index << 40 | row], np.uint64))

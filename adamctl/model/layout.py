@@ -10,13 +10,13 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf, prod, sqrt
-from typing import Literal
+from math import isfinite, prod, sqrt
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from adamctl.errors import ConfigurationError
-from adamctl.model.description import Conv2D, Dense, Local2D, Logistic, Model, Softmax, pair
+from adamctl.model.description import Conv2D, Dense, Initializer, Local2D, Logistic, Model, Softmax, pair
 from adamctl.model.shapes import LayerShape, infer
 
 SHARD_BYTES_MAX = 1 << 20
@@ -31,14 +31,15 @@ SHARDS_MAX = 1 << 18
 NAME_CHARACTERS_MAX = 1024
 ALIGNMENT = 16  # elements: every tensor starts on its own 64-byte cache line
 
-Distribution = Literal["normal", "uniform", "zeros", "given"]
+Distribution = Literal["normal", "uniform", "zeros", "given", "constant"]
 
 
 class Tensor(msgspec.Struct, frozen=True, array_like=True):
     """One named parameter array, axis 0 its outputs.
 
     `offset` is where it starts in a flat float32 vector of the whole model. Initial values are drawn from
-    `distribution` with `scale` (standard deviation of a normal one, half-width of a uniform one); `given` ones are
+    `distribution` with `scale` (standard deviation of a normal one, half-width of a uniform one, the value of all of a
+    constant one); `given` ones are
     zeros to which the first push of the client that made the job adds what it was given.
     """
 
@@ -186,7 +187,8 @@ def _check_tensors(tensors: tuple[Tensor, ...]) -> None:
             )
         if not layer <= tensor.layer <= TENSORS_MAX:
             raise ConfigurationError(f"tensor {name!a}: expected layers in their order; found {tensor.layer}")
-        if tensor.dtype != "float32" or not 0 <= tensor.scale < inf:
+        is_scale = isfinite(tensor.scale) and (tensor.scale >= 0 or tensor.distribution == "constant")
+        if tensor.dtype != "float32" or not is_scale:
             found = f"{tensor.dtype[:80]!a}, {tensor.scale}"
             raise ConfigurationError(f"tensor {name!a}: expected float32 and a scale of at least 0; found {found}")
         stop, layer = tensor.offset + tensor.size, tensor.layer
@@ -279,20 +281,36 @@ def _tensors(shapes: tuple[LayerShape, ...]) -> tuple[Tensor, ...]:
         else:
             continue
         activation = None if isinstance(layer, (Softmax, Logistic)) else layer.activation
-        init = layer.init or ("he" if activation == "relu" else "glorot")
-        distribution, scale = _initial(init, prod(window), fan_out)
-        for part, extents, kind, spread in (
-            ("weight", (*outputs, *window), distribution, scale),
-            ("bias", outputs, "zeros", 0.0),
-        ):
-            tensors.append(Tensor(f"{shape.name}.{part}", shape.index, extents, offset, kind, spread))
+        init = layer.init if layer.init is not None else "he" if activation == "relu" else "glorot"
+        weight, bias = _initial(init, prod(window), fan_out)
+        for part, extents, drawn in (("weight", (*outputs, *window), weight), ("bias", outputs, bias)):
+            tensors.append(Tensor(f"{shape.name}.{part}", shape.index, extents, offset, *drawn))
             offset = _aligned(offset + prod(extents))
     return tuple(tensors)
 
 
-def _initial(init: str, fan_in: int, fan_out: int) -> tuple[Distribution, float]:
-    """He et al. 2015, eq. 10: N(0, 2 / fan_in). Glorot and Bengio 2010, eq. 16: U(+-sqrt(6 / (fan_in + fan_out)))."""
-    return ("normal", sqrt(2.0 / fan_in)) if init == "he" else ("uniform", sqrt(6.0 / (fan_in + fan_out)))
+Drawn: TypeAlias = tuple[Distribution, float]
+
+
+def _initial(init: Initializer, fan_in: int, fan_out: int) -> tuple[Drawn, Drawn]:
+    """Returns what weights and biases are drawn from.
+
+    He et al. 2015, eq. 10: N(0, 2 / fan_in). Glorot and Bengio 2010, eq. 16: U(+-sqrt(6 / (fan_in + fan_out))).
+    LeCun et al. 1998, eq. 16: N(0, 1 / fan_in). PyTorch's: U(+-sqrt(1 / fan_in)), biases too.
+    """
+    none: Drawn = ("zeros", 0.0)
+    if isinstance(init, (int, float)):
+        return ("constant", float(init)), none
+    if init == "pytorch":
+        drawn: Drawn = ("uniform", sqrt(1.0 / fan_in))
+        return drawn, drawn
+    weights: dict[str, Drawn] = {
+        "he": ("normal", sqrt(2.0 / fan_in)),
+        "glorot": ("uniform", sqrt(6.0 / (fan_in + fan_out))),
+        "lecun": ("normal", sqrt(1.0 / fan_in)),
+        "zeros": none,
+    }
+    return weights[init], none
 
 
 def _aligned(size: int) -> int:

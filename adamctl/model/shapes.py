@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, prod
+from math import inf, isfinite, prod
 
 from adamctl.errors import ConfigurationError
 from adamctl.model.description import (
@@ -119,6 +119,7 @@ def _apply(layer: Layer, shape: tuple[int, ...], where: str) -> tuple[tuple[int,
     """Returns (output shape, connections) of one layer on one example."""
     if isinstance(layer, (Conv2D, Local2D)):
         _positive(where, filters=layer.filters, kernel=layer.kernel, stride=layer.stride)
+        _check_init(layer, where)
         height, width = _windows(where, shape, pair(layer.kernel), pair(layer.stride), layer.padding)
         connections = (
             height * width * layer.filters * prod(pair(layer.kernel)) * shape[2] // _groups(layer, shape, where)
@@ -137,6 +138,7 @@ def _apply(layer: Layer, shape: tuple[int, ...], where: str) -> tuple[tuple[int,
             raise ConfigurationError(f"{where}: rate must be at least 0 and below 1; found {layer.rate}")
         return shape, 0
     _positive(where, units=layer.units)
+    _check_init(layer, where)
     return (layer.units,), prod(shape) * layer.units
 
 
@@ -156,6 +158,11 @@ def _check_contrast(layer: LocalContrastNorm, shape: tuple[int, ...], where: str
         raise ConfigurationError(f"{where}: size must be odd, so that a window has a middle; found {layer.size}")
     if not 0.0 < layer.deviation_min < inf:
         raise ConfigurationError(f"{where}: deviation_min must be above 0 and finite; found {layer.deviation_min}")
+
+
+def _check_init(layer: Conv2D | Local2D | Dense | Softmax | Logistic, where: str) -> None:
+    if isinstance(layer.init, float) and not isfinite(layer.init):
+        raise ConfigurationError(f"{where}: init must be finite; found {layer.init}")
 
 
 def _positive(where: str, **sizes: int | tuple[int, int]) -> None:

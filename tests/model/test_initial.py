@@ -59,6 +59,12 @@ def test_glorot_weights_fill_its_interval_evenly() -> None:
     np.testing.assert_allclose(counts / values.size, 0.1, atol=0.005)
 
 
+def test_constant_values_are_all_the_same() -> None:
+    layout = build_layout(Model((5,), (Dense(4, "relu", -0.5), Softmax(2, "zeros"))), 1)
+    weight, bias, last, _ = whole(layout, 3)
+    assert (weight == -0.5).all() and not bias.any() and not last.any()
+
+
 def test_biases_are_zero() -> None:
     for tensor, values in zip(build_layout(MODEL, 1).tensors, whole(build_layout(MODEL, 1), 3), strict=True):
         assert values.any() == (not tensor.name.endswith("bias"))

@@ -248,6 +248,10 @@ def test_a_model_that_does_not_fit_together_has_no_layout() -> None:
         (Dense(50), "uniform", np.sqrt(6 / 350)),
         (Dense(50, "tanh", "he"), "normal", np.sqrt(2 / 300)),
         (Dense(50, "relu", "glorot"), "uniform", np.sqrt(6 / 350)),
+        (Dense(50, "relu", "lecun"), "normal", np.sqrt(1 / 300)),
+        (Dense(50, "relu", "zeros"), "zeros", 0.0),
+        (Dense(50, "relu", 0.25), "constant", 0.25),
+        (Dense(50, "relu", 0), "constant", 0.0),
     ],
     ids=str,
 )
@@ -256,6 +260,20 @@ def test_dense_weights_begin_by_their_activation(layer: Dense, distribution: str
     weight, bias, *_ = build_layout(Model((300,), (layer, Softmax(3))), 1).tensors
     assert (weight.distribution, weight.scale) == (distribution, pytest.approx(scale))
     assert (bias.distribution, bias.scale) == ("zeros", 0.0)
+
+
+def test_pytorchs_initial_values_are_of_one_interval_biases_too() -> None:
+    """torch.nn.Linear and Conv2d: U(+-sqrt(1 / fan_in)) for both."""
+    layers = (Conv2D(20, 5, activation="relu", init="pytorch"), Softmax(3, "pytorch"))
+    for tensor in build_layout(Model((6, 6, 10), layers), 1).tensors:
+        fan_in = 5 * 5 * 10 if tensor.layer == 0 else 2 * 2 * 20
+        assert (tensor.distribution, tensor.scale) == ("uniform", pytest.approx(np.sqrt(1 / fan_in)))
+
+
+@pytest.mark.parametrize("layer", [Conv2D(2, 3, init=np.inf), Local2D(2, 3, init=np.nan), Dense(3, init=-np.inf)])
+def test_a_constant_that_is_not_finite_is_refused(layer: Conv2D | Local2D | Dense) -> None:
+    with pytest.raises(ConfigurationError, match=r"init must be finite; found"):
+        build_layout(Model((6, 6, 1), (layer, Softmax(2))), 1)
 
 
 def test_a_convolutions_fan_counts_its_window() -> None:
