@@ -8,6 +8,7 @@ after another, and how many pushes lie between them; k is how old this replica's
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from enum import Enum, auto
 from typing import NamedTuple
@@ -62,4 +63,4 @@ class Momentum:
     @property
     def updates_ahead(self) -> float:
         """Updates of the present size that make up those which will be applied meanwhile, each smaller by `kept`."""
-        return (1 - self._kept**self._age) / (1 - self._kept)
+        return (1.0 - math.pow(self._kept, self._age)) / (1 - self._kept)
