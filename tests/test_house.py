@@ -55,7 +55,7 @@ ELSEWHERE = (
     Elsewhere("bench/test_failover.py", ("bench/failover_cluster", "bench/namespaces"), "parts of one benchmark"),
     Elsewhere("bench/test_ps_throughput.py", ("bench/ps_*", "bench/role_processes"), "parts of one benchmark"),
     Elsewhere("bench/test_peer.py", ("bench/peers/*",), "run by hand where the peer is installed"),
-    Elsewhere("config/test_load.py", ("config/check", "config/experiment"), "reached through what a file says"),
+    Elsewhere("config/test_load.py", ("config/check",), "reached through what a file says"),
     Elsewhere(
         "roles/ps/test_replicating.py",
         ("roles/ps/copies", "roles/ps/neighbours", "roles/ps/replica_links"),
