@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import platform
-import secrets
 from typing import Any
 
 import numpy as np
@@ -15,9 +13,9 @@ from numpy.typing import NDArray
 from adamctl.api.parameter_client_arrays import Arrays, NamedArrays, as_array
 from adamctl.api.parameter_client_buffers import RegisteredArrays, Staged
 from adamctl.api.parameter_client_job import FoundJob, check_deadline, find_or_make, is_over, parse_url, rule_config
+from adamctl.api.parameter_client_renewal import RENEWALS_MAX, Identity, evicted, push_again
 from adamctl.api.parameter_client_values import give_values, wait_for_values
 from adamctl.config.experiment import OptimizerConfig
-from adamctl.config.names import as_name
 from adamctl.config.records import Acks
 from adamctl.errors import (
     AdamctlError,
@@ -30,17 +28,13 @@ from adamctl.errors import (
 )
 from adamctl.model.rule import RuleConfig
 from adamctl.model.wire_types import WireType
-from adamctl.net.address import host_id
-from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
-from adamctl.roles.controller.client import cluster_client
 from adamctl.roles.coordinator.job import end_job
 from adamctl.roles.ps.client import ParameterClient as ServersClient
 from adamctl.roles.ps.client import PendingPush, Pulled
 from adamctl.roles.ps.ways import check_connections
 from adamctl.roles.ps.wire_choice import check_wire_types
 from adamctl.wire.constants import ErrorCode, UpdateKind
-from adamctl.wire.messages import Hello, NodeRegisterRequest
 
 ROLE = "client"
 CONNECT_DEADLINE_S = 5.0
@@ -101,21 +95,17 @@ class AsyncParameterClient:
         self.job, self.created = "", False
         self._deadline_s, self._pushes_max = deadline_s, pushes_max
         self._wire: dict[str, Any] = {"wire_push": wire_push, "wire_pull": wire_pull, "connections": connections}
-        self._token = os.environ.get("ADAMCTL_TOKEN", "") if token is None else token
-        self._node = f"{ROLE}-{as_name(platform.node())[:60]}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._incarnation = 0
         self._transport = StreamTransport()
-        self._store = cluster_client(self._transport, self._addresses, self._hello)
-        self._beacons: asyncio.Task[None] | None = None
+        token = os.environ.get("ADAMCTL_TOKEN", "") if token is None else token
+        self._identity = Identity(self._transport, self._addresses, token, deadline_s)
+        self._store = self._identity.store
         self._servers: ServersClient | None = None
         self._arrays: RegisteredArrays
         self._pulled: Pulled
         self._pending: set[asyncio.Task[None]] = set()
         self._failure: AdamctlError | None = None
-        self._pulling = asyncio.Lock()
-
-    def _hello(self) -> Hello:
-        return make_hello(ROLE, self._node, self._incarnation, self._token)
+        self._pulling, self._renewing = asyncio.Lock(), asyncio.Lock()
+        self._former: list[ServersClient] = []
 
     async def __aenter__(self) -> AsyncParameterClient:
         await self.connect()
@@ -127,33 +117,19 @@ class AsyncParameterClient:
     @property
     def rolled_back(self) -> int:
         """Updates of shards by this client that were acknowledged and are lost, since servers went on from stores."""
-        return self._servers.rollbacks.numbers if self._servers is not None else 0
+        clients = (*self._former, *((self._servers,) if self._servers is not None else ()))
+        return sum(servers.rollbacks.numbers for servers in clients)
 
     # --- coming and going --------------------------------------------------------------------------------------------
 
     async def connect(self) -> None:
         """Becomes a member of the cluster. Raises UnreachableError, HandshakeError."""
-        process = secrets.randbits(62) | 1
-        request = NodeRegisterRequest(self._node, ROLE, (), host_id(), os.getpid(), process=process)
-        try:
-            reply = await self._store.register(request, deadline_s=min(CONNECT_DEADLINE_S, self._deadline_s))
-        except BaseException:
-            await self._store.close()
-            raise
-        self._incarnation = reply.incarnation
-        self._beacons = asyncio.create_task(self._send_beacons(reply.beacon_interval_s))
+        await self._identity.begin()
 
-    async def _send_beacons(self, interval_s: float) -> None:
-        while True:
-            await asyncio.sleep(interval_s)
-            try:
-                await self._store.beacon(self._node, self._incarnation, deadline_s=self._deadline_s)
-            except RemoteError as error:
-                # Membership only shows others that we live; servers know us by our incarnation all the same.
-                log.warning("client %s is no longer listed: %s", self._node, error)
-                return
-            except AdamctlError as error:
-                log.warning("client %s: %s", self._node, error)
+    def _client_of(self, job: str) -> ServersClient:
+        """Returns a client of a job's servers, who is to them what this one is now, and stays it."""
+        hello = self._identity.hello()
+        return ServersClient(self._transport, lambda: hello, self._store, job, notice=log.warning, **self._wire)
 
     async def close(self, end: bool = False, *, wait: bool = True) -> None:
         """Waits for pushes (unless `wait` is false), leaves the cluster, and with `end` ends the job for everybody.
@@ -168,23 +144,21 @@ class AsyncParameterClient:
             await self._close(end)
 
     async def _close(self, end: bool) -> None:
-        if self._beacons is not None:
-            self._beacons.cancel()
-            await asyncio.gather(self._beacons, return_exceptions=True)
+        await self._identity.end_beacons()
         if self._servers is not None:
-            await self._servers.close()
+            for servers in (*self._former, self._servers):
+                await servers.close()
             await asyncio.gather(*self._pending, return_exceptions=True)
         try:
             if end and self.job:
                 await end_job(self._store, self.job)
-            if self._incarnation:
-                await self._store.leave(self._node, self._incarnation, deadline_s=LEAVE_DEADLINE_S)
+            await self._identity.leave()
         except UnreachableError as error:
             if end:
                 raise
             log.info("could not say goodbye: %s", error)
         finally:
-            self._incarnation, self._servers, self._beacons = 0, None, None
+            self._servers, self._former = None, []
             await self._store.close()
 
     # --- register ----------------------------------------------------------------------------------------------------
@@ -234,7 +208,7 @@ class AsyncParameterClient:
         while True:
             left_s = max(until_s - loop.time(), 0.001)
             wanted = (self._wanted, shapes, config, servers, acks, replication)
-            found = await find_or_make(self._store, *wanted, self._node, left_s)
+            found = await find_or_make(self._store, *wanted, self._identity.node, left_s)
             if await self._begin(found, names, given, learning_rate, max(until_s - loop.time(), 0.001)):
                 return self._arrays.nested()
             if loop.time() >= until_s:
@@ -249,7 +223,7 @@ class AsyncParameterClient:
         deadline_s: float,
     ) -> bool:
         """Attaches to a job and gives or gets its values; False if that job came to nothing."""
-        servers = ServersClient(self._transport, self._hello, self._store, found.name, notice=log.warning, **self._wire)
+        servers = self._client_of(found.name)
         try:
             await servers.attach(deadline_s=deadline_s)
             rule = found.record.rule
@@ -316,25 +290,50 @@ class AsyncParameterClient:
         except BaseException:
             self._arrays.give_back(staged)
             raise
-        task = asyncio.create_task(self._settle(pending, staged))
+        task = asyncio.create_task(self._settle(servers, pending, staged))
         self._pending.add(task)
         task.add_done_callback(self._pending.discard)
 
-    async def _settle(self, pending: PendingPush, staged: Staged) -> None:
+    async def _settle(self, servers: ServersClient, pending: PendingPush, staged: Staged) -> None:
         try:
-            outcome = await pending
+            refused = (await pending).refused
+            for _ in range(RENEWALS_MAX):
+                parts = evicted(refused)
+                if not parts:
+                    break
+                servers = await self._renewed(servers)
+                again = await push_again(servers, staged.push, parts)
+                refused = (*(part for part in refused if part not in parts), *again.refused)
         except AdamctlError as error:
             self._failure = self._failure or self._told(error)
             return
         finally:
             self._arrays.give_back(staged)
-        if outcome.refused:
-            part = outcome.refused[0]
+        if refused:
+            part = refused[0]
             layout = self._arrays.layout
             name = layout.tensors[layout.shards[part.shard].tensor].name
             what = f"{name}: the servers refused a push: {part.message}"
             finite = part.code != ErrorCode.NOT_FINITE
             self._failure = self._failure or (RemoteError(part.code, what) if finite else NotFiniteError(what))
+
+    async def _renewed(self, forgotten: ServersClient) -> ServersClient:
+        """Returns what takes the place of a client that servers have forgotten: another, of another incarnation."""
+        async with self._renewing:
+            if self._servers is not forgotten:
+                return self._registered()
+            log.warning("job %s: the servers have forgotten this client; beginning anew", self.job)
+            await self._identity.begin_anew()
+            servers = self._client_of(self.job)
+            servers.shared = forgotten.shared
+            try:
+                await servers.attach(deadline_s=self._deadline_s)
+            except BaseException:
+                await servers.close()
+                raise
+            self._former.append(forgotten)  # other pushes of it may still be on their way
+            self._servers = servers
+            return servers
 
     async def wait(self) -> None:
         """Returns when every push was acknowledged: it is applied.

@@ -297,10 +297,10 @@ class ParameterClient:
 
     # --- push --------------------------------------------------------------------------------------------------------
 
-    def start_push(self, push: PushSet, *, exact: bool = False) -> PendingPush:
+    def start_push(self, push: PushSet, *, exact: bool = False, only: Collection[int] | None = None) -> PendingPush:
         """Gives the push its numbers and starts to send it; the order of calls is the order on every shard.
 
-        `exact` sends it as float32 whatever `wire_push` says.
+        `exact` sends it as float32 whatever `wire_push` says; `only` some shards of it.
 
         Raises:
             BackpressureError: `pushes_max` pushes are unacknowledged.
@@ -311,13 +311,13 @@ class ParameterClient:
         rounding = None if exact else self.wire.start(push)  # may raise; a number that is given out must be sent
         self._pushes += 1
         sequences = np.zeros_like(self.issued)
-        touched = self.routing.shards_of(push.updates)
+        touched = self.routing.shards_of(push.updates) if only is None else np.array(sorted(only), np.int64)
         self.issued[touched] += 1
         sequences[touched] = self.issued[touched]
         done: asyncio.Future[PushOutcome] = asyncio.get_running_loop().create_future()
         done.add_done_callback(mark_retrieved)
         pending = PendingPush(self._pushes, push, sequences, done)
-        delivery = Delivery(self, self._pushes, push, sequences, rounding)
+        delivery = Delivery(self, self._pushes, push, sequences, rounding, only is None)
         task = asyncio.create_task(self._deliver(delivery, pending, done))
         self._deliveries[task] = delivery
         task.add_done_callback(self._deliveries.pop)

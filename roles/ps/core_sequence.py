@@ -191,14 +191,17 @@ class ClientMemory:
     def retire(self, retired: RetiredRecord, counter: int) -> bool:
         """Forgets clients and marks that have been retired, in the version with this counter; says whether any was.
 
-        From then on the shard knows by itself that they may not come back, whoever serves it. It looks once.
+        From then on the shard knows by itself that they may not come back, whoever serves it.
         """
         if retired is self._looked:
             return False
-        self._looked = retired
         if retired.floor < self.retired.floor or any(self.retired.has(one) for one in retired.kept):
-            return False  # older than what the shard has taken in
-        gone = [key for key, client in self.clients.items() if client.idle and retired.has(key[1])]
+            self._looked = retired  # older than what the shard has taken in
+            return False
+        over = [client for key, client in self.clients.items() if retired.has(key[1])]
+        gone = [client.key for client in over if client.idle]
+        if len(gone) == len(over):  # else once more, when nothing of theirs is queued
+            self._looked = retired
         marks = [key for key in self._evicted if retired.has(key[1])]
         if not gone and not marks:
             return False

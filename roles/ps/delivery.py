@@ -48,11 +48,15 @@ REQUEST_LATER = frozenset(
 
 @dataclass(frozen=True)
 class RefusedPart:
-    """A shard to which nothing was applied. `code` is a member of `ErrorCode`."""
+    """A shard to which nothing was applied. `code` is a member of `ErrorCode`.
+
+    `unsure`: it was sent before, without an answer. With CLIENT_EVICTED, that may have been applied.
+    """
 
     shard: int
     code: int
     message: str
+    unsure: bool = False
 
 
 class Delivery:
@@ -71,8 +75,9 @@ class Delivery:
         push: PushSet,
         sequences: Numbers,
         rounding: Rounding | None = None,
+        whole: bool = True,
     ) -> None:
-        """`rounding`: the push in 16 bits, which is sent in its place."""
+        """`rounding`: the push in 16 bits, sent in its place. `whole`: each shard of its tensors has a number."""
         self.staleness: list[int] = []
         self.ages: list[int] = []
         self.refused: list[RefusedPart] = []
@@ -80,6 +85,8 @@ class Delivery:
         self._client, self._number, self.sequences = client, number, sequences
         self._push = push if rounding is None else rounding.push
         self.unanswered: set[int] = set(np.flatnonzero(sequences).tolist())
+        self._whole = whole
+        self._unsure: set[int] = set()  # sent, and not answered
         self._envelopes = 0
         # Named to servers by where they lie, and not yet answered: on which connection last.
         self._shown: dict[Order, Connection] = {}
@@ -94,7 +101,8 @@ class Delivery:
             RemoteError: the whole push is refused (unknown job, layout mismatch).
         """
         try:
-            await self._send_all(cut_push(self._push, self.sequences.tolist(), self._client.routing))
+            only = None if self._whole else self.unanswered
+            await self._send_all(cut_push(self._push, self.sequences.tolist(), self._client.routing, only))
         finally:
             # Servers may go on reading what the caller is now free to change: where we gave up, or went elsewhere.
             try:
@@ -167,6 +175,7 @@ class Delivery:
         try:
             reply = await client.answer(lane, request, unanswered)
         except UnreachableError:  # deadlines included
+            self._unsure |= unanswered
             shown = self._shown.pop(order, None)
             if shown is not None:
                 self._given_up.setdefault(order, set()).add(shown)
@@ -245,7 +254,7 @@ class Delivery:
                 codes.add(code)
                 continue
             else:
-                self.refused.append(RefusedPart(result.shard, code, result.message))
+                self.refused.append(RefusedPart(result.shard, code, result.message, result.shard in self._unsure))
             unanswered.discard(result.shard)
             self.unanswered.discard(result.shard)
         return codes

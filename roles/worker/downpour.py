@@ -11,12 +11,14 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from adamctl.errors import RemoteError
 from adamctl.kernels.operation import Array
 from adamctl.roles.ps.client import Base as PushBase
 from adamctl.roles.ps.client import ParameterClient, Place, PushSet
 from adamctl.roles.worker.core_slots import Base, Slot
 from adamctl.roles.worker.protocol import PushProtocol
 from adamctl.roles.worker.replica import Replica
+from adamctl.wire.constants import ErrorCode
 
 INSTALL_HERE_BYTES_MAX = 1 << 20  # takes less time than to wake a thread for it and be woken by it
 MULTIPLY_HERE_MAX = 10_000_000  # multiply-adds: a fraction of a millisecond
@@ -31,7 +33,8 @@ class Downpour:
         staleness: acknowledged shard pushes by staleness: pushes of other workers that were applied between the
             weights they were computed from and themselves; the last place is STALENESS_MAX or more.
         ages: likewise by age, which also counts this worker's own pushes.
-        refused: shard pushes that a server refused, for example because they were not finite.
+        refused: shard pushes that a server refused, for example because they were not finite. To be forgotten by one is
+            a failure: the replica joins the run anew then, under another name, with the servers' parameters.
         fetches, pushes: how many were completed.
     """
 
@@ -145,6 +148,9 @@ class Downpour:
         for counts, found in ((self.staleness, outcome.staleness), (self.ages, outcome.ages)):
             for pushes in found:
                 counts[min(max(pushes, 0), STALENESS_MAX)] += 1
+        for part in outcome.refused:
+            if part.code == ErrorCode.CLIENT_EVICTED:  # whatever comes after it would be refused as well
+                raise RemoteError(part.code, f"shard {part.shard}: {part.message}")
         if outcome.refused:
             self.refused += len(outcome.refused)
             self.last_refusal = str(outcome.refused[0])

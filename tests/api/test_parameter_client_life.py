@@ -30,12 +30,12 @@ from tests.api.cluster_for_tests import TOKEN, address_of, client, start
 
 async def test_a_registration_that_comes_again_deposes_nobody(url: str) -> None:
     async with adam.AsyncParameterClient(url, token=TOKEN, deadline_s=60) as ps:
-        found = await read_record(ps._store, node_key(ps._node), NodeRecord)
+        found = await read_record(ps._store, node_key(ps._identity.node), NodeRecord)
         assert found is not None
         record, _ = found
         again = NodeRegisterRequest(record.node, record.role, (), record.host, record.pid, process=record.process)
         assert (await ps._store.register(again, deadline_s=60)).incarnation == record.incarnation
-        assert await read_record(ps._store, node_key(ps._node), NodeRecord) == found
+        assert await read_record(ps._store, node_key(ps._identity.node), NodeRecord) == found
 
 
 class TestEnding:

@@ -175,7 +175,10 @@ def test_a_client_with_something_queued_is_not_retired_and_older_news_bring_nobo
     for incarnation in (1, 2):
         accept(memory, ("w", incarnation))
     memory.accept(memory.clients["w", 1], 2)
-    assert memory.retire(RetiredRecord(2), 1)
+    record = RetiredRecord(2)
+    assert memory.retire(record, 1)
     assert list(memory.clients) == [("w", 1)]
+    memory.settle(memory.clients["w", 1], 2, 0, 2)
+    assert memory.retire(record, 2) and not memory.clients
     for older in (RetiredRecord(1), RetiredRecord(3, (2,))):
-        assert not memory.retire(older, 2) and memory.find(("w", 2)) is None
+        assert not memory.retire(older, 3) and memory.find(("w", 2)) is None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from adamctl.errors import UnreachableError
+from adamctl.errors import RemoteError, UnreachableError
 from adamctl.kernels.network import Context, Network
 from adamctl.model.description import Dense, Model, Softmax
 from adamctl.model.layout import build_layout
@@ -289,6 +289,18 @@ async def test_refused_parts_are_counted_and_training_goes_on() -> None:
         assert w.downpour.refused == 2 and "NaN" in w.downpour.last_refusal
         assert not w.failures
         assert w.step() is not None
+
+
+async def test_to_be_forgotten_by_a_server_ends_in_on_failure_and_is_not_counted_as_a_refusal() -> None:
+    """Else the run goes on while every gradient is dropped."""
+    async with world() as w:
+        refused = RefusedPart(1, ErrorCode.CLIENT_EVICTED, "this client was forgotten here; register anew")
+        w.servers.outcome = PushOutcome((0,), (refused,), 10)
+        w.step(0)
+        await w.downpour.settled()
+        (failure,) = w.failures
+        assert isinstance(failure, RemoteError) and failure.code == ErrorCode.CLIENT_EVICTED
+        assert w.downpour.refused == 0
 
 
 async def test_acknowledged_slots_are_free_again() -> None:

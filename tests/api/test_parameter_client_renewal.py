@@ -1,0 +1,50 @@
+"""Clients that servers have forgotten: nothing is lost in silence, and nothing is applied twice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import adamctl as adam
+from adamctl.api.parameter_client_renewal import evicted, push_again
+from adamctl.config.records import RETIRED_KEY, RetiredRecord, encode
+from adamctl.errors import RemoteError
+from adamctl.roles.ps.client import RefusedPart
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import ConfigChanges
+from tests.api.cluster_for_tests import TOKEN
+
+PUSHES_MAX = 100
+FORGOTTEN = RefusedPart(3, ErrorCode.CLIENT_EVICTED, "forgotten")
+
+
+@pytest.mark.parametrize("wire", ["float32", "bfloat16"])
+async def test_a_forgotten_client_begins_anew_and_pushes_again_what_was_refused(url: str, wire: str) -> None:
+    """As if it had been cut off from the controllers for longer than they wait."""
+    async with adam.AsyncParameterClient(url, token=TOKEN, deadline_s=60, wire_push=wire) as ps:  # type: ignore[arg-type]
+        await ps.register({"w": np.zeros(300_000, np.float32), "b": np.zeros(3, np.float32)})
+        first = ps._identity.incarnation
+        retired = encode(RetiredRecord(first))
+        reply = await ps._store.compare_and_set(ConfigChanges({}, {RETIRED_KEY: retired}))
+        assert not reply.conflicts
+        pushes = 0
+        while ps._identity.incarnation == first and pushes < PUSHES_MAX:
+            for _ in range(3):  # several on their way when it is told
+                await ps.add({"w": np.full(300_000, 1, np.float32), "b": np.full(3, 2, np.float32)})
+                pushes += 1
+            await ps.wait()
+        assert ps._identity.incarnation > first
+        await ps.add({"b": np.full(3, 2, np.float32)})
+        await ps.wait()
+        values = await ps.pull()
+        assert set(values["w"].tolist()) == {pushes} and set(values["b"].tolist()) == {2 * pushes + 2}
+        await ps.close(end=True)
+
+
+async def test_what_may_have_been_applied_is_not_pushed_again() -> None:
+    other = RefusedPart(3, ErrorCode.NOT_FINITE, "NaN")
+    assert evicted([other, FORGOTTEN]) == [FORGOTTEN]
+    unsure = RefusedPart(4, ErrorCode.CLIENT_EVICTED, "forgotten", unsure=True)
+    with pytest.raises(RemoteError, match=r"shard 4: .* nobody knows whether that was applied") as caught:
+        await push_again(None, None, [FORGOTTEN, unsure])  # type: ignore[arg-type]
+    assert caught.value.code == ErrorCode.CLIENT_EVICTED
