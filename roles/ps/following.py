@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from adamctl.config.records import (
     BucketRecord,
@@ -46,6 +47,32 @@ class JobView:
             for index, bucket in self.buckets.items()
             if bucket.primary == node and self.bucket_revisions[index] < registered_revision
         ]
+
+
+class Fate(Enum):
+    """What the configuration service says of a job that a server holds: what it does not know may still be needed."""
+
+    RUNNING = auto()
+    ENDED = auto()
+    UNKNOWN = auto()
+
+
+class Unknown:
+    """Jobs that the configuration service does not know, and since when a majority has confirmed that (pure).
+
+    It may be the wrong one, or have lost its memory; so what is on disk of them is freed only after `delay_s`.
+    """
+
+    def __init__(self, delay_s: float) -> None:
+        self.delay_s = delay_s
+        self._since_s: dict[tuple[str, int], float] = {}
+
+    def look(self, name: str, born: int, fate: Fate, now: float) -> bool:
+        """Takes in what a confirmed read said; returns whether the job has been unknown for long enough."""
+        if fate is not Fate.UNKNOWN:
+            self._since_s.pop((name, born), None)
+            return False
+        return now - self._since_s.setdefault((name, born), now) >= self.delay_s
 
 
 class JobKeys:
@@ -103,17 +130,19 @@ class JobKeys:
         else:
             self._entries.pop(name, None)
 
-    def born(self, name: str) -> int | None:
-        """Returns what tells a running job from others of its name; 0 if it has ended, None if nobody knows it."""
+    def fate(self, name: str, born: int) -> Fate:
+        """Returns what is said of the job of this name whose layout was written at revision `born`."""
         entries = self._entries.get(name, {})
-        if job_key(name) not in entries:
-            return None
+        if job_key(name) not in entries or layout_key(name) not in entries:
+            return Fate.UNKNOWN
+        revision = entries[layout_key(name)].revision
+        if revision > born:
+            return Fate.ENDED  # a later job has been given its name
         try:
-            running = decode(entries[job_key(name)].value, JobRecord).state == "running"
+            ended = decode(entries[job_key(name)].value, JobRecord).state == "ended"
         except UNREADABLE:
-            return None
-        layout = entries.get(layout_key(name))
-        return layout.revision if running and layout is not None else 0
+            return Fate.UNKNOWN
+        return Fate.UNKNOWN if revision < born else Fate.ENDED if ended else Fate.RUNNING
 
     def view(self, name: str) -> JobView | None:
         """Returns a job, or None if it is unknown, ended, not yet complete, or not readable (then in `problems`)."""

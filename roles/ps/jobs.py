@@ -18,7 +18,7 @@ from adamctl.roles.ps.building import build_buckets, bytes_needed
 from adamctl.roles.ps.core import Core
 from adamctl.roles.ps.core_instructions import Instruction
 from adamctl.roles.ps.core_job import Job
-from adamctl.roles.ps.following import JOBS_PREFIX, JobKeys, JobView
+from adamctl.roles.ps.following import JOBS_PREFIX, Fate, JobKeys, JobView, Unknown
 from adamctl.roles.ps.log_record import JobIdentity
 from adamctl.roles.ps.memory import MemoryAccount
 from adamctl.roles.ps.replicating import Replicating
@@ -29,6 +29,9 @@ from adamctl.wire.messages import ConfigChanges
 
 CONTROLLER_PAUSE_S = 0.5
 CONFLICT_PAUSE_S = 0.05
+LOOKS = 4
+LOOK_EVERY_S = 60.0
+"""A job that is unknown is looked for so often, and at least so many times before it is freed."""
 
 
 async def _nothing(rule: RuleConfig) -> None:
@@ -128,8 +131,11 @@ class JobKeeper:
         view = self._keys.view(name)
         job = self._core.jobs.get(name)
         if job is not None and (view is None or job.identity != _identity(view)):
-            if view is None and name in self._keys.problems:
-                self._log.error("%s", self._keys.problems[name])
+            fate = self._keys.fate(name, job.identity[0])
+            if fate is Fate.UNKNOWN or (view is None and fate is Fate.RUNNING):
+                self._log.error(
+                    "%s", self._keys.problems.get(name) or f"job {name!r} is not known any more; it is kept"
+                )
                 return
             self._free(name)
             job = None
@@ -197,16 +203,42 @@ class JobKeeper:
         self._log.info("job %s is freed", name)
 
     def _forget_ended(self) -> None:
-        """Frees records of jobs that have ended; those that nobody knows are kept: it may be the wrong cluster."""
-        if self._storing is None:
-            return
-        for identity, found in tuple(self._storing.holdings.found.items()):
-            born = self._keys.born(identity.name)
-            if born is None:
+        """Frees records of jobs that have ended; those that nobody knows are kept, on disk only."""
+        for identity, found in self._unserved():
+            fate = self._keys.fate(identity.name, identity.born)
+            if fate is not Fate.RUNNING:
+                assert self._storing is not None
                 self._storing.holdings.unload(found)
-            elif born != identity.born:
-                self._storing.holdings.forget_found(identity)
-                self._log.info("the store's records of job %s are freed: it has ended", identity.name)
+            if fate is Fate.ENDED:
+                self._forget(identity, "it has ended")
+
+    def _unserved(self) -> list[tuple[JobIdentity, FoundJob]]:
+        return list(self._storing.holdings.found.items()) if self._storing is not None else []
+
+    def _forget(self, identity: JobIdentity, why: str) -> None:
+        assert self._storing is not None
+        self._storing.holdings.forget_found(identity)
+        self._log.warning("the store's records of job %s are freed: %s", identity.name, why)
+
+    async def forget_unknown(self, delay_s: float) -> None:
+        """Frees jobs that no majority of the controllers has known for `delay_s`. Never returns."""
+        unknown = Unknown(delay_s)
+        while True:
+            await asyncio.sleep(min(delay_s / LOOKS, LOOK_EVERY_S))
+            held = [(name, job.identity[0]) for name, job in self._core.jobs.items()]
+            for name, born in {*held, *((identity.name, identity.born) for identity, _ in self._unserved())}:
+                if self._keys.fate(name, born) is Fate.UNKNOWN:
+                    await self._reread(name)  # an answer that a majority has confirmed
+                if unknown.look(name, born, self._keys.fate(name, born), asyncio.get_running_loop().time()):
+                    self._free_unknown(name, born, f"no controller has known it for {delay_s:g} s")
+
+    def _free_unknown(self, name: str, born: int, why: str) -> None:
+        job = self._core.jobs.get(name)
+        if job is not None and job.identity[0] == born:
+            self._free(name)
+        for identity, _ in self._unserved():
+            if (identity.name, identity.born) == (name, born):
+                self._forget(identity, why)
 
     def _add(self, name: str, view: JobView) -> Job | None:
         try:

@@ -18,6 +18,7 @@ from adamctl.roles.ps.core_flush import FlushConfig
 THREADS_MAX = 256
 WINDOW_S_MAX = 3600.0
 AUTO_WINDOW_S_MAX = 60.0
+FORGET_AFTER_S = 3600.0
 REGION_BYTES_PER_MEMORY_BYTE = 4
 SIZE_BYTES_MAX = 1 << 60
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -27,6 +28,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 class ServerOptions:
     """How a server runs. `store` is the folder of its log, None to keep nothing on disk.
 
+    `forget_after_s`: for so long no controller must have known a job before it is freed without having been ended.
     The addresses to listen on are empty where nothing was said: `--bind` and `--port` for clients, and theirs for all
     else (Adam 3.3.4).
     """
@@ -38,6 +40,7 @@ class ServerOptions:
     listen: str = ""
     admin_listen: str = ""
     replication_listen: str = ""
+    forget_after_s: float = FORGET_AFTER_S
 
     @property
     def applies_arriving(self) -> bool:
@@ -60,8 +63,21 @@ def server_options(options: Mapping[str, Any]) -> ServerOptions:
         size_bytes("--memory", str(options.get("memory", "80%"))),
         Path(folder) if folder else None,
         FlushConfig(window_s=window_s, window_bytes=window_bytes, window_s_max=window_s_max),
-        *(_address(flag, options) for flag in ("--listen", "--admin-listen", "--replication-listen")),
+        listen=_address("--listen", options),
+        admin_listen=_address("--admin-listen", options),
+        replication_listen=_address("--replication-listen", options),
+        forget_after_s=_seconds("--forget-after-s", options.get("forget_after_s", FORGET_AFTER_S)),
     )
+
+
+def _seconds(flag: str, text: Any) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise ConfigurationError(f"{flag}: expected seconds above 0; found {text}")
+    return seconds
 
 
 def _address(flag: str, options: Mapping[str, Any]) -> str:

@@ -21,6 +21,9 @@ ROLE = Role(
             str,
             "auto",
         ),
+        Option(
+            "forget-after-s", "seconds that no controller must have known a job before its store is freed", str, "3600"
+        ),
         Option("loss-window-bytes", "most bytes of shards that may differ from the disk, as 4GB or 10%", str, "4GB"),
     ),
     begins_anew=True,

@@ -125,6 +125,7 @@ class ParameterServer:
             self._replicate()
             await kernels
             following = asyncio.create_task(self._keeper.follow())
+            self._spawn(self._keeper.forget_unknown(self._options.forget_after_s))
             stopping = asyncio.create_task(self._context.stopping.wait())
             done, _ = await asyncio.wait((following, stopping), return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()

@@ -8,7 +8,7 @@ from adamctl.config.records import BucketRecord, JobRecord, LayoutRecord, bucket
 from adamctl.model.layout import Tensor
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.controller.client import Changes
-from adamctl.roles.ps.following import JobKeys
+from adamctl.roles.ps.following import Fate, JobKeys, Unknown
 from adamctl.wire.messages import ConfigEntry
 from tests.roles.ps.ps_cluster import make_tensors
 
@@ -131,12 +131,23 @@ def test_a_read_that_is_older_than_the_watch_takes_no_job_away_and_brings_none_b
 def test_whether_a_job_still_runs_and_since_when() -> None:
     keys = JobKeys()
     keys.take(Changes(1, (*entries("a", revision=4), *entries("b", state="ended"))))
-    assert (keys.born("a"), keys.born("b"), keys.born("c")) == (4, 0, None)
+    fates = [keys.fate(name, born) for name, born in (("a", 4), ("b", 5), ("c", 4), ("a", 3), ("a", 7))]
+    assert fates == [Fate.RUNNING, Fate.ENDED, Fate.UNKNOWN, Fate.ENDED, Fate.UNKNOWN]
+    keys.take(Changes(2, (), (layout_key("b"),)))
+    assert keys.fate("b", 5) is Fate.UNKNOWN, "without its layout nobody knows whose end that was"
+
+
+def test_a_job_is_forgotten_when_it_has_been_unknown_for_the_whole_of_the_delay() -> None:
+    unknown = Unknown(10.0)
+    looks = [(0.0, Fate.UNKNOWN), (9.0, Fate.UNKNOWN), (9.5, Fate.RUNNING), (12.0, Fate.UNKNOWN), (21.0, Fate.UNKNOWN)]
+    assert not any(unknown.look("a", 4, fate, now) for now, fate in looks)
+    assert not unknown.look("a", 5, Fate.UNKNOWN, 22.0), "another job of that name"
+    assert unknown.look("a", 4, Fate.UNKNOWN, 22.0)
 
 
 def test_a_job_whose_record_is_not_text_is_known_to_nobody() -> None:
     keys = JobKeys()
     for entry in entries("a", layout_hash="name"):
         keys.take(Changes(1, (ConfigEntry(entry.key, entry.value.replace(b"name", b"\xffame"), 1),)))
-    assert keys.born("a") is None
+    assert keys.fate("a", 1) is Fate.UNKNOWN
     assert keys.view("a") is None and "'a' cannot be read" in keys.problems["a"]

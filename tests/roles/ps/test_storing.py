@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adamctl.config.records import job_key
 from adamctl.errors import RemoteError, RunFailedError
 from adamctl.kernels.rules.add import Add
 from adamctl.model.rule import RuleConfig
@@ -20,7 +21,8 @@ from adamctl.roles.ps.client import PushSet
 from adamctl.roles.ps.jobs import JobKeeper
 from adamctl.roles.ps.log_record import JobIdentity
 from adamctl.roles.ps.storing import Storing
-from tests.cluster import memory_cluster
+from adamctl.wire.messages import ConfigChanges
+from tests.cluster import ClusterInMemory, memory_cluster
 from tests.roles.manifests_for_tests import finish
 from tests.roles.ps.ps_cluster import add_job, constant, make_client, pulled, push_of, random_flat, start_servers
 from tests.roles.ps.store_cluster import add, crash, end, start, until, value_of, zeroed
@@ -346,3 +348,40 @@ async def test_the_checkpoint_that_a_job_began_from_may_be_gone_when_all_is_in_t
         first, *others = await pulled(client)
         assert value_of([first]) == 6 and value_of(others) == 5
         await client.close()
+
+
+async def vanish(cluster: ClusterInMemory, job: str) -> None:
+    """Takes all keys of a job away: so it looks when a controller begins with an empty folder."""
+    _, entries = await cluster.client.read(job_key(job))
+    await cluster.client.compare_and_set(ConfigChanges({}, {}, tuple(entry.key for entry in entries)))
+
+
+async def test_a_job_that_vanishes_is_kept(tmp_path: Path, monkeypatch) -> None:
+    """Only its end, or a long time, says that nobody needs it any more."""
+    async with memory_cluster(63) as cluster:
+        context = await start(cluster, tmp_path, loss_window_s=0.1)
+        layout = await add_job(cluster, "a", ["ps-0"], RuleConfig("add"), acks="durable")
+        client = await zeroed(cluster, "a", layout)
+        await add(client, layout, 5.0)
+        await client.close()
+        live_bytes = context.status()["store"]["live_bytes"]
+        await vanish(cluster, "a")
+        await asyncio.sleep(0.5)
+        assert context.status()["store"]["live_bytes"] == live_bytes
+        await crash(cluster, "ps-0", monkeypatch)
+        context = await start(cluster, tmp_path, loss_window_s=0.1)
+        await asyncio.sleep(0.5)
+        assert context.status()["store"]["live_bytes"] == live_bytes
+        assert context.status()["store"]["jobs_not_served"] == {"a": live_bytes}
+
+
+async def test_a_job_that_nobody_has_known_for_long_is_freed(tmp_path: Path) -> None:
+    async with memory_cluster(64) as cluster:
+        context = await start(cluster, tmp_path, loss_window_s=0.1, forget_after_s=1.0)
+        layout = await add_job(cluster, "a", ["ps-0"], RuleConfig("add"), acks="durable")
+        client = await zeroed(cluster, "a", layout)
+        await client.close()
+        await asyncio.sleep(1.5)
+        assert "a" in context.status()["jobs"]
+        await vanish(cluster, "a")
+        await until(lambda: not context.status()["jobs"] and not context.status()["store"]["log_bytes"], "freed")
