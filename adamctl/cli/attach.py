@@ -10,6 +10,7 @@ from shlex import quote
 import click
 
 from adamctl.cli import options
+from adamctl.cli.output import echo
 from adamctl.errors import ConfigurationError, RunFailedError
 
 
@@ -41,7 +42,7 @@ def command(run: str, token: str, plain: bool) -> int:
         progress = loop.run(follow(found, state, StreamTransport(), hello, reporter))
     except KeyboardInterrupt:
         reporter.close()
-        click.echo(f"{found.name} goes on; adamctl attach {quote(found.name)} shows it again", err=True)
+        echo(f"{found.name} goes on; adamctl attach {quote(found.name)} shows it again", err=True)
         return 0
     finally:
         reporter.close()
@@ -51,5 +52,5 @@ def command(run: str, token: str, plain: bool) -> int:
         raise RunFailedError(f"the run failed: {progress.failure}")
     folder = Path(found.folder)
     for line in closing_lines(progress, found.folder, [f"adamctl eval {quote(str(folder))}"]):
-        click.echo(line, err=True)
+        echo(line, err=True)
     return 0 if progress.state == "ended" else 1

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
-import click
-
-from adamctl.cli.output import print_json
-from adamctl.launch.detaching import start_detached
+from adamctl.cli.output import echo, print_error, print_json
+from adamctl.launch.detaching import ERROR, start_detached
 
 
 def detach(arguments: Sequence[str], as_json: bool) -> int:
@@ -17,7 +15,9 @@ def detach(arguments: Sequence[str], as_json: bool) -> int:
     started = start_detached([argument for argument in arguments if argument not in ("--detach", "--json")])
     if started.exit_code is not None:  # what it wrote before it had a folder is on this terminal
         if started.message:
-            click.echo(started.message, err=True)
+            echo(started.message, err=True)
+        if as_json:
+            print_error(started.message.removeprefix(ERROR) or "the run could not be started", started.exit_code)
         return started.exit_code
     name = "/".join(Path(started.folder).parts[-2:])
     if as_json:
@@ -27,7 +27,7 @@ def detach(arguments: Sequence[str], as_json: bool) -> int:
         "watch it": f"adamctl attach {quote(name)}",
         "end it": f"adamctl run stop {quote(name)}",
     }
-    click.echo(f"{name} goes on without this terminal, {started.state}", err=True)
+    echo(f"{name} goes on without this terminal, {started.state}", err=True)
     for label, text in lines.items():
-        click.echo(f"  {label:<14} {text}", err=True)
+        echo(f"  {label:<14} {text}", err=True)
     return 0

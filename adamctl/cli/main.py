@@ -15,7 +15,7 @@ import click
 
 from adamctl import __version__
 from adamctl.cli.lazy import LazyGroup
-from adamctl.cli.output import echo
+from adamctl.cli.output import begin, echo, print_error
 from adamctl.errors import AdamctlError
 
 EXIT_INTERRUPTED = 130
@@ -88,22 +88,31 @@ def application() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command line and returns its exit code; messages go to stderr."""
+    """Runs one command line and returns its exit code; messages go to stderr, and under `--json` to stdout, too."""
+    begin()
+    tell = print_error if "--json" in arguments else _nothing_more
     try:
         result = application.main(list(arguments), prog_name="adamctl", standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except click.ClickException as error:
         error.show()
+        tell(error.format_message(), error.exit_code)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
     except AdamctlError as error:
         echo(f"adamctl: error: {error}", err=True)
+        tell(str(error), error.exit_code)
         return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone; nothing left to tell it
         return 0
-    except Exception:
+    except Exception as error:
         echo(traceback.format_exc(), err=True, nl=False)
+        tell(f"{type(error).__name__}: {error}", 1)
         return 1
+
+
+def _nothing_more(message: str, exit_code: int) -> None:
+    """What a failed command prints to stdout without `--json`."""

@@ -16,6 +16,21 @@ EXIT_DEGRADED = 4
 """Exit status of a command that was asked whether all is well, and found that it is not."""
 
 
+_printed = False
+
+
+def begin() -> None:
+    """A command begins, and has printed nothing yet."""
+    global _printed
+    _printed = False
+
+
+def print_error(message: str, exit_code: int) -> None:
+    """Prints the object that a failed command ends with under `--json`, unless it has printed one already."""
+    if not _printed:
+        print_json({"error": message, "exit_code": exit_code})
+
+
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     """Prints text, in which only the ends of lines are control characters: some of it may be others'."""
     click.echo(printable(text, keep="\n"), err=err, nl=nl)
@@ -29,6 +44,8 @@ def say_which(checkpoint: object, chosen: str) -> None:
 
 def print_json(values: dict[str, Any]) -> None:
     """Prints one object; `schema_version` comes first, and what is not a number becomes null."""
+    global _printed
+    _printed = True
     echo(json.dumps(_plain({"schema_version": SCHEMA_VERSION} | values), indent=2))
 
 

@@ -23,7 +23,7 @@ def command(controller: tuple[str, ...], token: str, as_json: bool) -> None:
 
     cluster, problem = loop.run(_read(addresses, token))
     if as_json:
-        print_json(cluster)
+        print_json(cluster if problem is None else {**cluster, "error": str(problem), "exit_code": problem.exit_code})
     elif problem is None:
         print_cluster(cluster)
     else:

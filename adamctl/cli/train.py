@@ -90,16 +90,32 @@ def command(
         outcome, folder = train(loaded.experiment, chosen, reporter)
     finally:
         reporter.close()
-    return _report(outcome, folder, resume, as_json, chosen.join)
+    if as_json:
+        print_json(_result(outcome, folder, loaded.experiment.seed))
+    return _report(outcome, folder, resume, chosen.join)
 
 
-def _report(outcome: Outcome, folder: Path, resume: str, as_json: bool, join: Sequence[str]) -> int:
-    """Prints the result to stdout and what a person wants to know to stderr; the first cause of a failure last."""
+def _result(outcome: Outcome, folder: Path, seed: int) -> dict[str, Any]:
+    """Returns what `--json` prints: "Numbers programs read", where the run is and how the command ends."""
+    from adamctl.launch.run_folder import checkpoints
+    from adamctl.roles.coordinator.manifest import best
+
+    progress = outcome.progress
+    result = dict(progress.result or {}) if progress is not None else {}
+    result |= {"run_folder": str(folder.absolute()), "seed": seed, "exit_code": outcome.exit_code}
+    if result.get("best") is not None:
+        kept = best(checkpoints(folder))
+        result["best"] = {**result["best"], "checkpoint": None if kept is None else str(kept[0].absolute())}
+    if outcome.message:
+        result["error"] = outcome.message
+    return result
+
+
+def _report(outcome: Outcome, folder: Path, resume: str, join: Sequence[str]) -> int:
+    """Prints what a person wants to know to stderr; the first cause of a failure last."""
     from adamctl.live.view import closing_lines
 
     progress = outcome.progress
-    if as_json and progress is not None and progress.result is not None:
-        print_json(progress.result)
     if progress is not None and progress.final and not outcome.message:
         for line in closing_lines(progress, str(folder), _next_commands(outcome, folder, resume, join)):
             echo(line, err=True)

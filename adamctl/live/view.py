@@ -16,15 +16,10 @@ from adamctl.roles.coordinator.progress import EvaluationResult, RunProgress
 MESSAGES_SHOWN_MAX = 3
 _ROLE_ORDER = ("controller", "coordinator", "ps", "data", "worker")
 _STATE_TEXT = {
-    "starting": "starting",
-    "warmstart": "warm start: one replica alone",
-    "training": "training",
-    "evaluating": "evaluating",
+    "warmstart": "warmstart: one replica alone",
     "finishing": "finishing: last evaluation and checkpoint",
-    "ended": "done",
-    "failed": "failed",
-    "stopped": "stopped",
 }
+"""What is shown besides a state's own word, which programs read, too."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +186,7 @@ def evaluation_line(job: str, result: EvaluationResult) -> str:
 
 def closing_lines(progress: RunProgress, folder: str, commands: Sequence[str]) -> list[str]:
     """Returns the short summary that ends a run: what was reached, how fast, where it is and what to type next."""
-    head = {"ended": "done", "stopped": f"stopped: {progress.failure}" if progress.failure else "stopped"}
+    head = {"stopped": f"stopped: {progress.failure}" if progress.failure else "stopped"}
     lines = [f"{progress.job}: {head.get(progress.state, progress.state)}"]
     if progress.best_top1 is not None:
         lines.append(f"  {_split(progress) + ' top-1':<14} {share(progress.top1)}, best {share(progress.best_top1)}")

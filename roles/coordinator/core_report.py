@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from adamctl.roles.coordinator.core import RunCore
-from adamctl.roles.coordinator.core_evaluate import time_to
+from adamctl.roles.coordinator.core_evaluate import best_of, time_to
 from adamctl.roles.coordinator.progress import RoleRow, RunProgress
 
 SCHEMA_VERSION: Final = 1
@@ -78,7 +80,8 @@ def run_result(core: RunCore, role_counts: Mapping[str, int]) -> dict[str, Any]:
     """
     tally, results, seconds = core.tally, core.desk.results, core.train_seconds
     top1 = results[-1].top1 if results else None
-    best = max(result.top1 for result in results) if results else None
+    best_index = best_of(results)
+    best = None if best_index is None else results[best_index]
     on_test = core.plan.evaluate_on == "test"
     per_s = tally.examples / seconds if seconds > 0 else 0.0
     return {
@@ -93,9 +96,11 @@ def run_result(core: RunCore, role_counts: Mapping[str, int]) -> dict[str, Any]:
         "connections_per_s": per_s * core.plan.connections,
         "evaluated_on": core.plan.evaluate_on,
         "test_top1": top1 if on_test else None,
-        "best_test_top1": best if on_test else None,
+        "best_test_top1": best.top1 if best is not None and on_test else None,
         "top1": top1,
-        "best_top1": best,
+        "best_top1": None if best is None else best.top1,
+        "best": None if best is None else msgspec.to_builtins(best),
+        "loss": tally.recent_loss,
         "time_to": {name: round(at, 6) for name, at in time_to(results, core.plan.target).items()},
         "roles": dict(role_counts),
         "updates": tally.updates,

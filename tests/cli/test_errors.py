@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -48,6 +49,26 @@ def refused(*arguments: str, code: int, **environment: str) -> str:
     assert result.stdout == ""
     assert "Traceback" not in result.stderr
     return result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["train", "EXP", "--set", "train.batch=0", "--json"], 2, "train.batch: found 0"),
+        (["train", "EXP", "--json", "--wrokers", "2"], 2, "No such option"),
+        (["train", "EXP", "--detach", "--json", "--resume", "nowhere"], 2, "the run could not be started"),
+        (["eval", "none", "--json"], 2, "no run 'none'"),
+        (["status", "--controller", "127.0.0.1:1", "--json"], 3, "127.0.0.1:1"),
+    ],
+)
+def test_an_error_is_one_json_object_where_json_was_asked_for(
+    arguments: list[str], code: int, said: str, experiment: Path
+) -> None:
+    words = [str(experiment) if word == "EXP" else word for word in arguments]
+    result = adamctl(*words, cwd=experiment.parent)
+    found = json.loads(result.stdout)
+    assert (result.returncode, found["exit_code"], found["schema_version"]) == (code, code, 1)
+    assert said in found["error"] and result.stderr
 
 
 def test_an_unknown_command_and_option_have_a_nearest_spelling(experiment: Path) -> None:

@@ -93,6 +93,15 @@ def test_the_best_on_the_validation_part_is_kept_and_taken(trained: tuple[Path, 
     assert "--checkpoint 9: expected best, last or one" in adamctl("eval", "--checkpoint", "9", cwd=folder).stderr
 
 
+def test_what_train_prints_for_programs(trained: tuple[Path, dict[str, Any]]) -> None:
+    folder, printed = trained
+    run = folder / "runs/small/001"
+    assert (printed["run_folder"], printed["seed"], printed["state"], printed["exit_code"]) == (str(run), 7, "ended", 0)
+    assert 0 < printed["loss"] < 2 and "error" not in printed
+    best = evaluations(folder)[best_number(folder) - 1]
+    assert printed["best"] == {**best, "checkpoint": str(run / "checkpoints" / f"{best_number(folder):06d}")}
+
+
 def test_a_finished_run_says_why_it_does_not_go_on(trained: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = trained
     for resume in ("auto", "small/001", "runs/small/001"):

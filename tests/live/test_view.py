@@ -2,6 +2,7 @@
 
 import io
 import os
+from typing import get_args
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ from adamctl.live.plain import PlainReporter
 from adamctl.live.reporter import choose_reporter
 from adamctl.live.units import count, duration, share, size
 from adamctl.live.view import ProcessReading, closing_lines, evaluation_line, fold, progress_line, view_of
-from adamctl.roles.coordinator.progress import EvaluationResult, RoleRow, RunProgress
+from adamctl.roles.coordinator.progress import EvaluationResult, RoleRow, RunProgress, State
 
 EVALUATION = EvaluationResult(passes=0.25, progress=0.025, train_seconds=12.0, split="test", top1=0.9712, loss=0.1)
 PROGRESS = RunProgress(
@@ -138,6 +139,16 @@ def test_without_a_terminal_there_are_no_control_codes() -> None:
     reporter.close()
     assert "\x1b" not in stream.getvalue()
     assert stream.getvalue().splitlines()[-1] == "a note"
+
+
+@pytest.mark.parametrize("state", get_args(State))
+def test_a_state_is_the_same_word_on_the_screen_as_for_programs(state: str) -> None:
+    progress = RunProgress(state=state, job="x", passes_total=3)
+    title = view_of(progress, {}).title
+    assert title.removeprefix("x: ").partition(":")[0] == state
+    assert progress_line(progress).startswith(f"x: {state},")
+    if progress.final:
+        assert closing_lines(progress, "folder", [])[0] == f"x: {state}"
 
 
 def test_a_reporter_whose_reader_has_gone_is_silent() -> None:
