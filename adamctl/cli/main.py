@@ -39,6 +39,7 @@ COMMANDS = {
     "export": ("adamctl.cli.export:export", "Write a checkpoint's parameters as safetensors, npz or for PyTorch"),
     "import": ("adamctl.cli.export:import_", "Make a checkpoint of the parameters in such a file"),
     "bench": ("adamctl.cli.bench:command", "Measure against the limits of this machine"),
+    "version": ("adamctl.cli.version:command", "Show the version of adamctl and of what it computes with"),
     "doctor": ("adamctl.cli.doctor:command", "Check this machine and say what to do about what is found"),
 }
 

@@ -265,11 +265,39 @@ def _check_struct(value: Any, kind: inspect.StructType, path: KeyPath) -> Iterat
             yield Problem((*path, name), f"missing; {owner} needs {name} = {_allowed(field.type)}.")
 
 
+OTHER_WORDS = {
+    "learning_rate": "lr",
+    "learningrate": "lr",
+    "epochs": "passes",
+    "num_epochs": "passes",
+    "max_epochs": "passes",
+    "batch_size": "batch",
+    "minibatch": "batch",
+    "early_stopping": "patience",
+    "validation_split": "validation",
+    "val_split": "validation",
+    "random_seed": "seed",
+    "l2": "weight_decay",
+    "optimiser": "optimizer",
+    "gradient_clip": "clip_norm",
+    "max_norm": "clip_norm",
+    "num_workers": "workers",
+    "kernel_size": "kernel",
+    "out_channels": "filters",
+    "channels": "filters",
+    "neurons": "units",
+}
+"""What others call our keys."""
+
+
 def _spelling(key: str, names: list[str], path: KeyPath) -> str:
+    meant = OTHER_WORDS.get(key.lower().replace("-", "_"), key)
+    if meant != key and meant in names:
+        return f' Did you mean "{meant}"?'
     near = suggestion(key, names)
     if near:
         return near
-    homes = [dotted(leaf) for leaf in leaf_keys() if leaf[-1] == key and leaf[:-1] != path]
+    homes = [dotted(leaf) for leaf in leaf_keys() if leaf[-1] == meant and leaf[:-1] != path]
     return f' Did you mean "{homes[0]}"?' if homes else ""
 
 

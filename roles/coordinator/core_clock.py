@@ -52,7 +52,7 @@ class Tally:
         self.wait_s = 0.0
         self.staleness: list[int] = []
         self.ages: list[int] = []
-        self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT_REPORTS)
+        self._recent: deque[tuple[int, float, int]] = deque(maxlen=RECENT_REPORTS)
 
     def restore(self, snapshot: RunSnapshot) -> None:
         """Goes on counting from a checkpoint."""
@@ -75,14 +75,24 @@ class Tally:
         self.steps += report.steps
         if progress:
             self.examples += examples
-            self._recent.append((report.examples, report.loss_sum))
+            self._recent.append((report.examples, report.loss_sum, report.correct))
         else:
             self.duplicates += examples
 
     @property
     def recent_loss(self) -> float | None:
         """Mean loss over the last reports, None before the first and where it is not finite."""
-        return mean_loss(sum(loss for _, loss in self._recent), sum(count for count, _ in self._recent))
+        return mean_loss(sum(loss for _, loss, _ in self._recent), self._recent_examples)
+
+    @property
+    def recent_top1(self) -> float | None:
+        """Share of the training examples of the last reports that were classified correctly; None before the first."""
+        correct = sum(correct for _, _, correct in self._recent)
+        return correct / self._recent_examples if self._recent_examples else None
+
+    @property
+    def _recent_examples(self) -> int:
+        return sum(count for count, _, _ in self._recent)
 
     @property
     def waiting_share(self) -> float:

@@ -41,6 +41,7 @@ def run_progress(
         updates=tally.updates,
         updates_per_s=tally.updates / seconds if seconds > 0 else 0.0,
         loss=tally.recent_loss,
+        train_top1=tally.recent_top1,
         evaluations=tuple(results),
         top1=results[-1].top1 if results else None,
         best_top1=max(result.top1 for result in results) if results else None,

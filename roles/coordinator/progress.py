@@ -64,6 +64,9 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
         step_waits, step_wait_seconds: how often, and how long, replicas waited for others before a step.
         steps_ahead_max: the most steps that a replica was seen ahead of the slowest other one; without a bound it is
             looked at whenever one reports a range.
+        train_top1: share of the training examples of the last reports that were classified correctly, as they were
+            trained on; None before the first.
+        learning_rate: by its schedule, now.
         result: "Numbers programs read" of the interface, once the state is final.
     """
 
@@ -99,6 +102,8 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
     step_waits: int = 0
     step_wait_seconds: float = 0.0
     steps_ahead_max: int = 0
+    train_top1: float | None = None
+    learning_rate: float | None = None
 
     @property
     def final(self) -> bool:

@@ -30,11 +30,14 @@ class RunRecords:
         values = {k: v for k, v in msgspec.to_builtins(progress).items() if k not in _LEFT_OUT}
         self._write("progress", values)
 
-    def evaluation(self, result: EvaluationResult) -> None:
+    def evaluation(self, result: EvaluationResult, progress: RunProgress) -> None:
+        """Writes a result, and how the run stood when it came: training accuracy and loss, learning rate."""
         self._write("evaluation", msgspec.to_builtins(result))
+        self.progress(progress)
 
     def summary(self, progress: RunProgress) -> None:
         """Writes the result, how the run ended and its evaluations; the file is whole or not there."""
+        self.progress(progress)
         described = dict(progress.result or {})
         described["failure"] = progress.failure
         described["evaluations"] = msgspec.to_builtins(progress.evaluations)

@@ -147,7 +147,7 @@ class Coordinator:
         core = RunCore(plan_of(self.experiment, self.job, self.wait_s, self.tended), loop.time())
         self.service = service = RunService(core, self.experiment, self.context.log)
         service.role_counts = {"controller": 1, "coordinator": 1}
-        service.on_evaluated = self.records.evaluation
+        service.on_evaluated = lambda result: self.records.evaluation(result, service.progress())
         service.on_finished = self.records.summary
         service.on_checkpoint = lambda order: self._spawn(self._checkpoint(order))
         self.context.status = service.status

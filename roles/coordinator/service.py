@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from adamctl.config.experiment import Experiment
+from adamctl.config.schedule import learning_rate
 from adamctl.net.transport import Request
 from adamctl.roles.coordinator import core_events as events
 from adamctl.roles.coordinator.client import encode_join_body
@@ -193,7 +194,10 @@ class RunService:
     def progress(self) -> RunProgress:
         self.core.now_s = max(self.core.now_s, self._loop.time()) if not self.core.final_state else self.core.now_s
         messages = [*self._messages, self.waiting_for] if self.waiting_for else list(self._messages)
-        return run_progress(self.core, self.rows, messages, self.role_counts)
+        found = run_progress(self.core, self.rows, messages, self.role_counts)
+        optimizer = self.experiment.optimizer
+        rate = learning_rate(optimizer.lr, optimizer.schedule, found.progress)
+        return msgspec.structs.replace(found, learning_rate=rate)
 
     def status(self) -> dict[str, Any]:
         """What a STATUS request shows of the run, in short."""

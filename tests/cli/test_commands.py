@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from adamctl import __version__
 from adamctl.cli.main import application
 from adamctl.cli.output import print_json, table
 from adamctl.errors import ConfigurationError
@@ -20,6 +21,12 @@ def invoke(*arguments: str) -> Result:
     result = CliRunner().invoke(application, list(arguments), catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result
+
+
+def test_version() -> None:
+    printed = json.loads(invoke("version", "--json").stdout)
+    assert printed["version"] == __version__ and {"python", "numpy"} <= printed["versions"].keys()
+    assert invoke("version").stdout.startswith(f"adamctl {__version__}\n")
 
 
 def test_config_show_with_origins() -> None:

@@ -102,6 +102,15 @@ def test_what_train_prints_for_programs(trained: tuple[Path, dict[str, Any]]) ->
     assert printed["best"] == {**best, "checkpoint": str(run / "checkpoints" / f"{best_number(folder):06d}")}
 
 
+def test_metrics_tell_the_learning_rate_and_the_training_accuracy(trained: tuple[Path, dict[str, Any]]) -> None:
+    lines = [json.loads(line) for line in (trained[0] / "runs/small/001/metrics.jsonl").read_text().splitlines()]
+    progress = [line for line in lines if line["kind"] == "progress"]
+    assert len(progress) >= len(evaluations(trained[0])) == 4
+    assert [progress[0]["learning_rate"], progress[-1]["learning_rate"]] == pytest.approx([0.5, 0.005])
+    assert all(0 < line["train_top1"] <= 1 for line in progress)
+    assert progress[-1]["train_top1"] > 0.5
+
+
 def test_a_finished_run_says_why_it_does_not_go_on(trained: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = trained
     for resume in ("auto", "small/001", "runs/small/001"):

@@ -60,6 +60,13 @@ def test_a_good_file(tmp_path: Path) -> None:
     ("old", "new", "expected"),
     [
         ("batch = 32", "bacth = 32", 'exp.toml:19: train.bacth: unknown key. Did you mean "batch"?'),
+        ("batch = 32", "epochs = 32", 'exp.toml:19: train.epochs: unknown key. Did you mean "passes"?'),
+        (
+            "batch = 32",
+            "learning_rate = 0.1",
+            'exp.toml:19: train.learning_rate: unknown key. Did you mean "optimizer.lr"?',
+        ),
+        ("lr = 0.05", "learning_rate = 0.05", 'optimizer.learning_rate: unknown key. Did you mean "lr"?'),
         ("batch = 32", "lr = 0.1", 'exp.toml:19: train.lr: unknown key. Did you mean "optimizer.lr"?'),
         ("[train]", "[trian]", 'exp.toml:17: trian: unknown key. Did you mean "train"?'),
         ("batch = 32", 'batch = "32"', 'found "32"; expected a whole number. Write it without quotes: 32.'),
