@@ -141,8 +141,7 @@ def test_an_unreachable_controller_is_named() -> None:
     assert f"127.0.0.1:{port}" in message
 
 
-def test_a_role_without_a_controller_and_a_malformed_address() -> None:
-    assert "--controller HOST:PORT" in refused("worker", "start", code=2)
+def test_a_malformed_address() -> None:
     assert "host:port" in refused("status", "--controller", "nonsense", code=2)
 
 
