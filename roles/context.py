@@ -24,6 +24,7 @@ from adamctl.roles.lease import Lease
 from adamctl.roles.process import CommonOptions, ReadyReport
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
+    OPCODE_OF_REQUEST,
     Empty,
     Hello,
     NodeRegisterReply,
@@ -32,6 +33,7 @@ from adamctl.wire.messages import (
     StatusReply,
     StatusRequest,
 )
+from adamctl.wire.permissions import refusal
 
 if TYPE_CHECKING:
     from adamctl.roles.controller.client import ConfigurationStore, Membership
@@ -153,7 +155,7 @@ class RoleContext:
             self.hello(),
             lambda request: self._handle(request, handler),
             on_disconnect=on_disconnect if self.witness is None else partial(self._disconnected, on_disconnect),
-            arriving=arriving,
+            arriving=None if arriving is None else partial(self._arriving, arriving),
             limits=limits,
         )
         self._server = server
@@ -244,10 +246,19 @@ class RoleContext:
         if then is not None:
             then(connection_id)
 
+    def _arriving(self, arriving: ArrivalHandler, request: Request) -> Any:
+        """Lets nothing be looked at before it is there that will be refused."""
+        opcode = OPCODE_OF_REQUEST[type(request.message)]
+        return None if refusal(request.peer, opcode, request.message) else arriving(request)
+
     def _handle(self, request: Request, handler: Handler) -> None:
         if self.witness is not None:
             self.witness.met(request)
         if self._bound is not None and self._bound.refuse_misplaced(request):
+            return
+        refused = refusal(request.peer, OPCODE_OF_REQUEST[type(request.message)], request.message)
+        if refused:
+            request.fail(ErrorCode.NOT_ALLOWED, f"{refused} to {self.role} {self.node}")
             return
         match request.message:
             case StatusRequest():

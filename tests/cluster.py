@@ -57,7 +57,7 @@ class ClusterInMemory:
             if self.tasks["controller-0"].done():
                 await self.tasks["controller-0"]
             await asyncio.sleep(0.001)
-        self.client = self._client(self._make("test", "test-0", {}, member=False))
+        self.client = self._client(self._make("front", "test-0", {}, member=False))
 
     async def context(
         self, role: str, node: str | None = None, options: Mapping[str, Any] | None = None

@@ -80,7 +80,7 @@ def run_failover_benchmark(
         UnreachableError: the etcd cluster to be used does not answer.
     """
     if settings.config_store:
-        hello = make_hello("bench", "bench")
+        hello = make_hello("front", "bench")
         asyncio.run(find_controller(StreamTransport(), (settings.config_store,), hello, progress))
     results = []
     for lease_s in settings.leases_s:

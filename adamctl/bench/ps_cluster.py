@@ -80,7 +80,7 @@ class PsCluster(RoleProcesses):
             _, entries = await store.read("/nodes/")
             for node in nodes_of(list(entries), "ps"):
                 address = next(a for a in node.addresses if a.startswith("tcp://"))
-                connection = await transport.connect(address, make_hello("bench", "bench"), deadline_s=CALL_S)
+                connection = await transport.connect(address, make_hello("front", "bench"), deadline_s=CALL_S)
                 reply = (await connection.request(StatusRequest(), deadline_s=CALL_S)).message
                 assert isinstance(reply, StatusReply)
                 found.append(dict(reply.status))

@@ -81,4 +81,4 @@ class RoleProcesses:
 
 def connect_store(keeper: str) -> ControllerClient | EtcdClient:
     """Returns a client of the configuration service, a controller or an etcd cluster, for the running loop."""
-    return cluster_client(StreamTransport(), [keeper], lambda: make_hello("bench", "bench"))
+    return cluster_client(StreamTransport(), [keeper], lambda: make_hello("client", "bench"))

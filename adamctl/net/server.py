@@ -27,6 +27,7 @@ from adamctl.wire.codec import FrameHead, decode_message, encode_error, encode_r
 from adamctl.wire.constants import ErrorCode, Flag, Opcode
 from adamctl.wire.decoder import BodyTarget, Frame
 from adamctl.wire.messages import CreditGrant, Empty, Hello, MemoryRegisterRequest
+from adamctl.wire.permissions import refusal
 
 _LOG = logging.getLogger(__name__)
 _REPLY = int(Flag.REPLY)
@@ -132,6 +133,9 @@ class ServerProtocol(FrameProtocol):
             return
         try:
             if isinstance(message, MemoryRegisterRequest):
+                refused = refusal(self.peer, head.opcode, message)
+                if refused:
+                    raise RemoteError(ErrorCode.NOT_ALLOWED, refused)
                 self._register(message)
                 request.reply(Empty())
                 return

@@ -90,6 +90,7 @@ class ErrorCode(IntEnum):
     WRONG_ADDRESS = 9
     NOT_SHAREABLE = 10
     UNKNOWN_REGION = 11
+    NOT_ALLOWED = 12
     UNKNOWN_JOB = 32
     UNKNOWN_SHARD = 33
     WRONG_LENGTH = 34

@@ -25,11 +25,15 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class CompareAndSet:
+    """`role` and `node` are the asker's, whom `core_permissions` may refuse; an empty role: this process itself."""
+
     token: int
     session: str
     sequence: int
     changes: ConfigChanges
     known_serial: int = 0
+    role: str = ""
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from adamctl.roles.controller.core_events import (
 )
 from adamctl.roles.controller.core_nodes import NODES_PREFIX, Node
 from adamctl.roles.controller.core_paxos_messages import Entry, Member
+from adamctl.roles.controller.core_permissions import refused
 from adamctl.roles.controller.core_state import Effect
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigReadReply, ConfigWatchReply, Empty, NodeRegisterReply
@@ -220,13 +221,20 @@ class Requests:
                 self._propose_members(self._replace)
             else:
                 self._proposed = self._batch()
+                if not self._proposed:
+                    return
                 paxos.propose(encode_commands([pending.command for pending in self._proposed]))
             paxos.settle(now)
 
     def _batch(self) -> list[_Pending]:
         config = self._core.config
-        batch = [self._queue.popleft()]
-        size = batch[0].size_bytes
+        for pending in tuple(self._queue):  # the slot is open, so it is known whose jobs there are
+            refuse = refused(self._core.state, pending.asked)
+            if refuse is not None:
+                self._queue.remove(pending)
+                self._core.put(refuse)
+        batch = [self._queue.popleft()] if self._queue else []
+        size = sum(pending.size_bytes for pending in batch)
         while self._queue and len(batch) < config.batch_commands_max:
             size += self._queue[0].size_bytes
             if size > config.batch_bytes_max:

@@ -262,7 +262,10 @@ def _event(request: Request, token: int) -> Event | None:
                 changes = _CHANGES.decode(request.body)
             except UNREADABLE as error:
                 raise RemoteError(ErrorCode.BAD_MESSAGE, f"the body is not a ConfigChanges: {error}") from error
-            return CompareAndSet(token, session, sequence, changes, known_serial)
+            # Another node's session cannot be gone on with: it is known by whose it is.
+            peer = request.peer
+            own = f"{peer.role}/{peer.node}/{session}" if session else ""
+            return CompareAndSet(token, own, sequence, changes, known_serial, peer.role, peer.node)
         case ConfigWatchRequest(prefix=prefix, after_revision=after_revision, wait_s=wait_s):
             return Watch(token, request.connection_id, prefix, after_revision, wait_s)
         case NodeRegisterRequest() as message:

@@ -123,10 +123,10 @@ class Fire:
 
     # --- clients ------------------------------------------------------------------------------------------------------
 
-    def client(self, name: str, *members: str, deadline_s: float = CALL_S) -> ControllerClient:
+    def client(self, name: str, *members: str, deadline_s: float = CALL_S, role: str = "front") -> ControllerClient:
         """Returns a client of all controllers, or of some."""
         addresses = [self.addresses[member] for member in members or self.addresses]
-        return ControllerClient(StreamTransport(), addresses, lambda: make_hello("test", name), deadline_s=deadline_s)
+        return ControllerClient(StreamTransport(), addresses, lambda: make_hello(role, name), deadline_s=deadline_s)
 
     async def commits(self) -> float:
         """Waits until a change that is asked for from now on is acknowledged; returns how many seconds that took."""
@@ -159,7 +159,7 @@ class Fire:
 
     async def _read(self, client: ControllerClient, name: str, known: dict[str, int]) -> None:
         operation = self.history.invoke(name, "read")
-        revision, entries = await client.read("/t/")
+        revision, entries = await client.read("/jobs/t/")
         self.history.read(operation, revision, {entry.key: (entry.value, entry.revision) for entry in entries})
         known.clear()
         known.update({entry.key: entry.revision for entry in entries})
@@ -167,7 +167,7 @@ class Fire:
     async def _change(
         self, client: ControllerClient, name: str, known: dict[str, int], random: Random, number: int
     ) -> None:
-        keys = random.sample(["/t/a", "/t/b", "/t/c"], random.randint(1, 2))
+        keys = random.sample(["/jobs/t/a", "/jobs/t/b", "/jobs/t/c"], random.randint(1, 2))
         conditions = {key: known.get(key, 0) for key in keys if random.random() < 0.7}
         changes = ConfigChanges(conditions, dict.fromkeys(keys, f"{name}.{number}".encode()))
         operation = self.history.invoke(name, "change", changes)

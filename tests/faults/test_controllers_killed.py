@@ -118,19 +118,19 @@ async def test_what_a_deposed_leader_hears_is_not_granted(tmp_path: Path) -> Non
     """A node and a client that reach only the old leader get no answers, while the others go on."""
     async with under_fire(tmp_path, 3) as fire:
         leader = await fire.leader()
-        alone = fire.client("n1", leader, deadline_s=20.0)
+        alone = fire.client("n1", leader, deadline_s=20.0, role="ps")
         registered = await alone.register(NodeRegisterRequest("n1", "ps", (), "h", 1))
         alone.deadline_s = 1.5
         fire.links.isolate([leader], [name for name in fire.addresses if name != leader])
-        for call in (alone.read("/t/"), alone.beacon("n1", registered.incarnation)):
+        for call in (alone.read("/jobs/t/"), alone.beacon("n1", registered.incarnation)):
             with pytest.raises(UnreachableError):
                 await call
         with pytest.raises(UnreachableError):
-            await alone.compare_and_set(ConfigChanges({}, {"/t/d": b"alone"}))
+            await alone.compare_and_set(ConfigChanges({}, {"/jobs/t/d": b"alone"}))
         await fire.commits()
         fire.links.cut.clear()
         alone.deadline_s = 30.0
-        await alone.read("/t/")
+        await alone.read("/jobs/t/")
         await alone.close()
 
 
@@ -157,11 +157,11 @@ async def test_without_a_majority_nothing_is_granted_training_goes_on_and_status
         for name in gone:
             fire.kill(name)
         before = _examples(tmp_path)
-        asked = fire.client("asks", deadline_s=2.0)
+        asked = fire.client("ps-9", deadline_s=2.0, role="ps")
         with pytest.raises(UnreachableError):
             await asked.register(NodeRegisterRequest("ps-9", "ps", (), "h", 1))
         with pytest.raises(UnreachableError):
-            await asked.compare_and_set(ConfigChanges({}, {"/t/d": b"nobody"}))
+            await asked.compare_and_set(ConfigChanges({}, {"/jobs/t/d": b"nobody"}))
         code, stdout, stderr = await asyncio.to_thread(adamctl.run, "status", ADAMCTL_CONTROLLER=where)
         assert code == 3 and "knows no leader" in stdout, stdout
         assert "1 of 3 controllers answer, 2 are needed" in stderr and "Traceback" not in stderr, stderr

@@ -88,10 +88,10 @@ async def test_requests_at_the_wrong_kind_of_address_are_refused_and_told_where_
         assert record.addresses == ("memory://work",)
         assert record.addresses_for("administration") == ("memory://office",)
         assert record.addresses_for("replication") == ("memory://copies",)
-        hello = (await cluster.context("worker", "w")).hello()
+        hellos = [(await cluster.context(role)).hello() for role in ("worker", "front", "worker")]
         work, office, copies = [
             await cluster.network.connect(f"memory://{name}", hello, deadline_s=5)
-            for name in ("work", "office", "copies")
+            for name, hello in zip(("work", "office", "copies"), hellos, strict=True)
         ]
         pull = PullRequest("job", {}, ())
         assert isinstance((await work.request(pull, deadline_s=5)).message, PullReply)

@@ -118,9 +118,9 @@ async def test_a_member_answers_status_and_shutdown(tmp_path: Path, controller: 
     with process(tmp_path, "serve", controller=controller, name="here") as one:
         address = one.ready()["addresses"][0]
         transport = StreamTransport()
-        client = ControllerClient(transport, [controller], lambda: make_hello("test", "test"))
+        client = ControllerClient(transport, [controller], lambda: make_hello("front", "test"))
         assert [node.node for node in await nodes(client)] == ["here"]
-        connection = await transport.connect(address, make_hello("test", "test"), deadline_s=10)
+        connection = await transport.connect(address, make_hello("front", "test"), deadline_s=10)
         assert connection.peer.node == "here" and connection.peer.incarnation == 1
         reply = await connection.request(StatusRequest(), deadline_s=10)
         assert isinstance(reply.message, StatusReply)
@@ -295,7 +295,7 @@ async def test_before_it_is_a_member_a_role_answers_not_ready() -> None:
         context = await cluster.context("ps", "ps-0")
         cluster.network.partition("ps-0", "controller-0")
         serving = asyncio.create_task(context.serve(lambda request: None))
-        other = await cluster.context("worker")
+        other = await cluster.context("worker", "w")
         while True:
             try:
                 connection = await cluster.network.connect("memory://ps-0", other.hello(), deadline_s=5)
@@ -303,7 +303,7 @@ async def test_before_it_is_a_member_a_role_answers_not_ready() -> None:
             except UnreachableError:
                 await asyncio.sleep(0.01)
         with pytest.raises(RemoteError) as caught:
-            await connection.request(RunJoinRequest("w", 1, 1), deadline_s=5)
+            await connection.request(RunJoinRequest("w", 0, 1), deadline_s=5)
         assert caught.value.code == ErrorCode.NOT_READY
         await connection.close()
         serving.cancel()

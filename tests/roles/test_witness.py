@@ -17,7 +17,7 @@ from adamctl.net.transport import Server
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.memory import MemoryConfigurationStore
 from adamctl.roles.witness import Witness, is_loopback, looked_at
-from adamctl.wire.messages import ConfigChanges, Empty, StatusRequest
+from adamctl.wire.messages import ConfigChanges, Empty, ReplicaPrepareReply, ReplicaPrepareRequest
 
 BOUND_S = 30.0
 NODE, INCARNATION = "ps-1", 7
@@ -103,11 +103,11 @@ async def test_others_are_left_alone(why: str) -> None:
 
 async def test_who_had_connected_to_us_is_looked_after() -> None:
     async with scene() as now:
-        ours = await now.context.serve(lambda request: request.reply(Empty()))
+        ours = await now.context.serve(lambda request: request.reply(ReplicaPrepareReply(1)))
         for node, incarnation in (("client-1", 0), (NODE, INCARNATION)):
             hello = make_hello("ps", node, incarnation)
             connection = await now.transport.connect(ours.addresses[0], hello, deadline_s=BOUND_S)
-            await connection.request(StatusRequest(), deadline_s=BOUND_S)
+            await connection.request(ReplicaPrepareRequest("job", 1, 1, {}), deadline_s=BOUND_S)
             await now.server.close()
             await connection.close()
         async with asyncio.timeout(BOUND_S):

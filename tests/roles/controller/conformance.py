@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from adamctl.config.records import BucketRecord, NodeRecord, bucket_key, encode, node_key
+from adamctl.config.records import BucketRecord, bucket_key, encode
 from adamctl.errors import DamagedDataError, RemoteError, UnreachableError
-from adamctl.roles.controller.client import ConfigurationStore, follow, nodes, read_record, wait_for
+from adamctl.roles.controller.client import ConfigurationStore, follow, read_record, wait_for
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges, ConfigEntry
 
@@ -17,7 +17,7 @@ LONG_S = 30.0
 
 
 async def put(store: ConfigurationStore, **values: bytes) -> int:
-    reply = await store.compare_and_set(ConfigChanges({}, {f"/t/{name}": value for name, value in values.items()}))
+    reply = await store.compare_and_set(ConfigChanges({}, {f"/jobs/t/{name}": value for name, value in values.items()}))
     assert reply.conflicts == ()
     return reply.revision
 
@@ -27,62 +27,66 @@ class Conformance:
 
     async def test_a_read_shows_what_was_written_sorted(self, store: ConfigurationStore) -> None:
         revision = await put(store, b=b"2", a=b"1")
-        seen, entries = await store.read("/t/")
+        seen, entries = await store.read("/jobs/t/")
         assert seen == revision
-        assert entries == [ConfigEntry("/t/a", b"1", revision), ConfigEntry("/t/b", b"2", revision)]
+        assert entries == [ConfigEntry("/jobs/t/a", b"1", revision), ConfigEntry("/jobs/t/b", b"2", revision)]
         assert await store.read("/nothing/") == (revision, [])
 
     async def test_all_changes_or_none(self, store: ConfigurationStore) -> None:
         first = await put(store, a=b"1")
-        refused = await store.compare_and_set(ConfigChanges({"/t/a": first, "/t/b": first}, {"/t/c": b""}, ("/t/a",)))
-        assert refused.conflicts == ("/t/b",)
-        assert (await store.read("/t/"))[1] == [ConfigEntry("/t/a", b"1", first)]
-        done = await store.compare_and_set(ConfigChanges({"/t/a": first, "/t/b": 0}, {"/t/b": b"2"}, ("/t/a",)))
+        refused = await store.compare_and_set(
+            ConfigChanges({"/jobs/t/a": first, "/jobs/t/b": first}, {"/jobs/t/c": b""}, ("/jobs/t/a",))
+        )
+        assert refused.conflicts == ("/jobs/t/b",)
+        assert (await store.read("/jobs/t/"))[1] == [ConfigEntry("/jobs/t/a", b"1", first)]
+        done = await store.compare_and_set(
+            ConfigChanges({"/jobs/t/a": first, "/jobs/t/b": 0}, {"/jobs/t/b": b"2"}, ("/jobs/t/a",))
+        )
         assert done.conflicts == () and done.revision == first + 1
-        assert [entry.key for entry in (await store.read("/t/"))[1]] == ["/t/b"]
+        assert [entry.key for entry in (await store.read("/jobs/t/"))[1]] == ["/jobs/t/b"]
 
     async def test_of_many_who_want_one_key_one_gets_it(self, store: ConfigurationStore) -> None:
-        changes = [ConfigChanges({"/t/lock": 0}, {"/t/lock": bytes([number])}) for number in range(8)]
+        changes = [ConfigChanges({"/jobs/t/lock": 0}, {"/jobs/t/lock": bytes([number])}) for number in range(8)]
         replies = await asyncio.gather(*(store.compare_and_set(change) for change in changes))
         winners = [number for number, reply in enumerate(replies) if not reply.conflicts]
         assert len(winners) == 1
-        assert (await store.read("/t/lock"))[1][0].value == bytes(winners)
+        assert (await store.read("/jobs/t/lock"))[1][0].value == bytes(winners)
 
     async def test_a_counter_loses_no_increment(self, store: ConfigurationStore) -> None:
         async def increment() -> None:
             while True:
-                _, entries = await store.read("/t/n")
+                _, entries = await store.read("/jobs/t/n")
                 value, revision = (int(entries[0].value), entries[0].revision) if entries else (0, 0)
                 reply = await store.compare_and_set(
-                    ConfigChanges({"/t/n": revision}, {"/t/n": str(value + 1).encode()})
+                    ConfigChanges({"/jobs/t/n": revision}, {"/jobs/t/n": str(value + 1).encode()})
                 )
                 if not reply.conflicts:
                     return
 
         await asyncio.gather(*(increment() for _ in range(6)))
-        assert (await store.read("/t/n"))[1][0].value == b"6"
+        assert (await store.read("/jobs/t/n"))[1][0].value == b"6"
 
     async def test_a_watch_ends_with_the_change(self, store: ConfigurationStore) -> None:
         revision = await put(store, a=b"1")
-        watching = asyncio.create_task(store.watch("/t/", revision, LONG_S))
+        watching = asyncio.create_task(store.watch("/jobs/t/", revision, LONG_S))
         await asyncio.sleep(0.01)
         assert not watching.done()
         await put(store, b=b"2")
-        await store.compare_and_set(ConfigChanges({}, {}, ("/t/a",)))
+        await store.compare_and_set(ConfigChanges({}, {}, ("/jobs/t/a",)))
         changes = await watching
-        assert [entry.key for entry in changes.entries] == ["/t/b"] and not changes.reset
+        assert [entry.key for entry in changes.entries] == ["/jobs/t/b"] and not changes.reset
         if not changes.deleted:  # a slow watch may see both changes at once
-            changes = await store.watch("/t/", changes.revision, LONG_S)
-        assert changes.deleted == ("/t/a",)
+            changes = await store.watch("/jobs/t/", changes.revision, LONG_S)
+        assert changes.deleted == ("/jobs/t/a",)
 
     async def test_a_watch_ends_with_its_time(self, store: ConfigurationStore) -> None:
         revision = await put(store, a=b"1")
-        changes = await store.watch("/t/", revision, 0.02)
+        changes = await store.watch("/jobs/t/", revision, 0.02)
         assert (changes.entries, changes.deleted, changes.reset) == ((), (), False)
         assert changes.revision == revision
 
     async def test_a_watch_can_be_given_up(self, store: ConfigurationStore) -> None:
-        watching = asyncio.create_task(store.watch("/t/", 0, LONG_S))
+        watching = asyncio.create_task(store.watch("/jobs/t/", 0, LONG_S))
         await asyncio.sleep(0.01)
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
@@ -96,9 +100,9 @@ class Conformance:
 
     async def test_a_megabyte_value_and_thousands_of_keys(self, store: ConfigurationStore) -> None:
         await put(store, big=b"x" * (1 << 20))
-        many = {f"/t/many/{number:04d}": b"y" * 100 for number in range(2000)}
+        many = {f"/jobs/t/many/{number:04d}": b"y" * 100 for number in range(2000)}
         await store.compare_and_set(ConfigChanges(dict.fromkeys(many, 0), many))
-        _, entries = await store.read("/t/")
+        _, entries = await store.read("/jobs/t/")
         assert len(entries) == 2001 and len(entries[0].value) == 1 << 20
 
     async def test_following_shows_everything_once(self, store: ConfigurationStore) -> None:
@@ -106,7 +110,7 @@ class Conformance:
         seen: list[tuple[bool, list[str]]] = []
 
         async def watch() -> None:
-            async for changes in follow(store, "/t/", wait_s=1.0):
+            async for changes in follow(store, "/jobs/t/", wait_s=1.0):
                 seen.append((changes.reset, [entry.key for entry in changes.entries]))
                 if len(seen) == 3:
                     return
@@ -118,7 +122,7 @@ class Conformance:
                     await asyncio.sleep(0.001)
                 await put(store, **{name: b""})
             await watching
-        assert seen == [(True, ["/t/a"]), (False, ["/t/b"]), (False, ["/t/c"])]
+        assert seen == [(True, ["/jobs/t/a"]), (False, ["/jobs/t/b"]), (False, ["/jobs/t/c"])]
 
     async def test_records_are_read_by_kind(self, store: ConfigurationStore) -> None:
         key = bucket_key("job", 3)
@@ -126,25 +130,22 @@ class Conformance:
         found = await read_record(store, key, BucketRecord)
         assert found is not None and found[0] == BucketRecord(4, "ps-0")
         assert await read_record(store, bucket_key("job", 4), BucketRecord) is None
-        other = "/t/a"  # controllers keep no such value where a bucket's record belongs
+        other = "/jobs/t/a"  # controllers keep no such value where a bucket's record belongs
         not_text = encode(BucketRecord(4, "ps-0")).replace(b"ps-0", b"ps-\xff")
         for value in (b"\xc1", not_text):
             await store.compare_and_set(ConfigChanges({}, {other: value}))
-            with pytest.raises(DamagedDataError, match="/t/a is not a BucketRecord"):
+            with pytest.raises(DamagedDataError, match="/jobs/t/a is not a BucketRecord"):
                 await read_record(store, other, BucketRecord)
 
-    async def test_waiting_for_nodes(self, store: ConfigurationStore) -> None:
+    async def test_waiting_for_keys(self, store: ConfigurationStore) -> None:
         async def two() -> list[ConfigEntry]:
-            return await wait_for(store, "/nodes/ps", lambda e: e if len(e) == 2 else None, LONG_S, "two servers")
+            return await wait_for(store, "/jobs/t/ps", lambda e: e if len(e) == 2 else None, LONG_S, "two servers")
 
         waiting = asyncio.create_task(two())
         for number in range(2):
-            record = NodeRecord(f"ps-{number}", "ps", 0, (), "h", 1)
-            await store.compare_and_set(ConfigChanges({}, {node_key(record.node): encode(record)}))
+            await store.compare_and_set(ConfigChanges({}, {f"/jobs/t/ps-{number}": b""}))
         assert len(await waiting) == 2
-        assert [record.node for record in await nodes(store, "ps")] == ["ps-0", "ps-1"]
-        assert await nodes(store, "worker") == []
 
     async def test_waiting_in_vain_ends(self, store: ConfigurationStore) -> None:
         with pytest.raises(UnreachableError, match=r"waited 0\.05 s for a sign, in vain"):
-            await wait_for(store, "/t/", lambda entries: entries or None, 0.05, "a sign")
+            await wait_for(store, "/jobs/t/", lambda entries: entries or None, 0.05, "a sign")

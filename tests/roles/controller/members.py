@@ -20,6 +20,7 @@ from adamctl.roles.controller import server
 from adamctl.roles.controller.client import ControllerClient
 from adamctl.roles.controller.core import ControllerConfig, ControllerCore
 from adamctl.roles.controller.store import LogStore
+from adamctl.wire.messages import Hello
 from tests.ports import free_ports
 
 LOG = logging.getLogger("adamctl.test")
@@ -32,10 +33,9 @@ def free_addresses(count: int) -> list[str]:
     return [f"tcp://127.0.0.1:{port}" for port in free_ports(count)]
 
 
-def client_of(addresses: Iterable[str], session: str | None = None) -> ControllerClient:
-    return ControllerClient(
-        StreamTransport(), list(addresses), lambda: make_hello("test", "test"), log=LOG, session=session
-    )
+def client_of(addresses: Iterable[str], session: str | None = None, hello: Hello | None = None) -> ControllerClient:
+    said = hello or make_hello("front", "test")
+    return ControllerClient(StreamTransport(), list(addresses), lambda: said, log=LOG, session=session)
 
 
 class MemberInProcess:

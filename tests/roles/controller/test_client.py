@@ -17,7 +17,11 @@ from tests.cluster import ClusterInMemory, memory_cluster
 
 
 def client_in(cluster: ClusterInMemory, address: str = "memory://controller-0", **options: float) -> ControllerClient:
-    hello = make_hello("test", "alone")
+    return _client_as(cluster, address, "front", "alone", **options)
+
+
+def _client_as(cluster: ClusterInMemory, address: str, role: str, node: str, **options: float) -> ControllerClient:
+    hello = make_hello(role, node)
     return ControllerClient(cluster.network, [address], lambda: hello, session="alone", **options)  # type: ignore[arg-type]
 
 
@@ -38,7 +42,7 @@ def test_a_request_survives_the_loss_of_its_connection() -> None:
             client = client_in(cluster)
             await client.read("/")
             cluster.network.partition("controller-0", "alone")  # the request arrives, its answer does not
-            changing = asyncio.create_task(client.compare_and_set(ConfigChanges({"/a": 0}, {"/a": b"1"})))
+            changing = asyncio.create_task(client.compare_and_set(ConfigChanges({"/jobs/t/a": 0}, {"/jobs/t/a": b"1"})))
             await asyncio.sleep(4.0)
             assert not changing.done() and cluster.controller_core.state.revision == 1
             cluster.network.heal()
@@ -53,13 +57,13 @@ def test_a_forgotten_session_begins_anew() -> None:
     async def scenario() -> None:
         async with memory_cluster(config=ControllerConfig(sessions_max=2)) as cluster:
             client = client_in(cluster)
-            await client.compare_and_set(ConfigChanges({}, {"/a": b"1"}))
+            await client.compare_and_set(ConfigChanges({}, {"/jobs/t/a": b"1"}))
             for number in range(3):
                 other = client_in(cluster)
                 other._session = f"other-{number}"
-                await other.compare_and_set(ConfigChanges({}, {"/b": b""}))
+                await other.compare_and_set(ConfigChanges({}, {"/jobs/t/b": b""}))
                 await other.close()
-            reply = await client.compare_and_set(ConfigChanges({"/a": 1}, {"/a": b"2"}))
+            reply = await client.compare_and_set(ConfigChanges({"/jobs/t/a": 1}, {"/jobs/t/a": b"2"}))
             assert reply.conflicts == ()
             await client.close()
 
@@ -70,21 +74,21 @@ def test_a_forgotten_request_that_was_sent_twice_is_an_error_never_a_second_appl
     async def scenario() -> None:
         async with memory_cluster(config=ControllerConfig(sessions_max=2)) as cluster:
             client = client_in(cluster)
-            await client.compare_and_set(ConfigChanges({}, {"/a": b"1"}))
+            await client.compare_and_set(ConfigChanges({}, {"/jobs/t/a": b"1"}))
             cluster.network.partition("controller-0", "alone")
-            changing = asyncio.create_task(client.compare_and_set(ConfigChanges({}, {"/a": b"2"})))
+            changing = asyncio.create_task(client.compare_and_set(ConfigChanges({}, {"/jobs/t/a": b"2"})))
             await asyncio.sleep(1.0)
             for number in range(3):
                 other = ControllerClient(
-                    cluster.network, client.addresses, lambda: make_hello("t", "o"), session=f"s{number}"
+                    cluster.network, client.addresses, lambda: make_hello("front", "o"), session=f"s{number}"
                 )
-                await other.compare_and_set(ConfigChanges({}, {"/a": b"3"}))
+                await other.compare_and_set(ConfigChanges({}, {"/jobs/t/a": b"3"}))
                 await other.close()
             cluster.network.heal()
             with pytest.raises(RemoteError) as caught:
                 await changing
             assert caught.value.code == ErrorCode.CLIENT_EVICTED
-            assert (await client.read("/a"))[1][0].value == b"3"
+            assert (await client.read("/jobs/t/a"))[1][0].value == b"3"
             await client.close()
 
     run_virtual(scenario())
@@ -96,13 +100,13 @@ async def test_a_refused_request_does_not_disturb_the_next() -> None:
         for _ in range(2):
             with pytest.raises(RemoteError):
                 await client.compare_and_set(ConfigChanges({}, {"bad": b""}))
-        assert (await client.compare_and_set(ConfigChanges({}, {"/good": b""}))).revision == 1
+        assert (await client.compare_and_set(ConfigChanges({}, {"/jobs/t/good": b""}))).revision == 1
         await client.close()
 
 
 async def test_the_wrong_token_is_refused_at_once() -> None:
     async with memory_cluster() as cluster:
-        hello = make_hello("test", "alone", token="wrong")
+        hello = make_hello("front", "alone", token="wrong")
         client = ControllerClient(cluster.network, ["memory://controller-0"], lambda: hello)
         with pytest.raises(HandshakeError, match="token"):
             await client.read("/")
@@ -119,7 +123,7 @@ async def test_who_is_no_controller_is_named() -> None:
 
 async def test_a_taken_name_is_a_configuration_error() -> None:
     async with memory_cluster() as cluster:
-        one, two = client_in(cluster), client_in(cluster)
+        one, two = (_client_as(cluster, "memory://controller-0", "worker", "w") for _ in range(2))
         await one.register(NodeRegisterRequest("w", "worker", (), "h", 1))
         with pytest.raises(ConfigurationError, match="choose another --name"):
             await two.register(NodeRegisterRequest("w", "worker", (), "h", 2))

@@ -76,15 +76,15 @@ class TestThreeMembers(Conformance):
 async def test_any_minority_may_stop_and_come_back(tmp_path: Path) -> None:
     async with members_on(tmp_path) as members:
         client = client_of(members["a"].peers.values())
-        await put(client, "/0")
+        await put(client, "/jobs/t/0")
         for number in range(1, 4):
             name = await leader_of(members)
             member = members.pop(name)
             await member.stop()
-            await put(client, f"/{number}")  # by another leader
+            await put(client, f"/jobs/t/{number}")  # by another leader
             members[name] = MemberInProcess(member.folder, name, member.peers, 999)
             await all_at(members, members[await leader_of(members)].core.paxos.acceptor.chosen_to)
-        assert [entry.key for entry in (await client.read("/"))[1]] == ["/0", "/1", "/2", "/3"]
+        assert [entry.key for entry in (await client.read("/"))[1]] == [f"/jobs/t/{number}" for number in range(4)]
         states = {member.core.encode_state() for member in members.values()}
         assert len(states) == 1
         await client.close()
@@ -93,58 +93,60 @@ async def test_any_minority_may_stop_and_come_back(tmp_path: Path) -> None:
 async def test_without_a_majority_nothing_is_granted_and_with_it_all_goes_on(tmp_path: Path) -> None:
     async with members_on(tmp_path) as members:
         client = client_of(members["a"].peers.values())
-        revision = await put(client, "/a")
-        registered = await client.register(NodeRegisterRequest("ps-0", "ps", (), "h", 1))
+        revision = await put(client, "/jobs/t/a")
+        server = client_of(members["a"].peers.values(), hello=make_hello("ps", "ps-0"))
+        registered = await server.register(NodeRegisterRequest("ps-0", "ps", (), "h", 1))
         gone = [members.pop(name) for name in list(members)[:2]]
         await asyncio.gather(*(member.stop() for member in gone))
-        client.deadline_s = 2.0
+        client.deadline_s = server.deadline_s = 2.0
         with pytest.raises(UnreachableError):
             await client.read("/")
         with pytest.raises(UnreachableError):
-            await client.beacon("ps-0", registered.incarnation)
+            await server.beacon("ps-0", registered.incarnation)
         with pytest.raises(UnreachableError):
-            await put(client, "/b")
-        client.deadline_s = BOUND_S
+            await put(client, "/jobs/t/b")
+        client.deadline_s = server.deadline_s = BOUND_S
         members |= {one.name: MemberInProcess(one.folder, one.name, one.peers, 9) for one in gone}
         seen, entries = await client.read("/")
-        assert seen > revision and entries[0].key == "/a"
-        await client.beacon("ps-0", registered.incarnation)
+        assert seen > revision and entries[0].key == "/jobs/t/a"
+        await server.beacon("ps-0", registered.incarnation)
         await client.close()
+        await server.close()
 
 
 async def test_a_lost_folder_is_never_taken_for_the_old_one_until_it_is_put_in_its_place(tmp_path: Path) -> None:
     async with members_on(tmp_path) as members:
         client = client_of(members["a"].peers.values())
         for number in range(5):
-            await put(client, f"/{number}", b"x" * 1000)
+            await put(client, f"/jobs/t/{number}", b"x" * 1000)
         lost = members.pop("c")
         await lost.stop()
         shutil.rmtree(lost.folder)
         members["c"] = MemberInProcess(lost.folder, "c", lost.peers, 555)
-        await put(client, "/5")
+        await put(client, "/jobs/t/5")
         stranger = ("c", lost.peers["c"])
         await until(lambda: any(stranger in one.core.paxos.forming.strangers for one in members.values()))
         assert members["c"].core.paxos.role == "forming"
         with pytest.raises(RemoteError, match="expected one of the controllers a, b, c to replace, found 'd'"):
             await client.replace_controller("d", "c", lost.peers["c"])
         await replace(client, "c", "c", lost.peers["c"])
-        await put(client, "/6")
+        await put(client, "/jobs/t/6")
         await all_at(members, members[await leader_of(members)].core.paxos.acceptor.chosen_to)
         assert members["c"].core.encode_state() == members["a"].core.encode_state()
         assert 555 in [member.identity for member in members["c"].core.members]
         stopped = members.pop("a")
         await stopped.stop()
-        await put(client, "/7")  # the new one counts
+        await put(client, "/jobs/t/7")  # the new one counts
         await client.close()
 
 
 async def test_a_status_names_leader_members_and_lag(tmp_path: Path) -> None:
     async with members_on(tmp_path) as members:
         client = client_of(members["a"].peers.values())
-        await put(client, "/a")
+        await put(client, "/jobs/t/a")
         name = await leader_of(members)
         connection = await StreamTransport().connect(
-            members[name].peers[name], make_hello("test", "test"), deadline_s=BOUND_S
+            members[name].peers[name], make_hello("front", "test"), deadline_s=BOUND_S
         )
         await asyncio.sleep(0.5)
         reply = await connection.request(StatusRequest(), deadline_s=BOUND_S)
@@ -164,20 +166,20 @@ async def test_processes_elect_another_leader_when_theirs_is_killed_or_stopped(
     processes = {name: MemberProcess(tmp_path / name, name, peers) for name in peers}
     client = client_of(peers.values())
     try:
-        await put(client, "/0")
+        await put(client, "/jobs/t/0")
         spent_s = []
         for number, how in ((1, signal.SIGKILL), (2, signal.SIGSTOP)):
             name = await _leader_by_status(client)
             processes[name].kill(how)
             began_s = time.monotonic()
-            await put(client, f"/{number}")
+            await put(client, f"/jobs/t/{number}")
             spent_s.append(time.monotonic() - began_s)
             if how == signal.SIGKILL:
                 processes[name].close()
                 processes[name] = MemberProcess(tmp_path / name, name, peers)
             else:
                 processes[name].kill(signal.SIGCONT)
-        assert [entry.key for entry in (await client.read("/"))[1]] == ["/0", "/1", "/2"]
+        assert [entry.key for entry in (await client.read("/"))[1]] == [f"/jobs/t/{number}" for number in range(3)]
         with capsys.disabled():
             print(f"\n  commits went on {spent_s[0]:.2f} s after kill -9, {spent_s[1]:.2f} s after SIGSTOP")
     finally:
@@ -197,7 +199,7 @@ async def test_a_controller_with_other_limits_does_not_join(tmp_path: Path) -> N
         assert "2 of the other 2 controllers have other limits" in told and "found lease_s=4 lost_after_s=5" in told
         processes["c"].close()
         processes["c"] = MemberProcess(tmp_path / "c", "c", peers)
-        await put(client, "/0")
+        await put(client, "/jobs/t/0")
     finally:
         await client.close()
         for process in processes.values():

@@ -50,7 +50,7 @@ class TestOverTcp(Conformance):
     async def store(self, tmp_path: Path) -> AsyncIterator[ConfigurationStore]:
         async with controller_on(tmp_path, ["tcp://127.0.0.1:0"]) as addresses:
             client = ControllerClient(
-                StreamTransport(), addresses, lambda: make_hello("test", "test"), log=logging.getLogger("test")
+                StreamTransport(), addresses, lambda: make_hello("front", "test"), log=logging.getLogger("test")
             )
             yield client
             await client.close()

@@ -69,8 +69,8 @@ async def controller_on(
         store.close()
 
 
-def client_of(addresses: Sequence[str], **options: float) -> ControllerClient:
-    return ControllerClient(StreamTransport(), addresses, lambda: make_hello("test", "test"), log=LOG, **options)  # type: ignore[arg-type]
+def client_of(addresses: Sequence[str], role: str = "front", node: str = "test", **options: float) -> ControllerClient:
+    return ControllerClient(StreamTransport(), addresses, lambda: make_hello(role, node), log=LOG, **options)  # type: ignore[arg-type]
 
 
 async def serve_nothing(context: RoleContext) -> None:
@@ -83,7 +83,7 @@ async def test_a_node_joins_is_seen_reached_and_leaves() -> None:
         context = await cluster.start("ps", "ps-0", serve_nothing)
         assert context.incarnation == 1
         assert [node.node for node in await nodes(cluster.client, "ps")] == ["ps-0"]
-        other = await cluster.context("worker")
+        other = await cluster.context("front")
         connection = await other.connect("ps-0", 5)
         assert connection.peer.incarnation == 1
         reply = await connection.request(StatusRequest(), deadline_s=5)
@@ -145,21 +145,23 @@ def test_a_role_gives_up_a_controller_that_is_gone_for_too_long(caplog: pytest.L
 async def test_a_restarted_controller_knows_what_it_knew(tmp_path: Path) -> None:
     async with controller_on(tmp_path, ["tcp://127.0.0.1:0"]) as addresses:
         client = client_of(addresses)
-        await client.compare_and_set(ConfigChanges({}, {"/a": b"1"}))
-        first = await client.register(NodeRegisterRequest("w", "worker", (), "h", 1))
+        await client.compare_and_set(ConfigChanges({}, {"/jobs/t/a": b"1"}))
+        worker = client_of(addresses, "worker", "w")
+        first = await worker.register(NodeRegisterRequest("w", "worker", (), "h", 1))
     async with controller_on(tmp_path, addresses):  # the same port: the client comes back by itself
         _, entries = await client.read("/")
-        assert [entry.key for entry in entries] == ["/a", "/nodes/w"]
-        await client.beacon("w", first.incarnation)
-        second = await client.register(NodeRegisterRequest("w", "worker", (), "h", 1))
+        assert [entry.key for entry in entries] == ["/jobs/t/a", "/nodes/w"]
+        await worker.beacon("w", first.incarnation)
+        second = await worker.register(NodeRegisterRequest("w", "worker", (), "h", 1))
         assert second.incarnation == first.incarnation + 1
+        await worker.close()
         await client.close()
 
 
 async def test_a_node_whose_process_has_ended_is_lost_before_its_beacons_are_missed(tmp_path: Path) -> None:
     config = ControllerConfig(lost_after_s=600.0)
     async with controller_on(tmp_path, ["tcp://127.0.0.1:0"], config) as addresses:
-        dying, client = client_of(addresses), client_of(addresses)
+        dying, client = client_of(addresses, "ps", "ps-0"), client_of(addresses)
         transport = StreamTransport()
         listening = await transport.serve(["tcp://127.0.0.1:0"], make_hello("ps", "ps-0"), lambda request: None)
         await dying.register(NodeRegisterRequest("ps-0", "ps", listening.addresses, host_id(), 1))
@@ -171,11 +173,13 @@ async def test_a_node_whose_process_has_ended_is_lost_before_its_beacons_are_mis
 
 async def test_a_controller_refuses_what_it_does_not_do() -> None:
     async with memory_cluster(6) as cluster:
-        context = await cluster.context("worker")
-        connection = await cluster.network.connect("memory://controller-0", context.hello(), deadline_s=5)
+        worker, front = await cluster.context("worker", "w"), await cluster.context("front")
+        connection = await cluster.network.connect("memory://controller-0", worker.hello(), deadline_s=5)
         with pytest.raises(RemoteError) as caught:
-            await connection.request(RunJoinRequest("w", 1, 1), deadline_s=5)
+            await connection.request(RunJoinRequest("w", 0, 1), deadline_s=5)
         assert caught.value.code == ErrorCode.UNKNOWN_OPCODE
+        await connection.close()
+        connection = await cluster.network.connect("memory://controller-0", front.hello(), deadline_s=5)
         not_text = msgspec.msgpack.encode(ConfigChanges({}, {"/key": b""})).replace(b"/key", b"/ke\xff")
         for body in (b"\xc1", not_text):
             with pytest.raises(RemoteError, match="not a ConfigChanges") as caught:
@@ -193,8 +197,10 @@ async def test_names_and_addresses_that_none_can_be_are_not_registered() -> None
             NodeRegisterRequest("ps-0", "ps", ("tcp://h:1",), "h", -1),
             NodeRegisterRequest("ps-0", "ps", ("tcp://h:1",) * 100, "h", 1),
         ):
+            client = (await cluster.context("ps", "ps-0")).controller
+            assert client is not None
             with pytest.raises((RemoteError, ConfigurationError)) as caught:
-                await cluster.client.register(request, deadline_s=5)
+                await client.register(request, deadline_s=5)  # type: ignore[attr-defined]
             assert str(caught.value).isprintable()
         assert await cluster.client.read("/nodes/") == (0, [])
 
@@ -211,4 +217,4 @@ async def test_nothing_is_answered_when_the_disk_fails() -> None:
             assert (await cluster.client.read("/"))[0] == 0
             cluster.client.deadline_s = 0.3
             with pytest.raises(UnreachableError):
-                await cluster.client.compare_and_set(ConfigChanges({}, {"/a": b""}))
+                await cluster.client.compare_and_set(ConfigChanges({}, {"/jobs/t/a": b""}))

@@ -112,9 +112,13 @@ class World:
 
     async def worker(self, node: str = "coordinator", name: str = "", **options: float) -> PlayedWorker:
         """Joins as soon as the run takes workers."""
-        client = await self.client(node)
-        worker = PlayedWorker(client, name or f"worker-{self.count}", 1000 + self.count, **options)
-        await until(client, lambda progress: progress.state != "starting")
+        front = await self.client(node)
+        context = await self.cluster.context("worker", name or f"worker-{self.count}")
+        context.incarnation = 1000 + self.count
+        client = CoordinatorClient(await context.connect(node, 10.0))
+        self.clients.append(client)
+        worker = PlayedWorker(client, context.node, context.incarnation, **options)
+        await until(front, lambda progress: progress.state != "starting")
         await worker.join()
         return worker
 

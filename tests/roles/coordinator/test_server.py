@@ -29,7 +29,6 @@ from adamctl.wire.messages import RunJoinReply
 from tests.roles.coordinator.played_run import (
     CLASSES,
     EXAMPLES,
-    PlayedWorker,
     make_experiment,
     until,
     world,
@@ -75,7 +74,7 @@ async def test_two_jobs_at_once_and_no_more_workers_than_asked_for(tmp_path: Pat
         first, second = await w.worker("coordinator-a"), await w.worker("coordinator-b")
         assert {first.joined.reply.job, second.joined.reply.job} == {"small", "small-2"}
         with pytest.raises(RemoteError, match="has its workers") as refused:
-            await PlayedWorker(await w.client("coordinator-a"), "third", 5).join()
+            await w.worker("coordinator-a", "third")
         assert refused.value.code == ErrorCode.OVER_QUOTA
         await asyncio.gather(first.work(), second.work())
         await w.ended("coordinator-a")
@@ -186,7 +185,7 @@ async def test_a_status_request_waits_for_the_state_to_change(tmp_path: Path) ->
         await w.start_servers()
         await w.start_run(make_experiment(tmp_path))
         worker = await w.worker()
-        state = (await worker.client.status()).state
+        state = (await (await w.client()).status()).state
         waiting = asyncio.ensure_future((await w.client()).status(state, wait_s=20.0))
         await asyncio.sleep(0.05)
         assert not waiting.done()

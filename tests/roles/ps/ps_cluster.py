@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from adamctl.net.faults import LinkFaults
 from adamctl.roles.context import RoleContext
 from adamctl.roles.ps import server
 from adamctl.roles.ps.client import ParameterClient, PushSet
-from adamctl.wire.messages import ConfigChanges
+from adamctl.wire.messages import CheckpointFile, ConfigChanges
 from tests.cluster import ClusterInMemory, memory_cluster
 
 TWO = ("ps-0", "ps-1")
@@ -67,9 +68,20 @@ async def start_servers(cluster: ClusterInMemory, *names: str, threads: int = 2,
     return [await cluster.start("ps", name, server.run, options) for name in names]
 
 
-async def make_client(cluster: ClusterInMemory, job: str, node: str, **options: object) -> ParameterClient:
+async def checkpoint(cluster: ClusterInMemory, job: str, folder: Path, **options: float) -> tuple[CheckpointFile, ...]:
+    """Has a job's servers write a checkpoint, as its coordinator does."""
+    client = await make_client(cluster, job, f"c-{len(cluster.contexts)}", role="coordinator")
+    try:
+        return await client.checkpoint(str(folder), **options)
+    finally:
+        await client.close()
+
+
+async def make_client(
+    cluster: ClusterInMemory, job: str, node: str, *, role: str = "worker", **options: object
+) -> ParameterClient:
     """A client with an incarnation of its own, attached."""
-    context = await cluster.context("worker", node)
+    context = await cluster.context(role, node)
     context.incarnation = 1000 + len(cluster.contexts)
     client = ParameterClient.from_context(context, job, **options)
     await client.attach(deadline_s=20)

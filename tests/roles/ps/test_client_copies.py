@@ -13,7 +13,7 @@ import pytest
 from adamctl.roles.controller.core_config import lease_config
 from adamctl.roles.ps.client import ParameterClient, PushSet
 from tests.cluster import memory_cluster
-from tests.roles.ps.ps_cluster import make_client
+from tests.roles.ps.ps_cluster import checkpoint, make_client
 from tests.roles.ps.replicated import ReplicatedCluster
 
 THREE = ("ps-0", "ps-1", "ps-2")
@@ -105,7 +105,7 @@ async def test_a_checkpoint_is_whole_though_a_server_dies(tmp_path: Path) -> Non
         client = await client_of(world, "w", zero=True)
         await client.push(ones(client), deadline_s=WAIT_S)
         await world.kill("ps-2")
-        files = await client.checkpoint(str(tmp_path), deadline_s=WAIT_S)
+        files = await checkpoint(world.cluster, "a", tmp_path, deadline_s=WAIT_S)
         found = sorted(shard for file in files for shard in file.shards)
         assert found == list(range(len(client.layout.shards)))
         await client.close()

@@ -27,7 +27,7 @@ from adamctl.roles.ps.replica_body import CopyRecord, ShardCopy, encode_body, le
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import CheckpointRequest, ConfigChanges, ReplicaFetchReply, ReplicaPrepareRequest
 from tests.cluster import memory_cluster
-from tests.roles.ps.ps_cluster import constant, make_client, make_layout, pulled, push_of, random_flat
+from tests.roles.ps.ps_cluster import checkpoint, constant, make_client, make_layout, pulled, push_of, random_flat
 from tests.roles.ps.replicated import ReplicatedCluster
 from tests.roles.ps.store_cluster import crash
 
@@ -181,7 +181,7 @@ async def test_a_checkpoint_is_written_by_primaries_alone(tmp_path: Path) -> Non
         await world.add_job(THREE)
         client = await zeroed(world)
         await add(client)
-        files = await client.checkpoint(str(tmp_path))
+        files = await checkpoint(world.cluster, "a", tmp_path)
         assert sorted(shard for file in files for shard in file.shards) == list(range(len(world.layout.shards)))
         await client.close()
 
@@ -350,7 +350,7 @@ async def test_no_checkpoint_is_written_of_what_others_may_serve_by_now(tmp_path
         held = iter([True] * looks)
         core = world.servers["ps-0"].core
         lease_holds, core.lease_holds = core.lease_holds, lambda: next(held, False)
-        connection = await (await world.cluster.context("ps", "stranger")).connect("ps-0", deadline_s=10)
+        connection = await (await world.cluster.context("coordinator", "stranger")).connect("ps-0", deadline_s=10)
         with pytest.raises(RemoteError) as caught:
             await connection.request(CheckpointRequest("a", str(tmp_path)), deadline_s=10)
         assert caught.value.code == ErrorCode.NOT_READY and "lease" in str(caught.value)

@@ -30,6 +30,7 @@ from tests.cluster import memory_cluster
 from tests.roles.manifests_for_tests import finish
 from tests.roles.ps.ps_cluster import (
     add_job,
+    checkpoint,
     constant,
     make_client,
     make_tensors,
@@ -78,7 +79,7 @@ async def test_a_request_that_is_no_parameter_servers_is_refused() -> None:
         context = await cluster.context("worker", "w")
         connection = await context.connect("ps-0", deadline_s=10)
         with pytest.raises(RemoteError) as caught:
-            await connection.request(RunJoinRequest("w", 1, 1), deadline_s=10)
+            await connection.request(RunJoinRequest("w", 0, 1), deadline_s=10)
         assert caught.value.code == ErrorCode.UNKNOWN_OPCODE
         await connection.close()
 
@@ -113,7 +114,7 @@ async def test_a_job_goes_on_from_its_checkpoint_on_any_number_of_servers(
         for number in range(4):
             await client.push(push_of(layout, random_flat(layout, number), 0.1))
         folder = tmp_path / "checkpoint"
-        files = await client.checkpoint(str(folder))
+        files = await checkpoint(cluster, "a", folder)
         assert len(files) == 2 and sorted(s for file in files for s in file.shards) == list(range(len(layout.shards)))
         finish(folder, files, layout.hash)
         saved = load_parameters(folder)
@@ -143,7 +144,7 @@ async def test_the_memory_of_pushes_comes_back_with_the_checkpoint(tmp_path: Pat
         flat = constant(layout, 1.0)
         flat[layout.shards[2].offset] = np.nan
         await client.push(push_of(layout, flat, kind="delta"))
-        finish(tmp_path, await client.checkpoint(str(tmp_path)), layout.hash)
+        finish(tmp_path, await checkpoint(cluster, "a", tmp_path), layout.hash)
         image = {i.record.shard: i.record for i in read_checkpoint(tmp_path, verify=True).images()}
         assert image[0].pushes == image[0].counter == 1
         assert image[2].pushes == 0 and image[2].memory.clients[0].refused == {1: ErrorCode.NOT_FINITE}
@@ -177,7 +178,7 @@ async def test_each_shard_is_saved_at_one_version_while_pushes_go_on(tmp_path: P
         try:
             for number in range(4):
                 folder = tmp_path / str(number)
-                finish(folder, await client.checkpoint(str(folder)), layout.hash)
+                finish(folder, await checkpoint(cluster, "a", folder), layout.hash)
         finally:
             stop.set()
             await writing
@@ -195,7 +196,7 @@ async def test_a_folder_that_cannot_be_written_is_named_and_training_goes_on(tmp
         client = await make_client(cluster, "a", "w")
         (tmp_path / "file").write_text("")
         with pytest.raises(RemoteError, match="ps-0"):
-            await client.checkpoint(str(tmp_path / "file" / "folder"))
+            await checkpoint(cluster, "a", tmp_path / "file" / "folder")
         await client.push(push_of(layout, constant(layout, 1.0), kind="delta"))
         await client.close()
 
@@ -205,7 +206,7 @@ async def test_a_damaged_checkpoint_is_refused_with_what_is_damaged(tmp_path: Pa
         await start_servers(cluster, "ps-0")
         layout = await add_job(cluster, "a", ["ps-0"], RuleConfig("add"))
         client = await make_client(cluster, "a", "w")
-        files = await client.checkpoint(str(tmp_path))
+        files = await checkpoint(cluster, "a", tmp_path)
         finish(tmp_path, files, layout.hash)
         path = tmp_path / files[0].name
         content = bytearray(path.read_bytes())
@@ -223,7 +224,7 @@ async def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:
         await start_servers(cluster, "ps-0")
         layout = await add_job(cluster, "a", ["ps-0"], RuleConfig("add"))
         client = await make_client(cluster, "a", "w")
-        finish(tmp_path, await client.checkpoint(str(tmp_path)), layout.hash)
+        finish(tmp_path, await checkpoint(cluster, "a", tmp_path), layout.hash)
         await add_job(cluster, "b", ["ps-0"], RuleConfig("add"), shapes=((3, 3), (3,)), restore=str(tmp_path))
         with pytest.raises(RemoteError, match="another model"):
             await make_client(cluster, "b", "v")

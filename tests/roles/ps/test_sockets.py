@@ -168,11 +168,15 @@ async def test_clients_find_the_address_that_is_for_what_they_want(tmp_path: Pat
         assert len(set(kinds)) == 3 and all(len(addresses) == 1 for addresses in kinds)
         client = await attached(store, 1)
         await client.pull(np.zeros(client.layout.flat_size, np.float32))
-        assert await client.checkpoint(str(tmp_path))
-        connection = await StreamTransport().connect(
-            record.addresses_for("administration")[0], make_hello("worker", "w", 2), deadline_s=10
-        )
+        orders = ParameterClient(StreamTransport(), lambda: make_hello("coordinator", "c", 2), store, "a")
+        await orders.attach(deadline_s=30)
+        assert await orders.checkpoint(str(tmp_path))
+        await orders.close()
+        address = record.addresses_for("administration")[0]
+        connection = await StreamTransport().connect(address, make_hello("front", "f"), deadline_s=10)
         assert isinstance((await connection.request(StatusRequest(), deadline_s=10)).message, StatusReply)
+        await connection.close()
+        connection = await StreamTransport().connect(address, make_hello("worker", "w", 2), deadline_s=10)
         with pytest.raises(RemoteError, match="is clients, which is taken at tcp://127"):
             await connection.request(AttachRequest("a", client.layout.hash), deadline_s=10)
         await connection.close()
