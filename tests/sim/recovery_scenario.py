@@ -16,8 +16,8 @@ from adamctl.wire.messages import ConfigChanges, ConfigCompareAndSetReply, Confi
 from tests.sim.clients import Caller
 from tests.sim.server_cluster import JOB, ServerFault
 from tests.sim.server_scenario import ServerScenario
+from tests.sim.sim_log_disk import SimLogDisk
 from tests.sim.sim_server import SimServer
-from tests.sim.sim_store import SimDisk
 
 CALL_S = 3.0
 AWAY_S_MIN, AWAY_S_MAX = 3.0, 12.0
@@ -100,7 +100,7 @@ class RecoveryScenario(ServerScenario):
         super()._server_crashed(server)
         if self.cluster.acks != "durable" and not self.calm and self.world.chance(0.1):
             self.world.note(server.name, "loses", "its disk")
-            server.disk = SimDisk()
+            server.disk = SimLogDisk(self.world.random, lambda: self.world.now_s)
 
     def _downtime_s(self) -> float:
         if not self.calm and self.world.chance(0.5):

@@ -6,6 +6,7 @@ which pushes are in it, and a mix of two versions is seen at once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate, combinations
 from typing import Any, TypeAlias
 
@@ -28,6 +29,7 @@ class Ledger:
         excused: shards that have lost all their copies at once: what was not on disk may be gone.
         clients_rest: they may push nothing after a loss, and so never learn of it.
         stale_reads: clocks are arbitrarily wrong, so that leases say nothing.
+        squares: the rule is Adagrad, whose state is the sum of the squares of what was pushed.
         dead: clients whose process has ended: what they were not told of may be done or not, and stays as it is.
     """
 
@@ -36,9 +38,9 @@ class Ledger:
         self.acks = acks
         self.must: dict[int, dict[ClientKey, int]] = {}
         self.excused: set[int] = set()
-        self.stale_reads = self.clients_rest = False
+        self.stale_reads = self.clients_rest = self.squares = False
         self.dead: set[ClientKey] = set()
-        self.versions: dict[tuple[int, int, int], tuple[float, Done, str]] = {}
+        self.versions: dict[tuple[int, int, int], tuple[tuple[float, ...], Done, str]] = {}
         self.known_values: dict[int, set[float]] = {}
         self._deltas: dict[tuple[ClientKey, int], list[int]] = {}
         self._sums: dict[tuple[ClientKey, int], list[int]] = {}
@@ -53,10 +55,13 @@ class Ledger:
         sums = self._sums.setdefault((client, shard), [0])
         if number == len(deltas):
             deltas.append(delta)
-            sums.append(sums[-1] + delta)
+            sums.append(sums[-1] + self._counts(delta))
         else:  # only who goes on with another's numbers gives one a second time
             deltas[number] = delta
-            sums[:] = accumulate(deltas)
+            sums[:] = accumulate(self._counts(one) for one in deltas)
+
+    def _counts(self, delta: int) -> int:
+        return delta * delta if self.squares else delta
 
     def delta(self, client: ClientKey, shard: int, number: int) -> int:
         return self._deltas[client, shard][number]
@@ -77,9 +82,9 @@ class Ledger:
         if value not in self.known_values.get(part.shard, {0.0}):
             raise ViolationError(f"a pull of what never was: {client[0]} pulled shard {part.shard} as {value}")
         version = self.versions.get((part.shard, part.epoch, part.version))
-        if version is not None and version[0] != value:
+        if version is not None and version[0][0] != value:
             raise ViolationError(
-                f"a pull of another version: {client[0]} pulled shard {part.shard} as {value}, not {version[0]}"
+                f"a pull of another version: {client[0]} pulled shard {part.shard} as {value}, not {version[0][0]}"
             )
         if self.stale_reads or self.acks == "applied":
             return
@@ -99,21 +104,25 @@ class Ledger:
             raise ViolationError(f"torn: shard {shard} in {what}, {sorted(set(values.tolist()))}")
         return value
 
-    def holds(self, where: str, shard: int, version: tuple[int, int], values: Values, done: Done) -> None:
+    def holds(self, where: str, shard: int, version: tuple[int, int], arrays: Sequence[Values], done: Done) -> None:
         """A copy is at a version: each push it remembers is in it once, no other is, and no copy of it differs."""
-        value = self.whole(shard, values, where)
+        content = tuple(self.whole(shard, array, where) for array in arrays)
         found = self.versions.get((shard, *version))
-        if found is not None and found[0] == value and shard in self._skips:
-            self._check_sum(where, shard, version, value, done)
-        elif found is not None and found[:2] != (value, done):
+        if found is not None and found[0] == content and shard in self._skips:
+            self._check_sum(where, shard, version, self._total(content), done)
+        elif found is not None and found[:2] != (content, done):
             raise ViolationError(
-                f"two states of one version: shard {shard} at {version} is {value} {done} at {where}, "
+                f"two states of one version: shard {shard} at {version} is {content} {done} at {where}, "
                 f"and was {found[0]} {found[1]} at {found[2]}"
             )
         if found is None:
-            self._check_sum(where, shard, version, value, done)
-            self.versions[shard, *version] = (value, done, where)
-            self.known_values.setdefault(shard, {0.0}).add(value)
+            self._check_sum(where, shard, version, self._total(content), done)
+            self.versions[shard, *version] = (content, done, where)
+            self.known_values.setdefault(shard, {0.0}).add(content[0])
+
+    def _total(self, content: Sequence[float]) -> float:
+        """Returns what pushes add up to: the values, or Adagrad's sum of squares."""
+        return content[-1] if self.squares else content[0]
 
     def _check_sum(self, where: str, shard: int, version: tuple[int, int], value: float, done: Done) -> None:
         for client, number in done:
@@ -166,9 +175,9 @@ class Ledger:
             self._lost_s[shard] = self.world.now_s
             self.must.pop(shard, None)
 
-    def final(self, where: str, shard: int, values: Values, numbers: Done) -> None:
+    def final(self, where: str, shard: int, arrays: Sequence[Values], numbers: Done) -> None:
         """All pushes are answered, but for those of the dead: nothing is missing (I5)."""
-        value = self.whole(shard, values, where)
+        value = self._total([self.whole(shard, array, where) for array in arrays])
         done = dict(numbers)
         expected = 0
         for (client, index), sums in self._sums.items():

@@ -166,7 +166,7 @@ def _record_without_epoch(self: ShardReplica, since: int = -1) -> tuple[CopyReco
 
 def _not_synced(cluster: ServerCluster) -> None:
     for server in cluster.servers.values():
-        server.sync_first = False
+        server.disk.waits = False
 
 
 _batch = Batch.__init__

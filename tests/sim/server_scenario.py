@@ -56,8 +56,13 @@ class ServerScenario:
             ViolationError: something that must hold did not.
         """
         planted = self.cluster.planted
-        with planted.planted() if planted is not None else nullcontext():
-            return self._run()
+        try:
+            with planted.planted() if planted is not None else nullcontext():
+                return self._run()
+        finally:
+            for server in self.cluster.servers.values():
+                server.end()
+                server.loop.bury()
 
     def _run(self) -> Result:
         world, cluster = self.world, self.cluster

@@ -1,86 +1,73 @@
-"""A parameter server in the simulator: the real cores, and a shell with a disk, threads and links that take time.
+"""A parameter server in the simulator: its real shells and cores; its loop, disk, threads and links take time.
 
-`sim_server_state` is what it holds, `sim_server_links` how it talks to other servers, `sim_server_clients` how to
-clients, `sim_server_store` what it keeps on its disk; here are its life, its membership and its instructions.
+`sim_loop` is its event loop, `sim_log_disk` its disk, `sim_requests` its links, `sim_context` its view of the cluster;
+`sim_server_state` is what it holds, `sim_server_checks` what must hold of it. Here are its life and its membership.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from adamctl.config.records import node_key
-from adamctl.kernels.rules.make import make_rule
+import numpy as np
+
+from adamctl.errors import AdamctlError
 from adamctl.roles.controller.core_events import Disconnected
-from adamctl.roles.controller.core_state import Changes
 from adamctl.roles.lease import Lease
-from adamctl.roles.ps.apply import Applier
-from adamctl.roles.ps.core import Core
-from adamctl.roles.ps.core_flush import FlushCore
-from adamctl.roles.ps.core_instructions import (
-    AnswerAttach,
-    AnswerPull,
-    AnswerPush,
-    Apply,
-    Free,
-    Image,
-    Keep,
-    Refresh,
-    Refuse,
-)
-from adamctl.roles.ps.core_job import Job
-from adamctl.roles.ps.core_replication import ReplicationCore
-from adamctl.roles.ps.core_replication_events import (
-    Ask,
-    Build,
-    Holds,
-    LetGo,
-    Load,
-    Notice,
-    Propose,
-    ReadNode,
-    ReplicationConfig,
-    Reply,
-)
+from adamctl.roles.ps.core_flush import FlushConfig
+from adamctl.roles.ps.core_instructions import Apply, Refuse
 from adamctl.roles.ps.core_sequence import ClientKey
-from adamctl.roles.ps.core_shard import Shard
-from adamctl.roles.ps.following import JOBS_PREFIX, JobKeys
-from adamctl.roles.ps.node_keys import DRAINS_PREFIX, NODES_PREFIX, NodeKeys
-from adamctl.wire.messages import ConfigCompareAndSetReply, Message
-from tests.sim.server_ledger import done_of
+from adamctl.roles.ps.options import ServerOptions
+from adamctl.roles.ps.server import ParameterServer
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import AttachReply, AttachRequest, Hello, Message, PullReply, PushRequest
+from tests.sim.engine import ViolationError
+from tests.sim.sim_apply import SimApply
+from tests.sim.sim_context import SimConfiguration, SimContext, SimLog
+from tests.sim.sim_log_disk import SimLogStore
+from tests.sim.sim_loop import SimLoop, start
 from tests.sim.sim_process import Member, RunView
-from tests.sim.sim_server_clients import ServerDesk
-from tests.sim.sim_server_links import PeerRequest, ServerLinks
-from tests.sim.sim_server_state import ServerState
-from tests.sim.sim_server_store import ServerStore
-from tests.sim.sim_store import FLUSH
+from tests.sim.sim_requests import Fail, Send, SimConnection, SimRequest
+from tests.sim.sim_server_checks import ServerChecks
 
 if TYPE_CHECKING:
     from tests.sim.sim_client_lanes import Respond
 
+FLUSH = FlushConfig(window_s=1.0, window_bytes=1 << 20, retry_s=0.1, log_slack_bytes=1 << 12, group_bytes=1 << 12)
+OPTIONS = ServerOptions(0, 1 << 30, None, FLUSH)
+ON_THE_WAY = 0.3
+"""Pushes that are applied while they arrive, as far as they can be."""
+CUT_OFF, PIECE_S_MAX = 0.02, 0.002
+"""How often the connection ends before a part, and how long one takes at most to follow the one before."""
 
-class SimServer(ServerState):
+
+class SimServer(ServerChecks):
     """One parameter server, process after process.
 
     Attributes:
-        disk_s_max, apply_s_max: longest sync, longest batch.
-        disk_full: no group can be written.
+        apply_s_max: longest batch.
         peers: all servers by name, itself among them.
         on_crash: is told of each end of a process.
         from_receipt: planted fault: the lease counts from when the answer came.
-        sync_first: if not, a planted fault: durable before it is synced.
+        registered: done when the controllers have taken the process in.
+        connections: that the process has made to other servers.
     """
 
-    disk_s_max, apply_s_max, disk_full = 0.002, 0.001, False
+    apply_s_max = 0.001
     peers: Mapping[str, SimServer]
     on_crash: Callable[[SimServer], None] = staticmethod(lambda _: None)
     last_connection = 0
-    from_receipt, sync_first = False, True
+    from_receipt = False
     view: RunView
-    links: ServerLinks
-    desk: ServerDesk
-    store: ServerStore
+    loop: SimLoop
+    registered: asyncio.Future[None]
+    connections: list[SimConnection]
+    _handle: Callable[[Any], None]
+    _arriving: Callable[[Any], Any]
+    _on_disconnect: Callable[[int], None]
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -89,22 +76,48 @@ class SimServer(ServerState):
             return
         self.view = self.begin()
         self.world.note(self.name, "starts", "run", self.run)
-        self.core = None
-        self.found = self.disk.copy()
-        self.keys = JobKeys()
-        self.nodes = NodeKeys()
+        self.shell, self.ready = None, False
+        self.connections = []
         self.lease = Lease(self.lease_s, self.clock.now)
-        self._served: dict[int, int] = {}  # bucket -> at which epoch it is served, or was last
-        self._serving: set[int] = set()
-        self.registered_revision = 0
-        self._tick_due_s = float("inf")
-        self._applier = Applier()
-        self.links = ServerLinks(self)
+        self.begin_checks()
+        self.loop = SimLoop(self.view, self.stepped, self.shell_failed)
+        self.loop.work_s_max = 0.02
+        self.registered = self.loop.create_future()
         self.member = Member(
             self.view, self.hosts, self.lease, registered=self._registered, renewed=self._renewed, lost=self._lost
         )
         self.member.from_receipt = self.from_receipt
         self.member.join()
+        start(self.loop, self._run())
+
+    async def _run(self) -> None:
+        """What the driver and the role's `run` do."""
+        try:
+            store = SimLogStore(self.disk, self.name, self._takes_long, self.check_written)
+        except AdamctlError as error:
+            self.violated(f"{self.name} cannot begin: {error}")
+            return
+        self.remember_found(store.found)
+        context = SimContext(
+            role="ps", node=self.name, options={}, transport=cast(Any, None),
+            controller=cast(Any, SimConfiguration(self.loop, self.member)), stopping=asyncio.Event(),
+            log=cast(logging.Logger, SimLog(self)), lease=self.lease,
+        )  # fmt: skip
+        context.server = self
+        self.shell = shell = ParameterServer(context, OPTIONS, store)
+        applied = SimApply(self, shell._completed)
+        shell._threads = cast(Any, applied)
+        shell._carriers[Apply] = applied.submit
+        self.watch_batches(shell.core)
+        await shell.run()
+
+    def _takes_long(self, seconds: float) -> None:
+        self.loop.took_s += seconds
+
+    def open(self, handle: Any, on_disconnect: Any, arriving: Any) -> None:
+        """The process begins to answer."""
+        self._handle, self._on_disconnect, self._arriving = handle, on_disconnect, arriving
+        self.ready = True
 
     def crash(self) -> None:
         """The process is gone, with all that was not synced; what is being synced may be there or not."""
@@ -112,7 +125,9 @@ class SimServer(ServerState):
             return
         self.world.note(self.name, "CRASHES")
         self.end()
-        self.core = None
+        self.shell, self.ready = None, False
+        self.world.after(0.0, self.loop.bury)
+        self.disk.crash()
         incarnation = self.incarnation
         if incarnation:
             self.invariants.leases.given_up(self.name, incarnation)
@@ -120,11 +135,17 @@ class SimServer(ServerState):
             for host in self.hosts.values():
                 self.world.after(self.world.random.random() * 0.05, partial(host.take, Disconnected(connection)))
         for peer in self.peers.values():
-            if peer is not self and (self.name, peer.name) not in self.world.cut:
-                self.world.after(0.001, partial(peer.gate, peer.run, partial(peer.links.broken, self.name)))
+            if peer is not self and peer.alive and (self.name, peer.name) not in self.world.cut:
+                self.world.after(0.001, partial(peer.gate, peer.run, partial(peer.peer_is_gone, self.name, self.run)))
         self.invariants.serves(self, {})
         self.invariants.crashed(self)
         self.on_crash(self)
+
+    def peer_is_gone(self, peer: str, run: int) -> None:
+        """Its connections have been closed."""
+        for connection in self.connections:
+            if connection.is_to(peer, run):
+                connection.break_off()
 
     # --- membership -------------------------------------------------------------------------------------------------
 
@@ -137,9 +158,10 @@ class SimServer(ServerState):
     def _renewed(self, until_s: float) -> None:
         true_s = self.world.now_s + self.clock.true_delay_s(until_s)
         self.invariants.leases.renewed(self.name, self.incarnation, true_s)
-        self._stepped()
+        self.stepped()
 
     def _registered(self) -> None:
+<<<<<<< HEAD
         def known(changes: Changes | None) -> None:
             entries = {entry.key: entry for entry in changes.entries} if changes is not None else {}
             entry = entries.get(node_key(self.name))
@@ -211,160 +233,95 @@ class SimServer(ServerState):
                 self._configure()
 
         self.member.read("job", f"/jobs/{name}", found)
+=======
+        self.loop.do(lambda: self.registered.set_result(None))
+>>>>>>> 2df3f62 (The simulator runs the parameter server's shells as they are, over a log in memory whose transactions a crash may take back)
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
+    def asked_by_peer(self, peer: Hello, message: Message, body: bytes, answered: Send, failed: Fail) -> None:
+        """A request of another server has come."""
+
+        def ask() -> None:
+            self._serve(SimRequest(self, peer, 0, message, bytearray(body), answered, failed))
+
+        self.loop.do(ask)
+        self.check_taken(body)
+
     def request(self, connection: int, client: ClientKey, message: Message, body: memoryview, respond: Respond) -> None:
         """A client's request has come; without a process nobody answers."""
-        self.gate(
-            self.run,
-            lambda: self.desk.serve(connection, client, message, body, respond) if self.core is not None else None,
-        )
+        sent = bytes(body)
+        self.gate(self.run, lambda: self._take(connection, client, message, sent, respond))
+
+    def _take(self, connection: int, client: ClientKey, message: Message, sent: bytes, respond: Respond) -> None:
+        def send(reply: Message, pieces: list[Any]) -> None:
+            if isinstance(reply, AttachReply):
+                known = np.frombuffer(b"".join(pieces), "<i8").reshape(-1, 2).tolist()
+                respond(reply, known)
+            elif isinstance(reply, PullReply):
+                respond(reply, [np.frombuffer(piece, "<f4") for piece in pieces])
+            else:
+                respond(reply, None)
+
+        def fail(code: int, text: str, details: Mapping[str, object]) -> None:
+            respond(Refuse(None, code, text), None)
+
+        hello = Hello(1, 1, (), "worker", *client)
+        random = self.world.random
+        if isinstance(message, PushRequest) and self.ready and random.random() < ON_THE_WAY:
+            body = bytearray(sent)
+            request = SimRequest(self, hello, connection, message, body, send, fail)
+            if self._arrives(request, body, sent):
+                return
+        else:
+            request = SimRequest(self, hello, connection, message, bytearray(sent), send, fail)
+        if isinstance(message, AttachRequest):
+            self.loop.do(lambda: self.check_attached(client, message, sent, lambda: self._serve(request)))
+        else:
+            self.loop.do(lambda: self._serve(request))
+
+    def _serve(self, request: SimRequest) -> None:
+        if not self.ready:
+            request.fail(ErrorCode.NOT_READY, "not a member yet")
+            return
+        try:
+            self._handle(request)
+        except ViolationError:
+            raise
+        except Exception as error:
+            self.shell_failed(error, f"a {type(request.message).__name__} was not served")
+
+    def _arrives(self, request: SimRequest, body: bytearray, sent: bytes) -> bool:
+        """A push that comes part by part, each of which may be applied on the way; the last ones may never come."""
+        random, loop = self.world.random, self.loop
+        arrival: Any = None
+
+        def begin() -> None:
+            nonlocal arrival
+            arrival = request.arrival = self._arriving(request)
+
+        loop.do(begin)
+        if arrival is None:
+            return False
+
+        def come(piece: int) -> None:
+            if random.random() < CUT_OFF:
+                return
+            if piece == len(arrival.stops):
+                loop.do(lambda: self._serve(request))
+                return
+            place = slice(arrival.stops[piece - 1] if piece else 0, arrival.stops[piece])
+
+            def take() -> None:
+                taken = arrival.arrived(piece, memoryview(sent[place]))
+                body[place] = b"\xff" * len(sent[place]) if taken else sent[place]  # all ones are NaN
+
+            loop.do(take)
+            self.view.after(random.random() * PIECE_S_MAX, lambda: come(piece + 1))
+
+        self.view.after(random.random() * PIECE_S_MAX, lambda: come(0))
+        return True
 
     def disconnect(self, connection: int) -> None:
-        self.gate(self.run, lambda: self.core.disconnected(connection) if self.core is not None else None)
-
-    def peer_request(self, request: PeerRequest) -> None:
-        """A request of another server has come; where there is no process, its connection is refused."""
-        if not self.alive or self.core is None:
-            request.broken()
-            return
-        self.gate(self.run, lambda: self.links.requested(request))
-
-    def soon(self, takes_time: bool, action: Callable[[], None]) -> None:
-        """Does something now, or a moment later."""
-        if takes_time:
-            self.view.after(self.world.random.random() * 0.001, action)
-        else:
-            action()
-
-    # --- instructions -----------------------------------------------------------------------------------------------
-
-    def do(self, instructions: Sequence[Any]) -> None:
-        """Carries out what the cores say, and then looks at what has become of it."""
-        for instruction in instructions:
-            if self.core is None:
-                return
-            self.carry_out(instruction)
-        if self.core is not None:
-            self.store.kick()
-        self._stepped()
-
-    def carry_out(self, instruction: Any) -> None:
-        match instruction:
-            case Apply():
-                self._apply(instruction)
-            case AnswerPush():
-                self.desk.answer_push(instruction)
-            case AnswerAttach():
-                instruction.token.respond(instruction.message, instruction.known)
-            case AnswerPull():
-                self.desk.answer_pull(instruction)
-            case Refuse(token=PeerRequest()):
-                self.links.refuse(instruction.token, instruction)
-            case Refuse():
-                instruction.token.respond(instruction)
-            case Keep() | Free():
-                pass
-            case Image():
-                self.store.take_image(instruction)
-            case Refresh():
-                self._reread(instruction.job)
-            case Ask():
-                self.links.ask(instruction)
-            case Reply():
-                self.links.reply(instruction)
-            case Propose():
-                self._propose(instruction)
-            case ReadNode():
-                self._read_node(instruction.node)
-            case Build():
-                self.view.after(self.world.random.random() * 0.02, lambda: self.store.build(instruction))
-            case Load():
-                self.view.after(self.world.random.random() * 0.02, lambda: self.store.load(instruction))
-            case Holds():
-                self.store.hold(instruction)
-            case LetGo():
-                self.store.let_go(instruction)
-            case Notice():
-                self.world.note(self.name, "says", f"bucket {instruction.bucket}:", instruction.text)
-            case _:
-                raise TypeError(f"unknown instruction {instruction}")
-
-    def _apply(self, instruction: Apply) -> None:
-        """A thread takes its time. What it writes over looks like nothing meanwhile: a reader of it would tell."""
-        random = self.world.random
-        touched: list[tuple[Any, float]] = []
-
-        def halfway() -> None:
-            for batch in instruction.batches:
-                if batch.in_place:
-                    array = batch.shard.values.array
-                    touched.append((array, float(array[-1])))
-                    array[-1] += 0.5
-
-        def done() -> None:
-            assert self.core is not None
-            for array, value in touched:
-                array[-1] = value
-            self.apply_now(instruction)
-
-        due_s = random.random() * self.apply_s_max
-        if random.random() < 0.2:
-            self.view.after(due_s / 2, halfway)
-        self.view.after(due_s, done)
-
-    def apply_now(self, instruction: Apply) -> None:
-        assert self.core is not None
-        self._applier.apply(instruction.job.rule, instruction.batches)
-        out = self.core.completed(instruction.job, instruction.batches, self.clock.now())
-        for batch in instruction.batches:
-            if batch.applied and not batch.shard.bucket.dropped:
-                self._check(batch.shard)
-        self.do(out)
-
-    def _propose(self, instruction: Propose) -> None:
-        self.world.note(self.name, "proposes", instruction.why)
-
-        def answered(reply: ConfigCompareAndSetReply | None) -> None:
-            if self.core is None:
-                return
-            self.do(self.replication.proposed(instruction.order, reply, self.clock.now()))
-
-        self.member.compare_and_set(instruction.changes, answered)
-
-    # --- time -------------------------------------------------------------------------------------------------------
-
-    def _set_tick(self) -> None:
-        now = self.clock.now()
-        due_s = self.world.now_s + self.clock.true_delay_s(self.replication.next_deadline_s(now)) + 1e-6
-        if due_s < self._tick_due_s - 1e-9 or self._tick_due_s < self.world.now_s:
-            self._tick_due_s = due_s
-            self.view.after(due_s - self.world.now_s, lambda: self._tick(due_s))
-
-    def _tick(self, due_s: float) -> None:
-        if self._tick_due_s == due_s and self.core is not None:
-            self._tick_due_s = float("inf")
-            self.do(self.replication.tick(self.clock.now()))
-
-    def _stepped(self) -> None:
-        """After every event: who serves what now, and what has become of it."""
-        if self.core is None:
-            return
-        self._set_tick()
-        job, until_s = self.job, self.serving()
-        # Without a lease it answers nobody, whatever it has taken over: a late answer may have completed that.
-        leased = {index for index, true_s in until_s.items() if true_s > self.world.now_s}
-        for index in leased - self._serving:
-            assert job is not None
-            self.world.note(self.name, "serves", "bucket", index)
-            epoch = job.buckets[index].epoch
-            if self._served.get(index) != epoch:  # else it had only stopped, to hand it over or without a lease
-                self.invariants.began_to_serve(self, index, epoch)
-            self._served[index] = epoch
-        self._serving = leased
-        self.invariants.serves(self, until_s)
-
-    def _check(self, shard: Shard) -> None:
-        version = (shard.bucket.epoch, shard.counter)
-        self.invariants.ledger.holds(self.name, shard.index, version, shard.values.array, done_of(shard.memory))
+        """A client's connection has ended."""
+        self.gate(self.run, lambda: self.loop.do(lambda: self._on_disconnect(connection)) if self.ready else None)

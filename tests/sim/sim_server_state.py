@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,14 +10,17 @@ import numpy as np
 from adamctl.roles.lease import Lease
 from adamctl.roles.ps.core import Core
 from adamctl.roles.ps.core_copies import HeldCopy, HeldShard
-from adamctl.roles.ps.core_job import Job, ShardContent
+from adamctl.roles.ps.core_job import Job
 from adamctl.roles.ps.core_replication import ReplicationCore
-from adamctl.roles.ps.core_sequence import ClientMemory
 from adamctl.roles.ps.core_shard import Shard
+from adamctl.roles.ps.jobs import JobKeeper
+from adamctl.roles.ps.server import ParameterServer
+from adamctl.roles.ps.store_contents import found_jobs
+from adamctl.roles.ps.store_reading import StoredRecord
 from tests.sim.engine import Clock, World
 from tests.sim.server_ledger import Done, done_of
+from tests.sim.sim_log_disk import SimLogDisk
 from tests.sim.sim_process import Member, SimProcess
-from tests.sim.sim_store import SimDisk
 
 if TYPE_CHECKING:
     from tests.sim.controllers import SimController
@@ -28,17 +31,16 @@ class ServerState(SimProcess):
     """One parameter server, process after process.
 
     Attributes:
-        disk: what survives; `found` is what of it the process found when it began.
-        core, replication: None while the process is down or not registered.
-        registered_revision: of the configuration, when the process was registered.
+        disk: what survives.
+        shell: the server's shells and cores; None while the process is down.
+        ready: it is a member, and answers.
+        core: None while the process is down or not registered.
     """
 
-    core: Core | None
-    replication: ReplicationCore
     member: Member
     lease: Lease
-    found: SimDisk
-    registered_revision: int
+    shell: ParameterServer | None
+    ready: bool
 
     def __init__(
         self,
@@ -52,8 +54,48 @@ class ServerState(SimProcess):
     ) -> None:
         super().__init__(world, name, clock)
         self.hosts, self.lease_s, self.invariants, self.job_name = hosts, lease_s, invariants, job
-        self.disk = SimDisk()
-        self.core = None
+        self.disk = SimLogDisk(world.random, lambda: world.now_s)
+        self.shell, self.ready = None, False
+        self._found_buckets: set[int] = set()
+
+    @property
+    def disk_full(self) -> bool:
+        return self.disk.full
+
+    @disk_full.setter
+    def disk_full(self, full: bool) -> None:
+        self.disk.full = full
+
+    @property
+    def disk_s_max(self) -> float:
+        return self.disk.sync_s_max
+
+    @disk_s_max.setter
+    def disk_s_max(self, seconds: float) -> None:
+        self.disk.sync_s_max = seconds
+
+    # --- its parts --------------------------------------------------------------------------------------------------
+
+    @property
+    def core(self) -> Core | None:
+        shell = self.shell
+        return shell.core if shell is not None and shell._keeper.replicating is not None else None
+
+    @property
+    def keeper(self) -> JobKeeper:
+        assert self.shell is not None
+        return self.shell._keeper
+
+    @property
+    def replication(self) -> ReplicationCore:
+        replicating = self.keeper.replicating
+        assert replicating is not None
+        return replicating.core
+
+    @property
+    def registered_revision(self) -> int:
+        """Of the configuration, when the process was registered; 0: it does not know yet."""
+        return self.keeper._registered_revision
 
     @property
     def incarnation(self) -> int:
@@ -93,13 +135,13 @@ class ServerState(SimProcess):
         shards = self.invariants.shards_of(index)
         return [found for shard in shards if (found := self.owner_of(shard)) is not None]
 
-    def content_of(self, index: int) -> tuple[np.ndarray[Any, Any], Done] | None:
-        """Returns a shard's values and what is in them; None: it is not held."""
+    def content_of(self, index: int) -> tuple[Sequence[np.ndarray[Any, Any]], Done] | None:
+        """Returns a shard's values and state, and what is in them; None: it is not held."""
         found = self.owner_of(index)
         if isinstance(found, Shard):
-            return found.values.array, done_of(found.memory)
+            return (found.values.array, *found.state.arrays), done_of(found.memory)
         if found is not None and found.copy is not None:
-            return found.arrays[0], done_of(found.memory.record())
+            return found.arrays, done_of(found.memory.record())
         return None
 
     def done_of(self, index: int) -> Done | None:
@@ -116,35 +158,21 @@ class ServerState(SimProcess):
         job, copy = self.job, self.copy(index)
         return job is not None and (index in job.buckets or (copy is not None and copy.complete and not copy.stored))
 
+    def remember_found(self, records: Sequence[StoredRecord]) -> None:
+        """Notes what this process finds on its disk."""
+        jobs, _ = found_jobs(records)
+        self._found_buckets = {
+            bucket for identity, job in jobs.items() if identity.name == self.job_name for bucket in job.holding.buckets
+        }
+
     def has_in_store(self, index: int) -> bool:
         """Says whether this process has found all of a bucket on its disk."""
-        job = self.job
-        return job is not None and self.found_bucket(job, index) is not None
-
-    def found_bucket(self, job: Job, index: int) -> list[ShardContent] | None:
-        """What the store was found to hold of a bucket: all of it, or None."""
-        holding = self.found.holding.get(index)
-        if holding is None:
-            return None
-        contents: list[ShardContent] = []
-        for shard in job.layout.shards_of(job.layout.buckets[index]):
-            stored = self.found.shards.get(shard.index)
-            if stored is not None and stored.number >= holding.began:
-                memory = ClientMemory.restored(stored.memory)
-                values = stored.values.copy()
-                contents.append(
-                    ShardContent(shard.index, values, [], stored.counter, stored.pushes, memory, stored.epoch)
-                )
-            elif holding.whole:
-                contents.append(ShardContent(shard.index, np.zeros(shard.size, np.float32), []))
-            else:
-                return None
-        return contents
+        return self.alive and index in self._found_buckets
 
     def holds_since_learning(self, index: int) -> bool:
         """Says whether the process that learnt a bucket is the one that is there."""
-        return self.core is not None and self.registered_revision < self.invariants.record_revisions_before[index]
+        return self.core is not None and 0 < self.registered_revision < self.invariants.record_revisions_before[index]
 
     def lived_since(self, revision: int) -> bool:
         """Says whether the process was there before a revision."""
-        return self.core is not None and self.registered_revision < revision
+        return self.core is not None and 0 < self.registered_revision < revision
