@@ -42,7 +42,7 @@ from tests.sim.clients import Caller
 from tests.sim.controllers import SimController
 from tests.sim.engine import Clock, ViolationError, World
 from tests.sim.nodes import DRIFTS, Leases
-from tests.sim.server_invariants import ServerInvariants
+from tests.sim.server_invariants import COPIES_MIN, ServerInvariants
 from tests.sim.server_ledger import Done, Ledger
 from tests.sim.sim_process import SimProcess
 from tests.sim.sim_push_client import SimPushClient
@@ -148,20 +148,26 @@ class ServerCluster:
         random = self.world.random
         self.layout = make_layout()
         self.acks: Acks = random.choice(("replicated",) * 5 + ("durable",) * 2 + ("applied",))
-        self.replication = random.choice((3, 3, 3, 2))
+        self.replication = random.choice((3, 3, 3, 3, 2, 2, 1))
         self.min_in_sync = random.choice((self.replication - 1, self.replication - 1, 1, 2))
+        if self.replication == 1:
+            self.acks, self.min_in_sync = random.choice(("applied", "durable")), 1
+        self.rule = random.choice(("add", "add", "adagrad"))
         self.wild = random.random() < 0.15
         self.wild_clocks: list[WildClock] = []
         self.drift = random.choice(DRIFTS)
         self.lease_s = (LOST_AFTER_S - MARGIN_S) * (1 - self.drift) / (1 + self.drift)
         self.ledger = Ledger(self.world, self.acks)
         self.ledger.stale_reads = self.wild
+        self.ledger.squares = self.rule == "adagrad"
+        self.ledger.single = self.replication == 1
         self.leases = Leases(self.world)
         self.leases.checked = not self.wild
         paxos = PaxosConfig(0.15, 0.4, 2.0, log_bytes_max=4000, part_bytes=2000)
         config = ControllerConfig(beacon_interval_s=self.lease_s / 4, lost_after_s=LOST_AFTER_S, paxos=paxos)
         self.invariants = ServerInvariants(self.world, config, self.leases, self.ledger, self.layout, JOB)
         self.invariants.leases_hold = not self.wild
+        self.invariants.copies_min = min(COPIES_MIN, self.replication)
         self.hosts: dict[str, SimController] = {}
         peers = {name: name for name in "abc"[: members or random.choice((1, 1, 1, 1, 3))]}
         for name in peers:
@@ -246,7 +252,7 @@ class ServerCluster:
         self._caller.call(lambda token: Read(token, "/nodes/"), found, 3.0)
 
     def _make_job(self) -> None:
-        rule = RuleConfig("add")
+        rule = RuleConfig(self.rule)
         record = JobRecord("running", self.layout.hash, rule, 0, "", "", self.acks, self.replication, self.min_in_sync)
         puts = {job_key(JOB): encode(record)}
         puts[layout_key(JOB)] = encode(LayoutRecord(self.layout.tensors, SERVERS_EXPECTED))

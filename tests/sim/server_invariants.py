@@ -26,6 +26,7 @@ class ServerInvariants(Invariants):
         records: bucket -> its record, as decided.
         servers: by name; set by the cluster.
         leases_hold: clocks are no more wrong than the leases allow for (I1).
+        copies_min: members that a bucket is to have at least.
         gentle: nothing has gone wrong for a while, so that nobody is removed who is only slow (I12).
     """
 
@@ -39,6 +40,7 @@ class ServerInvariants(Invariants):
         self.record_revisions_before: dict[int, int] = {}
         self.servers: dict[str, SimServer] = {}
         self.leases_hold = True
+        self.copies_min = COPIES_MIN
         self.gentle = False
         self._buckets = {bucket_key(job, bucket.index): bucket.index for bucket in layout.buckets}
         self._serving: dict[int, dict[str, float]] = {bucket.index: {} for bucket in layout.buckets}
@@ -110,13 +112,13 @@ class ServerInvariants(Invariants):
 
     def _left(self, index: int, old: BucketRecord, new: BucketRecord) -> None:
         """In gentle weather nobody is taken away who would be missed (I12)."""
-        if not self.gentle or len(new.in_sync) >= COPIES_MIN:
+        if not self.gentle or len(new.in_sync) >= self.copies_min:
             return
         for node in old.in_sync:
             server = self.servers[node]
             if node not in new.in_sync and server.alive and server.incarnation == self.incarnation(node):
                 living = [other for other in self.servers.values() if other.alive]
-                if len(living) >= COPIES_MIN and server.lived_since(self.record_revisions[index]):
+                if len(living) >= self.copies_min and server.lived_since(self.record_revisions[index]):
                     raise ViolationError(
                         f"too few copies: bucket {index} goes from {old.in_sync} to {new.in_sync}, {new.why}"
                     )

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from adamctl.roles.ps.core_sequence import ClientKey, ClientMemory, MemoryRecord
+from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import PulledPart
 from tests.sim.engine import ViolationError, World
 
@@ -30,6 +31,8 @@ class Ledger:
         clients_rest: they may push nothing after a loss, and so never learn of it.
         stale_reads: clocks are arbitrarily wrong, so that leases say nothing.
         squares: the rule is Adagrad, whose state is the sum of the squares of what was pushed.
+        single: there is one copy of each shard, whose memory may change without its version.
+        refused: (client, shard, number) of what may not be applied, because it is no number.
         dead: clients whose process has ended: what they were not told of may be done or not, and stays as it is.
     """
 
@@ -38,7 +41,8 @@ class Ledger:
         self.acks = acks
         self.must: dict[int, dict[ClientKey, int]] = {}
         self.excused: set[int] = set()
-        self.stale_reads = self.clients_rest = self.squares = False
+        self.stale_reads = self.clients_rest = self.squares = self.single = False
+        self.refused: set[tuple[ClientKey, int, int]] = set()
         self.dead: set[ClientKey] = set()
         self.versions: dict[tuple[int, int, int], tuple[tuple[float, ...], Done, str]] = {}
         self.known_values: dict[int, set[float]] = {}
@@ -50,7 +54,9 @@ class Ledger:
     # --- clients ----------------------------------------------------------------------------------------------------
 
     def issued(self, client: ClientKey, shard: int, number: int, delta: int) -> None:
-        """A client gives the next number on a shard to a delta."""
+        """A client gives the next number on a shard to a delta; 0: to what is no number and has to be refused."""
+        if not delta:
+            self.refused.add((client, shard, number))
         deltas = self._deltas.setdefault((client, shard), [0])
         sums = self._sums.setdefault((client, shard), [0])
         if number == len(deltas):
@@ -72,6 +78,15 @@ class Ledger:
             return
         must = self.must.setdefault(shard, {})
         must[client] = max(must.get(client, 0), number)
+
+    def settled(self, client: ClientKey, shard: int, number: int, code: int) -> None:
+        """A client is told what has become of a number (refusals are answers, too)."""
+        refused = (client, shard, number) in self.refused
+        if refused != (code == ErrorCode.NOT_FINITE):
+            told = f"number {number} of {client[0]} on shard {shard}"
+            raise ViolationError(
+                f"a refusal is forgotten: {told} is answered {code}" if refused else f"refused for nothing: {told}"
+            )
 
     def known(self, client: ClientKey, shard: int) -> int:
         return self.must.get(shard, {}).get(client, 0)
@@ -108,17 +123,21 @@ class Ledger:
         """A copy is at a version: each push it remembers is in it once, no other is, and no copy of it differs."""
         content = tuple(self.whole(shard, array, where) for array in arrays)
         found = self.versions.get((shard, *version))
-        if found is not None and found[0] == content and shard in self._skips:
+        if found is not None and found[0] == content and (shard in self._skips or self._goes_on(found[1], done)):
             self._check_sum(where, shard, version, self._total(content), done)
         elif found is not None and found[:2] != (content, done):
             raise ViolationError(
                 f"two states of one version: shard {shard} at {version} is {content} {done} at {where}, "
                 f"and was {found[0]} {found[1]} at {found[2]}"
             )
-        if found is None:
+        if found is None or self.single:
             self._check_sum(where, shard, version, self._total(content), done)
             self.versions[shard, *version] = (content, done, where)
             self.known_values.setdefault(shard, {0.0}).add(content[0])
+
+    def _goes_on(self, before: Done, done: Done) -> bool:
+        """Says whether what was refused may have changed a memory."""
+        return self.single and {client for client, _ in before} <= {client for client, _ in done}
 
     def _total(self, content: Sequence[float]) -> float:
         """Returns what pushes add up to: the values, or Adagrad's sum of squares."""

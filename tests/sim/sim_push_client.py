@@ -33,6 +33,8 @@ from tests.sim.sim_process import RunView
 
 WINDOW = 6
 DELTA_MAX = 9
+NOT_FINITE = 0.04
+"""How often a part of a push is no number."""
 
 
 class SimPushClient:
@@ -139,7 +141,8 @@ class SimPushClient:
         for shard in sorted(shards):
             self.issued[shard] += 1
             numbers[shard] = self.issued[shard]
-            self.ledger.issued(self.key, shard, numbers[shard], random.randint(1, DELTA_MAX))
+            delta = 0 if random.random() < NOT_FINITE else random.randint(1, DELTA_MAX)
+            self.ledger.issued(self.key, shard, numbers[shard], delta)
         self.open[self._pushes] = set(numbers)
         self.numbers[self._pushes] = numbers
         self._send_all(self._pushes, numbers)
@@ -225,8 +228,10 @@ class SimPushClient:
             described = self.layout.shards[shard]
             parts.append(PushPart(shard, number, len(sources)))
             rows = described.row_start, described.row_stop
-            sources.append(PushSource(UpdateKind.DELTA, described.tensor, *rows, offset))
-            values.append(np.full(described.size, self.ledger.delta(self.key, shard, number), np.float32).tobytes())
+            kind = UpdateKind.GRADIENT if self.ledger.squares else UpdateKind.DELTA
+            sources.append(PushSource(kind, described.tensor, *rows, offset))
+            delta = self.ledger.delta(self.key, shard, number) or np.nan
+            values.append(np.full(described.size, delta, np.float32).tobytes())
             offset += 4 * described.size
         request = PushRequest(self.job, epochs, 1.0, 1, 1, tuple(sources), tuple(parts))
         return request, memoryview(b"".join(values))
@@ -284,7 +289,8 @@ class SimPushClient:
             number = envelope.parts.get(result.shard)
             if number is None:
                 continue
-            if result.code == ErrorCode.OK:
+            if result.code in (ErrorCode.OK, ErrorCode.NOT_FINITE):
+                self.ledger.settled(self.key, result.shard, number, result.code)
                 del envelope.parts[result.shard]
                 self.acknowledged += 1
                 self.ledger.acknowledged(self.key, result.shard, number, self.lanes.reply_sent_s)
