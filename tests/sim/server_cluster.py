@@ -60,6 +60,8 @@ KINDS = (
     *("cut", "one-way", "one-way", "alone", "alone", "heal", "heal", "heal", "weather", "jump", "full"),
     *("drain", "drain", "fourth", "controller"),
 )
+STORE_KINDS = ("crash-all", "crash-all", "crash-all", "crash-two", "crash", "crash", "full", "full", "weather", "drain")
+"""Where stores matter: all memory is lost again and again, and disks are full."""
 
 
 @dataclass
@@ -139,6 +141,7 @@ class ServerCluster:
     Attributes:
         lease_s: D; as long as G and the drift of the clocks just allow.
         wild: clocks are arbitrarily wrong, so that only epochs protect (I2).
+        stores_matter: all memory is lost again and again.
         kinds: of misfortunes, by how often they happen.
         made: whether the job's keys are there.
     """
@@ -150,6 +153,9 @@ class ServerCluster:
         self.acks: Acks = random.choice(("replicated",) * 5 + ("durable",) * 2 + ("applied",))
         self.replication = random.choice((3, 3, 3, 3, 2, 2, 1))
         self.min_in_sync = random.choice((self.replication - 1, self.replication - 1, 1, 2))
+        self.stores_matter = random.random() < 0.3
+        if self.stores_matter:
+            self.acks = random.choice(("durable", "durable", "durable", "replicated"))
         if self.replication == 1:
             self.acks, self.min_in_sync = random.choice(("applied", "durable")), 1
         self.rule = random.choice(("add", "add", "adagrad"))
@@ -185,6 +191,10 @@ class ServerCluster:
         for client in self.clients:
             client.pause_s_max = random.choice((0.1, 0.3, 0.6))
         self.kinds = tuple(random.sample(KINDS, random.randint(3, len(KINDS))))
+        if self.stores_matter:
+            self.kinds = tuple(random.sample(STORE_KINDS, random.randint(4, len(STORE_KINDS))))
+            for client in self.clients:
+                client.pause_s_max = random.choice((0.02, 0.1, 0.3))
         self.made = False
         self._session = 0
         self._caller = Caller(self.world, "coordinator", self.hosts)

@@ -26,7 +26,7 @@ SERVERS = Suite(
     SERVER_MUTANTS,
     (
         "roles/controller/core*.py",
-        "roles/ps/core*.py",
+        "roles/ps/*.py",
         *(f"tests/sim/{part}.py" for part in (*_PARTS, *_SERVER_PARTS)),
     ),
     SERVER_EVENTS_MIN,
