@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
+from random import Random
 from typing import Any
 
 from adamctl.config.records import (
@@ -46,7 +47,7 @@ from tests.sim.server_invariants import COPIES_MIN, ServerInvariants
 from tests.sim.server_ledger import Done, Ledger
 from tests.sim.sim_process import SimProcess
 from tests.sim.sim_push_client import SimPushClient
-from tests.sim.sim_server import SimServer
+from tests.sim.sim_server import FLUSH, SimServer
 from tests.sim.sim_worker import SimWorker
 
 JOB = "j"
@@ -55,6 +56,8 @@ MARGIN_S = 0.001
 """G is so much longer than leases and drift ask for."""
 GRACE_S = 2.0
 SERVERS_EXPECTED = 1
+LOSS_FACTOR, LOSS_MARGIN_S = 1.1, 1.0
+"""What a loss of all copies may take back, by true time: by wrong clocks, with what other members write meanwhile."""
 KINDS = (
     *("crash", "crash", "crash", "crash-two", "crash-all", "lag", "lag", "pause", "pause", "pause"),
     *("cut", "one-way", "one-way", "alone", "alone", "heal", "heal", "heal", "weather", "jump", "full"),
@@ -153,9 +156,10 @@ class ServerCluster:
         self.acks: Acks = random.choice(("replicated",) * 5 + ("durable",) * 2 + ("applied",))
         self.replication = random.choice((3, 3, 3, 3, 2, 2, 1))
         self.min_in_sync = random.choice((self.replication - 1, self.replication - 1, 1, 2))
-        self.stores_matter = random.random() < 0.3
+        of_stores = Random(f"{seed} stores")
+        self.stores_matter = of_stores.random() < 0.3
         if self.stores_matter:
-            self.acks = random.choice(("durable", "durable", "durable", "replicated"))
+            self.acks = of_stores.choice(("durable", "durable", "durable", "replicated"))
         if self.replication == 1:
             self.acks, self.min_in_sync = random.choice(("applied", "durable")), 1
         self.rule = random.choice(("add", "add", "adagrad"))
@@ -167,6 +171,8 @@ class ServerCluster:
         self.ledger.stale_reads = self.wild
         self.ledger.squares = self.rule == "adagrad"
         self.ledger.single = self.replication == 1
+        if not self.wild:
+            self.ledger.window_s = FLUSH.window_s * LOSS_FACTOR + LOSS_MARGIN_S
         self.leases = Leases(self.world)
         self.leases.checked = not self.wild
         paxos = PaxosConfig(0.15, 0.4, 2.0, log_bytes_max=4000, part_bytes=2000)
@@ -174,6 +180,7 @@ class ServerCluster:
         self.invariants = ServerInvariants(self.world, config, self.leases, self.ledger, self.layout, JOB)
         self.invariants.leases_hold = not self.wild
         self.invariants.copies_min = min(COPIES_MIN, self.replication)
+        self.invariants.min_in_sync = self.min_in_sync if self.replication > 1 else 1
         self.hosts: dict[str, SimController] = {}
         peers = {name: name for name in "abc"[: members or random.choice((1, 1, 1, 1, 3))]}
         for name in peers:
@@ -192,9 +199,9 @@ class ServerCluster:
             client.pause_s_max = random.choice((0.1, 0.3, 0.6))
         self.kinds = tuple(random.sample(KINDS, random.randint(3, len(KINDS))))
         if self.stores_matter:
-            self.kinds = tuple(random.sample(STORE_KINDS, random.randint(4, len(STORE_KINDS))))
+            self.kinds = tuple(of_stores.sample(STORE_KINDS, of_stores.randint(4, len(STORE_KINDS))))
             for client in self.clients:
-                client.pause_s_max = random.choice((0.02, 0.1, 0.3))
+                client.pause_s_max = of_stores.choice((0.02, 0.1, 0.3))
         self.made = False
         self._session = 0
         self._caller = Caller(self.world, "coordinator", self.hosts)

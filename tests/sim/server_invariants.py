@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from adamctl.config.records import BucketRecord, DrainRecord, NodeRecord, bucket_key, decode, drain_key, node_key
@@ -27,6 +28,8 @@ class ServerInvariants(Invariants):
         servers: by name; set by the cluster.
         leases_hold: clocks are no more wrong than the leases allow for (I1).
         copies_min: members that a bucket is to have at least.
+        min_in_sync: without so many nothing is acknowledged.
+        on_joined: called with a bucket that has a new member.
         gentle: nothing has gone wrong for a while, so that nobody is removed who is only slow (I12).
     """
 
@@ -41,6 +44,8 @@ class ServerInvariants(Invariants):
         self.servers: dict[str, SimServer] = {}
         self.leases_hold = True
         self.copies_min = COPIES_MIN
+        self.min_in_sync = 1
+        self.on_joined: Callable[[int], None] = lambda index: None
         self.gentle = False
         self._buckets = {bucket_key(job, bucket.index): bucket.index for bucket in layout.buckets}
         self._serving: dict[int, dict[str, float]] = {bucket.index: {} for bucket in layout.buckets}
@@ -93,7 +98,9 @@ class ServerInvariants(Invariants):
         for node in new.in_sync:
             if node not in old.in_sync:
                 self._joined(index, old, node)
+                self.on_joined(index)
         self._left(index, old, new)
+        self._spared(index, old, new)
         if self._in_memory(index, old) and not self._in_memory(index, new):
             self._all_lost(index)  # who removed the others has died since, before it could know that it had
 
@@ -122,6 +129,21 @@ class ServerInvariants(Invariants):
                     raise ViolationError(
                         f"too few copies: bucket {index} goes from {old.in_sync} to {new.in_sync}, {new.why}"
                     )
+
+    def _spared(self, index: int, old: BucketRecord, new: BucketRecord) -> None:
+        """No member that the controllers take to be living is removed while nothing is acknowledged without it (I4).
+
+        Else a primary that hears nobody removes everybody who is well, and takes all that they have with it.
+        """
+        if len(new.in_sync) >= self.min_in_sync or new.why.startswith("recovered"):
+            return
+        for node in old.in_sync:
+            server = self.servers[node]
+            if node not in new.in_sync and server.incarnation == self.incarnation(node) and server.has_in_memory(index):
+                raise ViolationError(
+                    f"a member is removed that is needed: bucket {index} goes from {old.in_sync} to {new.in_sync}, "
+                    f"{new.why}; {node} lives and {self.min_in_sync} are to be in sync"
+                )
 
     def shards_of(self, index: int) -> range:
         bucket = self.layout.buckets[index]

@@ -33,6 +33,7 @@ class Ledger:
         squares: the rule is Adagrad, whose state is the sum of the squares of what was pushed.
         single: there is one copy of each shard, whose memory may change without its version.
         refused: (client, shard, number) of what may not be applied, because it is no number.
+        window_s: what a loss of all copies at once may take back; None: all that was not durable.
         dead: clients whose process has ended: what they were not told of may be done or not, and stays as it is.
     """
 
@@ -42,6 +43,7 @@ class Ledger:
         self.must: dict[int, dict[ClientKey, int]] = {}
         self.excused: set[int] = set()
         self.stale_reads = self.clients_rest = self.squares = self.single = False
+        self.window_s: float | None = None
         self.refused: set[tuple[ClientKey, int, int]] = set()
         self.dead: set[ClientKey] = set()
         self.versions: dict[tuple[int, int, int], tuple[tuple[float, ...], Done, str]] = {}
@@ -49,6 +51,8 @@ class Ledger:
         self._deltas: dict[tuple[ClientKey, int], list[int]] = {}
         self._sums: dict[tuple[ClientKey, int], list[int]] = {}
         self._lost_s: dict[int, float] = {}
+        self._told: dict[int, list[tuple[float, ClientKey, int]]] = {}
+        self._disks_well_s = 0.0
         self._skips: dict[int, list[tuple[ClientKey, int, int, int]]] = {}
 
     # --- clients ----------------------------------------------------------------------------------------------------
@@ -78,6 +82,17 @@ class Ledger:
             return
         must = self.must.setdefault(shard, {})
         must[client] = max(must.get(client, 0), number)
+        if self.acks != "durable" and self.window_s is not None:
+            self._told.setdefault(shard, []).append((sent_s, client, number))
+
+    def disk_full(self) -> None:
+        """Some disk has had no room until now: what has come meanwhile is nowhere but in memory."""
+        self._disks_well_s = self.world.now_s
+
+    @property
+    def _excuses_all(self) -> bool:
+        """Says whether nothing is promised where memory is lost."""
+        return self.acks == "applied" and not self.single
 
     def settled(self, client: ClientKey, shard: int, number: int, code: int) -> None:
         """A client is told what has become of a number (refusals are answers, too)."""
@@ -174,7 +189,7 @@ class Ledger:
 
     def serves(self, where: str, shard: int, done: Done) -> None:
         """A server begins to serve a shard: all that was acknowledged is in it (I4)."""
-        if self.acks == "applied":
+        if self._excuses_all:
             return
         numbers = dict(done)
         for client, number in self.must.get(shard, {}).items():
@@ -193,6 +208,20 @@ class Ledger:
             self.excused.add(shard)
             self._lost_s[shard] = self.world.now_s
             self.must.pop(shard, None)
+            self._keep_all_but_window(shard)
+
+    def _keep_all_but_window(self, shard: int) -> None:
+        """What was acknowledged before the loss window is on some disk, unless that was full."""
+        told = self._told.pop(shard, [])
+        if self.window_s is None or not told or self.world.now_s < self._disks_well_s + self.window_s:
+            return
+        until_s = max(sent_s for sent_s, _, _ in told) - self.window_s
+        must = {}
+        kept = [one for one in told if self._disks_well_s <= one[0] <= until_s]
+        for _, client, number in kept:
+            must[client] = max(must.get(client, 0), number)
+        if must:
+            self.must[shard], self._told[shard] = must, kept
 
     def final(self, where: str, shard: int, arrays: Sequence[Values], numbers: Done) -> None:
         """All pushes are answered, but for those of the dead: nothing is missing (I5)."""

@@ -48,6 +48,8 @@ class ServerScenario:
         self.world = self.cluster.world
         self.calm = False
         self._drained = ""
+        if self.cluster.stores_matter:
+            self.cluster.invariants.on_joined = self._end_newcomers
 
     def run(self) -> Result:
         """Runs both phases.
@@ -206,6 +208,20 @@ class ServerScenario:
                     cluster.servers[node].crash()
 
         world.after(0.05 + random.random() * cluster.lease_s / 2, die)
+
+    def _end_newcomers(self, index: int) -> None:
+        """Soon after a server has become a member, all that hold the bucket die."""
+        world, cluster = self.world, self.cluster
+        if self.calm or world.random.random() < 0.7:
+            return
+
+        def die() -> None:
+            if not self.calm:
+                world.note("world", "ENDS", "all that hold bucket", index)
+                for node in cluster.invariants.records[index].in_sync:
+                    cluster.servers[node].crash()
+
+        world.after(0.05 + 0.4 * world.random.random(), die)
 
     def _isolate(self, server: SimServer) -> None:
         """A server and a client can talk to each other and to nobody else: a primary that does not know it."""

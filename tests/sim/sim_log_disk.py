@@ -30,7 +30,7 @@ class SimLogDisk:
     """What survives a process.
 
     Attributes:
-        full: nothing more fits.
+        full: nothing more fits; `on_full` is told of what did not.
         sync_s_max: longest sync.
         waits: if not, a planted fault: a group counts as durable before it is synced.
     """
@@ -38,6 +38,7 @@ class SimLogDisk:
     def __init__(self, random: Random, now: Callable[[], float]) -> None:
         self.random, self.now = random, now
         self.full = False
+        self.on_full: Callable[[], None] = lambda: None
         self.sync_s_max = 0.002
         self.waits = True
         self.values: dict[bytes, bytes] = {}
@@ -114,6 +115,7 @@ class SimEnvironment:
         if not write:
             return
         if disk.full and disk.random.random() < 0.7:
+            disk.on_full()
             raise lmdb.DiskError("mdb_txn_commit: No space left on device")
         self._values = values
         disk.file_bytes += sum(len(value) for _, value in transaction.changes if value is not None)

@@ -82,6 +82,7 @@ class SimServer(ServerChecks):
         self.begin_checks()
         self.loop = SimLoop(self.view, self.stepped, self.shell_failed)
         self.loop.work_s_max = 0.02
+        self.disk.on_full = self.invariants.ledger.disk_full
         self.registered = self.loop.create_future()
         self.member = Member(
             self.view, self.hosts, self.lease, registered=self._registered, renewed=self._renewed, lost=self._lost
