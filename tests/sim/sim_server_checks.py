@@ -109,7 +109,7 @@ class ServerChecks(ServerState):
             ledger.holds(self.name, held.index, version, arrays, done_of(held.memory))
         elif held.copy is not None:
             version = (held.copy.epoch, held.copy.counter)
-            ledger.holds(self.name, held.index, version, held.arrays, done_of(held.copy.memory))
+            ledger.holds(self.name, held.index, version, held.arrays, done_of(held.memory.record()))
 
     def check_taken(self, body: bytes) -> None:
         """States of shards have come with a request: each copy is one that there was."""
