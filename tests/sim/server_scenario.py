@@ -63,8 +63,9 @@ class ServerScenario:
                 return self._run()
         finally:
             for server in self.cluster.servers.values():
-                server.end()
-                server.loop.bury()
+                if server.run:
+                    server.end()
+                    server.loop.bury()
 
     def _run(self) -> Result:
         world, cluster = self.world, self.cluster

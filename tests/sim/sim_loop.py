@@ -201,6 +201,31 @@ def _close(work: Any) -> None:
             continue
 
 
+class Abandoned:
+    """Awaits a coroutine that would wait for more if it were closed, as it is where a process ends without a word."""
+
+    def __init__(self, work: Coroutine[Any, Any, None]) -> None:
+        self._work = work
+
+    def __await__(self) -> Abandoned:
+        return self
+
+    def __iter__(self) -> Abandoned:
+        return self
+
+    def __next__(self) -> Any:
+        return self._work.send(None)
+
+    def send(self, value: Any) -> Any:
+        return self._work.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        _close(self._work)
+
+
 def start(loop: SimLoop, work: Coroutine[Any, Any, Any]) -> None:
     """Begins a coroutine on a loop."""
     loop.do(lambda: loop.create_task(work) and None)

@@ -28,7 +28,7 @@ from tests.sim.engine import ViolationError
 from tests.sim.sim_apply import SimApply
 from tests.sim.sim_context import SimConfiguration, SimContext, SimLog
 from tests.sim.sim_log_disk import SimLogStore
-from tests.sim.sim_loop import SimLoop, start
+from tests.sim.sim_loop import Abandoned, SimLoop, start
 from tests.sim.sim_process import Member, RunView
 from tests.sim.sim_requests import Fail, Send, SimConnection, SimRequest
 from tests.sim.sim_server_checks import ServerChecks
@@ -110,7 +110,7 @@ class SimServer(ServerChecks):
         shell._threads = cast(Any, applied)
         shell._carriers[Apply] = applied.submit
         self.watch_batches(shell.core)
-        await shell.run()
+        await Abandoned(shell.run())
 
     def _takes_long(self, seconds: float) -> None:
         self.loop.took_s += seconds
