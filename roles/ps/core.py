@@ -19,7 +19,7 @@ from adamctl.roles.ps.core_acknowledge import Acknowledgements
 from adamctl.roles.ps.core_arriving import ArrivingPush
 from adamctl.roles.ps.core_checks import checked_source, part_problem, plain_problem, shard_refusal
 from adamctl.roles.ps.core_flush import FlushCore
-from adamctl.roles.ps.core_gate import LOST, NO_LEASE, RECOVERS, answer_attach, attach_refusal, not_now
+from adamctl.roles.ps.core_gate import LOST, NO_LEASE, RECOVERS, attach_refusal, attached, not_now
 from adamctl.roles.ps.core_held import HeldBytes
 from adamctl.roles.ps.core_instructions import (
     AnswerPush,
@@ -108,7 +108,7 @@ class Core:
         if refusal is not None:
             return [refusal]
         self._attached.setdefault(connection, set()).add(job.name)
-        return answer_attach(token, job, client, settled)
+        return attached(self, token, job, client, settled, now)
 
     def disconnected(self, connection: int) -> None:
         self._attached.pop(connection, None)

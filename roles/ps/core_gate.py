@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from adamctl.roles.ps.core_instructions import AnswerAttach, Instruction, Refuse
 from adamctl.roles.ps.core_job import Job
@@ -10,6 +11,9 @@ from adamctl.roles.ps.core_sequence import ClientKey
 from adamctl.roles.ps.core_shard import Token
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import AttachReply, AttachRequest
+
+if TYPE_CHECKING:
+    from adamctl.roles.ps.core import Core
 
 LOST = "the server failed while it wrote parameters over, see its log; resume the run from its last checkpoint"
 RECOVERS = "the server failed while it wrote parameters over, see its log; started again, it goes on from its store"
@@ -40,17 +44,23 @@ def attach_refusal(token: Token, job: Job, request: AttachRequest) -> Refuse | N
     return None
 
 
-def answer_attach(token: Token, job: Job, client: ClientKey, settled: Iterable[tuple[int, int]]) -> list[Instruction]:
+def attached(
+    core: Core, token: Token, job: Job, client: ClientKey, settled: Iterable[tuple[int, int]], now: float
+) -> list[Instruction]:
     """Answers a client that attaches with the numbers of its that are known here.
 
     `settled`: (shard, number) where the client was told of every number so far what became of it.
     """
-    for index, number in settled:
-        job.go_on_from(index, client, number)
+    passed = [job.go_on_from(index, client, number) for index, number in settled]
+    changed = [shard for shard in passed if shard is not None]
+    for shard in changed:
+        if core.flush is not None and shard.entry is not None:
+            core.flush.changed(shard.entry, now, 0)
     found = ((shard.index, shard.memory.clients.get(client)) for shard in job.shards.values())
     known = [(index, entry.accepted) for index, entry in found if entry is not None and entry.accepted]
     epochs = {bucket.index: bucket.epoch for bucket in job.buckets.values()}
-    return [AnswerAttach(token, AttachReply(epochs, job.rolled_back_of.get(client, 0)), known)]
+    shipped = core.replication.changed(job, changed) if changed and core.replication is not None else []
+    return [AnswerAttach(token, AttachReply(epochs, job.rolled_back_of.get(client, 0)), known), *shipped]
 
 
 def save_refusal(token: Token, job: Job, leased: bool, lease_holds: bool) -> Refuse | None:

@@ -155,19 +155,25 @@ class Job:
         self.failed = (code, f"job {self.name!r}: {why}")
         self.drop_all()
 
-    def go_on_from(self, index: int, client: ClientKey, number: int) -> None:
+    def go_on_from(self, index: int, client: ClientKey, number: int) -> Shard | None:
         """After a restart that took acknowledged pushes back, goes on with a client's next number on a shard.
 
-        No number up to this one will be sent again: the client was told of each what became of it.
+        No number up to this one will be sent again: the client was told of each what became of it. Returns the shard if
+        its memory has changed, which makes a version of its own: others may have the one before. While a batch is under
+        way nothing is done; the client finds a gap, and attaches again.
         """
         shard = self.shards.get(index)
         entry = shard.memory.find(client) if shard is not None else None
         if shard is None or entry is None or entry.accepted != entry.done or number <= entry.done:
-            return
+            return None
+        if shard.batch is not None:
+            return None
         self.rolled_back[index] = self.rolled_back.get(index, 0) + number - entry.done
         self.rolled_back_of[client] = self.rolled_back_of.get(client, 0) + number - entry.done
+        shard.counter += 1
         shard.memory.accept(entry, number)
-        shard.memory.settle(entry, number, 0, shard.counter + 1)  # to be told to copies with what comes next
+        shard.memory.settle(entry, number, 0, shard.counter)
+        return shard
 
     def _stripe(self, threads: int) -> None:
         """Gives each thread a contiguous stripe of shards with about the same bytes."""

@@ -132,3 +132,18 @@ def test_a_server_that_dies_again_while_all_are_taken_up_is_waited_for() -> None
     cluster.run()
     cluster.pass_time(20.0)
     assert cluster.primary().value(0) == 8.0
+
+
+def test_numbers_that_a_client_goes_on_after_are_in_a_version_of_their_own() -> None:
+    """Else the shard has two memories at one version, and a copy that was its primary keeps what no other has."""
+    cluster = Cluster(acks="applied")
+    server = cluster.primary()
+    assert server.pushed(1, 1.0) == ErrorCode.OK
+    before = server.job.shards[0].counter
+    server.attach([(0, 9)])
+    cluster.run()
+    assert server.job.shards[0].counter == before + 1
+    for node in "bc":
+        held = cluster[node].replication.copies(JOB)[0].shards[0]
+        assert held.version[1] == before + 1
+        assert [client.sequence for client in held.memory.record().clients] == [9]
