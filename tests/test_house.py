@@ -17,6 +17,7 @@ import pytest
 
 import adamctl
 from adamctl.cli.main import BUILT_IN_ROLES, COMMANDS
+from adamctl.config.reference import page
 from adamctl.wire import messages
 from tests.documents import DOCUMENTS, blocks, spans, text_of
 
@@ -56,6 +57,7 @@ ELSEWHERE = (
     Elsewhere("bench/test_ps_throughput.py", ("bench/ps_*", "bench/role_processes"), "parts of one benchmark"),
     Elsewhere("bench/test_peer.py", ("bench/peers/*",), "run by hand where the peer is installed"),
     Elsewhere("config/test_load.py", ("config/check",), "reached through what a file says"),
+    Elsewhere("config/test_reference.py", ("config/reference_text",), "part of one page"),
     Elsewhere(
         "roles/ps/test_replicating.py",
         ("roles/ps/copies", "roles/ps/neighbours", "roles/ps/replica_links"),
@@ -173,6 +175,10 @@ def test_formats_are_written_down() -> None:
     assert {"wire.md", "checkpoint.md", "controller-store.md", "store.md"} <= found
     assert {"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"} <= set(DOCUMENTS)
     assert (ROOT / "LICENSE").is_file()
+
+
+def test_the_reference_is_what_the_types_say() -> None:
+    assert text_of("docs/reference.md") == page(), "adamctl config reference > docs/reference.md"
 
 
 def test_the_changelog_tells_of_the_present_version() -> None:

@@ -17,6 +17,7 @@ command = TableGroup(
     table={
         "check": ("adamctl.cli.config:check", "Say whether an experiment is right, and what is wrong"),
         "show": ("adamctl.cli.config:show", "Show every value of an experiment"),
+        "reference": ("adamctl.cli.config:reference", "Print all keys, types, defaults and data formats"),
     },
 )
 
@@ -42,6 +43,14 @@ def check(
         print_json({"experiment": loaded.experiment.name, "ok": True})
     else:
         echo(f"{experiment}: experiment {loaded.experiment.name!r} is right")
+
+
+@click.command("reference")
+def reference() -> None:
+    """Print every key of an experiment, its type, default, allowed values and meaning, and every data format."""
+    from adamctl.config.reference import page
+
+    echo(page(), nl=False)
 
 
 @click.command("show")

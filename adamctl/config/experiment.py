@@ -71,6 +71,8 @@ class OptimizerConfig(_Section, frozen=True):
     """The rule that runs on the servers, and the learning rate that travels with each push.
 
     Attributes:
+        type: the rule.
+        lr: the learning rate, which `optimizer.schedule` moves over the run.
         clip_norm: a layer's mean gradient of one step that is longer than this (weights and biases together) is
             scaled down to it before it is applied or pushed; unset: never. With threads that share weights without
             locks it keeps a high learning rate from running away.
@@ -180,6 +182,11 @@ class ClusterConfig(_Section, frozen=True):
     """How many processes of each role `adamctl train` starts, or how many it expects with `--join`.
 
     Attributes:
+        workers: processes that train, each with a replica of the model.
+        threads: compute threads of each worker. `auto`: what this machine's cores allow.
+        ps: parameter servers.
+        apply_threads: threads of each parameter server that apply updates. `auto`: what this machine's cores allow.
+        data: data servers.
         store: `disk` lets each parameter server that the run starts keep its part of the model in the run folder, so
             that it can be started again when it dies; `none` ends the run with it.
         replication: copies of each part of the model, on different servers, 1 to 3. With two or three the run goes on
@@ -221,7 +228,12 @@ class ClusterConfig(_Section, frozen=True):
 
 
 class Experiment(_Section, frozen=True):
-    """One training run, whole."""
+    """One training run, whole.
+
+    Attributes:
+        name: of the run's folder and job: letters, digits, `.`, `_` and `-`, at most 64.
+        seed: of initial values, of the order of examples and of dropout.
+    """
 
     name: str
     model: Model

@@ -31,6 +31,15 @@ class Conv2D(_Layer, frozen=True, tag="conv2d"):
 
     Weight [filters, kernel height, kernel width, channels / groups]: with groups, channels and maps are cut into as
     many equal parts, and a map sees the channels of its own part only.
+
+    Attributes:
+        filters: maps.
+        kernel: height and width of the window: one number for both, or two.
+        stride: how far windows are apart, likewise.
+        padding: `same` adds zeros around the image, so that with stride 1 maps are as large as it; `valid` adds none.
+        activation: applied to the sums; unset: none.
+        init: how weights begin; unset: as the activation suggests. Biases begin with zeros.
+        groups: how many parts.
     """
 
     filters: int
@@ -43,7 +52,12 @@ class Conv2D(_Layer, frozen=True, tag="conv2d"):
 
 
 class MaxPool2D(_Layer, frozen=True, tag="maxpool2d"):
-    """The maximum over windows of `size`, `stride` apart (default: windows touch and do not overlap)."""
+    """The maximum over windows of `size`, `stride` apart (default: windows touch and do not overlap).
+
+    Attributes:
+        size: height and width of the windows: one number for both, or two.
+        stride: how far windows are apart, likewise; unset: as `size`.
+    """
 
     size: Size
     stride: Size | None = None
@@ -53,6 +67,14 @@ class Local2D(_Layer, frozen=True, tag="local2d"):
     """Like a convolution, but each place has weights of its own (DistBelief 5).
 
     Weight [rows, columns, filters, kernel height, kernel width, channels], bias [rows, columns, filters].
+
+    Attributes:
+        filters: maps.
+        kernel: height and width of the window: one number for both, or two.
+        stride: how far windows are apart, likewise.
+        padding: `same` adds zeros around the image, so that with stride 1 maps are as large as it; `valid` adds none.
+        activation: applied to the sums; unset: none.
+        init: how weights begin; unset: as the activation suggests. Biases begin with zeros.
     """
 
     filters: int
@@ -64,7 +86,12 @@ class Local2D(_Layer, frozen=True, tag="local2d"):
 
 
 class L2Pool2D(_Layer, frozen=True, tag="l2pool2d"):
-    """The root of the sum of squares over windows of `size`, `stride` apart (default: they touch; Le et al. 2012)."""
+    """The root of the sum of squares over windows of `size`, `stride` apart (default: they touch; Le et al. 2012).
+
+    Attributes:
+        size: height and width of the windows: one number for both, or two.
+        stride: how far windows are apart, likewise; unset: as `size`.
+    """
 
     size: Size
     stride: Size | None = None
@@ -74,6 +101,11 @@ class LocalContrastNorm(_Layer, frozen=True, tag="local_contrast_norm"):
     """Takes from each pixel the weighted mean of its surroundings and divides by their deviation (Jarrett et al. 2009).
 
     Surroundings are a window of `size` pixels, odd, and all maps; a deviation below `deviation_min` counts as that.
+
+    Attributes:
+        size: height and width of the surroundings, odd: one number for both, or two.
+        weights: of the pixels in a window.
+        deviation_min: least deviation to divide by.
     """
 
     size: Size
@@ -82,7 +114,13 @@ class LocalContrastNorm(_Layer, frozen=True, tag="local_contrast_norm"):
 
 
 class Dense(_Layer, frozen=True, tag="dense"):
-    """A fully connected layer; an image is flattened row by row. Weight [units, inputs], bias [units]."""
+    """A fully connected layer; an image is flattened row by row. Weight [units, inputs], bias [units].
+
+    Attributes:
+        units: outputs.
+        activation: applied to the sums; unset: none.
+        init: how weights begin; unset: as the activation suggests. Biases begin with zeros.
+    """
 
     units: int
     activation: Activation | None = None
@@ -90,20 +128,34 @@ class Dense(_Layer, frozen=True, tag="dense"):
 
 
 class Dropout(_Layer, frozen=True, tag="dropout"):
-    """Sets each input to zero with probability `rate` while training and scales the rest by 1 / (1 - rate)."""
+    """Sets each input to zero with probability `rate` while training and scales the rest by 1 / (1 - rate).
+
+    Attributes:
+        rate: at least 0 and below 1.
+    """
 
     rate: float
 
 
 class Softmax(_Layer, frozen=True, tag="softmax"):
-    """A dense layer whose outputs are normalised by softmax: the last layer of a classifier (Adam 2.1)."""
+    """A dense layer whose outputs are normalised by softmax: the last layer of a classifier (Adam 2.1).
+
+    Attributes:
+        units: classes.
+        init: how weights begin; unset: as the activation suggests. Biases begin with zeros.
+    """
 
     units: int
     init: Initializer | None = None
 
 
 class Logistic(_Layer, frozen=True, tag="logistic"):
-    """A dense layer of independent yes-or-no outputs, one against all others: a last layer (DistBelief 5)."""
+    """A dense layer of independent yes-or-no outputs, one against all others: a last layer (DistBelief 5).
+
+    Attributes:
+        units: outputs.
+        init: how weights begin; unset: as the activation suggests. Biases begin with zeros.
+    """
 
     units: int
     init: Initializer | None = None
@@ -115,9 +167,11 @@ Layer: TypeAlias = Conv2D | MaxPool2D | Dense | Dropout | Softmax | Local2D | L2
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A network: the shape of one example and the layers in order.
 
-    `input` is [height, width, channels] or [features]. `loss` compares the last layer's outputs with the labels:
-    cross entropy needs a softmax last layer, logistic (the summed cross entropies of yes-or-no outputs) a logistic
-    one; squared error (Adam 2.2) takes any.
+    Attributes:
+        input: the shape of one example, [height, width, channels] or [features].
+        layers: from the input to the output.
+        loss: compares the last layer's outputs with the labels: cross entropy needs a softmax last layer, logistic (the
+            summed cross entropies of yes-or-no outputs) a logistic one; squared error (Adam 2.2) takes any.
     """
 
     input: tuple[int, ...]
