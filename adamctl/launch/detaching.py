@@ -134,7 +134,8 @@ class Announcing:
     def _write(self, text: str) -> None:
         """Writes as roles do into their logs, so that `logs` can order it by time."""
         now = f"{datetime.now().astimezone().isoformat(timespec='milliseconds')} INFO front front "
-        print(f"{now if self._folder else ''}{printable(text)}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"{now if self._folder else ''}{printable(text)}\n")
+        sys.stderr.flush()
 
     def _tell(self, values: Mapping[str, str]) -> None:
         if self._descriptor >= 0:
