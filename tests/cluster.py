@@ -26,7 +26,7 @@ from adamctl.roles.controller.client import ControllerClient
 from adamctl.roles.controller.core import ControllerConfig, ControllerCore
 from adamctl.roles.controller.store import Store, VolatileStore
 
-STOP_DEADLINE_S = 10.0
+STOP_DEADLINE_S = 60.0
 
 
 class ClusterInMemory:
@@ -74,7 +74,7 @@ class ClusterInMemory:
         run: Callable[[RoleContext], Awaitable[None]],
         options: Mapping[str, Any] | None = None,
         *,
-        ready_deadline_s: float = 10.0,
+        ready_deadline_s: float = 60.0,
     ) -> RoleContext:
         """Runs a role's coroutine function in a task and returns its context once it serves."""
         context = await self.context(role, node, options)

@@ -57,4 +57,4 @@ def cluster_of(folder: Path, *members: Sequence[str]) -> Iterator[str]:
         for process in reversed(processes):
             process.terminate()
         for process in processes:
-            process.communicate(timeout=30)
+            process.communicate(timeout=120)

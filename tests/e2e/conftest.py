@@ -28,7 +28,7 @@ class Command:
     folder: Path
     marker: str
 
-    def wait(self, timeout_s: float = 120.0) -> tuple[int, str, str]:
+    def wait(self, timeout_s: float = 300.0) -> tuple[int, str, str]:
         """Returns (exit code, stdout, stderr); kills everything and fails if it takes too long."""
         try:
             stdout, stderr = self.process.communicate(timeout=timeout_s)
@@ -59,7 +59,7 @@ class Command:
                 continue
         return [process for process in found if process.pid != self.process.pid]
 
-    def wait_until(self, condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
+    def wait_until(self, condition: Callable[[], Any], timeout_s: float = 180.0) -> Any:
         """Returns the first true value of `condition`; fails if the command ends first or time runs out."""
         until = time.monotonic() + timeout_s
         while time.monotonic() < until:
@@ -102,7 +102,7 @@ class Runner:
         self.commands.append(Command(process, self.folder, marker))
         return self.commands[-1]
 
-    def run(self, *arguments: str | Path, timeout_s: float = 120.0, **environment: str) -> tuple[int, str, str]:
+    def run(self, *arguments: str | Path, timeout_s: float = 300.0, **environment: str) -> tuple[int, str, str]:
         return self.start(*arguments, **environment).wait(timeout_s)
 
     def close(self) -> Sequence[str]:
@@ -127,7 +127,7 @@ def adamctl(tmp_path: Path) -> Iterator[Runner]:
         for command in some:
             command.process.terminate()
         for command in some:
-            command.wait(30)
+            command.wait(90)
     left = runner.close()
     assert not left, f"processes left behind: {left}"
 

@@ -124,7 +124,7 @@ class World:
 
     async def ended(self, node: str = "coordinator") -> None:
         """Waits for a coordinator's process to end and raises what it ended with."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await self.cluster.tasks[node]
 
     async def close(self) -> None:
@@ -137,7 +137,7 @@ def heard(progress: RunProgress, words: str) -> int:
 
 
 async def until(client: CoordinatorClient, reached: Callable[[RunProgress], object]) -> RunProgress:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while True:
             progress = await client.status()
             if reached(progress):

@@ -84,14 +84,14 @@ async def make_client(
     context = await cluster.context(role, node)
     context.incarnation = 1000 + len(cluster.contexts)
     client = ParameterClient.from_context(context, job, **options)
-    await client.attach(deadline_s=20)
+    await client.attach(deadline_s=120)
     return client
 
 
 async def pulled(client: ParameterClient) -> list[np.ndarray]:
     """All tensors as they are now."""
     flat = np.zeros(client.layout.flat_size, np.float32)
-    await client.pull(flat, deadline_s=20)
+    await client.pull(flat, deadline_s=120)
     return views(client.layout, flat)
 
 

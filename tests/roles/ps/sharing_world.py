@@ -74,7 +74,7 @@ class SharingWorld:
         """The parameters as a client over TCP sees them."""
         client = await self.client("tcp")
         into = np.zeros(client.layout.flat_size, np.float32)
-        await client.pull(into, deadline_s=20)
+        await client.pull(into, deadline_s=120)
         return into
 
 
@@ -108,7 +108,7 @@ async def attached(
 ) -> ParameterClient:
     transport = StreamTransport(kind=kind)
     client = ParameterClient(transport, lambda: make_hello("worker", "w", incarnation, ""), store, JOB, **options)
-    await client.attach(deadline_s=30)
+    await client.attach(deadline_s=120)
     return client
 
 

@@ -22,7 +22,7 @@ from tests.roles.ps.ps_cluster import constant, make_client, push_of, start_serv
 
 
 async def until(condition: Callable[[], Any], what: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert what

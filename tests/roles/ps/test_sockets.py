@@ -75,7 +75,7 @@ async def serving(
 
 async def attached(store: MemoryConfigurationStore, incarnation: int) -> ParameterClient:
     client = ParameterClient(StreamTransport(), lambda: make_hello("worker", "w", incarnation, ""), store, "a")
-    await client.attach(deadline_s=30)
+    await client.attach(deadline_s=120)
     return client
 
 
