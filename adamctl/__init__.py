@@ -34,6 +34,8 @@ _EXPORTS = {
     "ParameterClient": "adamctl.api.parameter_client",
     "AsyncParameterClient": "adamctl.api.parameter_client_async",
     "fit": "adamctl.api.fit",
+    "load": "adamctl.api.load",
+    "TrainedModel": "adamctl.api.load",
     "Run": "adamctl.api.fit",
 }
 __all__ = sorted(_EXPORTS)

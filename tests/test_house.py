@@ -41,6 +41,7 @@ ELSEWHERE = (
     Elsewhere("cli/test_commands.py", ("__main__", "cli/*"), "commands are thin and are tested by running them"),
     Elsewhere("cli/test_errors.py", ("errors",), "what an error is for shows in messages and exit codes"),
     Elsewhere("api/test_fit.py", ("api/network", "api/optimizers"), "constructors that are used to fit"),
+    Elsewhere("cli/test_finished_run.py", ("api/load",), "it needs a run that has finished"),
     Elsewhere("api/test_parameter_client.py", ("api/parameter_client_*",), "parts of one client"),
     Elsewhere(
         "net/test_bench.py",

@@ -1,39 +1,73 @@
-"""`adamctl predict CHECKPOINT IMAGE...`: what a trained model takes pictures for."""
+"""`adamctl predict CHECKPOINT FILE...`: what a trained model takes examples for."""
 
 from __future__ import annotations
 
+import csv
+import io
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from adamctl.cli import options
-from adamctl.cli.output import echo, print_json, table
+from adamctl.cli.output import echo, print_json, say_which, table
 
 
 @click.command("predict")
 @click.argument("checkpoint")
-@click.argument("images", nargs=-1, required=True, type=click.Path())
-@click.option("--top", default=3, show_default=True, help="How many classes to show for each image.")
+@click.argument("files", nargs=-1, required=True, type=click.Path())
+@click.option("--top", default=3, show_default=True, help="How many classes to show for each example.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values: image, class_1, score_1, ...")
+@options.checkpoint_option
 @options.data_option
 @options.runs_option
 @options.json_option
 def command(
-    checkpoint: str, images: tuple[str, ...], top: int, data: tuple[str, ...], run_dir: str, as_json: bool
+    checkpoint: str,
+    files: tuple[str, ...],
+    top: int,
+    as_csv: bool,
+    which: str,
+    data: tuple[str, ...],
+    run_dir: str,
+    as_json: bool,
 ) -> None:
-    """Classify IMAGES (JPEG or PNG) with CHECKPOINT: a checkpoint folder, a run folder, NAME/NNN, or NAME."""
+    """Classify FILES with CHECKPOINT: a checkpoint folder, a run folder, NAME/NNN, or NAME.
+
+    FILES are JPEG or PNG images, folders of them, and .npz archives of examples [n, ...]: bytes, or other numbers as
+    training would have read them. Of a run, the checkpoint that was best on its validation part, or else the last, is
+    taken, and named.
+    """
     if top < 1:
         raise click.BadParameter("expected at least 1", param_hint="--top")
-    from adamctl.cli.classify import classify
+    if as_csv and as_json:
+        raise click.BadParameter("expected it without --json", param_hint="--csv")
+    from adamctl.launch.classify import classify
     from adamctl.launch.trained import load_trained
 
-    trained = load_trained(checkpoint, Path(run_dir))
-    predictions = classify(trained, [Path(image) for image in images], data, top)
+    trained = load_trained(checkpoint, Path(run_dir), which)
+    say_which(trained.checkpoint, trained.chosen)
+    predictions = classify(trained, [Path(file) for file in files], data, top)
+    shown = min(top, trained.network.shapes[-1].output[0])
     if as_json:
         print_json({"checkpoint": str(trained.checkpoint), "predictions": predictions})
-        return
-    rows = [
-        (prediction["image"], *(f"{each['class']} {each['score'] * 100:.1f}%" for each in prediction["classes"]))
-        for prediction in predictions
-    ]
-    header = ("image", *(f"{rank}." for rank in range(1, len(rows[0]))))
-    echo(table(header, rows))
+    elif as_csv:
+        echo(_csv(predictions, shown), nl=False)
+    else:
+        rows = [
+            (prediction["image"], *(f"{each['class']} {each['score'] * 100:.1f}%" for each in prediction["classes"]))
+            for prediction in predictions
+        ]
+        echo(table(("image", *(f"{rank}." for rank in range(1, shown + 1))), rows))
+
+
+def _csv(predictions: Sequence[dict[str, Any]], shown: int) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("image", *(f"{name}_{rank}" for rank in range(1, shown + 1) for name in ("class", "score"))))
+    for prediction in predictions:
+        writer.writerow(
+            (prediction["image"], *(each[key] for each in prediction["classes"] for key in ("class", "score")))
+        )
+    return text.getvalue()

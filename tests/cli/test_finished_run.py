@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import adamctl as adam
+from adamctl.errors import ConfigurationError
 from tests.cli.test_errors import adamctl
 
 EXPERIMENT = """\
@@ -109,6 +112,44 @@ def test_metrics_tell_the_learning_rate_and_the_training_accuracy(trained: tuple
     assert [progress[0]["learning_rate"], progress[-1]["learning_rate"]] == pytest.approx([0.5, 0.005])
     assert all(0 < line["train_top1"] <= 1 for line in progress)
     assert progress[-1]["train_top1"] > 0.5
+
+
+def test_load_reads_a_run_for_use_in_python(
+    trained: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, printed = trained
+    monkeypatch.chdir(folder)
+    model = adam.load("small")
+    assert str(model.checkpoint.absolute()) == printed["best"]["checkpoint"]
+    assert {name: array.shape for name, array in model.parameters().items()} == {
+        "softmax1.weight": (3, 16), "softmax1.bias": (3,),
+    }  # fmt: skip
+    found = model.evaluate("test")
+    assert found["examples"] == 30
+    with np.load("small.npz") as data:
+        outputs, labels = model.predict(data["x_test"]), data["y_test"]
+        flat = model.predict(data["x_test"].reshape(30, -1).astype(np.float32) / 255)
+    assert outputs.shape == (30, 3) and model.classes == ("0", "1", "2")
+    assert (outputs.argmax(axis=1) == labels).sum() == found["correct"]
+    np.testing.assert_allclose(outputs, flat, rtol=1e-4)
+    assert adam.load("small", checkpoint="last").checkpoint.name == adam.load("small", checkpoint=4).checkpoint.name
+    with pytest.raises(ConfigurationError, match=r"expected numbers \[n, 4, 4, 1\]"):
+        model.predict(np.zeros((2, 5)))
+
+
+def test_predict_takes_archives_and_writes_csv(folder: Path) -> None:
+    with np.load(folder / "small.npz") as data:
+        pictures, labels = data["x_test"][:300], data["y_test"]
+    np.savez(folder / "new.npz", anything=pictures)
+    result = adamctl("predict", "small", "new.npz", "small.npz", "--csv", "--top", "2", cwd=folder)
+    rows = list(csv.DictReader(result.stdout.splitlines()))
+    assert len(rows) == 60 and rows[29]["image"] == "new.npz[29]"
+    assert list(rows[0]) == ["image", "class_1", "score_1", "class_2", "score_2"]
+    right = sum(int(row["class_1"]) == label for row, label in zip(rows, labels, strict=False))
+    assert right == adam.load(folder / "runs/small/001", search=[folder]).evaluate("test")["correct"]
+    np.savez(folder / "two.npz", a=pictures, b=pictures)
+    refused = adamctl("predict", "small", "two.npz", cwd=folder)
+    assert refused.returncode == 2 and "expected one array, or one called x, x_test" in refused.stderr
 
 
 def test_a_finished_run_says_why_it_does_not_go_on(trained: tuple[Path, dict[str, Any]]) -> None:

@@ -94,6 +94,22 @@ def test_predict_of_pictures_of_any_size(run: Path, tmp_path: Path) -> None:
     assert "1." in invoke("predict", str(run), picture).stdout
 
 
+def test_predict_of_a_folder_of_pictures(run: Path, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for label in range(CLASSES):
+        pixels = np.zeros((8, 8), np.uint8)
+        top, left = divmod(label, 2)
+        pixels[4 * top : 4 * top + 4, 4 * left : 4 * left + 4] = 255
+        (tmp_path / "new" / "deeper").mkdir(parents=True, exist_ok=True)
+        image.fromarray(pixels).save(tmp_path / "new" / ("deeper" if label % 2 else "") / f"{label}.PNG")
+    result = json.loads(invoke("predict", str(run), str(tmp_path / "new"), "--json").stdout)
+    assert {Path(one["image"]).stem: one["classes"][0]["class"] for one in result["predictions"]} == {
+        str(label): str(label) for label in range(CLASSES)
+    }
+    (tmp_path / "empty").mkdir()
+    assert "no images in this folder" in str(invoke("predict", str(run), str(tmp_path / "empty")).exception)
+
+
 def test_predict_names_a_picture_that_is_none(run: Path, tmp_path: Path) -> None:
     pytest.importorskip("PIL.Image")
     (tmp_path / "text.png").write_text("not a picture")

@@ -1,0 +1,174 @@
+"""Examples through a trained model: pictures of any size, arrays, folders; made ready as its training data were."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.errors import ConfigurationError, DamagedDataError
+from adamctl.launch.trained import BATCH, Floats, Trained, data_of, open_data
+from adamctl.roles.data.decode import Scaling, scaling_for
+from adamctl.roles.data.readers.imagefolder import decode_image
+
+BYTE_MAX = 255.0
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png")
+_ARRAYS = ("x", "x_test", "images", "test_images")
+"""Names under which an archive holds examples; one with a single array may call it anything."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """How raw values become what the model was trained on: `of_bytes` for bytes, `of_numbers` for any other type.
+
+    `classes` are the names of the outputs.
+    """
+
+    of_bytes: Scaling
+    of_numbers: Scaling
+    classes: tuple[str, ...]
+
+    def make(self, raw: NDArray[Any]) -> Floats:
+        """Returns the examples as the network takes them."""
+        values = np.array(raw, np.float32)
+        (self.of_bytes if raw.dtype == np.uint8 else self.of_numbers).apply(values)
+        return values
+
+
+def classify(trained: Trained, files: Sequence[Path], data: Sequence[str], top: int) -> list[dict[str, Any]]:
+    """Returns, per example, `image` and `classes`: the `top` best, each with `class` and `score`.
+
+    Raises:
+        ConfigurationError: there is no such file, the model does not take what is in it, or its scaling needs training
+            data that are not there.
+        DamagedDataError: a file cannot be read; the message names it.
+    """
+    found = [one for file in files for one in _files(file)]
+    shape = trained.experiment.model.input
+    if any(file.suffix != ".npz" for file in found) and (len(shape) != 3 or shape[2] not in (1, 3)):
+        raise ConfigurationError(f"this model takes examples of shape {list(shape)}; expected images to classify")
+    ready = as_trained(trained, data)
+    results: list[dict[str, Any]] = []
+    for names, raw in _batches(found, shape):
+        outputs = predict(trained, ready.make(raw))
+        results += [_described(name, row, ready.classes, top) for name, row in zip(names, outputs, strict=True)]
+    return results
+
+
+def predict(trained: Trained, values: Floats) -> Floats:
+    """Returns the outputs [n, units] of examples [n, *input shape] that have been made ready."""
+    context = trained.network.context(0, training=False)
+    parts = [values[start : start + BATCH] for start in range(0, len(values), BATCH)]
+    outputs = [np.array(trained.network.predict(context, trained.parameters, part)) for part in parts]
+    return np.concatenate(outputs) if outputs else np.empty((0, trained.network.shapes[-1].output[0]), np.float32)
+
+
+def as_trained(trained: Trained, data: Sequence[str] = ()) -> Ready:
+    """Returns how to make values ready, and the names of classes; numbers where only the data would have names.
+
+    `data` are folders in which the data are looked for first.
+
+    Raises:
+        ConfigurationError: the scaling needs the training data, and they are not there.
+    """
+    config = data_of(trained.experiment, data)
+    as_they_are = Scaling(1.0, 0.0)
+    try:
+        opened = open_data(trained.experiment, config)
+    except ConfigurationError:
+        if config.scale != "unit":
+            raise
+        names = tuple(map(str, range(trained.network.shapes[-1].output[0])))
+        return Ready(Scaling(1.0 / BYTE_MAX, 0.0), as_they_are, names)
+    scaling = scaling_for(config.scale, opened.source, opened.order("train", -1))
+    whole = scaling.factor * opened.source.value_max
+    numbers = as_they_are if config.scale == "none" else Scaling(whole, scaling.shift)
+    return Ready(Scaling(whole / BYTE_MAX, scaling.shift), numbers, opened.classes)
+
+
+def fitting(raw: NDArray[Any], shape: Sequence[int], origin: str) -> NDArray[Any]:
+    """Returns examples as [n, *shape]; a last dimension of one channel, or all dimensions in one, may be left out.
+
+    Raises:
+        ConfigurationError: they are of another shape, or no numbers; the message begins with `origin`.
+    """
+    numbers = np.issubdtype(raw.dtype, np.number) or raw.dtype == np.bool_
+    if not numbers or np.iscomplexobj(raw) or raw.ndim < 1 or prod(raw.shape[1:]) != prod(shape):
+        raise ConfigurationError(f"{origin}: expected numbers [n, {str(list(shape))[1:]}, found {_kind(raw)}")
+    if raw.shape[1:] not in (tuple(shape), (prod(shape),), tuple(shape[:-1]) if shape[-1] == 1 else tuple(shape)):
+        raise ConfigurationError(f"{origin}: expected examples of shape {list(shape)}, found {_kind(raw)}")
+    return raw.reshape(len(raw), *shape)
+
+
+def _kind(raw: NDArray[Any]) -> str:
+    return f"{raw.dtype} {list(raw.shape)}"
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        found = sorted(inner for inner in path.rglob("*") if inner.suffix.lower() in IMAGE_ENDINGS)
+        if not found:
+            raise ConfigurationError(f"{path}: no images in this folder ({', '.join(IMAGE_ENDINGS)})")
+        return found
+    if not path.is_file():
+        raise ConfigurationError(f"{path}: no such image file, archive or folder")
+    return [path]
+
+
+def _batches(files: Sequence[Path], shape: tuple[int, ...]) -> Iterator[tuple[list[str], NDArray[Any]]]:
+    """Yields names and raw values of up to BATCH examples of one type."""
+    images: list[Path] = []
+    for file in files:
+        if file.suffix != ".npz":
+            images.append(file)
+            if len(images) == BATCH:
+                yield _decoded(images, shape)
+                images = []
+            continue
+        if images:
+            yield _decoded(images, shape)
+            images = []
+        examples = fitting(_array(file), shape, str(file))
+        for start in range(0, len(examples), BATCH):
+            part = examples[start : start + BATCH]
+            yield [f"{file}[{start + row}]" for row in range(len(part))], part
+    if images:
+        yield _decoded(images, shape)
+
+
+def _decoded(images: Sequence[Path], shape: tuple[int, ...]) -> tuple[list[str], NDArray[Any]]:
+    return list(map(str, images)), np.stack([decode_image(path, shape) for path in images])
+
+
+def _array(file: Path) -> NDArray[Any]:
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise DamagedDataError(f"{file}: expected an .npz archive, found a single array")
+            names = [name for name in _ARRAYS if name in archive] or list(archive)[: 1 if len(archive) == 1 else 0]
+            if not names:
+                held = ", ".join(archive) or "none"
+                raise ConfigurationError(
+                    f"{file}: expected one array, or one called {', '.join(_ARRAYS)}; found {held}"
+                )
+            found: NDArray[Any] = archive[names[0]]
+            return found
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
+        raise DamagedDataError(f"{file}: expected an .npz archive of plain arrays, found: {error}") from error
+
+
+def _described(name: str, outputs: Floats, names: tuple[str, ...], top: int) -> dict[str, Any]:
+    best = np.argsort(-outputs)[:top]
+    return {
+        "image": name,
+        "classes": [
+            {"class": names[index] if index < len(names) else str(index), "score": round(float(outputs[index]), 6)}
+            for index in best
+        ],
+    }
