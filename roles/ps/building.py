@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 
 import numpy as np
 
@@ -31,31 +30,29 @@ def build_buckets(
     rule: Rule,
     seed: int,
     restore: str,
-    stored: Mapping[int, ShardContent] = MappingProxyType({}),
+    stored: Callable[[int], Mapping[int, ShardContent]] = lambda bucket: {},
 ) -> dict[int, list[ShardContent]]:
-    """Returns the contents of buckets by index; of shards in `stored`, those.
+    """Returns the contents of buckets by index; of shards that `stored` has of a bucket, those.
 
-    The checkpoint in folder `restore` need not be there any more if all of them are.
+    It is asked for one bucket at a time, so that no two of them are in memory twice. The checkpoint in folder `restore`
+    need not be there any more if it has all.
 
     Raises:
         DamagedDataError: the checkpoint in folder `restore` is damaged, or is another model's.
     """
-    needed = any(shard not in stored for bucket in buckets for shard in _shards(layout, bucket))
-    checkpoint = _open(restore, layout, rule) if restore and needed else None
+    checkpoint: Checkpoint | None = None
     contents: dict[int, list[ShardContent]] = {}
     for bucket in buckets:
-        contents[bucket] = _together(
-            [
-                stored.get(shard)
-                or (
-                    _initial(layout, shard, rule, seed)
-                    if checkpoint is None
-                    else _restored(layout, shard, rule, checkpoint)
-                )
-                for shard in _shards(layout, bucket)
-            ],
-            rule,
-        )
+        found, made = stored(bucket), []
+        for shard in _shards(layout, bucket):
+            if shard in found:
+                made.append(found[shard])
+            elif restore:
+                checkpoint = checkpoint or _open(restore, layout, rule)
+                made.append(_restored(layout, shard, rule, checkpoint))
+            else:
+                made.append(_initial(layout, shard, rule, seed))
+        contents[bucket] = _together(made, rule)
     return contents
 
 

@@ -119,7 +119,11 @@ class Copies:
     ) -> dict[int, list[ShardContent]]:
         """Blocking."""
         assert self._storing is not None
-        stored = found_contents(self._storing.store, found, job.layout, buckets, job.rule)
+        store = self._storing.store
+
+        def stored(bucket: int) -> dict[int, ShardContent]:
+            return found_contents(store, found, job.layout, [bucket], job.rule)
+
         return build_buckets(job.layout, buckets, job.rule, view.record.seed, view.record.restore, stored)
 
     # --- what is held -----------------------------------------------------------------------------------------------

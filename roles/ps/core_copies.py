@@ -75,6 +75,8 @@ class HeldShard:
             self.memory.take(copy.change)
         self.copy = msgspec.structs.replace(copy, memory=NO_CLIENTS, since=-1, change=None)
         self.values, self.state = HeldValues(record.arrays[0], cast(Any, self)), State(list(record.arrays[1:]))
+        if self.entry is not None:
+            self.entry.owner = self
 
     def record(self) -> CopyRecord:
         """Returns its state to be sent to somebody who has nothing of it."""

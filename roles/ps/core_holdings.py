@@ -73,27 +73,47 @@ class Holdings:
     ) -> None:
         """Gives those shards of a copy of a bucket places in the log that have none, and notes that it is held.
 
-        `loaded`: the places that they were read from; without them, what the log was found to hold of the bucket is
-        freed: it has come back from another server. `restored`: see `adopt`.
+        `loaded`: the places that they were read from. Without them the bucket comes from another server: what the log
+        was found to hold of it stays until the new state of each shard is on disk, for should the others be lost
+        meanwhile, there is nothing else. `restored`: see `adopt`.
         """
         held = self._held_of(identity)
-        found = self.found.get(identity)
-        indices = []
+        shards = list(shards)
+        inherited = self._inherited(identity, bucket, [shard.index for shard in shards]) if loaded is None else {}
         for shard in shards:
-            indices.append(shard.index)
+            old = inherited.get(shard.index)
             if shard.entry is None:
-                shard.entry = (loaded or {}).get(shard.index) or Entry(None, 0, identity)
-            shard.entry.owner, shard.entry.size_bytes = shard, size_bytes(shard)
-            if restored and (isinstance(shard, Shard) or shard.copy is not None):
-                self._write_once(shard.entry)
-        if found is not None and found.holding.buckets.pop(bucket, None) is not None and loaded is None:
-            held.buckets.pop(bucket, None)
-            for index in indices:
-                if index in found.shards:
-                    self._flush.forget(found.shards.pop(index)[1])
+                shard.entry = old or (loaded or {}).get(shard.index) or Entry(None, 0, identity)
+            elif old is not None:
+                self._flush.forget(old)
+            shard.entry.size_bytes = size_bytes(shard)
+            if isinstance(shard, Shard) or shard.copy is not None:
+                shard.entry.owner = shard
+                if restored:
+                    self._write_once(shard.entry)
+                if shard.entry is old:
+                    self._flush.changed(old, self._clock(), 0)
         _, began = held.buckets.get(bucket, (0, self._following))
         held.buckets[bucket] = (epoch, began)
         self._hurry(held)
+
+    def _inherited(self, identity: JobIdentity, bucket: int, indices: Iterable[int]) -> dict[int, Entry]:
+        """Takes the places of a bucket's shards that count from what was found; nobody reads them back any more."""
+        found = self.found.get(identity)
+        _, began = found.holding.buckets.pop(bucket, (0, 0)) if found is not None else (0, 0)
+        if found is None or not began:
+            return {}
+        entries = {}
+        for index in indices:
+            if index not in found.shards:
+                continue
+            record, entry = found.shards.pop(index)
+            self._loaded.pop(record.sequence, None)
+            if record.sequence >= began:
+                entries[index] = entry
+            else:
+                self._flush.forget(entry)
+        return entries
 
     def let_go(self, identity: JobIdentity, bucket: int) -> None:
         """Notes that a bucket is held no longer; its shards' entries are freed by the core."""
@@ -133,6 +153,15 @@ class Holdings:
             self.unload(found)
             for entry in found.entries:
                 self._flush.forget(entry)
+
+    @property
+    def loaded_bytes(self) -> int:
+        """Memory that shards take which were read when the log was opened and that nobody has taken over yet."""
+        return sum(array.nbytes for arrays in list(self._loaded.values()) for array in arrays)
+
+    def unload_all(self) -> None:
+        """As `unload`, of all jobs."""
+        self._loaded.clear()
 
     def unload(self, found: FoundJob) -> None:
         """Gives the memory of a job's shards back; should they be needed all the same, they are read again."""

@@ -108,11 +108,27 @@ class Replies:
         held = copies.copies.get(bucket)
         if self._site.node not in known.record.learners or (held is not None and held.begun >= (epoch, number)):
             return
-        if held is not None:
-            copies.forget_copy(bucket)
         described = copies.job.layout.buckets[bucket]
-        copies.copies[bucket] = HeldCopy(copies.job, described, (epoch, number), False)
+        copies.copies[bucket] = begun = HeldCopy(copies.job, described, (epoch, number), False)
+        if held is not None:
+            self._hand_over(held, begun)
         self._site.emit(Holds(copies.job.name, bucket, epoch, False))
+
+    def _hand_over(self, old: HeldCopy, new: HeldCopy) -> None:
+        """What is on disk stays until the new states are: should all others be lost meanwhile, it is all there is."""
+        waiters = []
+        for index, shard in old.shards.items():
+            entry, shard.entry = shard.entry, None
+            new.shards[index].entry = entry
+            if entry is None:
+                continue
+            waiters += [waiter for _, waiter in entry.waiting]
+            entry.waiting = []
+            if entry.changes == entry.durable and not entry.flying:
+                entry.owner = None  # its record is its newest state: no need to keep that in memory
+        acknowledgements = self._site.core.acknowledgements
+        if waiters and acknowledgements is not None:
+            self._site.emit(*acknowledgements.in_vain(waiters, ErrorCode.NOT_READY, "the copy is begun anew"))
 
     def _take(
         self,

@@ -164,8 +164,10 @@ class JobCopies:
     def _learn(self, bucket: int) -> None:
         """Whatever we hold of it counts for nothing before the primary says so."""
         held = self.copies.get(bucket)
-        if held is None or held.complete or bucket in self.job.buckets or bucket in self.takeovers:
+        if held is None or bucket in self.job.buckets or bucket in self.takeovers:
             self.let_go(bucket)
+        else:
+            held.complete = False  # it stays on disk until the primary fills it anew
 
     def let_go(self, bucket: int) -> None:
         """Nothing of a bucket is held here any more."""

@@ -17,7 +17,7 @@ from adamctl.roles.controller.client import ConfigurationStore, follow, read_rec
 from adamctl.roles.ps.building import build_buckets, bytes_needed
 from adamctl.roles.ps.core import Core
 from adamctl.roles.ps.core_instructions import Instruction
-from adamctl.roles.ps.core_job import Job
+from adamctl.roles.ps.core_job import Job, ShardContent
 from adamctl.roles.ps.following import JOBS_PREFIX, Fate, JobKeys, JobView, Unknown
 from adamctl.roles.ps.log_record import JobIdentity
 from adamctl.roles.ps.memory import MemoryAccount
@@ -55,9 +55,7 @@ class JobKeeper:
         self._context, self._log, self._core, self._storing = context, context.log, core, storing
         self._store: ConfigurationStore = context.controller
         core.unknown.begin(told=False)
-        self.memory = MemoryAccount(
-            context.node, memory_bytes_max, lambda: sum(job.size_bytes for job in core.jobs.values())
-        )
+        self.memory = MemoryAccount(context.node, memory_bytes_max, self._memory_bytes, self._unload)
         self.replicating: Replicating | None = None
         self.prepare: Callable[[RuleConfig], Awaitable[None]] = _nothing
         """Gets ready for a rule before a job of it is taken up."""
@@ -103,6 +101,15 @@ class JobKeeper:
                 return found[1]
             self._log.warning("%s is not a member (any more); it takes up no job", self._context.node)
             await asyncio.sleep(CONTROLLER_PAUSE_S)
+
+    def _memory_bytes(self) -> int:
+        """Returns what is served takes, and what has been read from the store for it."""
+        loaded_bytes = self._storing.holdings.loaded_bytes if self._storing is not None else 0
+        return sum(job.size_bytes for job in self._core.jobs.values()) + loaded_bytes
+
+    def _unload(self) -> None:
+        if self._storing is not None:
+            self._storing.holdings.unload_all()
 
     def view(self, name: str) -> JobView | None:
         """Returns what is known of a job."""
@@ -225,6 +232,7 @@ class JobKeeper:
         unknown = Unknown(delay_s)
         while True:
             await asyncio.sleep(min(delay_s / LOOKS, LOOK_EVERY_S))
+            self._unload()  # what has not been asked for by now is read again if it is
             held = [(name, job.identity[0]) for name, job in self._core.jobs.items()]
             for name, born in {*held, *((identity.name, identity.born) for identity, _ in self._unserved())}:
                 if self._keys.fate(name, born) is Fate.UNKNOWN:
@@ -358,11 +366,15 @@ class JobKeeper:
 
     def _contents(self, job: Job, view: JobView, buckets: list[int], found: FoundJob | None) -> Any:
         """Blocking."""
-        stored = {}
-        if found is not None:
+        record = view.record
+
+        def stored(bucket: int) -> dict[int, ShardContent]:
+            if found is None or bucket not in found.holding.buckets:
+                return {}
             assert self._storing is not None
-            stored = found_contents(self._storing.store, found, job.layout, _held(found, buckets), job.rule)
-        return build_buckets(job.layout, buckets, job.rule, view.record.seed, view.record.restore, stored)
+            return found_contents(self._storing.store, found, job.layout, [bucket], job.rule)
+
+        return build_buckets(job.layout, buckets, job.rule, record.seed, record.restore, stored)
 
     def fail(self, job: Job, code: ErrorCode, text: str) -> None:
         """Serves nothing of a job, and says why."""

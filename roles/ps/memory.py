@@ -71,12 +71,14 @@ class MemoryAccount:
         copies: (job, bucket) -> bytes of a copy of a bucket that is not served here.
     """
 
-    def __init__(self, node: str, bytes_max: int, served_bytes: Callable[[], int]) -> None:
-        """`served_bytes` says what buckets take that are served."""
+    def __init__(
+        self, node: str, bytes_max: int, served_bytes: Callable[[], int], spare: Callable[[], None] = lambda: None
+    ) -> None:
+        """`served_bytes` says what buckets take that are served; `spare` gives up what can be read from disk again."""
         self.bytes_max = bytes_max
         self.building: dict[str, int] = {}
         self.copies: dict[tuple[str, int], int] = {}
-        self._node, self._served_bytes = node, served_bytes
+        self._node, self._served_bytes, self._spare = node, served_bytes, spare
 
     @property
     def held_bytes(self) -> int:
@@ -84,6 +86,8 @@ class MemoryAccount:
 
     def problem(self, job: str, needed_bytes: int) -> str | None:
         """Returns why a job cannot have so much more, None if it can."""
+        if self.held_bytes + needed_bytes > self.bytes_max:
+            self._spare()
         held_bytes = self.held_bytes
         if held_bytes + needed_bytes <= self.bytes_max:
             return None

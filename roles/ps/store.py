@@ -119,6 +119,8 @@ class LogStore:
     def read_all(self, sequences: Sequence[int]) -> dict[int, list[Array]]:
         """Like `read`, of many shards; no group is written meanwhile."""
         found: dict[int, list[Array]] = {}
+        if not sequences:
+            return found
         with self._using, ThreadPoolExecutor(READERS) as pool:
             for part in pool.map(self._read_some, (sequences[number::READERS] for number in range(READERS))):
                 found |= part

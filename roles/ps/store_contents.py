@@ -99,7 +99,8 @@ def found_contents(
         DamagedDataError: a record does not fit the job's layout or rule.
     """
     records = [job.shards[index][0] for index in entries_that_count(job, layout, buckets)]
-    arrays = {r.sequence: store.loaded.pop(r.sequence) for r in records if r.sequence in store.loaded}
+    loaded = {record.sequence: store.loaded.pop(record.sequence, None) for record in records}  # or given up just now
+    arrays = {sequence: one for sequence, one in loaded.items() if one is not None}
     arrays |= store.read_all([record.sequence for record in records if record.sequence not in arrays])
     contents: dict[int, ShardContent] = {}
     for record in records:

@@ -9,16 +9,24 @@ import numpy as np
 import pytest
 
 from adamctl.roles.controller.core import ControllerConfig
+from adamctl.roles.ps.core_copies import HeldShard
+from adamctl.roles.ps.core_flush import Entry, FlushConfig, FlushCore, Slot
+from adamctl.roles.ps.core_holdings import Holdings
 from adamctl.roles.ps.core_replication_events import Holds
-from adamctl.roles.ps.log_record import ShardState
+from adamctl.roles.ps.core_sequence import MemoryRecord
+from adamctl.roles.ps.log_record import Holding, JobIdentity, ShardState
+from adamctl.roles.ps.replica_body import CopyRecord, ShardCopy
 from adamctl.roles.ps.store import LogStore
+from adamctl.roles.ps.store_contents import FoundJob
+from adamctl.roles.ps.store_reading import StoredRecord
 from tests.cluster import memory_cluster
 from tests.roles.ps.ps_cluster import constant, make_client, push_of
 from tests.roles.ps.replicated import ReplicatedCluster
-from tests.roles.ps.store_cluster import crash
+from tests.roles.ps.store_cluster import crash, until
 
 FAST = ControllerConfig(beacon_interval_s=0.5, lost_after_s=2.5)
 TWO = ("ps-0", "ps-1")
+IDENTITY = JobIdentity("a", 5, "hash", "add")
 
 
 async def test_a_server_without_a_store_that_joins_leaves_a_durable_job_alone(tmp_path: Path) -> None:
@@ -75,3 +83,59 @@ async def test_what_is_written_while_buckets_are_taken_over_names_its_job(
         assert {state.shard for state in shards} == {shard.index for shard in layout.shards}
     finally:
         log.close()
+
+
+async def test_what_was_read_from_the_store_is_counted_and_given_back(tmp_path: Path, monkeypatch) -> None:
+    """A restarted server's copies come from the others: what it has read at its start is needed by nobody then."""
+    async with memory_cluster(92, config=FAST) as cluster:
+        world = ReplicatedCluster(cluster)
+        await world.start(*TWO, store=tmp_path, loss_window_s=0.1)
+        layout = await world.add_job(TWO, copies=2, min_in_sync=1)
+        client = await make_client(cluster, "a", "w", attempt_s=1.0)
+        await client.push(push_of(layout, constant(layout, 1.0), kind="delta"), deadline_s=20)
+        await until(lambda: not any(one._storing.flush.unsaved_bytes for one in world.servers.values()), "saved")
+        await crash(cluster, "ps-1", monkeypatch)
+        await world.until_records(lambda record: record.in_sync == ("ps-0",), "without the dead one")
+        await world.start("ps-1", store=tmp_path, loss_window_s=0.1)
+        restarted = world.servers["ps-1"]
+        assert restarted._storing is not None
+        store = restarted._storing.store
+        assert not store.loaded or restarted._keeper.memory.held_bytes >= restarted._storing.holdings.loaded_bytes > 0
+        await world.until_records(lambda record: set(record.in_sync) == set(TWO), "whole again")
+        assert not store.loaded
+        await client.close()
+
+
+def found_copy() -> tuple[FlushCore, Holdings]:
+    """What a log was found to hold of one bucket of two shards, and of nothing else."""
+    slots = [Slot(number, 100, Entry(None, 100, IDENTITY)) for number in (1, 2, 3)]
+    for slot in slots:
+        assert slot.entry is not None
+        slot.entry.sequence, slot.entry.record_bytes = slot.sequence, slot.size_bytes
+    flush = FlushCore(FlushConfig(), slots, 4)
+    entries = [slot.entry for slot in slots if slot.entry is not None]
+    record = StoredRecord(2, 100, Holding(IDENTITY, {}))
+    found = FoundJob(Holding(IDENTITY, {0: (1, 2)}), entries[0], {0: (record, entries[1]), 1: (record, entries[2])})
+    return flush, Holdings({IDENTITY: found}, {2: []}, flush, lambda: 0.0, lambda: None)
+
+
+def test_a_copy_on_disk_stays_until_each_of_its_shards_is_there_anew() -> None:
+    """A server that was away is filled again: should all others be lost meanwhile, that copy is all there is."""
+    flush, holdings = found_copy()
+    shards = [HeldShard(index, 100) for index in (0, 1)]
+    holdings.keep(IDENTITY, 0, 7, shards)
+    assert flush.live_bytes == 300 and not holdings.loaded_bytes
+    copy = ShardCopy("a", 5, 0, 7, 3, 3, 8, (8,), MemoryRecord(), 0)
+    shards[0].put(CopyRecord(copy, [np.zeros(8, np.float32)]))
+    assert shards[0].entry is not None
+    flush.changed(shards[0].entry, 0.0)
+    flush.hurry()
+    group = flush.take(1.0)
+    assert group is not None
+    owners = [item.entry.owner for item in group.items]
+    assert shards[0] in owners and shards[1] not in owners
+    for item in group.items:
+        flush.taken(item)
+    flush.finished([100] * len(group.items))
+    assert flush.live_bytes == 300, "one shard in place of its older state, the other as it was"
+    assert shards[1].entry is not None and shards[1].entry.sequence == 3 and shards[1].entry.owner is None
