@@ -20,13 +20,19 @@ _TRANSPORTS = ("tcp", "unix", "auto")
 @click.option("--rounds", type=COUNT, default=5, show_default=True, help="Of each side; the best counts.")
 @click.option("--seconds", type=ABOVE_ZERO, default=2.0, show_default=True, help="Length of a round.")
 @click.option("--transport", type=click.Choice(_TRANSPORTS), default="tcp", show_default=True, help="To servers.")
+@click.option("--past-clients", type=COUNT, help="Measure what so many that are no more cost one that pushes on.")
+@click.option("--shards", type=COUNT, default=300, show_default=True, help="Of 4 KiB, with --past-clients.")
 @options.json_option
 def replication(
     model_megabytes: float, hot_kib: int, rate: float, times: tuple[int, ...], rounds: int, seconds: float,
-    transport: str, as_json: bool,
+    transport: str, past_clients: int | None, shards: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Push to one copy and to three on three servers of this machine, and change few shards ever more often."""
     from adamctl.bench.replication import ReplicationSettings, run_replication_benchmark
+
+    if past_clients is not None:
+        _past_clients(past_clients, shards, rounds, seconds, transport, as_json)
+        return
 
     settings = ReplicationSettings(
         model_bytes=int(model_megabytes * 1e6),
@@ -68,5 +74,29 @@ def replication(
         for row in hot
     ]
     echo(table(names, lines, right=[1, 2, 3, 4, 5]))
+    for title in ("machine", "versions"):
+        echo(f"{title}: " + ", ".join(f"{key} {value}" for key, value in report[title].items()))
+
+
+def _past_clients(clients: int, shards: int, rounds: int, seconds: float, transport: str, as_json: bool) -> None:
+    from adamctl.bench.past_clients import PastClientsSettings, run_past_clients_benchmark
+
+    settings = PastClientsSettings(clients, shards, rounds, seconds, transport)
+    report = run_past_clients_benchmark(settings, lambda line: echo(line, err=True))
+    if as_json:
+        print_json(report)
+        return
+    columns = ["past clients", "shards", "s per push, none remembered", "all remembered", "ratio"]
+    rows = [
+        [
+            str(row["clients"]),
+            str(row["shards"]),
+            f"{row['fresh_s']:.4f}",
+            f"{row['remembering_s']:.4f}",
+            f"{row['ratio']:.2f}",
+        ]
+        for row in report["results"]
+    ]
+    echo(table(columns, rows, right=[0, 1, 2, 3, 4]))
     for title in ("machine", "versions"):
         echo(f"{title}: " + ", ".join(f"{key} {value}" for key, value in report[title].items()))

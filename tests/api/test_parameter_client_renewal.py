@@ -18,7 +18,7 @@ PUSHES_MAX = 100
 FORGOTTEN = RefusedPart(3, ErrorCode.CLIENT_EVICTED, "forgotten")
 
 
-@pytest.mark.parametrize("wire", ["float32", "bfloat16"])
+@pytest.mark.parametrize("wire", ["bfloat16", pytest.param("float32", marks=pytest.mark.slow)])
 async def test_a_forgotten_client_begins_anew_and_pushes_again_what_was_refused(url: str, wire: str) -> None:
     """As if it had been cut off from the controllers for longer than they wait."""
     async with adam.AsyncParameterClient(url, token=TOKEN, deadline_s=60, wire_push=wire) as ps:  # type: ignore[arg-type]
