@@ -80,10 +80,10 @@ class Identity:
         self._beacons = asyncio.create_task(self._send_beacons(reply.beacon_interval_s))
 
     async def begin_anew(self) -> None:
-        """Becomes another member; nothing is said of the one before any more. Raises as `begin`."""
+        """Becomes a member anew, under the same name, which owns the jobs that were made. Raises as `begin`."""
         await self.end_beacons()
-        await self.store.close()  # a connection is one member's
-        self.node, self.incarnation = _new_name(), 0
+        await self.leave()
+        await self.store.close()  # a connection is one incarnation's
         await self.begin()
 
     async def leave(self) -> None:
