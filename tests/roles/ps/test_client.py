@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from adamctl.config.names import is_name
-from adamctl.config.records import BucketRecord, bucket_key, decode, encode
+from adamctl.config.records import BucketRecord, JobRecord, bucket_key, decode, encode, job_key
 from adamctl.errors import BackpressureError, DeadlineError, RemoteError
 from adamctl.model.initial import initial_rows
 from adamctl.model.rule import RuleConfig
@@ -148,9 +148,11 @@ async def test_two_jobs_at_once_do_not_touch_each_other_and_an_ended_one_is_free
         for found, start in zip(await pulled(a), before_a, strict=True):
             np.testing.assert_allclose(found, start + 10.0, rtol=1e-5)
         assert not np.allclose((await pulled(b))[0], before_b[0])
-        _, entries = await cluster.client.read("/jobs/a")
-        await cluster.client.compare_and_set(ConfigChanges({}, {}, tuple(entry.key for entry in entries)))
-        async with asyncio.timeout(20):
+        _, entries = await cluster.client.read(job_key("a"))
+        (made,) = (decode(entry.value, JobRecord) for entry in entries if entry.key == job_key("a"))
+        ended = encode(msgspec.structs.replace(made, state="ended"))
+        await cluster.client.compare_and_set(ConfigChanges({}, {job_key("a"): ended}))
+        async with asyncio.timeout(60):
             while any("a" in context.status()["jobs"] for context in contexts):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         status = contexts[0].status()
