@@ -27,8 +27,19 @@ from tests.sim.server_cluster import LOST_AFTER_S, ServerCluster, ServerFault
 
 
 def _from_receipt(cluster: ServerCluster) -> None:
+    cluster.kinds = ("one-way", "one-way", "weather", "weather", "heal")
     for server in cluster.servers.values():
         server.from_receipt = True
+
+
+def _late_answers(cluster: ServerCluster) -> None:
+    """Answers wait for disks and other servers, while leases run out."""
+    cluster.kinds = ("pause", "pause", "alone", "weather", "full", "heal")
+
+
+def _lags(cluster: ServerCluster) -> None:
+    """The last copy of a bucket lacks what the others had."""
+    cluster.kinds = ("lag", "lag", "weather", "heal")
 
 
 def _lease_as_long_as_the_wait(cluster: ServerCluster) -> None:
@@ -165,6 +176,8 @@ def _record_without_epoch(self: ShardReplica, since: int = -1) -> tuple[CopyReco
 
 
 def _not_synced(cluster: ServerCluster) -> None:
+    cluster.acks = cluster.ledger.acks = "durable"
+    cluster.kinds = ("crash-all", "crash-all", "crash-two", "crash", "weather")
     for server in cluster.servers.values():
         server.disk.waits = False
 
@@ -213,6 +226,7 @@ MUTANTS = {
             "lease-not-rechecked",
             "the lease is looked at when a push comes, and not when it is answered",
             [(Acknowledgements, "_last_look", _no_last_look)],
+            _late_answers,
         ),
         ServerFault(
             "fence-skipped",
@@ -268,6 +282,7 @@ MUTANTS = {
             "no-reconciliation",
             "a new primary serves what it has",
             [(Takeover, "done", property(lambda self: self.held.whole))],
+            _lags,
         ),
         ServerFault(
             "learner-counts-early",

@@ -23,6 +23,8 @@ from adamctl.roles.ps.log_record import Anchor, DamagedRecordError, Record, Shar
 from adamctl.roles.ps.store import LogStore, Writing, key_of
 from adamctl.roles.ps.store_reading import ANCHOR_KEY, StoredRecord
 
+UNAWAITED_S_MAX = 1.0
+"""Of syncs for which nobody waits, which is a planted fault."""
 Change = tuple[bytes, bytes | None]
 
 
@@ -172,7 +174,8 @@ class SimLogStore(LogStore):
 
     def _begin_sync(self) -> None:
         """The first sync takes its time, during which the process may end; what follows it is quick."""
-        seconds = 0.0002 + self._disk.random.random() * self._disk.sync_s_max
+        longest_s = self._disk.sync_s_max if self._disk.waits else max(self._disk.sync_s_max, UNAWAITED_S_MAX)
+        seconds = 0.0002 + self._disk.random.random() * longest_s
         self._simulated.sync_due_s = self._disk.now() + seconds
         if self._disk.waits:
             self._took(seconds)

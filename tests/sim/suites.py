@@ -10,6 +10,7 @@ from tests.sim.scenario import EVENTS_MIN, Scenario
 from tests.sim.server_mutants import MUTANTS as SERVER_MUTANTS
 from tests.sim.server_scenario import EVENTS_MIN as SERVER_EVENTS_MIN
 from tests.sim.server_scenario import ServerScenario
+from tests.sim.shell_mutants import MUTANTS as SHELL_MUTANTS
 
 _PARTS = ("engine", "scenario", "controllers", "clients", "nodes", "history", "invariants")
 CONTROLLERS = Suite(
@@ -23,7 +24,7 @@ _SERVER_PARTS = ("server_cluster", "server_invariants", "server_ledger", "server
 SERVERS = Suite(
     "servers",
     ServerScenario,
-    SERVER_MUTANTS,
+    SERVER_MUTANTS | SHELL_MUTANTS,
     (
         "roles/controller/core*.py",
         "roles/ps/*.py",

@@ -1,0 +1,226 @@
+"""Planted faults of the server's shells: its store, its copies, its jobs, and what it says to other servers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from adamctl.roles.ps import copies, replicating, store_contents
+from adamctl.roles.ps.core_flush import Entry, FlushCore, Slot
+from adamctl.roles.ps.core_holdings import Holdings
+from adamctl.roles.ps.core_job import Job
+from adamctl.roles.ps.core_replicate import ShardReplica
+from adamctl.roles.ps.core_replication import ReplicationCore
+from adamctl.roles.ps.core_sequence import Client, ClientKey, ClientMemory, ClientRecord
+from adamctl.roles.ps.core_shard import Batch, Shard
+from adamctl.roles.ps.following import JobView
+from adamctl.roles.ps.jobs import JobKeeper
+from adamctl.roles.ps.log_record import JobIdentity, ShardState
+from adamctl.roles.ps.replica_body import CopyRecord, decode_body
+from adamctl.roles.ps.replicating import Replicating
+from adamctl.roles.ps.store import LogStore
+from adamctl.roles.ps.store_contents import Held
+from tests.sim.server_cluster import ServerFault
+
+# --- the log --------------------------------------------------------------------------------------------------------
+
+
+def _compact_all(self: FlushCore, chosen: dict[Entry, None]) -> tuple[list[Slot], dict[Entry, None]]:
+    """All but what has just been written is taken for superseded."""
+    removed, copied = _compact(self, chosen)
+    if removed:
+        removed += self._slots
+        self._slots.clear()
+    return removed, copied
+
+
+def _holding_unwritten(self: Holdings, held: Held) -> None:
+    """That a bucket is held, or no longer, is not written."""
+
+
+def _keep_anew(
+    self: Holdings,
+    identity: JobIdentity,
+    bucket: int,
+    epoch: int,
+    shards: Any,
+    loaded: Any = None,
+    restored: bool = False,
+) -> None:
+    """What was read back is freed, as if it had come from another server."""
+    _keep(self, identity, bucket, epoch, shards, None, restored)
+
+
+_keep = Holdings.keep
+
+
+def _content_without_memory(state: ShardState, *rest: Any) -> Any:
+    return replace(_content(state, *rest), memory=ClientMemory())
+
+
+def _content_without_state(state: ShardState, layout: Any, rule: Any, arrays: list[Any]) -> Any:
+    return replace(_content(state, layout, rule, arrays), state=rule.initial_state(state.size))
+
+
+def _content_without_version(state: ShardState, *rest: Any) -> Any:
+    return replace(_content(state, *rest), counter=0, epoch=0)
+
+
+_compact = FlushCore._compact
+_content = store_contents._content
+
+# --- jobs -----------------------------------------------------------------------------------------------------------
+
+
+async def _told_nobody(self: JobKeeper, job: Any, view: Any) -> None:
+    """Nobody is told that buckets have been served."""
+
+
+def _nothing_lost(self: JobView, node: str, registered_revision: int) -> list[int]:
+    """A process takes up what a former one of its name served, as if it had it."""
+    return []
+
+
+async def _built_over(self: copies.Copies, job: Any, view: Any, buckets: Sequence[int]) -> Any:
+    """What should be read back is made as the job began."""
+    return await _load(self, job, replace(view, served=frozenset()), buckets)
+
+
+_load = copies.Copies._load
+
+# --- what is shipped ------------------------------------------------------------------------------------------------
+
+
+def _state_never_copied(self: Batch, shard: Shard) -> None:
+    _batch(self, shard)
+    self.copy_state = False
+
+
+def _record_without_state(self: ShardReplica, since: int = -1) -> tuple[CopyRecord, Any]:
+    record, image = _record(self, since)
+    return CopyRecord(record.copy, [record.arrays[0], *(array * 0 for array in record.arrays[1:])]), image
+
+
+def _without_refusals(self: Client) -> ClientRecord:
+    return ClientRecord(*self.key, self.done)
+
+
+def _views_of_the_body(body: memoryview, memory: Any = None) -> list[CopyRecord]:
+    return decode_body(body) if len(body) else []
+
+
+def _asked_of_nobody(self: Replicating, ask: Any) -> None:
+    """States are given back before they are sent."""
+    replicating.release(ask.images)
+    _ask(self, replace(ask, images=()))
+
+
+def _go_on_in_silence(self: Job, index: int, client: ClientKey, number: int) -> None:
+    shard = self.shards.get(index)
+    entry = shard.memory.find(client) if shard is not None else None
+    if shard is None or entry is None or entry.accepted != entry.done or number <= entry.done:
+        return
+    shard.memory.accept(entry, number)
+    shard.memory.settle(entry, number, 0, shard.counter + 1)
+
+
+def _silent(self: ReplicationCore, order: int, why: str, now: float) -> list[Any]:
+    """A request that fails is waited for."""
+    return []
+
+
+_batch, _record = Batch.__init__, ShardReplica.record
+_ask = Replicating.ask
+
+
+MUTANTS = {
+    one.name: one
+    for one in (
+        ServerFault(
+            "compaction-discards-live",
+            "compaction takes what it has not rewritten for superseded",
+            [(FlushCore, "_compact", _compact_all)],
+        ),
+        ServerFault(
+            "never-confirmed",
+            "a group counts as durable after one transaction",
+            [(LogStore, "_confirm", lambda self: None)],
+        ),
+        ServerFault(
+            "holding-unwritten",
+            "that a bucket is held is not written",
+            [(Holdings, "_hurry", _holding_unwritten)],
+        ),
+        ServerFault(
+            "read-back-and-freed",
+            "what was read back from the store is freed in it at once",
+            [(Holdings, "keep", _keep_anew)],
+        ),
+        ServerFault(
+            "restored-without-memory",
+            "shards come back from the store without the numbers of their clients",
+            [(store_contents, "_content", _content_without_memory)],
+        ),
+        ServerFault(
+            "restored-without-state",
+            "shards come back from the store without the rule's state",
+            [(store_contents, "_content", _content_without_state)],
+        ),
+        ServerFault(
+            "restored-without-version",
+            "shards come back from the store as if they had never changed",
+            [(store_contents, "_content", _content_without_version)],
+        ),
+        ServerFault(
+            "served-not-told",
+            "nobody is told that a server has served buckets of a job",
+            [(JobKeeper, "tell_served", _told_nobody)],
+        ),
+        ServerFault(
+            "nothing-is-lost",
+            "a process takes up what a former one of its name served",
+            [(JobView, "lost_by", _nothing_lost)],
+        ),
+        ServerFault(
+            "built-over-the-store",
+            "buckets that are in the store are made as the job began",
+            [(copies.Copies, "_load", _built_over)],
+        ),
+        ServerFault(
+            "state-written-over",
+            "a batch writes over the rule's state while it is shipped or saved",
+            [(Batch, "__init__", _state_never_copied)],
+        ),
+        ServerFault(
+            "state-left-out",
+            "a state is shipped without the rule's",
+            [(ShardReplica, "record", _record_without_state)],
+        ),
+        ServerFault(
+            "refusals-left-out",
+            "a memory is recorded without what was refused",
+            [(Client, "record", _without_refusals)],
+        ),
+        ServerFault(
+            "body-not-copied",
+            "a copy is made of views of the buffer that it came in",
+            [(replicating, "own_records", _views_of_the_body)],
+        ),
+        ServerFault(
+            "released-before-sent",
+            "states are given back before they are sent to another server",
+            [(Replicating, "ask", _asked_of_nobody)],
+        ),
+        ServerFault(
+            "passed-over-in-silence",
+            "a memory changes within a version, when a client goes on after numbers that are lost",
+            [(Job, "go_on_from", _go_on_in_silence)],
+        ),
+        ServerFault(
+            "failure-not-told",
+            "the core is not told of requests to other servers that fail",
+            [(ReplicationCore, "failed", _silent)],
+        ),
+    )
+}
