@@ -74,6 +74,10 @@ class HandshakeError(ProtocolError):
     retry_helps = False
 
 
+class WrongClusterError(HandshakeError):
+    """The two sides belong to different clusters: an address leads to another one than it did."""
+
+
 class BackpressureError(AdamctlError):
     """A bounded queue or credit limit is full and the caller asked not to wait."""
 

@@ -10,6 +10,7 @@ import asyncio
 import gc
 import importlib
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -57,6 +58,7 @@ def run_role(role: Role, options: CommonOptions, role_options: Mapping[str, Any]
     """
     report: ReadyReport | None = None
     log = logging.getLogger("adamctl")
+    os.umask(0o077)  # stores, checkpoints, logs and sockets are this user's alone
     try:
         node = node_name(role.name, options)
         report = ReadyReport(options.ready_fd, role.name, node)

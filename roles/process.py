@@ -43,7 +43,7 @@ class CommonOptions:
         port: TCP port to listen on (`--port`), 0 for any free one; None: the role's `default_port`.
         advertise: host that others are told (`--advertise`); empty: `bind`, or, where that is 0.0.0.0 or ::, the
             address from which this machine reaches the controller.
-        token: shared secret that both sides of a connection must have (`--token`, ADAMCTL_TOKEN).
+        token: shared secret that both sides of a connection must have (`--token-file`, ADAMCTL_TOKEN).
         log_level: debug, info, warning or error (`--log-level`), for stderr and the file.
         log_file: a second place for the log (`--log-file`).
         socket_folder: where the Unix socket for peers on this machine goes (`--socket-folder`); None: a private

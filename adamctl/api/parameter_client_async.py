@@ -29,6 +29,7 @@ from adamctl.errors import (
 from adamctl.model.rule import RuleConfig
 from adamctl.model.wire_types import WireType
 from adamctl.net.stream import StreamTransport
+from adamctl.net.token_file import environment_token
 from adamctl.roles.coordinator.job import end_job
 from adamctl.roles.ps.client import ParameterClient as ServersClient
 from adamctl.roles.ps.client import PendingPush, Pulled
@@ -74,7 +75,7 @@ class AsyncParameterClient:
         url: `adam://HOST:PORT/JOB`, the address of a controller (of several, separated by commas) and a job's name; or
             `etcd://HOST:PORT[,...][/PREFIX]/JOB`, an etcd cluster in their place, as `--config-store` names it, and a
             job's name.
-        token: the cluster's secret; default ADAMCTL_TOKEN.
+        token: the cluster's secret; default: what is in the file that ADAMCTL_TOKEN_FILE names, else ADAMCTL_TOKEN.
         deadline_s: for every call that waits.
         pushes_max: pushes that may be unacknowledged; a further one waits.
         wire_push: what pushes travel as: `float32`, or `bfloat16` or `float16`, which take half of the bytes. What
@@ -96,7 +97,7 @@ class AsyncParameterClient:
         self._deadline_s, self._pushes_max = deadline_s, pushes_max
         self._wire: dict[str, Any] = {"wire_push": wire_push, "wire_pull": wire_pull, "connections": connections}
         self._transport = StreamTransport()
-        token = os.environ.get("ADAMCTL_TOKEN", "") if token is None else token
+        token = environment_token(os.environ) if token is None else token
         self._identity = Identity(self._transport, self._addresses, token, deadline_s)
         self._store = self._identity.store
         self._servers: ServersClient | None = None

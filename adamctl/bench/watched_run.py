@@ -23,6 +23,7 @@ import msgspec
 import psutil
 
 from adamctl.errors import AdamctlError, RunFailedError
+from adamctl.launch.run_token import read_token
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.coordinator.client import CoordinatorClient
@@ -86,8 +87,8 @@ class WatchedRun:
     async def __aenter__(self) -> WatchedRun:
         self._start()
         try:
-            hello = make_hello("front", "front-watching", 0, "")
             address = await self.address("coordinator")
+            hello = make_hello("front", "front-watching", 0, self._token())
             self._client = await CoordinatorClient.connect(StreamTransport(), (address,), hello)
             self._sampling = asyncio.create_task(self._sample(self._client))
         except BaseException:
@@ -178,6 +179,10 @@ class WatchedRun:
             self._check()
             await asyncio.sleep(LOOK_S)
         raise RunFailedError(f"{node} does not serve after {START_S:g} s")
+
+    def _token(self) -> str:
+        """Returns the token of the run, which this process has started."""
+        return next(filter(None, map(read_token, (self._folder / "runs").glob("*/*"))), "")
 
     async def trains(self) -> float:
         """Returns when the first steps had been reported, by `time.monotonic()`.

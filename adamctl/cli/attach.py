@@ -25,6 +25,7 @@ def command(run: str, token: str, plain: bool) -> int:
     """
     from adamctl.launch.attaching import follow
     from adamctl.launch.live_runs import state_folder, the_live_run
+    from adamctl.launch.run_token import read_token
     from adamctl.live.reporter import choose_reporter
     from adamctl.live.view import closing_lines
     from adamctl.net import loop
@@ -37,7 +38,7 @@ def command(run: str, token: str, plain: bool) -> int:
         wanted = f"run {run!r} does not go on" if run else "no run goes on"
         raise ConfigurationError(f"{wanted} on this machine; adamctl run list shows all there are")
     reporter = choose_reporter(sys.stderr, plain=plain)
-    hello = make_hello("front", f"attach-{os.getpid()}", 0, token)
+    hello = make_hello("front", f"attach-{os.getpid()}", 0, token or read_token(Path(found.folder)))
     try:
         progress = loop.run(follow(found, state, StreamTransport(), hello, reporter))
     except KeyboardInterrupt:

@@ -9,6 +9,8 @@ from typing import Self
 
 from adamctl.config.records import JobRecord, NodeRecord, node_key
 from adamctl.errors import ConfigurationError
+from adamctl.launch.live_runs import state_folder
+from adamctl.launch.run_token import token_for
 from adamctl.net.address import prefer
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
@@ -28,8 +30,11 @@ class ClusterAccess:
     """
 
     def __init__(self, addresses: Sequence[str], token: str, *, deadline_s: float = CONTROLLER_DEADLINE_S) -> None:
-        """`deadline_s`: after this long without an answer a call of `store` raises UnreachableError."""
+        """`token`: if empty, that of this user's live run of which an address is.
+
+        `deadline_s`: after this long without an answer a call of `store` raises UnreachableError."""
         self.addresses = tuple(addresses)
+        token = token or token_for(self.addresses, state_folder(os.environ))
         self.hello = make_hello("front", f"front-{os.getpid()}", 0, token)
         self.transport = StreamTransport()
         self.store = cluster_client(self.transport, addresses, lambda: self.hello, deadline_s=deadline_s)

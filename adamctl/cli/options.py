@@ -12,6 +12,7 @@ import click
 
 from adamctl.cli.number_types import FINITE
 from adamctl.errors import ConfigurationError, UnreachableError
+from adamctl.net.token_file import environment_token, read_token_file
 
 if TYPE_CHECKING:
     from adamctl.config.load import LoadedExperiment
@@ -48,9 +49,41 @@ _controllers_option = click.option(
     envvar="ADAMCTL_CONTROLLER",
     help="Address of a controller, host:port; by default 127.0.0.1:7070. [ADAMCTL_CONTROLLER]",
 )
-token_option = click.option(
-    "--token", default="", metavar="SECRET", envvar="ADAMCTL_TOKEN", help="The cluster's secret. [ADAMCTL_TOKEN]"
-)
+
+
+def token_flags() -> list[tuple[list[str], dict[str, Any]]]:
+    """Returns names and attributes of --token-file, whose value is the token, and of --token, which is refused."""
+    text = (
+        "File with the cluster's secret, which others cannot read. [ADAMCTL_TOKEN_FILE, or the secret in ADAMCTL_TOKEN]"
+    )
+    return [
+        (["--token-file", "token"], {"metavar": "FILE", "callback": _token, "help": text}),
+        (["--token"], {"hidden": True, "expose_value": False, "callback": _refuse_token}),
+    ]
+
+
+def token_option(command: CommandT) -> CommandT:
+    """Adds --token-file; the command is given the token itself, empty if there is none."""
+    for names, attributes in token_flags():
+        command = click.option(*names, **attributes)(command)
+    return command
+
+
+def _token(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
+    """Raises ConfigurationError: the file cannot be read, holds no token, or can be read by everybody."""
+    if value is None:
+        return environment_token(os.environ)
+    return read_token_file(Path(value), "--token-file")
+
+
+def _refuse_token(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise ConfigurationError(
+            "--token: a token on a command line can be read by every user of the machine; put it into a file that only "
+            "you can read and give --token-file FILE, or set ADAMCTL_TOKEN; and take another token than this one"
+        )
+
+
 runs_option = click.option(
     "--run-dir", default="runs", metavar="DIR", show_default=True, help="Folder that holds the run folders."
 )

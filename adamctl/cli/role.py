@@ -56,10 +56,7 @@ def common_parameters(default_port: int = 0) -> list[click.Parameter]:
         ),
         (["--port"], {"type": int, "help": "TCP port to listen on; by default a free one (controllers: 7070)."}),
         (["--advertise"], {"default": "", "help": "Host that others are told to reach this node at."}),
-        (
-            ["--token"],
-            {"default": "", "envvar": "ADAMCTL_TOKEN", "help": "Secret shared by the whole cluster. [ADAMCTL_TOKEN]"},
-        ),
+        *options.token_flags(),
         (
             ["--log-level"],
             {"default": "info", "envvar": "ADAMCTL_LOG_LEVEL", "help": "debug, info, warning or error."},

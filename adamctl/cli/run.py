@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -56,6 +57,7 @@ def stop(job: str | None, controller: tuple[str, ...], token: str, as_json: bool
 
 async def _stop_run(run: LiveRun, token: str) -> None:
     """Asks a run of this machine through its coordinator; as long as that does not serve, its front."""
+    from adamctl.launch.run_token import read_token
     from adamctl.net.handshake import make_hello
     from adamctl.net.stream import StreamTransport
     from adamctl.roles.coordinator.client import CoordinatorClient
@@ -63,7 +65,7 @@ async def _stop_run(run: LiveRun, token: str) -> None:
     if not run.coordinator:
         os.kill(run.pid, signal.SIGTERM)
         return
-    hello = make_hello("front", f"front-{os.getpid()}", 0, token)
+    hello = make_hello("front", f"front-{os.getpid()}", 0, token or read_token(Path(run.folder)))
     client = await CoordinatorClient.connect(StreamTransport(), run.coordinator, hello)
     try:
         await client.stop("adamctl run stop")

@@ -25,7 +25,8 @@ def create_run_folder(base: Path, name: str) -> Path:
         for candidate in range(number + 1, number + 1 + _ATTEMPTS_MAX):
             folder = base / name / f"{candidate:03d}"
             try:
-                folder.mkdir(parents=True)
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                folder.mkdir(mode=0o700)  # data, weights and secrets of a run are its owner's alone
             except FileExistsError:
                 continue
             (folder / LOGS).mkdir()

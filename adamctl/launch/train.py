@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from adamctl.config.experiment import Experiment
@@ -25,6 +25,7 @@ from adamctl.launch.reckoning import Machine, check_sizes
 from adamctl.launch.resuming import find_resume
 from adamctl.launch.roles import LocalRoles
 from adamctl.launch.run_folder import LOGS, create_run_folder
+from adamctl.launch.run_token import forget_token, keep_token, make_token
 from adamctl.launch.supervision import Supervision
 from adamctl.live.reporter import Reporter
 from adamctl.live.view import ProcessReading
@@ -41,7 +42,8 @@ class TrainOptions:
         resume: `auto`, `none` or the path of a checkpoint or run folder.
         runs: folder of run folders.
         environment: of this process, passed on to roles.
-        token: the cluster's secret, for this process and for the roles that it starts.
+        token: the cluster's secret, for this process and for the roles that it starts; empty: without `join`, one is
+            made for this run, and kept in its folder.
         readings: whether the reporter shows processor time and memory of processes.
         detached: whether no terminal shows the run.
         begun: is called with the run folder when it is made.
@@ -80,6 +82,10 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
         reporter.note(f"{swept}: removed what its parameter servers had kept; it ended without a word over a day ago")
     options.begun(folder)
     with private_folder() as sockets, ExitStack() as stack:
+        if not options.join:
+            options = replace(options, token=options.token or make_token())
+            stack.callback(forget_token, folder)
+            keep_token(folder, options.token)
         note = Noted(folder, state_folder(options.environment), detached=options.detached, controllers=options.join)
         stack.callback(note.remove)
         if note.problem:

@@ -9,7 +9,8 @@ from typing import Any
 
 from adamctl.config.names import is_name, printable
 from adamctl.errors import AdamctlError, DeadlineError, ProtocolError, RemoteError, UnreachableError
-from adamctl.net.handshake import SHARED_MEMORY, check_hello_reply, refusal
+from adamctl.net.greeting import check_listener, greet
+from adamctl.net.handshake import SHARED_MEMORY, refusal
 from adamctl.net.limits import ClientLimits, admits
 from adamctl.net.pool import BufferPool, PooledBuffer
 from adamctl.net.protocol import FrameProtocol, Outgoing, body_views
@@ -102,14 +103,13 @@ class ClientProtocol(FrameProtocol):
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    async def greet(self, hello: Hello, deadline_s: float) -> HelloReply:
-        """Says HELLO and returns the answer. Raises as `Transport.connect` does."""
+    async def greet(self, identity: Hello, deadline: float, *, trusted: bool = False) -> HelloReply:
+        """Says HELLO, proves the token and has it proved, until `deadline` (loop.time()); returns the answer to HELLO.
+
+        Raises as `Transport.connect` does.
+        """
         self._credit_bytes = 1
-        try:
-            reply: HelloReply = (await self.call(hello, (), deadline_s, None)).message
-        except RemoteError as error:
-            raise refusal(self.address, ErrorReply(error.code, str(error))) from None
-        check_hello_reply(hello, reply, self.address)
+        reply = await greet(self, identity, deadline, trusted=trusted)
         self._credit_bytes = reply.credit_bytes
         return reply
 
@@ -368,7 +368,8 @@ class StreamConnection:
     ) -> StreamConnection:
         """Says HELLO on a connection just made, until `deadline` (loop.time()). Raises as `Transport.connect`."""
         try:
-            peer = await protocol.greet(hello, max(deadline - protocol.loop.time(), 0.0))
+            trusted = scheme == "unix" and check_listener(protocol.socket, protocol.address)
+            peer = await protocol.greet(hello, deadline, trusted=trusted)
         except BaseException:
             protocol.end(UnreachableError("no HELLO was exchanged"), at_once=True)
             raise

@@ -1,13 +1,23 @@
-"""The HELLO exchange, shared by streams and the in-memory twin: what is asked, and why a peer is refused."""
+"""The HELLO exchange, shared by streams and the in-memory twin: who is let in, and why a peer is refused.
+
+Where there is a token, both sides prove that they have it and neither sends it: HELLO and its answer carry a nonce
+each, PROVE and its answer an HMAC with the token as its key, over what both have said. The client proves first. A proof
+names the side that makes it and covers both nonces, so it is of no use to anybody else, later, or the other way.
+
+Pure: nonces are passed in, and whether the peer is trusted without a token, because the system vouches for it.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from collections.abc import Sequence
 
-from adamctl.errors import AdamctlError, HandshakeError, RemoteError, UnreachableError
+import msgspec
+
+from adamctl.errors import AdamctlError, HandshakeError, RemoteError, UnreachableError, WrongClusterError
 from adamctl.wire.constants import VERSION_HIGHEST, VERSION_LOWEST, ErrorCode
-from adamctl.wire.messages import ErrorReply, Hello, HelloReply
+from adamctl.wire.messages import ErrorReply, Hello, HelloReply, ProveReply, ProveRequest
 
 SHARED_MEMORY = "shared-memory"
 """The server takes MEMORY_REGISTER, over Unix sockets, and requests that name a region."""
@@ -21,51 +31,180 @@ STEPS = "steps"
 FEATURES: tuple[str, ...] = (SHARED_MEMORY, SIXTEEN_BIT, STEPS)
 """What this build can do beyond version 1 of the protocol."""
 
-_RETRY_CAN_HELP = frozenset({ErrorCode.OVER_QUOTA, ErrorCode.SHUTTING_DOWN, ErrorCode.DEADLINE_PASSED})
+NONCE_BYTES = 32
+TOKEN_ADVICE = "give --token-file FILE or set ADAMCTL_TOKEN"  # how to give one, not one
+
+_RETRY_CAN_HELP = frozenset(
+    {ErrorCode.OVER_QUOTA, ErrorCode.SHUTTING_DOWN, ErrorCode.DEADLINE_PASSED, ErrorCode.NOT_READY}
+)
 
 
 def make_hello(
-    role: str, node: str, incarnation: int = 0, token: str = "", features: Sequence[str] = FEATURES
+    role: str, node: str, incarnation: int = 0, token: str = "", features: Sequence[str] = FEATURES, cluster: str = ""
 ) -> Hello:
-    """Returns the HELLO of this build, for `Transport.connect` and as the identity of `Transport.serve`."""
-    return Hello(VERSION_LOWEST, VERSION_HIGHEST, tuple(features), role, node, incarnation, token)
+    """Returns the identity of this build, for `Transport.connect` and `Transport.serve`.
 
-
-def answer_hello(identity: Hello, hello: Hello, credit_bytes: int) -> HelloReply:
-    """Returns the answer of a server to a client's HELLO.
-
-    Raises:
-        RemoteError: it is refused; code and message are to be sent before the connection is closed.
+    `token` stays in this process. `cluster` is the identity of the cluster that it belongs to, "" if it knows none yet.
     """
-    # Both comparisons are made before either is reported, and the token's takes the same time whatever it is.
-    token_right = hmac.compare_digest(identity.token.encode(), hello.token.encode())
-    version = min(identity.version_highest, hello.version_highest)
-    if version < max(identity.version_lowest, hello.version_lowest):
-        raise RemoteError(
-            ErrorCode.UNSUPPORTED_VERSION,
-            f"this {identity.role} speaks versions {identity.version_lowest} to {identity.version_highest}, "
-            f"the {hello.role} speaks {hello.version_lowest} to {hello.version_highest}; update the older side",
-        )
-    if not token_right:
-        raise RemoteError(
-            ErrorCode.WRONG_TOKEN,
-            f"the token is not the one that this {identity.role} expects; give every process of a cluster the same",
-        )
-    features = tuple(name for name in identity.features if name in hello.features)
-    return HelloReply(version, features, identity.role, identity.node, identity.incarnation, credit_bytes)
+    return Hello(VERSION_LOWEST, VERSION_HIGHEST, tuple(features), role, node, incarnation, token, b"", cluster)
 
 
-def check_hello_reply(hello: Hello, reply: HelloReply, address: str) -> None:
-    """Raises HandshakeError if a server's answer is not one to what we asked."""
-    if not hello.version_lowest <= reply.version <= hello.version_highest:
-        raise HandshakeError(
-            f"{address} chose version {reply.version}, offered were {hello.version_lowest} to {hello.version_highest}"
+class ClientHandshake:
+    """The side that connects.
+
+    Args:
+        identity: who this is, and the token that it has.
+        nonce: NONCE_BYTES random bytes, never used before.
+        trusted: the system says that the same user is at the other end, so that neither side proves anything.
+    """
+
+    def __init__(self, identity: Hello, nonce: bytes, *, trusted: bool) -> None:
+        self._token = "" if trusted else identity.token
+        self.hello = msgspec.structs.replace(identity, token="", nonce=nonce if self._token else b"")
+        self._transcript = b""
+
+    def replied(self, reply: HelloReply, address: str) -> ProveRequest | None:
+        """Returns what to send next; None if the connection is open.
+
+        Raises:
+            HandshakeError: the server's answer is not one to what we asked, or only one side has a token.
+            WrongClusterError: the server belongs to another cluster.
+        """
+        hello = self.hello
+        if not hello.version_lowest <= reply.version <= hello.version_highest:
+            offered = f"{hello.version_lowest} to {hello.version_highest}"
+            raise HandshakeError(f"{address} chose version {reply.version}, offered were {offered}")
+        if reply.credit_bytes < 1:
+            raise HandshakeError(f"{address} allows no credit: expected at least 1 byte, found {reply.credit_bytes}")
+        if hello.cluster and reply.cluster and hello.cluster != reply.cluster:
+            raise WrongClusterError(f"{address}: {_other_cluster('this process', hello.cluster, reply.cluster)}")
+        if not self._token and not reply.nonce:
+            return None
+        if not self._token:
+            raise HandshakeError(f"{address} asks for the cluster's token, and this process has none; {TOKEN_ADVICE}")
+        if len(reply.nonce) != NONCE_BYTES:
+            raise HandshakeError(
+                f"{address} does not prove that it has the token of this process: it has none, or is of an earlier "
+                "version; give every process of a cluster the same token and version"
+            )
+        self._transcript = _transcript(hello, reply)
+        return ProveRequest(_proof(self._token, b"client", self._transcript))
+
+    def proved(self, reply: ProveReply, address: str) -> None:
+        """Raises HandshakeError if the server has not proved that it has the token."""
+        if not hmac.compare_digest(_proof(self._token, b"server", self._transcript), reply.proof):
+            raise HandshakeError(
+                f"{address} has another token than this process; give every process of a cluster the same"
+            )
+
+
+class ServerHandshake:
+    """The side that listens; arguments as for `ClientHandshake`. `peer` is open to requests once `done`."""
+
+    def __init__(self, identity: Hello, nonce: bytes, *, trusted: bool) -> None:
+        self._identity = identity
+        self._token = "" if trusted else identity.token
+        self._trusted = trusted
+        self._nonce = nonce
+        self._transcript = b""
+        self.done = False
+
+    def greeted(self, hello: Hello, credit_bytes: int) -> HelloReply:
+        """Returns the answer to a client's HELLO; with a nonce in it, the client must prove itself.
+
+        Raises:
+            RemoteError: it is refused; code and message are to be sent before the connection is closed.
+        """
+        identity = self._identity
+        version = min(identity.version_highest, hello.version_highest)
+        if version < max(identity.version_lowest, hello.version_lowest):
+            raise RemoteError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"this {identity.role} speaks versions {identity.version_lowest} to {identity.version_highest}, "
+                f"the {hello.role} speaks {hello.version_lowest} to {hello.version_highest}; update the older side",
+            )
+        if not self._trusted and (problem := self._token_problem(hello)):
+            raise RemoteError(ErrorCode.WRONG_TOKEN, problem)
+        if hello.cluster and not identity.cluster and identity.role == "controller":
+            raise RemoteError(
+                ErrorCode.NOT_READY, "this controller does not know its cluster yet; try again, or another controller"
+            )
+        if hello.cluster and identity.cluster and hello.cluster != identity.cluster:
+            text = _other_cluster(f"this {identity.role}", identity.cluster, hello.cluster)
+            raise RemoteError(ErrorCode.WRONG_CLUSTER, text)
+        reply = HelloReply(
+            version,
+            tuple(name for name in identity.features if name in hello.features),
+            identity.role,
+            identity.node,
+            identity.incarnation,
+            credit_bytes,
+            self._nonce if self._token else b"",
+            identity.cluster,
         )
-    if reply.credit_bytes < 1:
-        raise HandshakeError(f"{address} allows no credit: expected at least 1 byte, found {reply.credit_bytes}")
+        self._transcript = _transcript(hello, reply)
+        self.done = not self._token
+        return reply
+
+    def _token_problem(self, hello: Hello) -> str:
+        role = self._identity.role
+        if hello.token:
+            return (
+                f"the {hello.role} sends its token, as earlier versions did; update it, and take another token: "
+                "whoever listened has this one"
+            )
+        if self._token and not hello.nonce:
+            return f"this {role} asks for the cluster's token, and the {hello.role} has none; {TOKEN_ADVICE}"
+        if hello.nonce and not self._token:
+            return (
+                f"the {hello.role} has a token and this {role} has none; give every process of a cluster the same token"
+            )
+        if self._token and len(hello.nonce) != NONCE_BYTES:
+            return f"expected a nonce of {NONCE_BYTES} bytes, found {len(hello.nonce)}"
+        return ""
+
+    def proved(self, request: ProveRequest) -> ProveReply:
+        """Returns this side's own proof, after which the connection is open.
+
+        Raises:
+            RemoteError: the client has another token.
+        """
+        if not hmac.compare_digest(_proof(self._token, b"client", self._transcript), request.proof):
+            raise RemoteError(
+                ErrorCode.WRONG_TOKEN,
+                f"the token is not the one that this {self._identity.role} expects; give every process of a cluster "
+                "the same",
+            )
+        self.done = True
+        return ProveReply(_proof(self._token, b"server", self._transcript))
 
 
 def refusal(address: str, error: ErrorReply) -> AdamctlError:
     """Returns what `connect` raises when a server answered HELLO with an error, or ended the connection with one."""
     text = f"{address} refused the connection: {error.message}"
+    if error.code == ErrorCode.WRONG_CLUSTER:
+        return WrongClusterError(text)
     return UnreachableError(text) if error.code in _RETRY_CAN_HELP else HandshakeError(text)
+
+
+def _other_cluster(who: str, own: str, other: str) -> str:
+    return (
+        f"{who} belongs to cluster {own[:8]}, the other side to cluster {other[:8]}; give it the address of its own "
+        "cluster, or start it without what it kept of the other one"
+    )
+
+
+def _transcript(hello: Hello, reply: HelloReply) -> bytes:
+    """Returns what both sides have said, so that each field has an end. Fields that are added later are not in it."""
+    return msgspec.msgpack.encode(
+        [
+            [hello.version_lowest, hello.version_highest, hello.features, hello.role, hello.node, hello.incarnation],
+            [hello.nonce, hello.cluster],
+            [reply.version, reply.features, reply.role, reply.node, reply.incarnation, reply.credit_bytes],
+            [reply.nonce, reply.cluster],
+        ]
+    )
+
+
+def _proof(token: str, side: bytes, transcript: bytes) -> bytes:
+    return hmac.digest(token.encode(), b"adamctl HELLO, " + side + b"\0" + transcript, hashlib.sha256)

@@ -15,6 +15,7 @@ from adamctl.net.protocol import FrameProtocol
 from adamctl.wire.codec import parse_head
 from adamctl.wire.constants import FRAME_HEADER_BYTES, Opcode
 
+_HANDSHAKE = (Opcode.HELLO, Opcode.PROVE)
 Note = Callable[[str, str, str, int], None]
 
 
@@ -110,7 +111,7 @@ class MemoryPipe(asyncio.Transport):
         data = b"".join(self._written)
         self._written.clear()
         for frame, opcode in _frames(data):
-            self._carry(Opcode(opcode).name, partial(self._peer._arrive, frame), control=opcode == Opcode.HELLO)
+            self._carry(Opcode(opcode).name, partial(self._peer._arrive, frame), control=opcode in _HANDSHAKE)
         if not self._closing:
             self._protocol.resume_writing()
 

@@ -95,6 +95,11 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=0)
         set_options(self._transport.get_extra_info("socket"))
 
+    @property
+    def socket(self) -> Any:
+        """The socket below, as far as the transport has one and shows it; else None."""
+        return None if self._transport is None else self._transport.get_extra_info("socket")
+
     def buffer_updated(self, nbytes: int) -> None:
         frames = self.decoder.received(nbytes)
         if frames:

@@ -7,14 +7,12 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection
-from typing import Any
 
-from adamctl.config.names import NAME_CHARACTERS_MAX, NAME_EXPECTED, is_name
 from adamctl.errors import ProtocolError, RemoteError, UnreachableError
 from adamctl.net.address import parse_address
 from adamctl.net.arriving import ARRIVING_BYTES_MIN, Pieces
+from adamctl.net.greeting import Greeting
 from adamctl.net.handler import report_failure
-from adamctl.net.handshake import answer_hello
 from adamctl.net.limits import ServerLimits, admits
 from adamctl.net.pool import BufferPool, PooledBuffer
 from adamctl.net.protocol import FrameProtocol
@@ -43,6 +41,7 @@ class ServerProtocol(FrameProtocol):
         self.connection_id = next(server.connection_ids)
         self.peer_name = f"?@{address}"
         self.greeted = False
+        self._greeting = Greeting(self, address)
         self.born_s = self.loop.time()
         self.frame_since_s = 0.0  # when the sweep first saw the frame that is being received
         self.frame_number = -1
@@ -114,8 +113,8 @@ class ServerProtocol(FrameProtocol):
             return
         if head.flags & _REPLY:
             raise ProtocolError("a client sent an answer, which only servers do")
-        if head.opcode == Opcode.HELLO:
-            raise ProtocolError("a second HELLO on one connection")
+        if head.opcode in (Opcode.HELLO, Opcode.PROVE):
+            raise ProtocolError(f"a second {Opcode(head.opcode).name} on one connection")
         held = frame.target.token if frame.target is not None else None
         if isinstance(held, StreamRequest):
             request = held
@@ -156,24 +155,22 @@ class ServerProtocol(FrameProtocol):
 
     def _greet(self, frame: Frame) -> None:
         head = frame.head
-        if head.opcode != Opcode.HELLO or head.flags:
-            raise ProtocolError(f"expected HELLO first, found {Opcode(head.opcode).name}")
-        hello = decode_message(head.opcode, head.flags, frame.typed_header)
-        assert isinstance(hello, Hello)
         try:
-            reply = self._server.admit(self, hello)
+            reply = self._greeting.answer(frame, self._server.identity, self._server.limits.credit_bytes)
+            if self._greeting.done:
+                self._server.admit(self)
         except RemoteError as error:
-            self.send(encode_error(Opcode.HELLO, head.request_id, error.code, str(error)))
+            self.send(encode_error(head.opcode, head.request_id, error.code, str(error)))
             self.end(ProtocolError(str(error)))
             return
-        self.peer = hello
-        self.peer_name = f"{hello.role}/{hello.node}@{self.local_address}"
-        self.greeted = True
-        self.send(encode_reply(Opcode.HELLO, head.request_id, reply))
+        if self._greeting.done:
+            self.peer = self._greeting.peer
+            self.peer_name = f"{self.peer.role}/{self.peer.node}@{self.local_address}"
+            self.greeted = True
+        self.send(encode_reply(head.opcode, head.request_id, reply))
 
     def _register(self, message: MemoryRegisterRequest) -> None:
-        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
-        self.regions.register(sock, message)
+        self.regions.register(self.socket, message)
 
     def release_target(self, target: BodyTarget | None) -> None:
         if target is None:
@@ -310,13 +307,8 @@ class StreamServer:
             del self._newcomers[oldest]
             oldest.end(ProtocolError("too many connections that have not said HELLO"), at_once=True)
 
-    def admit(self, protocol: ServerProtocol, hello: Hello) -> Any:
-        """Returns the HelloReply for a newcomer. Raises RemoteError with the reason to refuse it."""
-        for name in (hello.role, hello.node):
-            if not is_name(name):
-                text = f"a role and a node are called by {NAME_EXPECTED}; found {name[:NAME_CHARACTERS_MAX]!a}"
-                raise RemoteError(ErrorCode.BAD_MESSAGE, text)
-        reply = answer_hello(self.identity, hello, self.limits.credit_bytes)
+    def admit(self, protocol: ServerProtocol) -> None:
+        """Counts a newcomer among those that may make requests. Raises RemoteError: there is no room."""
         if self._closing:
             raise RemoteError(ErrorCode.SHUTTING_DOWN, "the server is closing")
         if len(self._connections) >= self.limits.connections_max:
@@ -325,7 +317,6 @@ class StreamServer:
             )
         self._newcomers.pop(protocol, None)
         self._connections[protocol] = None
-        return reply
 
     def gone(self, protocol: ServerProtocol) -> None:
         self._newcomers.pop(protocol, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ipaddress
 import os
 import socket
 import stat
@@ -24,8 +25,11 @@ machine's is BBR, segments leave by a timer, and out of order: that takes a thir
 for every user."""
 
 
-async def bind_tcp(address: Address) -> tuple[socket.socket, Address]:
-    """Returns a bound TCP socket and what it is bound to. Raises ConfigurationError."""
+async def bind_tcp(address: Address, *, only_loopback: bool = False) -> tuple[socket.socket, Address]:
+    """Returns a bound TCP socket and what it is bound to. Raises ConfigurationError.
+
+    `only_loopback`: another address than of this machine's loopback is refused, because there is no token.
+    """
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -33,6 +37,11 @@ async def bind_tcp(address: Address) -> tuple[socket.socket, Address]:
         raise ConfigurationError(f"cannot listen on {address}: host {address.host!r} is not known ({error})") from error
     found.sort(key=lambda info: info[0] != socket.AF_INET)  # "localhost" means 127.0.0.1 where both are there
     family, kind, protocol, _, endpoint = found[0]
+    if only_loopback and not ipaddress.ip_address(str(endpoint[0]).partition("%")[0]).is_loopback:
+        raise ConfigurationError(
+            f"cannot listen on {address} without a token: whoever reaches it could read and change everything; give "
+            "--token-file FILE or set ADAMCTL_TOKEN, the same for every process of the cluster, or listen on 127.0.0.1"
+        )
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setblocking(False)

@@ -112,7 +112,7 @@ async def _open(loop: asyncio.AbstractEventLoop, target: Address, protocol: Clie
 async def _listen(server: StreamServer, target: Address) -> None:
     loop = server.loop
     if target.scheme == "tcp":
-        sock, bound = await bind_tcp(target)
+        sock, bound = await bind_tcp(target, only_loopback=not server.identity.token)
         listener = await loop.create_server(
             server.protocol_factory(str(bound)), sock=sock, backlog=server.limits.backlog
         )

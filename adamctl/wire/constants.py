@@ -49,6 +49,7 @@ class Opcode(IntEnum):
     CREDIT = 3
     SHUTDOWN = 4
     MEMORY_REGISTER = 5
+    PROVE = 6
     CONFIG_READ = 16
     CONFIG_COMPARE_AND_SET = 17
     CONFIG_WATCH = 18
@@ -91,6 +92,7 @@ class ErrorCode(IntEnum):
     NOT_SHAREABLE = 10
     UNKNOWN_REGION = 11
     NOT_ALLOWED = 12
+    WRONG_CLUSTER = 13
     UNKNOWN_JOB = 32
     UNKNOWN_SHARD = 33
     WRONG_LENGTH = 34
@@ -126,6 +128,7 @@ _BODY_BYTES_MAX_SMALL: Final = {
     Opcode.CREDIT: 0,
     Opcode.SHUTDOWN: 0,
     Opcode.MEMORY_REGISTER: 0,
+    Opcode.PROVE: 0,
     Opcode.NODE_REGISTER: _SMALL,
     Opcode.NODE_BEACON: _SMALL,
     Opcode.NODE_LEAVE: 0,

@@ -47,6 +47,7 @@ _MEMBER: Final = Permission(MEMBERS | {OTHERS}, "itself")
 
 PERMISSIONS: Final[Mapping[Opcode, Permission]] = {
     Opcode.HELLO: Permission(ALL),
+    Opcode.PROVE: Permission(ALL),
     Opcode.STATUS: Permission(OPERATORS | {"controller"}),
     Opcode.CREDIT: Permission(frozenset()),  # a server grants it; nobody asks for it
     Opcode.SHUTDOWN: _OPERATOR,

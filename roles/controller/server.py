@@ -350,7 +350,7 @@ def _ready_lines(context: RoleContext, addresses: tuple[str, ...]) -> tuple[str,
         "               (likewise worker, data and coordinator)",
     ]
     if context.common.bind in ("127.0.0.1", "::1", "localhost"):
-        lines.append("only this machine can join; for others: adamctl controller start --bind 0.0.0.0 --token SECRET")
+        lines.append("only this machine can join; for others: controller start --bind 0.0.0.0 --token-file FILE")
     else:
         lines.append("on another machine, add:  --bind 0.0.0.0")
     return tuple(lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -17,7 +18,8 @@ TOKEN = "a secret"
 
 def start(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "adamctl", *arguments, "--token", TOKEN, "--port", "0"],
+        [sys.executable, "-m", "adamctl", *arguments, "--port", "0"],
+        env={**os.environ, "ADAMCTL_TOKEN": TOKEN},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

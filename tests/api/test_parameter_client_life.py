@@ -55,9 +55,9 @@ class TestEnding:
     def test_from_the_command_line(self, cluster: str, url: str) -> None:
         with client(url) as ps:
             ps.register([np.ones(3)])
-            command = ["run", "stop", ps.job, "--controller", cluster, "--token", TOKEN]
-            assert "has ended" in CliRunner().invoke(application, command).stdout
-            again = CliRunner().invoke(application, command).exception
+            command = ["run", "stop", ps.job, "--controller", cluster]
+            assert "has ended" in CliRunner(env={"ADAMCTL_TOKEN": TOKEN}).invoke(application, command).stdout
+            again = CliRunner(env={"ADAMCTL_TOKEN": TOKEN}).invoke(application, command).exception
             assert isinstance(again, ConfigurationError) and "expected one that runs" in str(again)
             with client(url) as other:
                 other.register([np.ones(3)])

@@ -36,15 +36,16 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-def adamctl(*arguments: str) -> subprocess.CompletedProcess[str]:
+def adamctl(*arguments: str, token: str = TOKEN) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ADAMCTL_")}
+    clean["ADAMCTL_TOKEN"] = token
     return subprocess.run(
         [sys.executable, "-m", "adamctl", *arguments], capture_output=True, text=True, timeout=60, env=clean
     )
 
 
 def test_status_for_programs(controller: str) -> None:
-    result = adamctl("status", "--controller", controller, "--token", TOKEN, "--json")
+    result = adamctl("status", "--controller", controller, "--json")
     assert result.returncode == 0, result.stderr
     cluster = json.loads(result.stdout)
     assert cluster["schema_version"] == 1
@@ -57,21 +58,21 @@ def test_status_for_programs(controller: str) -> None:
 
 
 def test_status_for_people(controller: str) -> None:
-    text = adamctl("status", "--controller", controller, "--token", TOKEN).stdout
+    text = adamctl("status", "--controller", controller).stdout
     assert text.split()[:2] == ["role", "node"]
     assert "data-1" in text
     assert "no jobs" in text
 
 
 def test_top_without_a_terminal_is_one_picture(controller: str) -> None:
-    result = adamctl("top", "--controller", controller, "--token", TOKEN)
+    result = adamctl("top", "--controller", controller)
     assert result.returncode == 0, result.stderr
     assert "data-1" in result.stdout
     assert "\x1b" not in result.stdout
 
 
 def test_a_wrong_token_is_refused(controller: str) -> None:
-    result = adamctl("status", "--controller", controller, "--token", "wrong")
+    result = adamctl("status", "--controller", controller, token="wrong")
     assert result.returncode == 2
     assert "token" in result.stderr
     assert "Traceback" not in result.stderr

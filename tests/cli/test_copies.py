@@ -25,7 +25,7 @@ from adamctl.errors import DamagedDataError
 from adamctl.model.layout import Tensor, cut_layout
 from adamctl.model.rule import RuleConfig
 from adamctl.wire.messages import ConfigEntry
-from tests.cli.test_cluster import TOKEN, adamctl, controller_and
+from tests.cli.test_cluster import adamctl, controller_and
 
 TENSORS = (Tensor("weight", 0, (40, 100), 0, "zeros", 0.0),)
 LAYOUT = cut_layout(TENSORS, 1)
@@ -102,7 +102,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_commands_where_there_is_no_job(controller: str) -> None:
-    common = ("--controller", controller, "--token", TOKEN)
+    common = ("--controller", controller)
     assert adamctl("shards", *common).stdout == "no buckets\n"
     assert json.loads(adamctl("shards", *common, "--json").stdout)["buckets"] == []
     assert adamctl("shards", *common, "--check").returncode == 0
@@ -111,7 +111,7 @@ def test_commands_where_there_is_no_job(controller: str) -> None:
 
 
 def test_draining_a_server_that_holds_nothing(controller: str) -> None:
-    common = ("--controller", controller, "--token", TOKEN)
+    common = ("--controller", controller)
     assert adamctl("drain", "ps-1", *common).stdout == "ps-1 holds nothing any more; it can be stopped\n"
     assert adamctl("drain", "ps-1", *common, "--undo").stdout == "ps-1 may hold buckets again\n"
     unknown = adamctl("drain", "ps-9", *common)
@@ -120,7 +120,7 @@ def test_draining_a_server_that_holds_nothing(controller: str) -> None:
 
 
 def test_names_that_nobody_has(controller: str) -> None:
-    common = ("--controller", controller, "--token", TOKEN)
+    common = ("--controller", controller)
     job = adamctl("shards", *common, "--job", "no", "--check")
     assert job.returncode == 2 and "--job: expected one that runs; found 'no' (running: none)" in job.stderr
     node = adamctl("shards", *common, "--node", "ps-9")

@@ -161,7 +161,9 @@ def test_a_cluster_that_is_not_there(folder: Path) -> None:
     assert not (folder / "runs").exists(), "no run has begun"
 
 
-def test_a_token_that_is_given_as_a_flag_reaches_every_role(folder: Path) -> None:
-    result = adamctl("train", "exp.toml", "--data", ".", "--token", "secret", "--json", cwd=folder)
+def test_a_token_that_is_given_in_a_file_reaches_every_role(folder: Path) -> None:
+    (folder / "token").write_text("secret\n")
+    (folder / "token").chmod(0o600)
+    result = adamctl("train", "exp.toml", "--data", ".", "--token-file", "token", "--json", cwd=folder)
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["roles"]["ps"] == 1

@@ -107,7 +107,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_the_command_where_there_is_no_job(controller: str) -> None:
-    result = adamctl("recover", "one", "--controller", controller, "--token", TOKEN)
+    result = adamctl("recover", "one", "--controller", controller)
     assert result.returncode == 2 and "JOB: expected one that runs; found 'one' (running: none)" in result.stderr
 
 
@@ -120,7 +120,7 @@ async def make_job(address: str) -> None:
 
 def test_the_command_where_nobody_has_anything(controller: str) -> None:
     asyncio.run(make_job(controller))
-    common = ("recover", "gone", "--controller", controller, "--token", TOKEN)
+    common = ("recover", "gone", "--controller", controller)
     result = adamctl(*common, "--yes")
     assert result.returncode == 1
     assert result.stdout.count("nobody has it") == COUNT

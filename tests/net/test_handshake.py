@@ -22,7 +22,7 @@ PULL = PullRequest("job", {}, (1,))
 PUSH = PushRequest("job", {}, 0.1, 1, 1, (), ())
 
 
-@everywhere()
+@everywhere("tcp", "tcp-uvloop", "memory")
 async def test_a_wrong_token_is_refused_with_a_reason(world: World) -> None:
     server = await world.serve(token="right")
     with pytest.raises(HandshakeError, match="token"):

@@ -341,7 +341,20 @@ async def test_a_server_listens_on_all_its_addresses_or_none(tmp_path: Path) -> 
 )
 async def test_an_address_that_cannot_be_had_says_why(address: str, reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):
+        await StreamTransport().serve([address], make_hello("ps", "a", token="t"), lambda request: None)
+
+
+@pytest.mark.parametrize("address", ["tcp://0.0.0.0:0", "tcp://[::]:0", "tcp://192.0.2.1:7070"])
+async def test_without_a_token_nobody_listens_beyond_loopback(address: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"without a token.*--token-file FILE or set ADAMCTL_TOKEN"):
         await serve(address)
+
+
+async def test_with_a_token_one_may_listen_beyond_loopback() -> None:
+    identity = make_hello("ps", "a", token="t")
+    server = await StreamTransport().serve(["tcp://0.0.0.0:0"], identity, lambda request: None)
+    assert server.addresses[0].startswith("tcp://0.0.0.0:")
+    await server.close()
 
 
 async def test_a_unix_socket_is_for_this_user_alone(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ MEMBER = {"ps", "data", "worker", "coordinator", "client", OTHERS}
 READER = {"ps", "worker", "coordinator", "client", "controller", OTHERS} | OPERATOR
 MAY: dict[str, set[str]] = {
     "HELLO": EVERYBODY,
+    "PROVE": EVERYBODY,
     "STATUS": {"controller"} | OPERATOR,
     "CREDIT": set(),
     "SHUTDOWN": OPERATOR,
@@ -114,7 +115,7 @@ async def test_the_dispatch_of_all_roles_refuses_what_the_table_does_not_allow()
                 hello = make_hello(role, f"{role}-9", 3)
                 connection = await cluster.network.connect(f"memory://{served.node}", hello, deadline_s=10)
                 for opcode, (kind, _) in MESSAGES.items():
-                    if opcode not in (Opcode.HELLO, Opcode.MEMORY_REGISTER, Opcode.SHUTDOWN):
+                    if opcode not in (Opcode.HELLO, Opcode.PROVE, Opcode.MEMORY_REGISTER, Opcode.SHUTDOWN):
                         message = _sent(kind, hello, random)
                         del seen[:]
                         code = await _answer(connection, message)

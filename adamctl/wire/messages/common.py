@@ -8,7 +8,12 @@ from adamctl.wire.messages.base import Message
 
 
 class Hello(Message, frozen=True):
-    """First frame of a connection, from the one who connects."""
+    """First frame of a connection, from the one who connects.
+
+    Within a process it is also the identity that `Transport.connect` and `Transport.serve` are given, and `token` is
+    then the cluster's secret. On the wire `token` is empty: `adamctl.net.handshake` takes it out. `nonce` says that the
+    client has a token and asks the server to prove that it has the same.
+    """
 
     version_lowest: int
     version_highest: int
@@ -17,10 +22,19 @@ class Hello(Message, frozen=True):
     node: str
     incarnation: int
     token: str = ""
+    nonce: bytes = b""
+    cluster: str = ""
+
+    def __repr__(self) -> str:
+        """Without the token, which belongs into no log."""
+        return f"Hello({self.role}/{self.node}, incarnation={self.incarnation}, cluster={self.cluster!r})"
 
 
 class HelloReply(Message, frozen=True):
-    """The answer: the version both speak, the common features, and how many body bytes may be in flight."""
+    """The answer: the version both speak, the common features, and how many body bytes may be in flight.
+
+    With a `nonce`, the client must prove with PROVE that it has the token before the connection is open.
+    """
 
     version: int
     features: tuple[str, ...]
@@ -28,6 +42,20 @@ class HelloReply(Message, frozen=True):
     node: str
     incarnation: int
     credit_bytes: int
+    nonce: bytes = b""
+    cluster: str = ""
+
+
+class ProveRequest(Message, frozen=True):
+    """The client's proof that it has the token, over everything that both sides said in HELLO."""
+
+    proof: bytes
+
+
+class ProveReply(Message, frozen=True):
+    """The server's own proof."""
+
+    proof: bytes
 
 
 class ErrorReply(Message, frozen=True):

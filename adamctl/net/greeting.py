@@ -1,0 +1,99 @@
+"""How both ends of a connection carry out the handshake: frames, randomness, and what the system says of the peer."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from adamctl.config.names import NAME_CHARACTERS_MAX, NAME_EXPECTED, is_name
+from adamctl.errors import HandshakeError, ProtocolError, RemoteError
+from adamctl.net.handshake import NONCE_BYTES, ClientHandshake, ServerHandshake, refusal
+from adamctl.net.peer_user import is_own_user
+from adamctl.wire.codec import decode_message
+from adamctl.wire.constants import ErrorCode, Opcode
+from adamctl.wire.messages import ErrorReply, Hello, HelloReply, Message, ProveReply, ProveRequest
+
+if TYPE_CHECKING:
+    from adamctl.net.connection import ClientProtocol
+    from adamctl.net.protocol import FrameProtocol
+    from adamctl.wire.decoder import Frame
+
+
+async def greet(protocol: ClientProtocol, identity: Hello, deadline: float, *, trusted: bool) -> HelloReply:
+    """Says HELLO, proves the token and has it proved, until `deadline` (loop.time()); returns the answer to HELLO.
+
+    Raises as `Transport.connect` does.
+    """
+
+    async def ask(message: Message) -> Any:
+        try:
+            return (await protocol.call(message, (), max(deadline - protocol.loop.time(), 0.0), None)).message
+        except RemoteError as error:
+            raise refusal(protocol.address, ErrorReply(error.code, str(error))) from None
+
+    handshake = ClientHandshake(identity, secrets.token_bytes(NONCE_BYTES), trusted=trusted)
+    reply: HelloReply = await ask(handshake.hello)
+    proof = handshake.replied(reply, protocol.address)
+    if proof is not None:
+        handshake.proved(await ask(proof), protocol.address)
+    return reply
+
+
+def check_listener(sock: Any, address: str) -> bool:
+    """Returns True, or raises HandshakeError if another user listens at a Unix socket."""
+    if not is_own_user(sock):
+        raise HandshakeError(f"another user listens at {address}; roles on one machine must run as the same user")
+    return True
+
+
+class Greeting:
+    """The server's end of one connection's handshake. `peer` is set with the first frame, and proven once `done`."""
+
+    peer: Hello
+
+    def __init__(self, protocol: FrameProtocol, address: str) -> None:
+        """`address` is the server's own, at which the connection was accepted."""
+        self._protocol = protocol
+        self._address = address
+        self._handshake: ServerHandshake | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the peer may make requests."""
+        return self._handshake is not None and self._handshake.done
+
+    def answer(self, frame: Frame, identity: Hello, credit_bytes: int) -> HelloReply | ProveReply:
+        """Returns the answer to the peer's next frame.
+
+        Raises:
+            ProtocolError: it is another than the next of a handshake.
+            RemoteError: the peer is refused.
+        """
+        head = frame.head
+        expected = Opcode.HELLO if self._handshake is None else Opcode.PROVE
+        if head.opcode != expected or head.flags:
+            raise ProtocolError(f"expected {expected.name} first, found {Opcode(head.opcode).name}")
+        message = decode_message(head.opcode, head.flags, frame.typed_header)
+        if self._handshake is not None:
+            assert isinstance(message, ProveRequest)
+            return self._handshake.proved(message)
+        assert isinstance(message, Hello)
+        for name in (message.role, message.node):
+            if not is_name(name):
+                text = f"a role and a node are called by {NAME_EXPECTED}; found {name[:NAME_CHARACTERS_MAX]!a}"
+                raise RemoteError(ErrorCode.BAD_MESSAGE, text)
+        handshake = ServerHandshake(identity, secrets.token_bytes(NONCE_BYTES), trusted=self._trusted())
+        reply = handshake.greeted(message, credit_bytes)
+        self._handshake, self.peer = handshake, message
+        return reply
+
+    def _trusted(self) -> bool:
+        """Whether the peer needs no token. Raises RemoteError: it is another user of this machine."""
+        if not self._address.startswith("unix:"):
+            return False
+        if not is_own_user(self._protocol.socket):
+            raise RemoteError(
+                ErrorCode.WRONG_TOKEN,
+                "another user is at the other end; over Unix sockets both sides must be the same user's",
+            )
+        return True

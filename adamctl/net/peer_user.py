@@ -1,0 +1,34 @@
+"""Which user is at the other end of a Unix socket, as the system says it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+from typing import Any
+
+_XUCRED = struct.Struct("=IIh2x16I")
+"""macOS: version, user, number of groups, groups."""
+_SOL_LOCAL, _LOCAL_PEERCRED = 0, 1
+_UCRED = struct.Struct("3i")
+"""Linux: process, user, group."""
+
+
+def peer_user(sock: Any) -> int | None:
+    """Returns the user number of the process at the other end; None if the system does not say.
+
+    Of a socket that listens it is the user who made it listen. In another user namespace it may be the number that
+    stands for everybody unknown, which is no process's own.
+    """
+    try:
+        if sys.platform == "darwin":
+            return int(_XUCRED.unpack(sock.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, _XUCRED.size))[1])
+        return int(_UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[1])
+    except (OSError, struct.error, AttributeError):
+        return None
+
+
+def is_own_user(sock: Any) -> bool:
+    """Returns whether the same user as this process's is at the other end of a Unix socket."""
+    return sock is not None and peer_user(sock) == os.geteuid()
