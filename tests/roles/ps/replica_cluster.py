@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from adamctl.config.records import (
+    REPLICATION_MAX,
     Acks,
     BucketRecord,
     JobRecord,
@@ -106,8 +107,9 @@ class Cluster:
         self._queue: deque[Callable[[], None]] = deque()
         self._incarnations = 10
         self.servers: dict[str, Server] = {}
+        wanted = min(replication, REPLICATION_MAX)  # a bucket may have a member more for a while
         self.record_of_job = JobRecord(
-            "running", self.layout.hash, RuleConfig(rule), 3, "", "", acks, replication, min_in_sync
+            "running", self.layout.hash, RuleConfig(rule), 3, "", "", acks, wanted, min_in_sync
         )
         for node in nodes + spare:
             self.start(node)
