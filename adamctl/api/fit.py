@@ -21,6 +21,7 @@ from adamctl.kernels.network import Network
 from adamctl.launch.front import Outcome
 from adamctl.launch.run_folder import checkpoints
 from adamctl.launch.train import TrainOptions, train
+from adamctl.launch.trained import choose
 from adamctl.live.reporter import choose_reporter
 from adamctl.model.description import Model
 from adamctl.roles.ps.client import load_parameters
@@ -43,7 +44,7 @@ class Run:
     model: Model
 
     def parameters(self) -> dict[str, NDArray[np.float32]]:
-        """Returns the arrays of the last checkpoint by name.
+        """Returns the arrays of the checkpoint that was best on the validation part, else of the last, by name.
 
         Raises:
             RunFailedError: the run ended before it wrote one.
@@ -52,7 +53,7 @@ class Run:
         finished = checkpoints(self.folder)
         if not finished:
             raise RunFailedError(f"{self.folder} holds no checkpoint: the run ended before it wrote one")
-        return load_parameters(finished[-1])
+        return load_parameters(choose(str(self.folder), self.folder.parent.parent)[0])
 
     def predict(self, examples: ArrayLike) -> NDArray[np.float32]:
         """Returns the outputs [n, units] for examples [n, *input shape], scaled as they were for training."""

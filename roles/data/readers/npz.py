@@ -21,6 +21,7 @@ from adamctl.roles.data.readers.source import (
     check_fits,
     check_same_kind,
     checked_labels,
+    named_classes,
     peek_at_table,
 )
 
@@ -36,7 +37,8 @@ def open_npz(path: Path, input_shape: Sequence[int] | None = None) -> TableSourc
     """Opens an archive with x_train, y_train, x_test, y_test, or images, labels, test_images, test_labels.
 
     Those of the test set may be missing. Images are [examples, ...] of bytes (kept as bytes; `unit` maps 0..255 to
-    0..1) or of any other number type (made float32; `unit` leaves them as they are); labels are whole numbers from 0.
+    0..1) or of any other number type (made float32; `unit` leaves them as they are); labels are whole numbers from 0,
+    or texts, which are the names of the classes.
 
     Raises:
         ConfigurationError: the keys are missing, the images do not fit the model's input, or all of it not the memory.
@@ -45,6 +47,8 @@ def open_npz(path: Path, input_shape: Sequence[int] | None = None) -> TableSourc
     with _opened(path) as (archive, keys):
         _check_size(path, archive, keys)
         loaded = {key: archive[key] for key in keys}
+    classes, numbers = named_classes([loaded[key] for key in keys[1::2]], str(path))
+    loaded |= dict(zip(keys[1::2], numbers, strict=True))
     arrays: dict[FileSplit, tuple[NDArray[Any], NDArray[np.int32]]] = {
         split: _pair(path, loaded[keys[number]], keys[number], loaded[keys[number + 1]], keys[number + 1])
         for split, number in _PLACES.items()
@@ -61,6 +65,7 @@ def open_npz(path: Path, input_shape: Sequence[int] | None = None) -> TableSourc
         stored_bytes=path.stat().st_size,
         input_shape=input_shape,
         origin=str(path),
+        classes=classes,
     )
 
 
@@ -73,16 +78,17 @@ def peek_npz(path: Path, input_shape: Sequence[int] | None, examples_max: int) -
     parts: dict[FileSplit, tuple[tuple[int, ...], NDArray[Any], NDArray[np.int32]]] = {}
     with _opened(path) as (archive, keys):
         _check_size(path, archive, keys)
+        classes, numbers = named_classes([archive[key] for key in keys[1::2]], str(path))
         for split, number in _PLACES.items():
             if number < len(keys):
                 shape, first = _peek(archive, keys[number], examples_max)
                 _check_numbers(path, keys[number], first.dtype, shape)
                 first = first if first.dtype == np.uint8 else first.astype(np.float32)
-                labels = checked_labels(archive[keys[number + 1]], shape[0], f"{path}: {keys[number + 1]}")
+                labels = checked_labels(numbers[number // 2], shape[0], f"{path}: {keys[number + 1]}")
                 parts[split] = shape, first, labels
     shape, first, labels = parts["train"]
     parts.setdefault("test", ((0, *shape[1:]), first[:0], labels[:0]))
-    return peek_at_table(parts, input_shape, str(path))
+    return peek_at_table(parts, input_shape, str(path), classes)
 
 
 def _peek(archive: Any, key: str, rows_max: int) -> tuple[tuple[int, ...], NDArray[Any]]:

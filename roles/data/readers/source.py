@@ -69,7 +69,10 @@ class Peek:
 
 
 def peek_at_table(
-    parts: dict[FileSplit, tuple[tuple[int, ...], NDArray[Any], Labels]], input_shape: Sequence[int] | None, origin: str
+    parts: dict[FileSplit, tuple[tuple[int, ...], NDArray[Any], Labels]],
+    input_shape: Sequence[int] | None,
+    origin: str,
+    classes: tuple[str, ...] = (),
 ) -> Peek:
     """Checks the shape of all examples, the first examples themselves and all labels, by split; as `TableSource`.
 
@@ -84,7 +87,7 @@ def peek_at_table(
     for split, (_, first, _) in parts.items():
         check_finite(first, np.arange(len(first)), f"{origin}: {split}")
     labels = {split: labels for split, (_, _, labels) in parts.items()}
-    return Peek(number_names(labels, origin), labels)
+    return Peek(classes or number_names(labels, origin), labels)
 
 
 def _kinds(shapes: list[tuple[tuple[int, ...], np.dtype[Any]]]) -> str:
@@ -136,15 +139,19 @@ class TableSource:
         stored_bytes: int,
         input_shape: Sequence[int] | None,
         origin: str,
+        classes: tuple[str, ...] = (),
     ) -> None:
-        """Raises ConfigurationError if the examples do not have the model's input shape (None: any will do)."""
+        """Raises ConfigurationError if the examples do not have the model's input shape (None: any will do).
+
+        `classes` are left out where they are only numbered.
+        """
         found = arrays["train"][0].shape[1:]
         self.format = format
         self.example_shape = matching_shape(found, input_shape, origin)
         self._images = {split: images.reshape(len(images), prod(found)) for split, (images, _) in arrays.items()}
         self._labels = {split: labels for split, (_, labels) in arrays.items()}
         self.origin = origin
-        self.classes = number_names(self._labels, origin)
+        self.classes = classes or number_names(self._labels, origin)
         self.dtype = arrays["train"][0].dtype
         self.value_max = value_max
         self.stored_bytes = stored_bytes
@@ -181,6 +188,33 @@ def matching_shape(found: Sequence[int], wanted: Sequence[int] | None, origin: s
         f"the model's input is {list(wanted)}, but the examples of {origin} are {list(natural)}: "
         f"set model.input = {list(natural)}, or choose other data"
     )
+
+
+def named_classes(labels: Sequence[NDArray[Any]], origin: str) -> tuple[tuple[str, ...], list[NDArray[Any]]]:
+    """Returns the names of classes in their order, and labels as indices into it, where labels are texts.
+
+    Labels that are numbers are returned as they are, and no names.
+
+    Raises:
+        ConfigurationError: there are more than CLASSES_MAX names.
+        DamagedDataError: only some of the labels are texts, or a text of bytes is not UTF-8.
+    """
+    texts = [values.dtype.kind in "US" for values in labels]
+    if not any(texts):
+        return (), list(labels)
+    if not all(texts):
+        kinds = ", ".join(str(values.dtype) for values in labels)
+        raise DamagedDataError(f"{origin}: expected all labels as texts or all as numbers, found {kinds}")
+    try:
+        decoded = [np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values for values in labels]
+    except UnicodeDecodeError as error:
+        raise DamagedDataError(f"{origin}: expected labels in UTF-8, found {error}") from error
+    names = np.unique(np.concatenate([values.reshape(-1) for values in decoded]))
+    if len(names) > CLASSES_MAX:
+        raise ConfigurationError(
+            f"{origin}: expected at most {CLASSES_MAX} classes, found {len(names)} different labels"
+        )
+    return tuple(map(str, names)), [np.searchsorted(names, values) for values in decoded]
 
 
 def checked_labels(values: NDArray[Any], examples: int, origin: str) -> Labels:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from adamctl.errors import ConfigurationError, DamagedDataError
-from adamctl.roles.data.readers.npz import open_npz
+from adamctl.roles.data.readers.npz import open_npz, peek_npz
 
 IMAGES = np.arange(6 * 2 * 3, dtype=np.uint8).reshape(6, 2, 3)
 LABELS = np.array([0, 1, 2, 0, 1, 2])
@@ -28,6 +28,22 @@ def test_both_sets_of_names_are_read(tmp_path: Path, keys: tuple[str, ...]) -> N
     out = np.empty((2, 2, 3, 1), np.float32)
     source.load("train", np.array([5, 0]), out)
     np.testing.assert_array_equal(out.reshape(2, 2, 3), IMAGES[[5, 0]])
+
+
+@pytest.mark.parametrize("bytes_", [False, True])
+def test_labels_that_are_texts_are_the_names_of_the_classes(tmp_path: Path, bytes_: bool) -> None:
+    path, texts = tmp_path / "data.npz", np.array(["dog", "cat", "öwl", "dog", "cat", "öwl"])
+    labels = np.char.encode(texts, "utf-8") if bytes_ else texts
+    np.savez(path, x_train=IMAGES, y_train=labels, x_test=IMAGES[:2], y_test=labels[:2])
+    for source in (open_npz(path), peek_npz(path, None, 3)):
+        assert source.classes == ("cat", "dog", "öwl")
+        assert source.labels("train").tolist() == [1, 0, 2, 1, 0, 2] and source.labels("test").tolist() == [1, 0]
+
+
+def test_labels_that_are_texts_in_one_part_only_are_damage(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", x_train=IMAGES, y_train=LABELS, x_test=IMAGES, y_test=LABELS.astype(str))
+    with pytest.raises(DamagedDataError, match="expected all labels as texts or all as numbers"):
+        open_npz(tmp_path / "data.npz")
 
 
 def test_floats_stay_as_they_are(tmp_path: Path) -> None:
