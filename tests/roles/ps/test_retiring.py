@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from adamctl.config.records import RETIRED_KEY, RetiredRecord, decode
 from adamctl.model.rule import RuleConfig
-from adamctl.roles.controller.client import wait_for
+from adamctl.roles.controller.client import ControllerClient, wait_for
 from adamctl.roles.controller.core_config import ControllerConfig
 from adamctl.roles.ps.client import ParameterClient
 from adamctl.wire.constants import ErrorCode
@@ -19,7 +19,8 @@ BOUND_S = 20.0
 async def member(cluster: ClusterInMemory, name: str) -> ParameterClient:
     """A client that is known to the controller, until it leaves."""
     context = await cluster.context("worker", name)
-    reply = await cluster.client.register(NodeRegisterRequest(name, "worker", (), "h", 1, process=len(name)))
+    assert isinstance(context.controller, ControllerClient)
+    reply = await context.controller.register(NodeRegisterRequest(name, "worker", (), "h", 1, process=len(name)))
     context.incarnation = reply.incarnation
     client = ParameterClient.from_context(context, "a")
     await client.attach(deadline_s=BOUND_S)
@@ -35,7 +36,8 @@ async def test_who_has_been_gone_for_the_horizon_is_forgotten_and_refused() -> N
         gone = await member(cluster, "gone")
         assert not (await gone.push(push, deadline_s=BOUND_S)).refused
         incarnation = gone._hello().incarnation
-        await cluster.client.leave("gone", incarnation)
+        assert isinstance(gone._store, ControllerClient)
+        await gone._store.leave("gone", incarnation)
 
         def retired(entries: list[ConfigEntry]) -> bool:
             return any(decode(entry.value, RetiredRecord).has(incarnation) for entry in entries)
