@@ -106,6 +106,21 @@ async def test_what_was_read_from_the_store_is_counted_and_given_back(tmp_path: 
         await client.close()
 
 
+async def test_records_of_copies_are_written_whatever_has_become_of_their_jobs_holding(tmp_path: Path) -> None:
+    """One job that is in trouble must not stop the store of all others."""
+    async with memory_cluster(93, config=FAST) as cluster:
+        world = ReplicatedCluster(cluster)
+        await world.start(*TWO, store=tmp_path, loss_window_s=0.1)
+        layout = await world.add_job(TWO, copies=2, min_in_sync=1)
+        client = await make_client(cluster, "a", "w", attempt_s=1.0)
+        storing = world.servers["ps-1"]._storing
+        assert storing is not None
+        storing.holdings.release("a")
+        await client.push(push_of(layout, constant(layout, 1.0), kind="delta"), deadline_s=20)
+        await until(lambda: not storing.flush.unsaved_bytes and storing.flush.group is None, "all is written")
+        await client.close()
+
+
 def found_copy() -> tuple[FlushCore, Holdings]:
     """What a log was found to hold of one bucket of two shards, and of nothing else."""
     slots = [Slot(number, 100, Entry(None, 100, IDENTITY)) for number in (1, 2, 3)]
