@@ -133,9 +133,11 @@ class ServerInvariants(Invariants):
     def _spared(self, index: int, old: BucketRecord, new: BucketRecord) -> None:
         """No member that the controllers take to be living is removed while nothing is acknowledged without it (I4).
 
-        Else a primary that hears nobody removes everybody who is well, and takes all that they have with it.
+        Else a primary that hears nobody removes everybody who is well, and takes all that they have with it. Who is
+        just taking a bucket over may: it waits for the states of all members.
         """
-        if len(new.in_sync) >= self.min_in_sync or new.why.startswith("recovered"):
+        takes_over = new.primary not in self._serving[index]
+        if len(new.in_sync) >= self.min_in_sync or new.why.startswith("recovered") or takes_over:
             return
         for node in old.in_sync:
             server = self.servers[node]

@@ -37,6 +37,11 @@ def _late_answers(cluster: ServerCluster) -> None:
     cluster.kinds = ("pause", "pause", "alone", "weather", "full", "heal")
 
 
+def _stale_primaries(cluster: ServerCluster) -> None:
+    """Primaries are stopped or alone for longer than their leases, and go on."""
+    cluster.kinds = ("pause", "pause", "pause", "alone", "one-way", "heal", "heal")
+
+
 def _lags(cluster: ServerCluster) -> None:
     """The last copy of a bucket lacks what the others had."""
     cluster.kinds = ("lag", "lag", "weather", "heal")
@@ -232,6 +237,7 @@ MUTANTS = {
             "fence-skipped",
             "a copy takes states of older epochs, and nobody is told of a newer one",
             [(Replies, "prepare", _no_fence)],
+            _stale_primaries,
         ),
         ServerFault(
             "epoch-not-persisted",
