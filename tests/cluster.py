@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from random import Random
@@ -26,6 +27,8 @@ from adamctl.roles.controller.client import ControllerClient
 from adamctl.roles.controller.core import ControllerConfig, ControllerCore
 from adamctl.roles.controller.store import Store, VolatileStore
 
+ROOTS = (tempfile.gettempdir(),)
+"""Where tests have checkpoints written."""
 STOP_DEADLINE_S = 60.0
 
 
@@ -135,7 +138,7 @@ class ClusterInMemory:
         context = RoleContext(
             role=role,
             node=node,
-            options=dict(options),
+            options={"checkpoint_root": ROOTS, "data_root": ("/",), **options},
             transport=self.network,
             controller=None,
             stopping=asyncio.Event(),

@@ -27,7 +27,11 @@ OTHER_COMMANDS = {
 }
 """Of a role, besides `start`: name -> (`module:attribute`, summary)."""
 _PATH = click.Path(path_type=Path)
-_ENVIRONMENT = {"data": "ADAMCTL_DATA"}
+_ENVIRONMENT = {
+    "data": "ADAMCTL_DATA",
+    "data-root": "ADAMCTL_DATA_ROOT",
+    "checkpoint-root": "ADAMCTL_CHECKPOINT_ROOT",
+}
 _TYPES: dict[type, Number] = {float: FINITE}
 
 

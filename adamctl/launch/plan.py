@@ -44,12 +44,29 @@ def local_roles(
         RoleCommand("worker", f"worker-{number}", ("--threads", str(threads), *member))
         for number in range(1, cluster.workers + 1)
     ]
+    roots = _checkpoint_roots(experiment, run_folder, resume)
     commands += [
-        RoleCommand("ps", node, (*apply_threads, *_store(experiment, run_folder, node), *member))
+        RoleCommand("ps", node, (*apply_threads, *_store(experiment, run_folder, node), *roots, *member))
         for node in (f"ps-{number}" for number in range(1, cluster.ps + 1))
     ]
-    commands += [RoleCommand("data", f"data-{number}", member) for number in range(1, cluster.data + 1)]
+    data_roots = _data_roots(experiment)
+    commands += [RoleCommand("data", f"data-{number}", (*data_roots, *member)) for number in range(1, cluster.data + 1)]
     return tuple(commands)
+
+
+def _checkpoint_roots(experiment: Experiment, run_folder: Path, resume: str) -> tuple[str, ...]:
+    """Returns the flags that let parameter servers write into the run, and read what it begins from."""
+    begun_from = [path for path in (resume, experiment.train.warmstart_from) if path not in ("", "auto", "none")]
+    folders = [run_folder.parent if resume == "auto" else run_folder, *(Path(path).expanduser() for path in begun_from)]
+    return tuple(part for folder in folders for part in ("--checkpoint-root", str(folder.absolute())))
+
+
+def _data_roots(experiment: Experiment) -> tuple[str, ...]:
+    """Returns the flags that let data servers read the run's data, and nothing else that is asked for."""
+    source = experiment.data.source
+    places = [source] if "/" in source or source.startswith("~") else []
+    folders = [Path(place).expanduser().absolute() for place in (*places, *experiment.data.search)]
+    return tuple(part for folder in folders or [Path("/nowhere")] for part in ("--data-root", str(folder)))
 
 
 def _store(experiment: Experiment, run_folder: Path, node: str) -> tuple[str, ...]:

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
+import stat
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from pathlib import Path
@@ -33,6 +35,7 @@ from adamctl.wire.unreadable import UNREADABLE
 MANIFEST_NAME: Final = "manifest.json"
 CHECKPOINTS_NAME: Final = "checkpoints"
 _READ_BYTES: Final = 1 << 20
+_NAME: Final = re.compile(r"shards-[A-Za-z0-9_.-]+\.adam")
 
 
 class ManifestFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,16 +95,11 @@ def finish(
         OSError: the disk refused; call `abandon`.
     """
     files = tuple(files)
-    for file in files:
-        path = folder / file.temporary_name
-        found_bytes = path.stat().st_size if path.is_file() else None
-        if found_bytes != file.size_bytes:
-            raise DamagedDataError(
-                f"checkpoint {path}: expected {file.size_bytes} bytes, found {found_bytes}; do all servers and the "
-                "coordinator see the same folder?"
-            )
-    for file in files:
-        os.replace(folder / file.temporary_name, folder / file.name)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        _rename(descriptor, folder, files)
+    finally:
+        os.close(descriptor)
     entries = tuple(
         ManifestFile(name=f.name, size_bytes=f.size_bytes, checksum=f.checksum, shards=f.shards) for f in files
     )
@@ -115,6 +113,30 @@ def finish(
     os.replace(temporary, folder / MANIFEST_NAME)
     _sync_folder(folder)
     _sync_folder(folder.parent)
+
+
+def _rename(descriptor: int, folder: Path, files: tuple[CheckpointFile, ...]) -> None:
+    for file in files:
+        path = folder / file.temporary_name
+        if _NAME.fullmatch(file.name) is None or file.temporary_name != f".{file.name}.partial":
+            raise DamagedDataError(f"checkpoint {folder}: {str(path)!a} is no file of a server's shards")
+        found_bytes = _file_bytes(descriptor, file.temporary_name)
+        if found_bytes != file.size_bytes:
+            raise DamagedDataError(
+                f"checkpoint {path}: expected {file.size_bytes} bytes, found {found_bytes}; do all servers and the "
+                "coordinator see the same folder?"
+            )
+    for file in files:
+        os.replace(file.temporary_name, file.name, src_dir_fd=descriptor, dst_dir_fd=descriptor)
+
+
+def _file_bytes(descriptor: int, name: str) -> int | None:
+    """Returns the length of a file in an open folder; None if there is none of that name, but perhaps a link."""
+    try:
+        found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def abandon(folder: Path) -> None:

@@ -16,6 +16,14 @@ ROLE = Role(
             None,
             multiple=True,
         ),
+        Option(
+            "data-root",
+            "folder in which a path of data may be asked for; by default those of --data and the one it is started in "
+            "(ADAMCTL_DATA_ROOT)",
+            str,
+            None,
+            multiple=True,
+        ),
         Option("threads", "decoding threads; by default half of this machine's cores, at least 1", int, None),
         Option("ahead", "ranges to prepare ahead of each pass's readers", int, 8),
     ),

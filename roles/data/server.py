@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +20,7 @@ from adamctl.net.transport import Request
 from adamctl.roles.data.core import Range
 from adamctl.roles.data.dataset import OpenDataSet
 from adamctl.roles.data.store import DataStore, ReadyRange
+from adamctl.roles.rooted import Roots
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import DataOpenReply, DataOpenRequest, DataReadReply, DataReadRequest
 from adamctl.wire.unreadable import UNREADABLE
@@ -36,8 +37,10 @@ _CONFIGURATION = msgspec.msgpack.Decoder(DataConfig)
 class DataServer:
     """Serves one `DataStore`. All methods are called on the event loop's thread and do not block."""
 
-    def __init__(self, store: DataStore, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, store: DataStore, loop: asyncio.AbstractEventLoop, roots: Sequence[str] = ()) -> None:
+        """`roots`: folders in which others may name a path."""
         self.store = store
+        self._roots = Roots(roots, "--data-root")
         self._loop = loop
         self._openers = ThreadPoolExecutor(_OPENING_THREADS, thread_name_prefix="open")
         self._opening = 0
@@ -102,7 +105,7 @@ class DataServer:
     def _open_in_thread(self, request: Request, config: DataConfig, input_shape: tuple[int, ...], seed: int) -> None:
         result: OpenDataSet | Exception
         try:
-            result = self.store.open(config, input_shape, seed)
+            result = self.store.open(within_roots(config, self._roots), input_shape, seed)
         except Exception as error:
             result = error
         self._post(partial(self._answer_open, request, result))
@@ -122,13 +125,27 @@ class DataServer:
             self._loop.call_soon_threadsafe(action)
 
 
+def within_roots(config: DataConfig, roots: Roots) -> DataConfig:
+    """Returns what a data set may be looked for with: folders to search elsewhere than in the roots are left out.
+
+    Raises:
+        RemoteError: NOT_ALLOWED, its source is a path that leads out of the roots.
+    """
+    source = config.source
+    if config.format != "digits" and ("/" in source or source.startswith("~") or source in (".", "..")):
+        source = roots.inside(source)
+    search = tuple(found for found in map(roots.found_inside, config.search) if found)
+    return msgspec.structs.replace(config, source=source, search=search)
+
+
 async def run(context: RoleContext) -> None:
     """Runs the role until it is asked to stop."""
     options = context.options
     threads = options.get("threads") or max(1, (os.cpu_count() or 2) // 2)
     ahead = options.get("ahead")
     store = DataStore(options.get("data") or (), threads=threads, ahead=8 if ahead is None else ahead)
-    server = DataServer(store, asyncio.get_running_loop())
+    roots = options.get("data_root") or (*(options.get("data") or ()), ".")
+    server = DataServer(store, asyncio.get_running_loop(), roots)
     context.status = server.status
     try:
         listening = await context.serve(server.handle)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -77,12 +78,22 @@ class ShardImage:
 class CheckpointWriter:
     """Writes one file under a temporary name; blocking, for a thread."""
 
-    def __init__(self, folder: Path, name: str, descriptor: FileDescriptor) -> None:
-        """Raises OSError if the folder cannot be written to."""
-        folder.mkdir(parents=True, exist_ok=True)
-        self.name, self.temporary_name = name, f".{name}.partial"
-        self._path = folder / self.temporary_name
-        self._file: BinaryIO = open(self._path, "wb")  # noqa: SIM115 - closed by finish or abandon
+    def __init__(self, folder: Path | int, name: str, descriptor: FileDescriptor) -> None:
+        """`folder`: its path, or a descriptor of it, which the caller closes.
+
+        The file is a new one, whatever lay there under its name. Raises OSError if the folder cannot be written to.
+        """
+        if isinstance(folder, Path):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        else:
+            self._folder = os.dup(folder)
+        self.name, self.temporary_name = name, partial_name(name)
+        try:
+            self._file: BinaryIO = os.fdopen(self._create(), "wb")
+        except BaseException:
+            os.close(self._folder)
+            raise
         self._hash = blake2b(digest_size=16)
         self._size_bytes = 0
         self._shards: list[int] = []
@@ -104,6 +115,7 @@ class CheckpointWriter:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
+        os.close(self._folder)
         return CheckpointFile(
             self.name, self.temporary_name, self._size_bytes, self._hash.hexdigest(), tuple(self._shards)
         )
@@ -111,7 +123,15 @@ class CheckpointWriter:
     def abandon(self) -> None:
         """Removes what was written."""
         self._file.close()
-        self._path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(self.temporary_name, dir_fd=self._folder)
+        os.close(self._folder)
+
+    def _create(self) -> int:
+        with suppress(FileNotFoundError):
+            os.unlink(self.temporary_name, dir_fd=self._folder)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(self.temporary_name, flags, 0o600, dir_fd=self._folder)
 
     def _write_checked(self, *pieces: bytes | memoryview) -> None:
         checksum = 0
@@ -121,6 +141,11 @@ class CheckpointWriter:
             self._file.write(written)
             self._hash.update(written)
             self._size_bytes += len(written)
+
+
+def partial_name(name: str) -> str:
+    """Returns what a file is called until its checkpoint is finished."""
+    return f".{name}.partial"
 
 
 def file_name(node: str) -> str:

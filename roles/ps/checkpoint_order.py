@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from adamctl.errors import RemoteError, UnreachableError
+from adamctl.roles.ps.checkpoint import file_name, partial_name
 from adamctl.roles.ps.delivery import REQUEST_LATER
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import CheckpointFile, CheckpointReply, CheckpointRequest
 
 if TYPE_CHECKING:
     from adamctl.roles.ps.client import ParameterClient
+
+_CHECKSUM = re.compile(r"[0-9a-f]{32}")
 
 
 async def order_checkpoint(client: ParameterClient, folder: str, deadline_s: float) -> tuple[CheckpointFile, ...]:
@@ -60,11 +66,28 @@ async def _one(client: ParameterClient, node: str, folder: str, deadline_s: floa
         finally:
             await connection.close()
         assert isinstance(reply.message, CheckpointReply)
-        return reply.message.files
+        return _files_of(node, reply.message.files, len(client.layout.shards))
 
     if not client.copies:
         return await ask()
     return await client.rerouting.answer(ask(), lambda: node not in client.routing.servers)
+
+
+def _files_of(node: str, files: tuple[CheckpointFile, ...], shards: int) -> tuple[CheckpointFile, ...]:
+    """Returns what a server says of its file, under the names that follow from its own.
+
+    Raises:
+        RemoteError: BAD_MESSAGE, it says what no server can.
+    """
+    if not files:
+        return ()
+    file = files[0]
+    known = all(0 <= shard < shards for shard in file.shards)
+    if len(files) > 1 or not known or file.size_bytes < 0 or _CHECKSUM.fullmatch(file.checksum) is None:
+        text = f"parameter server {node}: expected its file, its length, checksum and shards below {shards}"
+        raise RemoteError(ErrorCode.BAD_MESSAGE, f"{text}; found {str(files)[:200]!a}")
+    name = file_name(node)
+    return (msgspec.structs.replace(file, name=name, temporary_name=partial_name(name)),)
 
 
 def _not_once(files: Iterable[CheckpointFile], shards: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ from adamctl.roles.ps.memory import MemoryAccount
 from adamctl.roles.ps.replicating import Replicating
 from adamctl.roles.ps.store_contents import FoundJob, entries_that_count, found_contents
 from adamctl.roles.ps.storing import Storing
+from adamctl.roles.rooted import Roots
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges
 
@@ -57,6 +59,7 @@ class JobKeeper:
         core.unknown.begin(told=False)
         self.memory = MemoryAccount(context.node, memory_bytes_max, self._memory_bytes, self._unload)
         self.replicating: Replicating | None = None
+        self.roots = Roots((), "--checkpoint-root")
         self.prepare: Callable[[RuleConfig], Awaitable[None]] = _nothing
         """Gets ready for a rule before a job of it is taken up."""
         self._carry_out, self._spawn = carry_out, spawn
@@ -374,6 +377,9 @@ class JobKeeper:
             assert self._storing is not None
             return found_contents(self._storing.store, found, job.layout, [bucket], job.rule)
 
+        if record.restore:
+            with suppress(FileNotFoundError):  # all of it may be in the store
+                self.roots.check(record.restore)
         return build_buckets(job.layout, buckets, job.rule, record.seed, record.restore, stored)
 
     def fail(self, job: Job, code: ErrorCode, text: str) -> None:

@@ -15,6 +15,8 @@ from adamctl.kernels.threads import available_cores
 from adamctl.net.address import parse_address
 from adamctl.roles.ps.core_flush import FlushConfig
 
+CHECKPOINT_ROOT = "runs"
+"""Where runs lie unless something else is said, in the folder that a command is started in."""
 THREADS_MAX = 256
 WINDOW_S_MAX = 3600.0
 AUTO_WINDOW_S_MAX = 60.0
@@ -29,6 +31,8 @@ class ServerOptions:
     """How a server runs. `store` is the folder of its log, None to keep nothing on disk.
 
     `forget_after_s`: for so long no controller must have known a job before it is freed without having been ended.
+    `checkpoint_roots`: folders in which others may have it write checkpoints, and read them.
+
     The addresses to listen on are empty where nothing was said: `--bind` and `--port` for clients, and theirs for all
     else (Adam 3.3.4).
     """
@@ -41,6 +45,7 @@ class ServerOptions:
     admin_listen: str = ""
     replication_listen: str = ""
     forget_after_s: float = FORGET_AFTER_S
+    checkpoint_roots: tuple[str, ...] = (CHECKPOINT_ROOT,)
 
     @property
     def applies_arriving(self) -> bool:
@@ -67,6 +72,7 @@ def server_options(options: Mapping[str, Any]) -> ServerOptions:
         admin_listen=_address("--admin-listen", options),
         replication_listen=_address("--replication-listen", options),
         forget_after_s=_seconds("--forget-after-s", options.get("forget_after_s", FORGET_AFTER_S)),
+        checkpoint_roots=tuple(options.get("checkpoint_root") or (CHECKPOINT_ROOT,)),
     )
 
 

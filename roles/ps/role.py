@@ -25,6 +25,13 @@ ROLE = Role(
             "forget-after-s", "seconds that no controller must have known a job before its store is freed", str, "3600"
         ),
         Option("loss-window-bytes", "most bytes of shards that may differ from the disk, as 4GB or 10%", str, "4GB"),
+        Option(
+            "checkpoint-root",
+            "folder in which checkpoints may be asked for, and begun from; by default runs (ADAMCTL_CHECKPOINT_ROOT)",
+            str,
+            None,
+            multiple=True,
+        ),
     ),
     begins_anew=True,
 )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from adamctl.errors import RemoteError
 from adamctl.net.transport import Request
 from adamctl.roles.ps.checkpoint import CheckpointWriter, FileDescriptor, ShardImage, ShardRecord, file_name
 from adamctl.roles.ps.core import Core
@@ -14,6 +17,7 @@ from adamctl.roles.ps.core_gate import save_refusal
 from adamctl.roles.ps.core_instructions import Image, Instruction
 from adamctl.roles.ps.core_job import Job
 from adamctl.roles.ps.core_shard import Shard
+from adamctl.roles.rooted import Roots
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import CheckpointFile, CheckpointReply, CheckpointRequest
 
@@ -21,13 +25,29 @@ AHEAD_BYTES_MAX = 32 << 20
 """Shards held for writing at once: bounds the memory that writing beside pushes takes (their copies)."""
 
 
+_TOLD = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
+"""What went wrong with a disk; anything else would say what exists where."""
+
+
+def _told(error: OSError) -> str:
+    return str(error.strerror) if error.errno in _TOLD else "the folder cannot be written to; its log says why"
+
+
 class Saver:
     """Writes checkpoints as they are asked for."""
 
     def __init__(
-        self, core: Core, node: str, log: logging.Logger, carry_out: Callable[[list[Instruction]], None]
+        self,
+        core: Core,
+        node: str,
+        log: logging.Logger,
+        carry_out: Callable[[list[Instruction]], None],
+        roots: Roots,
+        coordinator: Callable[[str], str],
     ) -> None:
+        """`roots` are where checkpoints may be asked for; `coordinator` says who coordinates a job, "" if nobody."""
         self._core, self._node, self._log, self._carry_out = core, node, log, carry_out
+        self._roots, self._coordinator = roots, coordinator
 
     async def save(self, request: Request, message: CheckpointRequest) -> None:
         """Answers one request."""
@@ -36,21 +56,32 @@ class Saver:
             code = ErrorCode.UNKNOWN_JOB if job is None else ErrorCode.NOT_READY
             request.fail(code, f"job {message.job!r} is not served here")
             return
+        coordinator = self._coordinator(message.job)
+        if coordinator not in ("", request.peer.node):
+            text = f"job {message.job!r} is coordinated by {coordinator}, not by {request.peer.node}"
+            request.fail(ErrorCode.NOT_ALLOWED, text)
+            return
         leased = job.leased
         refusal = save_refusal(request, job, leased, self._core.lease_holds())
         try:
             if refusal is None:
-                files = await save_shards(job, self._node, Path(message.folder), self._hold)
+                folder = await asyncio.to_thread(self._roots.open_folder, message.folder, create=True)
+                try:
+                    files = await save_shards(job, self._node, folder, self._hold)
+                finally:
+                    os.close(folder)
                 refusal = save_refusal(request, job, leased or job.leased, self._core.lease_holds())
         except OSError as error:
             self._log.error("checkpoint of job %s: %s", message.job, error)
-            request.fail(ErrorCode.INTERNAL, f"{self._node} cannot write to {message.folder}: {error}")
+            request.fail(ErrorCode.INTERNAL, f"{self._node} cannot write its part: {_told(error)}")
+        except RemoteError as error:
+            request.fail(error.code, str(error))
         except asyncio.CancelledError:
             request.fail(ErrorCode.SHUTTING_DOWN, "the server is closing")
             raise
-        except Exception as error:
+        except Exception:
             self._log.exception("checkpoint of job %s", message.job)
-            request.fail(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}")
+            request.fail(ErrorCode.INTERNAL, f"{self._node} cannot write its part; its log says why")
         else:
             if refusal is not None:
                 request.fail(refusal.code, refusal.message)
@@ -64,7 +95,7 @@ class Saver:
 
 
 async def save_shards(
-    job: Job, node: str, folder: Path, image: Callable[[Shard], Awaitable[Image]]
+    job: Job, node: str, folder: Path | int, image: Callable[[Shard], Awaitable[Image]]
 ) -> tuple[CheckpointFile, ...]:
     """Writes all shards we hold, each at one version; `image` holds a shard's state until it is released.
 

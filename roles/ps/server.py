@@ -48,6 +48,7 @@ from adamctl.roles.ps.saving import Saver
 from adamctl.roles.ps.statistics import Rates
 from adamctl.roles.ps.store import LogStore
 from adamctl.roles.ps.storing import Storing
+from adamctl.roles.rooted import Roots
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     AttachRequest,
@@ -95,10 +96,12 @@ class ParameterServer:
         self._spawn = self._background.spawn
         self._rates = Rates(loop.time())
         self._meter = LoadMeter(loop.time())
-        self._saver = Saver(self.core, context.node, context.log, self._carry_out)
+        roots = Roots(options.checkpoint_roots, "--checkpoint-root")
         self._keeper = JobKeeper(
             context, self.core, self._storing, options.memory_bytes_max, self._carry_out, self._spawn
         )
+        self._keeper.roots = roots
+        self._saver = Saver(self.core, context.node, context.log, self._carry_out, roots, self._coordinator)
         self._keeper.prepare = lambda rule: asyncio.to_thread(load_rule, rule)
         self._carriers: dict[type[Any], Callable[[Any], None]] = {
             Apply: self._threads.submit,
@@ -160,6 +163,10 @@ class ParameterServer:
             arriving=self.arriving if options.applies_arriving else None,
             region_bytes_max=options.region_bytes_max,
         )
+
+    def _coordinator(self, job: str) -> str:
+        view = self._keeper.view(job)
+        return "" if view is None else view.record.coordinator
 
     def _replicate(self) -> None:
         """Begins to keep copies of buckets, as soon as we are a member."""

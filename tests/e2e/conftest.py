@@ -91,6 +91,7 @@ class Runner:
 
     def start(self, *arguments: str | Path, **environment: str) -> Command:
         marker = f"{self.folder}-{len(self.commands)}"
+        environment = {"ADAMCTL_CHECKPOINT_ROOT": str(self.folder), **environment}
         process = subprocess.Popen(
             [sys.executable, "-m", "adamctl", *map(str, arguments)],
             cwd=self.folder,

@@ -98,12 +98,12 @@ def test_a_crash_at_any_step_leaves_the_old_one_and_the_new_one_whole_or_invisib
         steps = 0
 
         def counted(function: Callable[..., Any], at: int = crash_at) -> Callable[..., Any]:
-            def step(*arguments: Any) -> Any:
+            def step(*arguments: Any, **options: Any) -> Any:
                 nonlocal steps
                 steps += 1
                 if steps > at:
                     raise CrashedError
-                return function(*arguments)
+                return function(*arguments, **options)
 
             return step
 

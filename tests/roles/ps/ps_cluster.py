@@ -48,6 +48,7 @@ async def add_job(
     shapes: Sequence[tuple[int, ...]] = SMALL,
     seed: int = 3,
     restore: str = "",
+    coordinator: str = "",
     acks: Literal["applied", "durable"] = "applied",
     distribution: Distribution = "normal",
 ) -> ParameterLayout:
@@ -55,7 +56,7 @@ async def add_job(
     record = LayoutRecord(make_tensors(shapes, distribution), len(servers))
     layout = record.layout()
     placement = place_buckets(layout, job, list(servers))
-    puts = {job_key(job): encode(JobRecord("running", layout.hash, rule, seed, "", restore, acks))}
+    puts = {job_key(job): encode(JobRecord("running", layout.hash, rule, seed, coordinator, restore, acks))}
     puts[layout_key(job)] = encode(record)
     puts |= {bucket_key(job, bucket): encode(BucketRecord(1, server)) for bucket, server in placement.items()}
     reply = await cluster.client.compare_and_set(ConfigChanges({}, puts))

@@ -36,6 +36,7 @@ from adamctl.roles.ps.options import server_options
 from adamctl.roles.ps.routing import read_node
 from adamctl.roles.ps.server import ParameterServer
 from adamctl.wire.messages import AttachRequest, ConfigChanges, StatusReply, StatusRequest
+from tests.cluster import ROOTS
 from tests.roles.ps.ps_cluster import make_tensors, read_while
 
 ROWS, ROW_SIZE = 16, 1 << 17  # 8 MiB in shards of half a MiB
@@ -51,9 +52,8 @@ async def serving(
         "ps", "ps-0", {}, transport or StreamTransport(), store, asyncio.Event(), logging.getLogger("ps")
     )
     context.listen = ("tcp://127.0.0.1:0",)
-    running = asyncio.create_task(
-        ParameterServer(context, server_options({"apply_threads": "1", **(flags or {})}), None).run()
-    )
+    options = server_options({"apply_threads": "1", "checkpoint_root": ROOTS, **(flags or {})})
+    running = asyncio.create_task(ParameterServer(context, options, None).run())
     try:
         while not context.ready:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -1,0 +1,65 @@
+"""No message leads out of the roots, or tells what lies outside of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from adamctl.config.experiment import DataConfig
+from adamctl.errors import RemoteError
+from adamctl.roles.data.server import within_roots
+from adamctl.roles.rooted import Roots
+from adamctl.wire.constants import ErrorCode
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> Roots:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "root" / "there").mkdir(parents=True)
+    return Roots([tmp_path / "root"], "--checkpoint-root")
+
+
+def test_a_folder_in_a_root_is_opened_and_made(roots: Roots, tmp_path: Path) -> None:
+    for name, create in (("there", False), ("new/one", True), ("", False)):
+        os.close(roots.open_folder(str(tmp_path / "root" / name), create=create))
+    assert (tmp_path / "root" / "new" / "one").is_dir()
+    assert (tmp_path / "root" / "new").stat().st_mode & 0o777 == 0o700
+    with pytest.raises(FileNotFoundError):
+        roots.open_folder(str(tmp_path / "root" / "missing"))
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["{}/outside", "{}/nothing", "{}/root/../outside", "{}/rootless", "/", "/etc", "root", "", "{}/root/\0"],
+)
+def test_what_leads_out_of_the_roots_is_refused_alike_whether_it_exists_or_not(
+    roots: Roots, tmp_path: Path, path: str
+) -> None:
+    with pytest.raises(RemoteError, match="is in none of the folders that --checkpoint-root names here") as caught:
+        roots.open_folder(path.format(tmp_path), create=True)
+    assert caught.value.code == ErrorCode.NOT_ALLOWED
+    assert sorted(os.listdir(tmp_path)) == ["outside", "root"]
+
+
+def test_no_link_is_followed(roots: Roots, tmp_path: Path) -> None:
+    (tmp_path / "root" / "link").symlink_to(tmp_path / "outside")
+    for inside in ("link", "link/deeper"):
+        with pytest.raises(OSError, match=r"."):
+            roots.open_folder(str(tmp_path / "root" / inside), create=True)
+    assert not list((tmp_path / "outside").iterdir())
+
+
+def test_data_are_looked_for_in_the_roots_alone(roots: Roots, tmp_path: Path) -> None:
+    inside, outside = str(tmp_path / "root" / "there"), str(tmp_path / "outside")
+    for source in (outside, f"{outside}/missing", f"{inside}/../../outside", "/etc/passwd"):
+        with pytest.raises(RemoteError, match="is in none of the folders") as caught:
+            within_roots(DataConfig(format="npz", source=source), roots)
+        assert caught.value.code == ErrorCode.NOT_ALLOWED
+    (tmp_path / "root" / "link").symlink_to(tmp_path / "outside")
+    with pytest.raises(RemoteError, match="is in none of the folders"):
+        within_roots(DataConfig(format="npz", source=f"{tmp_path}/root/link"), roots)
+    config = within_roots(DataConfig(format="npz", source="mnist", search=(outside, inside, "/")), roots)
+    assert config.search == (inside,) and config.source == "mnist"
+    assert within_roots(DataConfig(format="npz", source=inside), roots).source == inside
