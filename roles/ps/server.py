@@ -227,9 +227,9 @@ class ParameterServer:
     def _attached(
         self, request: Request, connection: int, client: ClientKey, message: AttachRequest
     ) -> list[Instruction]:
-        settled = np.frombuffer(request.body, "<i8")
-        if settled.size % 2:
+        if len(request.body) % (2 * np.dtype("<i8").itemsize):
             return [Refuse(request, ErrorCode.BAD_MESSAGE, "expected pairs of a shard and a number")]
+        settled = np.frombuffer(request.body, "<i8")
         job = self.core.jobs.get(message.job)
         before = sum(job.rolled_back.values()) if job is not None else 0
         pairs = zip(settled[::2].tolist(), settled[1::2].tolist(), strict=True)

@@ -50,9 +50,26 @@ TEXTS = (
 )
 
 
-def any_message(kind: type[Message], random: Random) -> Message:
+def any_message(kind: type[Any], random: Random) -> Any:
     """Returns a message of a kind, each field of the type that it has."""
-    return _any(inspect.type_info(kind), random, 3)  # type: ignore[no-any-return]
+    return _any(inspect.type_info(kind), random, 3)
+
+
+def any_value(random: Random, depth: int = 3) -> Any:
+    """Returns plain values in each other."""
+    match random.randrange(7 if depth else 4):
+        case 0:
+            return random.choice(EDGES)
+        case 1:
+            return random.choice(TEXTS)
+        case 2:
+            return random.choice(FLOATS)
+        case 3:
+            return random.choice((None, True, b"", b"\xc1"))
+        case 4 | 5:
+            return [any_value(random, depth - 1) for _ in range(random.randrange(5))]
+        case _:
+            return {random.choice(TEXTS): any_value(random, depth - 1) for _ in range(random.randrange(4))}
 
 
 def _any(kind: inspect.Type, random: Random, depth: int) -> Any:
