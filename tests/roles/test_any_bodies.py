@@ -35,7 +35,7 @@ from tests.roles.ps.ps_cluster import add_job
 from tests.wire.any_message import any_message, any_value, encodable, mutated
 
 ROUNDS = int(os.environ.get("ADAMCTL_FUZZ_ROUNDS", "1000000"))
-QUICK_ROUNDS = 4000
+QUICK_ROUNDS = 3000
 AT_ONCE = 256
 ANSWER_S = 0.25
 """A long poll is not waited for."""
