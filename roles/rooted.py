@@ -54,8 +54,10 @@ class Roots:
         return descend(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), parts, create=create)
 
     def check(self, path: str) -> None:
-        """Raises as `open_folder` does."""
-        os.close(self.open_folder(path))
+        """Raises as `open_folder` does, but not for a folder that is not there (any more); an empty path is none."""
+        if path:
+            with suppress(FileNotFoundError):
+                os.close(self.open_folder(path))
 
     def inside(self, path: str) -> str:
         """Returns a path with its links followed, if all of it lies in a root; one without is taken from here.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -377,9 +376,7 @@ class JobKeeper:
             assert self._storing is not None
             return found_contents(self._storing.store, found, job.layout, [bucket], job.rule)
 
-        if record.restore:
-            with suppress(FileNotFoundError):  # all of it may be in the store
-                self.roots.check(record.restore)
+        self.roots.check(record.restore)
         return build_buckets(job.layout, buckets, job.rule, record.seed, record.restore, stored)
 
     def fail(self, job: Job, code: ErrorCode, text: str) -> None:
