@@ -192,8 +192,13 @@ def test_damaged_parameters_are_not_used(run: adam.Run, tmp_path: Path) -> None:
         adam.Run(tmp_path, {}, NET).parameters()
 
 
+def test_labels_beyond_the_classes_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    x_train, y_train, x_test, y_test = arrays()
+    with pytest.raises(ConfigurationError, match=f"has label {CLASSES}, .* last layer has {CLASSES} units"):
+        adam.fit(NET, (x_train, y_train + (y_train == 2), x_test, y_test), runs=tmp_path, quiet=True, threads=1)
+
+
 def test_a_run_that_fails_tells_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADAMCTL_KERNELS", "numpy")
-    x_train, y_train, x_test, y_test = arrays()
-    with pytest.raises(RunFailedError, match=f"{CLASSES + 1} classes"):
-        adam.fit(NET, (x_train, y_train + (y_train == 2), x_test, y_test), runs=tmp_path, quiet=True, threads=1)
+    with pytest.raises(RunFailedError, match="not finite"):
+        adam.fit(NET, arrays(), optimizer=adam.SGD(1e38), runs=tmp_path, quiet=True, threads=1)

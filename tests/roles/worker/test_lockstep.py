@@ -140,7 +140,7 @@ class OneProcess:
 
 
 async def compare(w: World, experiment: Experiment, planned: list[TrainTask], run: str = "001") -> OneProcess:
-    context = await w.cluster.context("front", f"reader-{run}")
+    context = await w.cluster.context("worker", f"reader-{run}")
     data = DataClient.from_context(context, ("data-0",))
     try:
         dataset = await data.open(experiment.data, experiment.model.input, experiment.seed)
