@@ -107,8 +107,7 @@ class RunCore(RunSteps):
             elif self.now_s < until_s:
                 self._joining.append((event, until_s))
             else:
-                text = f"run {self.plan.job} is still starting; try again soon"
-                self._refuse(event.token, ErrorCode.NOT_READY, text)
+                self._refuse(event.token, ErrorCode.NOT_READY, f"run {self.plan.job} is still starting; try again soon")
 
     def _on_tasks_wanted(self, event: events.TasksWanted) -> None:
         request = event.request
@@ -207,10 +206,12 @@ class RunCore(RunSteps):
             text = f"checkpoint {event.number} could not be written: {event.cause}"
             for token in tokens:
                 self._refuse(token, ErrorCode.INTERNAL, text)
-            if self.ending is not None and self.ending.checkpoint == event.number:
-                self._finish("failed", text)
-            else:
+            if self.ending is None or self.ending.checkpoint != event.number:
                 self._say(text)
+            elif not self.ending.put_off(self.now_s, self.plan.last_checkpoint_s):
+                self._finish("failed", text)
+            elif self.ending.retries == 1:
+                self._say(f"{text}; trying again, for {self.plan.last_checkpoint_s:.0f} s")
 
     # --- after every event ------------------------------------------------------------------------------------------
 
@@ -237,10 +238,9 @@ class RunCore(RunSteps):
     def _order_what_is_due(self) -> None:
         if self.ending is not None:
             return
-        if self.desk.current is None and self.desk.examples:
-            passes = self._evaluation_marks.reached(self.book.handed_out)
-            if passes is not None:
-                self._order_evaluation(passes)
+        may = self.desk.current is None and self.desk.examples
+        if may and (passes := self._evaluation_marks.reached(self.book.handed_out)) is not None:
+            self._order_evaluation(passes)
         if self._checkpoint_marks.reached(self.book.handed_out) is not None:
             self._checkpoint_wanted = True
         # After the evaluation, so that its result is in the manifest and a lone worker has pushed everything.
@@ -281,10 +281,10 @@ class RunCore(RunSteps):
                 return
         if self._checkpoint_writing:
             return
-        if ending.checkpoint_wanted and not ending.checkpoint and self.tally.examples:
-            ending.checkpoint = self._write_checkpoint()
-        else:
+        if not ending.checkpoint_wanted or ending.checkpoint or not self.tally.examples:
             self._finish("stopped" if ending.reason == "stop" else "ended", ending.cause)
+        elif self.now_s >= ending.retry_s:
+            ending.checkpoint = self._write_checkpoint()
 
     def _serve(self) -> None:
         """Answers every parked request for which there is work or news, longest waiting first."""

@@ -30,6 +30,7 @@ class RunPlan:
         no_worker_s: a run without any worker for this long has failed.
         tended: whoever started the coordinator starts workers, too: nobody else has to be told to.
         finish_wait_s: at the end of the run, how long to wait for the next report of what is still out.
+        last_checkpoint_s: how long the last checkpoint is tried again when it cannot be written: a disk may get room.
         stop_wait_s: after a stop request, how long workers may take to report what they have.
         in_step: replicas go in step, one update for all of them.
         max_staleness: steps that a replica may be ahead of the slowest; None for any number.
@@ -53,6 +54,7 @@ class RunPlan:
     silent_after_s: float = 120.0
     no_worker_s: float = 60.0
     finish_wait_s: float = 60.0
+    last_checkpoint_s: float = 300.0
     stop_wait_s: float = 5.0
     in_step: bool = False
     max_staleness: int | None = None

@@ -19,6 +19,7 @@ from adamctl.roles.coordinator.core_work import TrainingWork, WorkerKey
 from adamctl.wire.messages import NextTaskRequest
 
 NO_LIMIT = 1 << 62
+CHECKPOINT_RETRY_S = 5.0
 
 
 @dataclass
@@ -42,13 +43,28 @@ class Worker:
 
 @dataclass
 class Ending:
-    """Why and how the run comes to its end: `reason` is `passes`, `target` or `stop`."""
+    """Why and how the run comes to its end: `reason` is `passes`, `target` or `stop`.
+
+    `checkpoint` is the last one's number, 0 before it is begun and after it has failed; it is tried again at `retry_s`.
+    """
 
     reason: str
     cause: str
     wait_until_s: float
     checkpoint_wanted: bool
     checkpoint: int = 0
+    retry_s: float = -inf
+    retries: int = 0
+    give_up_s: float = inf
+
+    def put_off(self, now_s: float, patience_s: float) -> bool:
+        """Has the last checkpoint, which has failed, tried again; False after `patience_s` of that, or after a stop."""
+        if not self.retries:
+            self.give_up_s = now_s + patience_s
+        if self.reason == "stop" or now_s >= self.give_up_s:
+            return False
+        self.checkpoint, self.retries, self.retry_s = 0, self.retries + 1, now_s + CHECKPOINT_RETRY_S
+        return True
 
 
 class RunState:
@@ -150,6 +166,8 @@ class RunState:
             times.append(self._alone_since_s + self.plan.no_worker_s)
         if self.ending is not None and self.clock.ranges_out:
             times.append(self.ending.wait_until_s)
+        if self.ending is not None and self.now_s < self.ending.retry_s:
+            times.append(self.ending.retry_s)
         return min(times, default=inf)
 
     def _holding(self) -> dict[WorkerKey, float]:

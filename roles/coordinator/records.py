@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,17 +17,24 @@ from adamctl.roles.coordinator.progress import EvaluationResult, RunProgress
 
 METRICS_NAME: Final = "metrics.jsonl"
 SUMMARY_NAME: Final = "summary.json"
+LINES_WAITING_MAX: Final = 1000
 _LEFT_OUT = frozenset({"roles", "messages", "evaluations", "result"})
 
 
 class RunRecords:
-    """Appends one line per event. A line is whole or, after a crash, the last one; `time` is Unix time in seconds."""
+    """Appends one line per event. A line is whole or, after a crash, the last one; `time` is Unix time in seconds.
 
-    def __init__(self, folder: Path) -> None:
+    A disk that is full ends no run: lines wait for room, the oldest go, and `problem` is told once.
+    """
+
+    def __init__(self, folder: Path, problem: Callable[[str], None] = lambda text: None) -> None:
         """Raises OSError if the folder cannot be written to."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._file = open(folder / METRICS_NAME, "a", encoding="utf-8")  # noqa: SIM115 - closed by close
+        self._file = os.open(folder / METRICS_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._waiting: deque[bytes] = deque(maxlen=LINES_WAITING_MAX)
+        self._problem = problem
+        self._told = False
 
     def progress(self, progress: RunProgress) -> None:
         values = {k: v for k, v in msgspec.to_builtins(progress).items() if k not in _LEFT_OUT}
@@ -42,12 +52,30 @@ class RunRecords:
         described["failure"] = progress.failure
         described["evaluations"] = msgspec.to_builtins(progress.evaluations)
         temporary = self._folder / f".{SUMMARY_NAME}.partial"
-        temporary.write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
-        os.replace(temporary, self._folder / SUMMARY_NAME)
+        try:
+            temporary.write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
+            os.replace(temporary, self._folder / SUMMARY_NAME)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            self._tell(SUMMARY_NAME, error)
 
     def close(self) -> None:
-        self._file.close()
+        os.close(self._file)
 
     def _write(self, kind: str, values: dict[str, Any]) -> None:
-        self._file.write(json.dumps({"time": round(time.time(), 3), "kind": kind, **values}) + "\n")
-        self._file.flush()
+        self._waiting.append((json.dumps({"time": round(time.time(), 3), "kind": kind, **values}) + "\n").encode())
+        try:
+            while self._waiting:
+                line = self._waiting[0]
+                if (written := os.write(self._file, line)) != len(line):  # so much room there was
+                    os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                self._waiting.popleft()
+            self._told = False
+        except OSError as error:
+            self._tell(METRICS_NAME, error)
+
+    def _tell(self, name: str, error: OSError) -> None:
+        if not self._told:
+            self._told = True
+            self._problem(f"{self._folder / name} cannot be written: {error.strerror}; the run goes on")

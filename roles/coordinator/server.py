@@ -138,7 +138,7 @@ class Coordinator:
     async def run(self, job: str | None) -> None:
         loop = asyncio.get_running_loop()
         try:
-            self.records = RunRecords(self.folder)
+            self.records = RunRecords(self.folder, self._say)
         except OSError as error:
             raise ConfigurationError(
                 f"--run-dir {self.folder}: {error.strerror}; choose a folder that can be written"
@@ -252,6 +252,9 @@ class Coordinator:
         service.step(events.Ready(examples, evaluated, snapshot))
         if snapshot is not None:
             service.say(f"goes on from checkpoint {snapshot.checkpoint}, {snapshot.examples} examples into the run")
+
+    def _say(self, text: str) -> None:
+        self.service.say(text)
 
     def _waiting_for(self, text: str) -> None:
         self.service.waiting_for = text

@@ -106,13 +106,35 @@ class TestCheckpoints:
         assert len(run.checkpoints) == 1
 
     def test_a_failed_one_is_said_and_the_run_goes_on_but_the_last_one_is_promised(self) -> None:
-        run = Simulation(13, plan(passes=2))
+        run = Simulation(13, plan(passes=2, last_checkpoint_s=60.0))
         run.add_worker("w")
         run.write_failure = "disk full"
         run.run()
         assert run.said[0] == "checkpoint 1 could not be written: disk full"
+        assert run.said[1] == "checkpoint 2 could not be written: disk full; trying again, for 60 s"
         assert run.finished is not None and run.finished.state == "failed"
-        assert run.finished.cause == "checkpoint 2 could not be written: disk full"
+        assert run.finished.cause.endswith("could not be written: disk full")
+        assert 10 < int(run.finished.cause.split()[1]) < 20, "it was tried every few seconds for a minute"
+
+    def test_the_last_one_is_tried_again_until_the_disk_has_room(self) -> None:
+        run = Simulation(13, plan(passes=2))
+        run.add_worker("w")
+        run.write_failure = "disk full"
+        run.until(lambda: len(run.said) > 1)
+        run.until(lambda: run.core.ending is not None and run.core.ending.retries > 3)
+        run.write_failure = ""
+        run.run()
+        assert run.finished is not None and run.finished.state == "ended"
+        assert len(run.said) == 2, "it is said once"
+
+    def test_a_run_that_is_told_to_stop_does_not_wait_for_room(self) -> None:
+        run = Simulation(13, plan(passes=2))
+        run.add_worker("w")
+        run.write_failure = "disk full"
+        run.until(lambda: run.core.tally.examples)
+        run.step(events.StopWanted("told to", True))
+        run.run()
+        assert run.finished is not None and run.finished.state == "failed"
 
 
 class TestStop:
