@@ -56,10 +56,10 @@ def said_in_examples(example: str) -> list[str]:
 def commands_in(line: str) -> Iterator[list[str]]:
     """Yields the arguments of each `adamctl` command of a line, without the program.
 
-    `[...]` says what may be left out and is taken in; of `a|b` each is a command of its own; `...` is nothing.
+    `[...]` is what may be left out and is taken in; of `a|b` each is a command of its own; `...` is nothing.
     """
     for part in re.split(r"&&|;|,? then ", re.split(r"\s#", line)[0]):
-        if re.match(r"\s*(\S*/)?adamctl(\s|$)", part):
+        if re.match(r"\s*(\S*/)?adamctl(\s+[-a-z]|\s*$)", part):
             yield from alternatives(shlex.split(part.replace("...", ""))[1:])
 
 
