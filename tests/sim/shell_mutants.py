@@ -16,7 +16,7 @@ from adamctl.roles.ps.core_sequence import Client, ClientKey, ClientMemory, Clie
 from adamctl.roles.ps.core_shard import Batch, Shard
 from adamctl.roles.ps.following import JobView
 from adamctl.roles.ps.jobs import JobKeeper
-from adamctl.roles.ps.log_record import JobIdentity, ShardState
+from adamctl.roles.ps.log_record import ShardState
 from adamctl.roles.ps.replica_body import CopyRecord, decode_body
 from adamctl.roles.ps.replicating import Replicating
 from adamctl.roles.ps.store import LogStore
@@ -37,22 +37,6 @@ def _compact_all(self: FlushCore, chosen: dict[Entry, None]) -> tuple[list[Slot]
 
 def _holding_unwritten(self: Holdings, held: Held) -> None:
     """That a bucket is held, or no longer, is not written."""
-
-
-def _keep_anew(
-    self: Holdings,
-    identity: JobIdentity,
-    bucket: int,
-    epoch: int,
-    shards: Any,
-    loaded: Any = None,
-    restored: bool = False,
-) -> None:
-    """What was read back is freed, as if it had come from another server."""
-    _keep(self, identity, bucket, epoch, shards, None, restored)
-
-
-_keep = Holdings.keep
 
 
 def _content_without_memory(state: ShardState, *rest: Any) -> Any:
@@ -151,11 +135,6 @@ MUTANTS = {
             "holding-unwritten",
             "that a bucket is held is not written",
             [(Holdings, "_hurry", _holding_unwritten)],
-        ),
-        ServerFault(
-            "read-back-and-freed",
-            "what was read back from the store is freed in it at once",
-            [(Holdings, "keep", _keep_anew)],
         ),
         ServerFault(
             "restored-without-memory",
