@@ -10,16 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adamctl.config.records import AddressKind, NodeRecord, node_key
-from adamctl.errors import AdamctlError, ProtocolError, UnreachableError
+from adamctl.errors import AdamctlError, UnreachableError, WrongClusterError
 from adamctl.net.address import host_id, parse_address
 from adamctl.net.handshake import make_hello
 from adamctl.net.kinds import TransportKind, usable
 from adamctl.net.transport import ArrivalHandler, Connection, Handler, Request, Server, Transport
 from adamctl.roles.addresses import BoundAddresses, places
 from adamctl.roles.beacons import BeaconPlan, Beacons, LoopBeacons, OwnedSender, ThreadBeacons, send_beacons
+from adamctl.roles.cluster_binding import bind, bound_to
 from adamctl.roles.lease import Lease
 from adamctl.roles.process import CommonOptions, ReadyReport
 from adamctl.wire.constants import ErrorCode
@@ -59,6 +61,8 @@ class RoleContext:
         incarnation: issued by the controllers at `serve`; 0 before and for the controller.
         stores: what this process holds is also on its disk; to be set before `serve`, others are told.
         token: the cluster's shared secret.
+        cluster: the identity of the cluster that it belongs to; empty as long as it knows none.
+        kept_in: the folder of what it keeps on disk, which is bound to one cluster; to be set before `serve`.
         status: called for STATUS requests; a role replaces it to add its own plain values.
         common: the flags that every role has.
         membership: where `serve` registers; None for the controller and for roles without a cluster in tests.
@@ -84,6 +88,8 @@ class RoleContext:
     incarnation: int = 0
     stores: bool = False
     token: str = ""
+    cluster: str = ""
+    kept_in: Path | None = None
     status: Callable[[], dict[str, Any]] = dict
     common: CommonOptions = field(default_factory=CommonOptions)
     membership: Membership | None = None
@@ -105,7 +111,14 @@ class RoleContext:
 
     def hello(self) -> Hello:
         """Returns the identity to connect with, and to serve as."""
-        return make_hello(self.role, self.node, self.incarnation, self.token)
+        return make_hello(self.role, self.node, self.incarnation, self.token, cluster=self.cluster)
+
+    def belongs_to(self, cluster: str) -> None:
+        """From now on this process is of this cluster, and has to do with no other; an empty one says nothing."""
+        if cluster:
+            self.cluster = cluster
+            with suppress(AttributeError):
+                self._server.identity = self.hello()  # type: ignore[union-attr]
 
     @property
     def ready(self) -> bool:
@@ -146,6 +159,8 @@ class RoleContext:
         if self._server is not None:
             raise RuntimeError("a role serves once; give all addresses in one call")
         self._started_s = asyncio.get_running_loop().time()
+        if self.kept_in is not None:
+            self.cluster = await asyncio.to_thread(bound_to, self.kept_in)
         chosen = places(tuple(addresses) or self._listen_by_default(), administration, replication)
         limits = None
         if region_bytes_max is not None:
@@ -188,9 +203,7 @@ class RoleContext:
                 connection = await self.transport.connect(
                     address, self.hello(), deadline_s=max(until_s - loop.time(), 0.001)
                 )
-            except ProtocolError:
-                raise
-            except UnreachableError as error:
+            except (UnreachableError, WrongClusterError) as error:
                 problem = str(error)
                 continue
             if connection.peer.node == record.node:
@@ -296,8 +309,11 @@ class RoleContext:
         )
         reply = await membership.register(request, deadline_s=self.common.controller_deadline_s)
         self.incarnation = reply.incarnation
+        self.cluster = reply.cluster or self.cluster
         with suppress(AttributeError):
             server.identity = self.hello()  # type: ignore[attr-defined]
+        if self.kept_in is not None:
+            await asyncio.to_thread(bind, self.kept_in, self.cluster)
         self._begin_beacons(membership, reply)
 
     def _begin_beacons(self, membership: Membership, told: NodeRegisterReply) -> None:

@@ -59,13 +59,13 @@ class Identity:
 
     def __init__(self, transport: StreamTransport, addresses: Sequence[str], token: str, deadline_s: float) -> None:
         """Raises ConfigurationError: an address is malformed, or what speaking to etcd needs is not installed."""
-        self._token, self._deadline_s = token, deadline_s
+        self._token, self._deadline_s, self._cluster = token, deadline_s, ""
         self.node, self.incarnation = _new_name(), 0
         self.store = cluster_client(transport, addresses, self.hello)
         self._beacons: asyncio.Task[None] | None = None
 
     def hello(self) -> Hello:
-        return make_hello(ROLE, self.node, self.incarnation, self._token)
+        return make_hello(ROLE, self.node, self.incarnation, self._token, cluster=self._cluster)
 
     async def begin(self) -> None:
         """Becomes a member of the cluster. Raises UnreachableError, HandshakeError."""
@@ -76,7 +76,7 @@ class Identity:
         except BaseException:
             await self.store.close()
             raise
-        self.incarnation = reply.incarnation
+        self.incarnation, self._cluster = reply.incarnation, reply.cluster
         self._beacons = asyncio.create_task(self._send_beacons(reply.beacon_interval_s))
 
     async def begin_anew(self) -> None:

@@ -125,7 +125,7 @@ class ServerHandshake:
             )
         if not self._trusted and (problem := self._token_problem(hello)):
             raise RemoteError(ErrorCode.WRONG_TOKEN, problem)
-        if hello.cluster and not identity.cluster and identity.role == "controller":
+        if hello.cluster and not identity.cluster and identity.role == "controller" != hello.role:
             raise RemoteError(
                 ErrorCode.NOT_READY, "this controller does not know its cluster yet; try again, or another controller"
             )

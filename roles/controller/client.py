@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from adamctl.errors import ConfigurationError, DeadlineError, ProtocolError, RemoteError, UnreachableError
+from adamctl.errors import (
+    ConfigurationError,
+    DeadlineError,
+    ProtocolError,
+    RemoteError,
+    UnreachableError,
+    WrongClusterError,
+)
 from adamctl.net.address import parse_address
 from adamctl.net.transport import Body, Connection, Transport
 from adamctl.roles.controller.core_state import Changes
@@ -299,11 +306,11 @@ class ControllerClient:
             self._address = address = self._choose_address()
             try:
                 self._connection = await self._transport.connect(address, self._hello(), deadline_s=deadline_s)
-            except UnreachableError as error:
+            except (UnreachableError, WrongClusterError) as error:  # another cluster's is as good as none
                 if isinstance(error, DeadlineError):
                     self._avoid(address)
                 self._next_address += 1
-                raise
+                raise error if isinstance(error, UnreachableError) else UnreachableError(str(error)) from error
             peer = self._connection.peer
             if peer.role != "controller":
                 await self.close()

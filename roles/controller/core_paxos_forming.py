@@ -26,6 +26,11 @@ def cluster_number(members: tuple[Member, ...]) -> int:
     return crc32(names) << 32 | crc32(names[::-1]) | 1
 
 
+def cluster_identity(number: int) -> str:
+    """Returns a cluster's number as HELLO carries it; empty for 0, which is none."""
+    return f"{number:016x}" if number else ""
+
+
 class Forming:
     """Who has introduced itself.
 

@@ -35,6 +35,7 @@ from adamctl.roles.controller.core_events import (
     Watch,
 )
 from adamctl.roles.controller.core_nodes import NODES_PREFIX, Node
+from adamctl.roles.controller.core_paxos_forming import cluster_identity
 from adamctl.roles.controller.core_paxos_messages import Entry, Member
 from adamctl.roles.controller.core_permissions import refused
 from adamctl.roles.controller.core_state import Effect
@@ -295,10 +296,9 @@ class Requests:
             node = core.nodes.get(record.node)
             if node is not None:
                 node.connection = asked.connection
-            config = core.config
-            reply = NodeRegisterReply(
-                record.incarnation, config.beacon_interval_s, config.lost_after_s, config.granted_s
-            )
+            config, cluster = core.config, cluster_identity(core.paxos.acceptor.vote.cluster)
+            times_s = (config.beacon_interval_s, config.lost_after_s, config.granted_s)
+            reply = NodeRegisterReply(record.incarnation, *times_s, cluster)
             core.put(Answer(asked.token, reply))
             text = f"{record.role} {record.node} joined from {host_name(record)}, incarnation {record.incarnation}"
             core.put(Notice(text))

@@ -45,6 +45,7 @@ from adamctl.roles.controller.core_events import (
     Tick,
     Watch,
 )
+from adamctl.roles.controller.core_paxos_forming import cluster_identity
 from adamctl.roles.controller.core_paxos_messages import (
     Append,
     Received,
@@ -66,6 +67,7 @@ from adamctl.wire.messages import (
     ControllerPeerRequest,
     ControllerReplaceRequest,
     Empty,
+    Hello,
     NodeBeaconRequest,
     NodeLeaveRequest,
     NodeRegisterRequest,
@@ -88,6 +90,7 @@ class ControllerServer:
         log: logging.Logger,
         probe: Probing | None = None,
         links: PeerLinks | None = None,
+        on_cluster: Callable[[str], None] = lambda cluster: None,
     ) -> None:
         """
         Args:
@@ -98,6 +101,7 @@ class ControllerServer:
         self._store = store
         self._log = log
         self._links = links
+        self._on_cluster = on_cluster
         self._events: deque[Event] = deque()
         self._wake = asyncio.Event()
         self._requests: dict[int, Request] = {}
@@ -106,6 +110,8 @@ class ControllerServer:
         self._probes = Probes(probe, core.unconnected, self._put)
         self._disk = ThreadPoolExecutor(1, "controller-disk")
         self._first = core.recover(store.vote, store.snapshot, store.entries, self._loop.time())
+        if store.vote is not None:
+            on_cluster(cluster_identity(store.vote.cluster))
         if store.entries or store.snapshot is not None:
             log.info("the configuration is at revision %d, with %d nodes", core.state.revision, len(core.living()))
         self._probes.later(PROBE_AGAIN_S)
@@ -180,6 +186,9 @@ class ControllerServer:
         batch = [one for one in instructions if isinstance(one, SaveVote | Append | SaveSnapshot)]
         if batch:
             await self._on_disk(partial(self._store.persist, batch))
+            for one in batch:
+                if isinstance(one, SaveVote):  # what is not on disk yet may be forgotten, and is told to nobody
+                    self._on_cluster(cluster_identity(one.vote.cluster))
         for instruction in instructions:
             self._carry_out(instruction)
         if self._store.wants_snapshot:
@@ -319,9 +328,19 @@ async def serve(context: RoleContext, core: ControllerCore, store: Store) -> Non
     """Serves a core until the context is told to stop."""
     own = core.own_address(context.node)
     limits = core.limits.own
-    links = PeerLinks(context.transport, context.hello, core.paxos, own, limits, context.log) if own else None
+
+    def hello() -> Hello:
+        """Controllers tell each other's clusters apart by themselves: a new one is taken into a cluster."""
+        return msgspec.structs.replace(context.hello(), cluster="")
+
+    links = PeerLinks(context.transport, hello, core.paxos, own, limits, context.log) if own else None
     server = ControllerServer(
-        core, store, log=context.log, probe=lambda record: has_ended(context, record), links=links
+        core,
+        store,
+        log=context.log,
+        probe=lambda record: has_ended(context, record),
+        links=links,
+        on_cluster=context.belongs_to,
     )
     context.status = server.status
     context.ready_lines = lambda addresses: _ready_lines(context, addresses)

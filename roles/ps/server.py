@@ -151,6 +151,7 @@ class ParameterServer:
         options = self._options
         common = self._context.common
         self._context.stores = self._storing is not None
+        self._context.kept_in = self._options.store
         if not common.capacity_bytes:  # so that others place no copies here that do not fit
             self._context.common = replace(common, capacity_bytes=options.memory_bytes_max)
         sockets = tuple(text for text in self._context.listen if not text.startswith("tcp://"))

@@ -95,13 +95,14 @@ class NodeRegisterReply(Message, frozen=True):
     """Who the node is now, how often it has to send beacons, and after which silence it is lost.
 
     `lease_s`: for how long, from when it sent a beacon that was answered, it may believe that it is a member; 0: not
-    said, four fifths of `lost_after_s`.
+    said, four fifths of `lost_after_s`. `cluster`: the identity of the cluster, "" if it is not known.
     """
 
     incarnation: int
     beacon_interval_s: float
     lost_after_s: float
     lease_s: float = 0.0
+    cluster: str = ""
 
 
 class NodeBeaconRequest(Message, frozen=True):

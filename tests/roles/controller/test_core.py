@@ -14,6 +14,7 @@ from adamctl.roles.controller.core_events import (
     Tick,
     Watch,
 )
+from adamctl.roles.controller.core_paxos_forming import cluster_identity
 from adamctl.roles.controller.core_paxos_messages import Append
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges, ConfigCompareAndSetReply, ConfigWatchReply, NodeRegisterReply
@@ -212,7 +213,8 @@ def test_after_a_restart_incarnations_go_on_and_requests_stay_applied_once() -> 
     again = Driven()
     again.core.recover(driven.core.paxos.acceptor.vote, driven.core.snapshot()[0], (), 100.0)
     assert only(again.change("s", 1, changes), Answer) == answer
-    assert only(again.register("ps-0"), Answer).message == NodeRegisterReply(2, 1.0, 5.0, 4.0)
+    cluster = cluster_identity(driven.core.paxos.acceptor.vote.cluster)
+    assert only(again.register("ps-0"), Answer).message == NodeRegisterReply(2, 1.0, 5.0, 4.0, cluster)
 
 
 def test_after_a_restart_nodes_have_the_full_time_to_be_heard() -> None:

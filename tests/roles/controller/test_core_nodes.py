@@ -21,6 +21,7 @@ from adamctl.roles.controller.core_events import (
     Tick,
     Watch,
 )
+from adamctl.roles.controller.core_paxos_forming import cluster_identity
 from adamctl.roles.controller.core_paxos_messages import Append
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigWatchReply, Empty, NodeRegisterReply, NodeRegisterRequest
@@ -66,7 +67,10 @@ def test_registering_gives_growing_incarnations_and_a_key() -> None:
     driven = Driven()
     first = only(driven.register("ps-0"), Answer).message
     second = only(driven.register("ps-1", connection=2), Answer).message
-    assert first == NodeRegisterReply(1, 1.0, 5.0, 4.0) and second == NodeRegisterReply(2, 1.0, 5.0, 4.0)
+    cluster = cluster_identity(driven.core.paxos.acceptor.vote.cluster)
+    assert len(cluster) == 16
+    assert first == NodeRegisterReply(1, 1.0, 5.0, 4.0, cluster)
+    assert second == NodeRegisterReply(2, 1.0, 5.0, 4.0, cluster)
     entry = driven.core.state.get(node_key("ps-1"))
     assert entry is not None and decode(entry.value, NodeRecord).incarnation == 2
 
@@ -86,7 +90,8 @@ def test_i8_a_restarted_process_takes_its_name_over_as_a_new_incarnation() -> No
     assert only(waits, Refuse).code == ErrorCode.NOT_READY and only(waits, Probe).record.incarnation == 1
     driven.step(Gone("ps-0", 1), 0.15)
     taken = driven.register("ps-0", pid=2, connection=2, now=0.15)
-    assert only(taken, Answer).message == NodeRegisterReply(2, 1.0, 5.0, 4.0)
+    cluster = cluster_identity(driven.core.paxos.acceptor.vote.cluster)
+    assert only(taken, Answer).message == NodeRegisterReply(2, 1.0, 5.0, 4.0, cluster)
     stale = only(driven.step(Beacon(5, 1, "ps-0", 1), 0.2), Refuse)
     assert stale.code == ErrorCode.STALE_INCARNATION and "taken over by incarnation 2" in stale.message
     assert driven.step(Beacon(5, 2, "ps-0", 2), 0.3) == [Answer(5, Empty())]

@@ -1,0 +1,60 @@
+"""Which cluster a folder on disk belongs to: a file in it, written when its process first becomes a member."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from adamctl.errors import ConfigurationError, DamagedDataError
+
+NAME = "cluster"
+_BYTES_MAX = 64
+
+
+def bound_to(folder: Path) -> str:
+    """Returns the identity of the cluster that a folder belongs to; empty as long as it belongs to none.
+
+    Raises:
+        DamagedDataError: the file in it holds no identity.
+    """
+    path = folder / NAME
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return ""
+    text = content[:_BYTES_MAX].decode("ascii", "replace").strip()
+    if len(content) > _BYTES_MAX or not text or not text.isalnum():
+        raise DamagedDataError(f"{path}: expected the identity of a cluster; restore it, or start without this folder")
+    return text
+
+
+def bind(folder: Path, cluster: str) -> None:
+    """Binds a folder that belongs to no cluster yet; what is bound stays so. An empty identity binds nothing.
+
+    Raises:
+        ConfigurationError: it belongs to another cluster, or cannot be written to.
+        DamagedDataError: as `bound_to`.
+    """
+    before = bound_to(folder)
+    if before == cluster or not cluster:
+        return
+    if before:
+        raise ConfigurationError(
+            f"{folder} belongs to cluster {before[:8]}, not to {cluster[:8]}; give it another folder"
+        )
+    new = folder / f"{NAME}.new"
+    try:
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, cluster.encode() + b"\n")
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(new, folder / NAME)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise ConfigurationError(f"{folder / NAME}: {error.strerror}") from error
