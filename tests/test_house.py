@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -240,3 +241,8 @@ def test_no_path_of_one_machine_is_written_down() -> None:
         for number, line in enumerate(path.read_bytes().splitlines(), 1):
             found = re.search(rb"/(work|tmp|root|home|Users)/", line)
             assert not found, f"{name}:{number}: {line.decode(errors='replace').strip()}"
+
+
+def test_every_decision_has_a_number_of_its_own() -> None:
+    numbers = Counter(path.name.partition("-")[0] for path in (ROOT / "docs" / "decisions").glob("*.md"))
+    assert [number for number, count in numbers.items() if count > 1] == []
