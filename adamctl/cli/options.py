@@ -58,7 +58,7 @@ def token_flags() -> list[tuple[list[str], dict[str, Any]]]:
     )
     return [
         (["--token-file", "token"], {"metavar": "FILE", "callback": _token, "help": text}),
-        (["--token"], {"hidden": True, "expose_value": False, "callback": _refuse_token}),
+        (["--token", "token_on_the_line"], {"hidden": True, "expose_value": False, "callback": _refuse_token}),
     ]
 
 

