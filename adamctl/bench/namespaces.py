@@ -8,6 +8,7 @@ room at one end drops what is sent that way and nothing else notices: no reset, 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from adamctl.errors import ConfigurationError, RunFailedError
+from adamctl.net.token_file import environment_token
 
 INSIDE = "ADAMCTL_BENCH_NAMESPACE"
 TOOLS = ("ip", "tc", "unshare", "nsenter")
@@ -46,7 +48,12 @@ def go_inside(arguments: Sequence[str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     command = [*_unshare(), sys.executable, "-m", "adamctl", *arguments]
-    os.execvpe(command[0], command, {**os.environ, INSIDE: "1"})
+    os.execvpe(command[0], command, {**os.environ, **settings()})
+
+
+def settings() -> dict[str, str]:
+    """Returns what a process inside has in its environment: a token too, since no link there is loopback."""
+    return {INSIDE: "1", "ADAMCTL_TOKEN": environment_token(os.environ) or secrets.token_hex(16)}
 
 
 def is_inside() -> bool:

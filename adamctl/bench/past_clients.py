@@ -20,9 +20,8 @@ from adamctl.bench.ps_client import acknowledged, push_of
 from adamctl.bench.ps_cluster import PsCluster
 from adamctl.bench.ps_job import check_weights, weights_record
 from adamctl.bench.report import make_report
-from adamctl.bench.role_processes import connect_store
+from adamctl.bench.role_processes import connect_store, role_hello
 from adamctl.errors import AdamctlError, ConfigurationError, RunFailedError
-from adamctl.net.handshake import make_hello
 from adamctl.net.kinds import kind_named
 from adamctl.net.loop import run
 from adamctl.net.stream import StreamTransport
@@ -110,7 +109,7 @@ async def _work(controller: str, settings: PastClientsSettings, pipe: Pipe) -> N
     store = connect_store(controller)
 
     def client(job: str, number: int) -> ParameterClient:
-        hello = make_hello("worker", f"bench-{number}", FIRST_INCARNATION + number)
+        hello = role_hello("worker", f"bench-{number}", FIRST_INCARNATION + number)
         return ParameterClient(StreamTransport(kind=kind_named(settings.transport)), lambda: hello, store, job)
 
     sides = {job: client(job, 0) for job in (FRESH, REMEMBERING)}

@@ -17,11 +17,10 @@ import psutil
 
 from adamctl.bench.child import Child, Pipe
 from adamctl.bench.ps_job import FactorsSize, check_factors, check_weights, check_whole, factors, pattern
-from adamctl.bench.role_processes import connect_store
+from adamctl.bench.role_processes import connect_store, role_hello
 from adamctl.errors import AdamctlError, RunFailedError
 from adamctl.kernels.operation import Array
 from adamctl.model.wire_types import WireType
-from adamctl.net.handshake import make_hello
 from adamctl.net.kinds import kind_named
 from adamctl.net.loop import run
 from adamctl.net.stream import StreamTransport
@@ -159,7 +158,7 @@ class _Client:
     """One `ParameterClient` with what it pushes and where it pulls to."""
 
     def __init__(self, store: Any, transport: str, job: str, number: int, wire: WireType) -> None:
-        hello = make_hello("worker", f"bench-{number}", number + 1)
+        hello = role_hello("worker", f"bench-{number}", number + 1)
         self._job, self._wire = job, wire
         way = StreamTransport(kind=kind_named(transport))
         self._client = ParameterClient(way, lambda: hello, store, job, wire_push=wire, wire_pull=wire)

@@ -8,12 +8,11 @@ from typing import Any
 import msgspec
 import psutil
 
-from adamctl.bench.role_processes import CONTROLLER, RoleProcesses, connect_store
+from adamctl.bench.role_processes import CONTROLLER, RoleProcesses, connect_store, role_hello
 from adamctl.config.records import JobRecord, LayoutRecord
 from adamctl.launch.process import RoleCommand
 from adamctl.model.layout import ParameterLayout
 from adamctl.model.rule import RuleConfig
-from adamctl.net.handshake import make_hello
 from adamctl.net.loop import run
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.controller.client import nodes_of
@@ -80,7 +79,7 @@ class PsCluster(RoleProcesses):
             _, entries = await store.read("/nodes/")
             for node in nodes_of(list(entries), "ps"):
                 address = next(a for a in node.addresses if a.startswith("tcp://"))
-                connection = await transport.connect(address, make_hello("front", "bench"), deadline_s=CALL_S)
+                connection = await transport.connect(address, role_hello("front", "bench"), deadline_s=CALL_S)
                 reply = (await connection.request(StatusRequest(), deadline_s=CALL_S)).message
                 assert isinstance(reply, StatusReply)
                 found.append(dict(reply.status))

@@ -24,9 +24,8 @@ from adamctl.bench.ps_client import acknowledged, push_of
 from adamctl.bench.ps_cluster import PsCluster
 from adamctl.bench.ps_job import FactorsSize, check_factors, check_weights, factors_record, weights_record
 from adamctl.bench.report import make_report
-from adamctl.bench.role_processes import connect_store
+from adamctl.bench.role_processes import connect_store, role_hello
 from adamctl.errors import AdamctlError, ConfigurationError, RunFailedError
-from adamctl.net.handshake import make_hello
 from adamctl.net.kinds import kind_named
 from adamctl.net.loop import run
 from adamctl.net.stream import StreamTransport
@@ -215,7 +214,7 @@ class _Side:
     """One job, what is pushed to it, and how often it was."""
 
     def __init__(self, store: Any, transport: str, job: str, number: int, hot: FactorsSize) -> None:
-        hello = make_hello("worker", f"bench-{number}", number + 1)
+        hello = role_hello("worker", f"bench-{number}", number + 1)
         self.client = ParameterClient(StreamTransport(kind=kind_named(transport)), lambda: hello, store, job)
         self._job, self._hot, self._pushes = job, hot, 0
         self._push: PushSet | None = None

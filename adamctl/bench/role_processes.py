@@ -14,11 +14,13 @@ from adamctl.errors import RunFailedError
 from adamctl.launch.roles import LocalRoles
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
+from adamctl.net.token_file import environment_token
 from adamctl.roles.controller.client import cluster_client
 
 if TYPE_CHECKING:
     from adamctl.roles.controller.client import ControllerClient
     from adamctl.roles.controller.etcd import EtcdClient
+    from adamctl.wire.messages import Hello
 
 READY_S = 60.0
 POLL_S = 0.02
@@ -79,6 +81,11 @@ class RoleProcesses:
         return "\n".join(lines[-LOG_LINES:])
 
 
+def role_hello(role: str, node: str, incarnation: int = 0) -> Hello:
+    """Returns who a client of these processes is; it has the token that they have from our environment, if any."""
+    return make_hello(role, node, incarnation, environment_token(os.environ))
+
+
 def connect_store(keeper: str) -> ControllerClient | EtcdClient:
     """Returns a client of the configuration service, a controller or an etcd cluster, for the running loop."""
-    return cluster_client(StreamTransport(), [keeper], lambda: make_hello("client", "bench"))
+    return cluster_client(StreamTransport(), [keeper], lambda: role_hello("operator", "bench"))

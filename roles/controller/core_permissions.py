@@ -4,6 +4,7 @@
     /jobs/{id}/buckets/{n}       parameter servers
     /jobs/{id}/served/{node}     that parameter server
     /jobs/{id}, and all under it its coordinator; whoever creates it (coordinator, client); operators
+    /jobs/{id}, to end it        any client where no coordinator keeps it: the client that made it may have died
     /drains/{node}               operators
     /retired                     nobody: the controllers do it themselves
 
@@ -15,7 +16,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from adamctl.config.records import JobRecord, decode, job_key, served_key
+from msgspec.structs import replace
+
+from adamctl.config.records import JobRecord, NodeRecord, decode, job_key, node_key, served_key
 from adamctl.roles.controller.core_events import CompareAndSet, Refuse
 from adamctl.roles.controller.core_state import KeyState
 from adamctl.wire.constants import ErrorCode
@@ -59,12 +62,28 @@ def _may_change(state: KeyState, role: str, node: str, key: str, changes: Config
 def _owns(state: KeyState, role: str, node: str, job: str, changes: ConfigChanges) -> bool:
     """Says whether a job is, and remains, a coordinator's, or is created by these changes."""
     key = job_key(job)
+    if role == "client" and _ends_shared(state, key, changes):
+        return True
     if key in changes.puts and not _names(changes.puts[key], role, node):
         return False
     if key in changes.puts and changes.conditions.get(key) == 0:
         return True  # where there is such a job, nothing is changed, and the asker is told of the conflict
     entry = state.get(key)
     return entry is not None and _names(entry.value, "coordinator", node)
+
+
+def _ends_shared(state: KeyState, key: str, changes: ConfigChanges) -> bool:
+    """Says whether these changes only end a job that clients share: whoever made it may have died."""
+    entry = state.get(key)
+    if entry is None or set(changes.puts) != {key} or changes.deletes:
+        return False
+    try:
+        job = decode(entry.value, JobRecord)
+        maker = state.get(node_key(job.coordinator)) if job.coordinator else None
+        shared = maker is None or decode(maker.value, NodeRecord).role == "client"
+        return shared and decode(changes.puts[key], JobRecord) == replace(job, state="ended")
+    except UNREADABLE:
+        return False
 
 
 def _names(value: bytes, role: str, node: str) -> bool:

@@ -75,9 +75,9 @@ class TestEnding:
         _, entries = await store.read("/nodes/")
         servers: list[NodeRecord] = nodes_of(entries, "ps")
         layout = cut_layout(make_tensors({"w": (30, 7)}), len(servers))
-        record = JobRecord("running", layout.hash, RuleConfig("add"), 0, maker._node)
+        record = JobRecord("running", layout.hash, RuleConfig("add"), 0, maker._identity.node)
         changes = job_changes(name, record, layout, len(servers), servers)
-        assert not (await store.compare_and_set(changes)).conflicts
+        assert not (await maker._store.compare_and_set(changes)).conflicts
         registering = asyncio.ensure_future(other.register({"w": np.full((30, 7), 3.0)}))
         await asyncio.sleep(0.3)
         assert not registering.done()

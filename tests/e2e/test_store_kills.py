@@ -109,7 +109,8 @@ async def kills(runner: Runner, count: int, seed: int) -> None:
     def hello(incarnation: int):
         return lambda: make_hello("worker", f"w-{incarnation}", incarnation, "")
 
-    store = ControllerClient(transport, [f"tcp://{load.cluster.address}"], hello(0))
+    operator = make_hello("operator", "kills")
+    store = ControllerClient(transport, [f"tcp://{load.cluster.address}"], lambda: operator)
     clients = [ParameterClient(transport, hello(n), store, JOB, attempt_s=2.0) for n in range(1, CLIENTS + 2)]
     pushing: list[asyncio.Task[None]] = []
     try:

@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+from adamctl.bench import namespaces
 from adamctl.bench.failover_cluster import FailoverCluster
-from adamctl.bench.namespaces import INSIDE
 from adamctl.launch.process import RoleCommand
 from tests.faults.servers_under_fire import Fire
 from tests.faults.tended_servers import COPIES, Work
@@ -39,7 +39,7 @@ def inside(work: str, rounds: int, seed: int, lease_s: float, *faults: str) -> t
     """Returns the command that runs rounds inside namespaces, and what it needs in its environment."""
     unshared = ["unshare", "--user", "--map-root-user", "--net", "--mount"]
     program = [sys.executable, "-m", "tests.faults.any_fault", work, str(rounds), str(seed), str(lease_s), *faults]
-    return [*unshared, *program], {INSIDE: "1"}
+    return [*unshared, *program], namespaces.settings()
 
 
 class Disks(FailoverCluster):

@@ -11,8 +11,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from adamctl.bench.role_processes import role_hello
 from adamctl.errors import RemoteError, UnreachableError
-from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.controller.client import ControllerClient
 from adamctl.wire.messages import ConfigChanges, StatusReply, StatusRequest
@@ -110,7 +110,7 @@ class Fire:
     async def _status(self, name: str) -> dict[str, Any]:
         try:
             address = f"tcp://127.0.0.1:{self._ports[name]}"
-            connection = await StreamTransport().connect(address, make_hello("front", "looks"), deadline_s=ASK_S)
+            connection = await StreamTransport().connect(address, role_hello("front", "looks"), deadline_s=ASK_S)
         except UnreachableError:
             return {}
         try:
@@ -126,7 +126,7 @@ class Fire:
     def client(self, name: str, *members: str, deadline_s: float = CALL_S, role: str = "front") -> ControllerClient:
         """Returns a client of all controllers, or of some."""
         addresses = [self.addresses[member] for member in members or self.addresses]
-        return ControllerClient(StreamTransport(), addresses, lambda: make_hello(role, name), deadline_s=deadline_s)
+        return ControllerClient(StreamTransport(), addresses, lambda: role_hello(role, name), deadline_s=deadline_s)
 
     async def commits(self) -> float:
         """Waits until a change that is asked for from now on is acknowledged; returns how many seconds that took."""

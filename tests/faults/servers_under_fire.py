@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from adamctl.bench.failover_cluster import FailoverCluster, buckets_of
+from adamctl.bench.role_processes import role_hello
 from adamctl.config.records import BucketRecord, JobRecord, LayoutRecord, NodeRecord
 from adamctl.model.layout import ParameterLayout
 from adamctl.model.rule import RuleConfig
 from adamctl.net.address import prefer
-from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.controller.client import nodes_of, read_record
 from adamctl.roles.coordinator.job import job_changes
@@ -46,7 +46,7 @@ def push_of_ones(layout: ParameterLayout) -> PushSet:
 
 
 def hello(name: str, number: int, role: str = "worker") -> Callable[[], Hello]:
-    return lambda: make_hello(role, f"{name}-{number}", number, "")
+    return lambda: role_hello(role, f"{name}-{number}", number)
 
 
 class MovedError(AssertionError):

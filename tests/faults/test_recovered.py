@@ -14,7 +14,7 @@ from adamctl.bench.failover_cluster import FailoverCluster, buckets_of
 from adamctl.cli.cluster import ClusterReader
 from adamctl.launch.process import RoleCommand
 from adamctl.roles.controller.client import nodes_of
-from tests.cli.test_cluster import adamctl
+from tests.cli.test_errors import adamctl
 from tests.faults.servers_under_fire import JOB, Fire
 from tests.faults.tended_servers import COPIES, QUICK_LEASE_S, WHOLE_S
 
@@ -63,6 +63,7 @@ async def recover(fire: Fire) -> None:
     """Looks, finds that nothing has changed, and goes on."""
     before = await buckets_of(fire.store, JOB)
     code, shown, _ = await command(fire, "recover", JOB, "--json")
+    assert "buckets" in shown, shown
     buckets = json.loads(shown)["buckets"]
     assert code == 4 and len(buckets) == len(before)
     assert {(one["state"], one["primary"], *one["missing"], *one["empty"]) for one in buckets} == {

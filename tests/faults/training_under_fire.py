@@ -7,9 +7,9 @@ from pathlib import Path
 
 from adamctl.bench.failover_cluster import FailoverCluster
 from adamctl.bench.namespaces import HUB
+from adamctl.bench.role_processes import role_hello
 from adamctl.launch.plan import COORDINATOR, coordinator_role
 from adamctl.launch.process import RoleCommand
-from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.coordinator.client import CoordinatorClient
 from adamctl.roles.coordinator.progress import RunProgress
@@ -54,7 +54,7 @@ class Training(Work):
         for command in commands:
             cluster.roles.start_one(command.node)
         await asyncio.to_thread(cluster.wait_serving, *(command.node for command in commands))
-        hello = make_hello("front", "front-training", 0, "")
+        hello = role_hello("front", "front-training")
         address = cluster.addresses[COORDINATOR]
         self._client = await CoordinatorClient.connect(StreamTransport(), (address,), hello)
         await self.progress()

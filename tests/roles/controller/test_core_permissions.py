@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from adamctl.config.records import (
     BucketRecord,
@@ -11,6 +12,7 @@ from adamctl.config.records import (
     NodeRecord,
     ServedRecord,
     bucket_key,
+    decode,
     drain_key,
     encode,
     job_key,
@@ -97,6 +99,27 @@ def test_who_creates_a_job_writes_all_of_it_and_says_that_it_is_new() -> None:
         assert not allowed(Driven(), role, node, ConfigChanges({}, puts))
         assert not allowed(Driven(), role, node, ConfigChanges({}, {bucket_key("j", 0): BUCKET}))
         assert allowed(Driven(), role, node, ConfigChanges({job_key("j"): 0}, puts))
+
+
+def test_a_client_ends_a_job_that_no_coordinator_keeps_and_changes_nothing_else() -> None:
+    driven = Driven()
+    for number, maker in enumerate(("client-1", "c-0")):
+        name = f"j{number}"
+        assert allowed(
+            driven, "front", "f", ConfigChanges({}, {job_key(name): job(maker), bucket_key(name, 0): BUCKET})
+        )
+    driven.register("c-0")
+    ended = encode(replace(decode(job("client-1"), JobRecord), state="ended"))
+    for changes in (
+        ConfigChanges({}, {job_key("j0"): encode(replace(decode(ended, JobRecord), seed=2))}),
+        ConfigChanges({}, {job_key("j0"): ended, bucket_key("j0", 0): BUCKET}),
+        ConfigChanges({}, {job_key("j0"): ended}, (bucket_key("j0", 0),)),
+        ConfigChanges({}, {job_key("j1"): encode(replace(decode(job("c-0"), JobRecord), state="ended"))}),
+        ConfigChanges({}, {job_key("j2"): ended}),
+    ):
+        assert not allowed(driven, "client", "client-2", changes)
+    assert not allowed(driven, "worker", "w", ConfigChanges({}, {job_key("j0"): ended}))
+    assert allowed(driven, "client", "client-2", ConfigChanges({}, {job_key("j0"): ended}))
 
 
 def test_a_name_that_is_taken_is_a_conflict() -> None:

@@ -24,7 +24,16 @@ from adamctl.roles.ps.storing import Storing
 from adamctl.wire.messages import ConfigChanges
 from tests.cluster import ClusterInMemory, memory_cluster
 from tests.roles.manifests_for_tests import finish
-from tests.roles.ps.ps_cluster import add_job, constant, make_client, pulled, push_of, random_flat, start_servers
+from tests.roles.ps.ps_cluster import (
+    add_job,
+    checkpoint,
+    constant,
+    make_client,
+    pulled,
+    push_of,
+    random_flat,
+    start_servers,
+)
 from tests.roles.ps.store_cluster import add, crash, end, start, until, value_of, zeroed
 
 
@@ -333,7 +342,7 @@ async def test_the_checkpoint_that_a_job_began_from_may_be_gone_when_all_is_in_t
         layout = await add_job(cluster, "a", ["ps-0"], RuleConfig("add"))
         client = await zeroed(cluster, "a", layout)
         await add(client, layout, 5.0)
-        finish(saved, await client.checkpoint(str(saved)), layout.hash)
+        finish(saved, await checkpoint(cluster, "a", saved), layout.hash)
         await client.close()
         await end(cluster, "a")
         await add_job(cluster, "b", ["ps-0"], RuleConfig("add"), restore=str(saved))
