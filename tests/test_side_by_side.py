@@ -18,10 +18,10 @@ def eleven_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conftest, "cores", lambda: 11)
 
 
-def test_the_whole_suite_runs_in_a_process_for_each_core_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_whole_suite_runs_in_more_processes_than_cores_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert conftest.processes([str(conftest.TESTS)], QUICK) == conftest.PROCESSES_MAX
     monkeypatch.setattr(conftest, "cores", lambda: 2)
-    assert conftest.processes([str(conftest.TESTS)], QUICK) == 2
+    assert conftest.processes([str(conftest.TESTS)], QUICK) == 3
     monkeypatch.setattr(conftest, "cores", lambda: 1)
     assert conftest.processes([str(conftest.TESTS)], QUICK) == 0
 

@@ -145,6 +145,7 @@ class JobRecord(_Record, frozen=True):
 
     `restore` is the folder of a finished checkpoint that buckets start from; empty: from `seed`. `replication`: copies
     that each bucket should have; under `acks` = `replicated` nothing is acknowledged by fewer than `min_in_sync`.
+    `in_step`: replicas that go in step, of each of which servers hold a part until all have come; 0: none do.
     """
 
     state: Literal["running", "ended"]
@@ -156,6 +157,7 @@ class JobRecord(_Record, frozen=True):
     acks: Acks = "applied"
     replication: int = 1
     min_in_sync: int = 1
+    in_step: int = 0
 
     def __post_init__(self) -> None:
         _expect_texts("layout_hash", (self.layout_hash,))
@@ -163,6 +165,7 @@ class JobRecord(_Record, frozen=True):
         _expect(not self.coordinator or is_name(self.coordinator), "coordinator", NAME_EXPECTED, self.coordinator)
         _expect_texts("restore", (self.restore,))
         _expect(1 <= self.replication <= REPLICATION_MAX, "replication", f"1 to {REPLICATION_MAX}", self.replication)
+        _expect_numbers(in_step=self.in_step)
         right = 1 <= self.min_in_sync <= self.replication
         _expect(right, "min_in_sync", f"1 to {self.replication}, the copies", self.min_in_sync)
 

@@ -145,6 +145,7 @@ async def create_job(
         cluster.acknowledged,
         cluster.replication,
         cluster.least_in_sync,
+        cluster.workers if experiment.train.in_step else 0,
     )
     changes = job_changes(job, record, layout, experiment.cluster.ps, servers)
     if (await store.compare_and_set(changes)).conflicts:

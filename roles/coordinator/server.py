@@ -15,9 +15,8 @@ from adamctl.config.experiment import Experiment
 from adamctl.config.records import NodeRecord, node_key
 from adamctl.config.resolved import read_resolved
 from adamctl.errors import AdamctlError, ConfigurationError, RunFailedError, UnreachableError
-from adamctl.model.layout import ELEMENT_BYTES, ParameterLayout, build_layout
+from adamctl.model.layout import build_layout
 from adamctl.model.shapes import infer
-from adamctl.net.limits import ServerLimits
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.client import ConfigurationStore, Waiting, read_record
 from adamctl.roles.coordinator import core_events as events
@@ -26,6 +25,7 @@ from adamctl.roles.coordinator.core import RunCore
 from adamctl.roles.coordinator.job import Servers, choose_name, create_job, end_job, find_servers
 from adamctl.roles.coordinator.progress import RoleRow
 from adamctl.roles.coordinator.records import RunRecords
+from adamctl.roles.coordinator.room import check_room, jobs_in_step
 from adamctl.roles.coordinator.service import RunService
 from adamctl.roles.coordinator.watch import LOOK_EVERY_S, wait_for_successor, watch_nodes, watch_server
 from adamctl.roles.data.client import DataClient, DataSet
@@ -93,28 +93,6 @@ def plan_of(experiment: Experiment, job: str, wait_s: float, tended: bool) -> ev
         patience=train.patience,
         tended=tended,
     )
-
-
-def check_room(experiment: Experiment, layout: ParameterLayout, servers: Sequence[NodeRecord]) -> None:
-    """Raises ConfigurationError if a server may be unable to hold one part of each replica, and a step never complete.
-
-    Parts come in the same order from all, so of each the server must hold only what is in flight at once. A server
-    that does not say how much it can hold has the usual limits.
-    """
-    if not experiment.train.in_step:
-        return
-    usual, workers, model_bytes = ServerLimits(), experiment.cluster.workers, layout.parameter_count * ELEMENT_BYTES
-    room = {
-        server.node: (server.bodies_bytes_max or usual.memory_bytes_max)
-        // min(model_bytes, server.credit_bytes or usual.credit_bytes)
-        for server in servers
-    }
-    least = min(room, key=lambda node: room[node])
-    if workers > room[least]:
-        raise ConfigurationError(
-            f'cluster.workers: with consistency = "sync" expected at most {room[least]} for this model; found '
-            f"{workers}: parameter server {least} has to hold a part of each of them at once"
-        )
 
 
 class Coordinator:
@@ -194,7 +172,7 @@ class Coordinator:
         servers = await find_servers(
             self.store, experiment, self.job, self.wait_s, self._waiting_for, advise=not self.tended
         )
-        check_room(experiment, self.layout, servers.parameter)
+        await self._check_room(servers)
         service.data_servers = tuple(node.node for node in servers.data)
         data_client = DataClient.from_context(self.context, service.data_servers)
         opening = asyncio.ensure_future(data_client.open(experiment.data, experiment.model.input, experiment.seed))
@@ -209,6 +187,7 @@ class Coordinator:
                 str(resumed[0]) if resumed else "",
             )
             self._created = True
+            await self._check_room(servers)  # another may have begun at the same moment: the first stays
             self._watch(servers)
             parameters = ParameterClient.from_context(self.context, self.job, notice=service.say)
             self._parameters = parameters
@@ -223,6 +202,11 @@ class Coordinator:
             await asyncio.gather(opening, return_exceptions=True)
             await data_client.close()
         self._begin(servers, data, resumed[1] if resumed else None)
+
+    async def _check_room(self, servers: Servers) -> None:
+        if self.experiment.train.in_step:
+            others = await jobs_in_step(self.store, self.job)
+            check_room(self.experiment, self.layout, servers.parameter, others)
 
     def _begin(self, servers: Servers, data: DataSet, snapshot: events.RunSnapshot | None) -> None:
         """Everything is there: workers may join."""

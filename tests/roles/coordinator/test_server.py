@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import AsyncMock
@@ -16,14 +15,11 @@ import pytest
 from adamctl.config.experiment import DataConfig, Experiment
 from adamctl.config.records import JobRecord, NodeRecord, job_key
 from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError, RemoteError, UnreachableError
-from adamctl.model.description import Dense, Model, Softmax
-from adamctl.model.layout import build_layout
-from adamctl.net.limits import ServerLimits
+from adamctl.model.description import Model, Softmax
 from adamctl.roles.controller.client import read_record
 from adamctl.roles.coordinator import server
 from adamctl.roles.coordinator.client import CoordinatorClient, encode_join_body
 from adamctl.roles.coordinator.job import keeping
-from adamctl.roles.ps import server as ps_server
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import RunJoinReply
 from tests.roles.coordinator.played_run import (
@@ -144,34 +140,6 @@ async def test_an_experiment_that_a_worker_cannot_read_is_damage(tmp_path: Path)
     client = CoordinatorClient(SimpleNamespace(request=AsyncMock(return_value=reply)))  # type: ignore[arg-type]
     with pytest.raises(DamagedDataError, match="coordinator of small sent an experiment that does not parse"):
         await client.join("w", 1, 1)
-
-
-async def test_replicas_in_step_must_have_room_on_the_smallest_server(tmp_path: Path) -> None:
-    """As it was started, which is not how servers usually are."""
-    async with world(tmp_path) as w:
-        await w.start_servers()
-        w.cluster.network.server_limits = ServerLimits(memory_bytes_max=64 << 20)
-        await w.cluster.start("ps", "ps-small", ps_server.run, {"apply_threads": "1"})
-        w.cluster.network.server_limits = ServerLimits()
-        experiment = make_experiment(tmp_path, train={"consistency": "sync"}, workers=2, ps=2)
-        model = Model((8,), (Dense(1_000_000), Softmax(4)))
-        await w.start_run(msgspec.structs.replace(experiment, model=model))
-        with pytest.raises(ConfigurationError, match=r"expected at most 1 .* found 2: parameter server ps-small"):
-            await w.ended()
-
-
-@pytest.mark.parametrize(
-    ("bodies_bytes_max", "credit_bytes", "fits"), [(0, 0, 16), (256 << 20, 0, 4), (0, 32 << 20, 32)]
-)
-def test_a_server_that_says_nothing_has_the_usual_room(
-    tmp_path: Path, bodies_bytes_max: int, credit_bytes: int, fits: int
-) -> None:
-    record = NodeRecord("ps-0", "ps", 1, (), "h", 1, bodies_bytes_max=bodies_bytes_max, credit_bytes=credit_bytes)
-    for workers in (fits, fits + 1):
-        experiment = make_experiment(tmp_path, train={"consistency": "sync"}, workers=workers)
-        model = Model((8,), (Dense(2_000_000), Softmax(4)))
-        with pytest.raises(ConfigurationError) if workers > fits else nullcontext():
-            server.check_room(experiment, build_layout(model, 1), [record])
 
 
 def test_a_durable_job_is_given_servers_with_stores_only() -> None:

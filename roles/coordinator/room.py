@@ -1,0 +1,86 @@
+"""Whether parameter servers have room for replicas in step: for a part of each at once, of all jobs together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from adamctl.config.experiment import Experiment
+from adamctl.config.records import JobRecord, LayoutRecord, NodeRecord, job_key, layout_key
+from adamctl.errors import ConfigurationError
+from adamctl.model.layout import ELEMENT_BYTES, ParameterLayout
+from adamctl.net.limits import ServerLimits
+from adamctl.roles.controller.client import ConfigurationStore, decode_entry, nodes_of
+from adamctl.wire.messages import ConfigEntry
+
+JOBS = "/jobs/"
+
+
+@dataclass(frozen=True)
+class InStep:
+    """A job whose replicas go in step, and the revision at which it began."""
+
+    job: str
+    replicas: int
+    model_bytes: int
+    revision: int
+
+    def needs_bytes(self, credit_bytes: int) -> int:
+        """Returns what a server must be able to hold of it: of each replica, what may be in flight at once."""
+        return self.replicas * min(self.model_bytes, credit_bytes)
+
+
+def check_room(
+    experiment: Experiment, layout: ParameterLayout, servers: Sequence[NodeRecord], others: Sequence[InStep] = ()
+) -> None:
+    """Raises ConfigurationError if a server may be unable to hold one part of each replica, and a step never complete.
+
+    Parts come in the same order from all, so of each the server must hold only what is in flight at once. Buckets move,
+    so other jobs in step count on every server. A server that does not say how much it can hold has the usual limits.
+    """
+    if not experiment.train.in_step:
+        return
+    usual, workers, model_bytes = ServerLimits(), experiment.cluster.workers, layout.parameter_count * ELEMENT_BYTES
+    room = {}
+    for server in servers:
+        credit_bytes = server.credit_bytes or usual.credit_bytes
+        left_bytes = server.bodies_bytes_max or usual.memory_bytes_max
+        left_bytes -= sum(other.needs_bytes(credit_bytes) for other in others)
+        room[server.node] = max(left_bytes, 0) // min(model_bytes, credit_bytes)
+    least = min(room, key=lambda node: room[node])
+    if workers <= room[least]:
+        return
+    text = (
+        f'cluster.workers: with consistency = "sync" expected at most {room[least]} for this model; found {workers}: '
+    )
+    text += f"parameter server {least} has to hold a part of each of them at once"
+    if others:
+        names = ", ".join(f"{other.job} ({other.replicas})" for other in others)
+        text += f", and of the replicas of other jobs in step: {names}; wait for their end, or take fewer workers"
+    raise ConfigurationError(text)
+
+
+async def jobs_in_step(store: ConfigurationStore, own: str) -> list[InStep]:
+    """Returns the running jobs in step whose coordinators live and, if our own is among them, that began before it."""
+    _, nodes = await store.read("/nodes/")
+    _, entries = await store.read(JOBS)
+    by_key = {entry.key: entry for entry in entries}
+    coordinators = {node.node for node in nodes_of(nodes, "coordinator")}
+    mine = by_key.get(job_key(own))
+    found = []
+    for key, entry in by_key.items():
+        job = key.removeprefix(JOBS)
+        if "/" in job or job == own or (mine is not None and mine.revision < entry.revision):
+            continue
+        record = decode_entry(entry, JobRecord)
+        if record.state == "running" and record.in_step and record.coordinator in coordinators:
+            found.append(InStep(job, record.in_step, _model_bytes(by_key, job), entry.revision))
+    return found
+
+
+def _model_bytes(by_key: Mapping[str, ConfigEntry], job: str) -> int:
+    entry = by_key.get(layout_key(job))
+    if entry is None:
+        return 0
+    tensors = decode_entry(entry, LayoutRecord).tensors
+    return sum(tensor.size for tensor in tensors) * ELEMENT_BYTES
