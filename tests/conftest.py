@@ -1,6 +1,6 @@
 """The whole suite runs in three processes for two cores; some files, or one test, in the process that was started.
 
-Tests of whole clusters wait for leases and deadlines a third of their time, so one more process costs the others little.
+Tests of whole clusters wait for leases and deadlines a third of their time, so one process more costs little.
 pytest-xdist does it, where it is installed. `-n` on the command line has its way: `-n 0` is one process. The tests of a
 file run in one process, one after the other, so that what is set up once for a file is set up once; those of simulated
 clusters share nothing, and go wherever there is time. Folders whose tests take long are begun first, so that at the end
