@@ -163,6 +163,9 @@ def _store(store: Values) -> tuple[str, str]:
     text = "all on disk"
     if store["loss_window_s"]:
         text = f"{duration(store['loss_window_s'])} not on disk yet, of {duration(store['loss_window_s_max'])} allowed"
+    kept = sum(store.get("copies_kept", {}).values())
+    if kept:
+        text += f", {kept} former cop{'ies' if kept > 1 else 'y'} kept there"
     if store["degraded"]:
         return f"degraded: {store['degraded']}; {text}; ", ""
     return "", f", {text}"

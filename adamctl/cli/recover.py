@@ -27,33 +27,43 @@ COLUMNS = ("bucket", "epoch", "not there", "has nothing", "recovered on", "up to
 @click.command("recover")
 @click.argument("job")
 @click.option("--bucket", "buckets", type=int, multiple=True, metavar="N", help="Only this bucket; may be given again.")
+@click.option("--from", "chosen", default="", metavar="NODE", help="Also from NODE, which is not in sync any more.")
 @click.option("--yes", is_flag=True, help="Do it. Without this flag it is only shown.")
 @options.controller_option
 @options.token_option
 @options.json_option
 def command(
-    job: str, buckets: tuple[int, ...], yes: bool, controller: tuple[str, ...], token: str, as_json: bool
+    job: str,
+    buckets: tuple[int, ...],
+    chosen: str,
+    yes: bool,
+    controller: tuple[str, ...],
+    token: str,
+    as_json: bool,
 ) -> int:
     """Have the buckets of JOB that wait for ever taken up from what is there, and give up the servers that are not.
 
     When all copies of a bucket are lost at once, its servers take it up from their stores as soon as all of them that
     were in sync are back. This command is for when one never comes back: what only that one had is lost for good. If it
     can be started again, with its store, start it instead.
+
+    A server that was in sync once keeps what it had on disk as long as copies are missing. That is older, and counts
+    only where --from names it.
     """
     addresses = options.addresses(controller)
     from adamctl.net import loop
 
-    return loop.run(_recover(addresses, token, job, buckets, yes, as_json))
+    return loop.run(_recover(addresses, token, job, buckets, chosen, yes, as_json))
 
 
 async def _recover(
-    addresses: Sequence[str], token: str, job: str, buckets: Sequence[int], yes: bool, as_json: bool
+    addresses: Sequence[str], token: str, job: str, buckets: Sequence[int], chosen: str, yes: bool, as_json: bool
 ) -> int:
     from adamctl.cli.cluster import ClusterReader
     from adamctl.roles.ps.core_recovery import State
 
     async with ClusterReader(addresses, token) as reader:
-        found = await _certain(reader, job, buckets)
+        found = await _certain(reader, job, buckets, chosen)
         stuck = [one for one in found if one.state is State.STUCK]
         nobody = [one for one in found if one.state is State.NOBODY]
         doubtful = [one for one in found if one.state is State.UNCERTAIN]
@@ -76,7 +86,7 @@ async def _recover(
         return EXIT_DEGRADED if doubtful or (stuck and not yes) else 0
 
 
-async def _certain(reader: ClusterReader, job: str, buckets: Sequence[int]) -> list[Finding]:
+async def _certain(reader: ClusterReader, job: str, buckets: Sequence[int], chosen: str) -> list[Finding]:
     """Returns what is found when every living server has told what it has, or has had the time to."""
     import asyncio
 
@@ -85,7 +95,7 @@ async def _certain(reader: ClusterReader, job: str, buckets: Sequence[int]) -> l
 
     began_s, spoken = time.monotonic(), False
     while True:
-        found = await look(reader, job, buckets)
+        found = await look(reader, job, buckets, chosen)
         doubtful = [one for one in found if one.state is State.UNCERTAIN]
         waited_s = time.monotonic() - began_s
         if not doubtful or waited_s >= CERTAIN_S:
@@ -150,7 +160,21 @@ def described(found: Sequence[Finding]) -> str:
             "What was acknowledged after those states is lost, unless the job's acks are durable. Clients are told."
             f"\nIf {missing} can still be started with the store it had, start it instead: nothing is given up then."
         )
+    parts += _former(told)
     return "\n\n".join(parts) or "nothing is stuck: every bucket is served, or is being taken over"
+
+
+def _former(told: Sequence[Finding]) -> list[str]:
+    """Returns what servers have that are not in sync any more."""
+    lines = [
+        f"{node}, not in sync any more, has bucket {one.bucket} on disk up to {_state(kept)}"
+        for one in told
+        for node, kept in one.former
+        if node not in dict(one.holders)
+    ]
+    return (
+        ["\n".join([*lines, "With --from NODE it is gone on with that, too, if it is not in sync."])] if lines else []
+    )
 
 
 def _row(one: Finding) -> tuple[str, ...]:
@@ -186,7 +210,9 @@ def lost_text(job: str, nobody: Sequence[Finding]) -> str:
     missing = sorted({node for one in nobody for node in one.missing})
     text = f"{_numbers(nobody)} of job {job!r}: no living server has any of it, in memory or in a store"
     start = f"start {', '.join(missing)} again with the stores they had, or " if missing else ""
-    return f"{text} ({nobody[0].why}); {start}resume the run from its last checkpoint; nothing was changed"
+    former = sorted({node for one in nobody for node, _ in one.former})
+    older = f"go on with the older copy of {' or '.join(former)}: --from {former[0]}, or " if former else ""
+    return f"{text} ({nobody[0].why}); {start}{older}resume the run from its last checkpoint; nothing was changed"
 
 
 def _numbers(found: Sequence[Finding]) -> str:
@@ -207,14 +233,16 @@ def _values(one: Finding, done: bool) -> dict[str, Any]:
         "given_up": list(one.given_up),
         "primary": one.primary,
         "in_sync": [node for node, _ in one.holders],
-        "stored": {
-            node: {
-                "shards": kept.shards,
-                "oldest": list(kept.oldest),
-                "newest": list(kept.newest),
-                "pushes": kept.pushes,
-            }
-            for node, kept in one.holders
-        },
+        "stored": {node: _stored(kept) for node, kept in one.holders},
+        "former": {node: _stored(kept) for node, kept in one.former},
         "recovered": done,
+    }
+
+
+def _stored(kept: Kept) -> dict[str, Any]:
+    return {
+        "shards": kept.shards,
+        "oldest": list(kept.oldest),
+        "newest": list(kept.newest),
+        "pushes": kept.pushes,
     }

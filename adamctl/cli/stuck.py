@@ -15,7 +15,7 @@ from adamctl.roles.ps.node_keys import NodeKeys
 from adamctl.wire.messages import ConfigEntry
 
 
-async def look(reader: ClusterReader, job: str, buckets: Sequence[int] = ()) -> list[Finding]:
+async def look(reader: ClusterReader, job: str, buckets: Sequence[int] = (), chosen: str = "") -> list[Finding]:
     """Returns what is to be done about the buckets of a job, or about some of them.
 
     Raises:
@@ -26,7 +26,7 @@ async def look(reader: ClusterReader, job: str, buckets: Sequence[int] = ()) -> 
     servers = servers_of(node_entries)
     records = [view.record for view in servers.nodes.values()]
     statuses = dict(zip(servers.nodes, await reader.statuses(records), strict=True))
-    found = findings(job, entries, servers, statuses)
+    found = findings(job, entries, servers, statuses, chosen)
     unknown = sorted(set(buckets) - {one.bucket for one in found})
     if unknown:
         raise ConfigurationError(f"--bucket: job {job!r} has buckets 0 to {len(found) - 1}; found {unknown[0]}")
@@ -41,13 +41,18 @@ def servers_of(entries: Iterable[ConfigEntry]) -> NodeKeys:
 
 
 def findings(
-    job: str, entries: Iterable[ConfigEntry], servers: NodeKeys, statuses: Mapping[str, Mapping[str, Any]]
+    job: str,
+    entries: Iterable[ConfigEntry],
+    servers: NodeKeys,
+    statuses: Mapping[str, Mapping[str, Any]],
+    chosen: str = "",
 ) -> list[Finding]:
     """Returns what is to be done about each bucket of a job.
 
     Args:
         entries: everything under `/jobs/`.
         statuses: what servers say of themselves; without `incarnation` if they do not answer.
+        chosen: see `examine`.
 
     Raises:
         ConfigurationError: there is no such job.
@@ -65,7 +70,7 @@ def findings(
     told = {
         node: _told(statuses.get(node, {}), job, one.record.incarnation) for node, one in sorted(servers.nodes.items())
     }
-    return examine_all(job, known, servers.nodes, told)
+    return examine_all(job, known, servers.nodes, told, chosen)
 
 
 def _told(status: Mapping[str, Any], job: str, incarnation: int) -> dict[int, Kept] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any
 
 from adamctl.errors import AdamctlError, DamagedDataError
@@ -14,6 +14,7 @@ from adamctl.roles.ps.core_copies import HeldShard
 from adamctl.roles.ps.core_flush import Entry
 from adamctl.roles.ps.core_instructions import Instruction
 from adamctl.roles.ps.core_job import Job, ShardContent
+from adamctl.roles.ps.core_recovery import Kept
 from adamctl.roles.ps.core_replication_events import Build, Holds, LetGo, Load
 from adamctl.roles.ps.core_shard import Shard
 from adamctl.roles.ps.following import JobView
@@ -154,6 +155,29 @@ class Copies:
             loaded, restored = self._loaded.pop((name, bucket), None), bool(view.record.restore)
             self._storing.holdings.keep(identity, bucket, instruction.epoch, shards, loaded, restored)
 
+    def kept(self, name: str) -> dict[int, Kept]:
+        """Returns what the store has of buckets that this server should not hold, or is only being given."""
+        view, kept = self._keeper.view(name), {}
+        if view is None:
+            return {}
+        entries: dict[int, Collection[Entry]] = {}
+        found = self._found(name, view)
+        for bucket in found.holding.buckets if found is not None else ():
+            assert found is not None
+            entries[bucket] = entries_that_count(found, view.layout, [bucket]).values()
+        for bucket, held in self._replicating.core.copies(name).items():
+            if not held.complete and not held.stored:
+                written = [shard.entry for shard in held.shards.values() if shard.entry is not None]
+                if len(written) == len(held.shards) and all(entry.sequence for entry in written):
+                    entries[bucket] = written
+        for bucket, there in entries.items():
+            record = view.buckets[bucket]
+            versions = [entry.version for entry in there]
+            if versions and self._node not in (record.primary, *record.in_sync):
+                places, pushes = [version[:2] for version in versions], sum(version[2] for version in versions)
+                kept[bucket] = Kept(record.epoch, True, len(versions), min(places), max(places), pushes)
+        return kept
+
     def let_go(self, instruction: LetGo) -> None:
         """A bucket is held no longer."""
         name, bucket = instruction.job, instruction.bucket
@@ -163,5 +187,5 @@ class Copies:
         if job is None:
             return
         if self._storing is not None and view is not None:
-            self._storing.holdings.let_go(stored_identity(name, view), bucket)
+            self._storing.holdings.let_go(stored_identity(name, view), bucket, instruction.spared)
         self._carry_out(self._core.forget_left(job))

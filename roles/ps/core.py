@@ -138,7 +138,7 @@ class Core:
         if self.flush is None or self.acknowledgements is None:
             return out
         left, job.left = job.left, []
-        waiters = [waiter for entry in left for waiter in self.flush.forget(entry)]
+        waiters = [waiter for entry in left for waiter in self.flush.leave(entry)]
         what = f"job {job.name!r} is no longer held here in full; what was pushed may not be durable"
         out.extend(self.acknowledgements.in_vain(waiters, ErrorCode.NOT_READY, what))
         return out

@@ -66,7 +66,9 @@ class Entry:
         size_bytes: of its state in memory.
         changes, durable: counts changes, and those that are in a record on disk; durable <= changes.
         sequence, record_bytes: its live record; 0: it has none.
+        version: (epoch, counter, pushes) of its live record, as far as it is a shard's.
         flying: it is in the group under way.
+        spared: its owner has gone or goes, and its record stays.
         waiting: (changes that must be durable, for whom), ascending.
     """
 
@@ -80,13 +82,16 @@ class Entry:
         "record_bytes",
         "sequence",
         "size_bytes",
+        "spared",
+        "version",
         "waiting",
     )
 
     def __init__(self, owner: Any, size_bytes: int, job: Any = None) -> None:
         self.owner, self.size_bytes, self.job = owner, size_bytes, job
         self.changes = self.durable = self.sequence = self.record_bytes = 0
-        self.flying = self.gone = False
+        self.version = (0, 0, 0)
+        self.flying = self.gone = self.spared = False
         self.waiting: list[tuple[int, Waiter]] = []
 
 
@@ -109,6 +114,7 @@ class Item:
 
     Attributes:
         changes: those that are in it; known when the state is taken (`FlushCore.taken`).
+        version: see `Entry`; of what is written anew.
         since_s: the oldest change in it that is in no record, inf if there is none.
     """
 
@@ -117,6 +123,7 @@ class Item:
     copy_of: int = 0
     changes: int = 0
     since_s: float = inf
+    version: tuple[int, int, int] | None = None
 
 
 @dataclass(slots=True)
@@ -190,6 +197,20 @@ class FlushCore:
         self.live_bytes -= entry.record_bytes
         entry.sequence = entry.record_bytes = 0
         self._release = True
+        waiting, entry.waiting = entry.waiting, []
+        return [waiter for _, waiter in waiting]
+
+    def leave(self, entry: Entry) -> list[Waiter]:
+        """Lets an entry's owner go, with its records unless they are spared; returns who waited in vain."""
+        if not entry.spared or entry.gone:
+            return self.forget(entry)
+        if entry.changes != entry.durable:
+            self.unsaved_bytes -= entry.size_bytes
+            entry.durable = entry.changes  # what is not in a record by now never will be
+        self._dirty.pop(entry, None)
+        self._urgent.pop(entry, None)
+        if not entry.flying:
+            entry.owner = None
         waiting, entry.waiting = entry.waiting, []
         return [waiter for _, waiter in waiting]
 
@@ -321,7 +342,7 @@ class FlushCore:
         over: list[Waiter] = []
         for item, size_bytes in zip(group.items, sizes, strict=True):
             entry = item.entry
-            entry.flying = False
+            self._landed(entry)
             self._slots.append(Slot(item.sequence, size_bytes, entry))
             if not entry.gone:
                 self._settle(item, size_bytes, over)
@@ -336,13 +357,19 @@ class FlushCore:
             self._bytes_per_s += (rate - self._bytes_per_s) * (RATE_WEIGHT if self._bytes_per_s else 1.0)
         return over
 
+    def _landed(self, entry: Entry) -> None:
+        entry.flying = False
+        if entry.spared:
+            entry.owner = None
+
     def _settle(self, item: Item, size_bytes: int, over: list[Waiter]) -> None:
         entry = item.entry
         self.live_bytes += size_bytes - entry.record_bytes
         entry.sequence, entry.record_bytes = item.sequence, size_bytes
+        entry.version = item.version or entry.version
         if entry.durable < entry.changes == item.changes:
             self.unsaved_bytes -= entry.size_bytes
-        entry.durable = item.changes
+        entry.durable = max(item.changes, entry.durable)
         left = []
         for changes, waiter in entry.waiting:
             if changes > entry.durable:
@@ -367,9 +394,9 @@ class FlushCore:
         again: dict[Entry, float] = {}
         urgent: dict[Entry, None] = {}
         for item in group.items:
-            item.entry.flying = False
+            self._landed(item.entry)
             since_s = min(item.since_s, self._dirty.pop(item.entry, inf))
-            if since_s < inf and not item.entry.gone:
+            if since_s < inf and not item.entry.gone and not item.entry.spared:
                 again[item.entry] = since_s
                 if item.entry.waiting:
                     urgent[item.entry] = None

@@ -12,15 +12,16 @@ from adamctl.roles.ps.core_copies import HeldShard
 from adamctl.roles.ps.core_flush import Entry, FlushCore, Waiter
 from adamctl.roles.ps.core_job import Job
 from adamctl.roles.ps.core_shard import Shard
-from adamctl.roles.ps.log_record import JobIdentity
-from adamctl.roles.ps.store_contents import FoundJob, Held
+from adamctl.roles.ps.following import JobView
+from adamctl.roles.ps.log_record import Holding, JobIdentity
+from adamctl.roles.ps.store_contents import FoundJob, FoundShard, Held
 
 
 class Holdings:
     """All jobs in the log of one server.
 
     Attributes:
-        found: jobs that the log was found to hold and that are not served (yet).
+        found: what the log holds of jobs and is in memory no more, or not yet: found when it was opened, or spared.
     """
 
     def __init__(
@@ -79,19 +80,19 @@ class Holdings:
         """
         held = self._held_of(identity)
         shards = list(shards)
-        inherited = self._inherited(identity, bucket, [shard.index for shard in shards]) if loaded is None else {}
+        inherited = self._inherited(identity, bucket, [shard.index for shard in shards])
         for shard in shards:
             old = inherited.get(shard.index)
             if shard.entry is None:
                 shard.entry = old or (loaded or {}).get(shard.index) or Entry(None, 0, identity)
-            elif old is not None:
+            elif old is not None and old is not shard.entry:
                 self._flush.forget(old)
-            shard.entry.size_bytes = size_bytes(shard)
+            shard.entry.size_bytes, shard.entry.spared = size_bytes(shard), False
             if isinstance(shard, Shard) or shard.copy is not None:
                 shard.entry.owner = shard
                 if restored:
                     self._write_once(shard.entry)
-                if shard.entry is old:
+                if shard.entry is old and loaded is None:
                     self._flush.changed(old, self._clock(), 0)
         _, began = held.buckets.get(bucket, (0, self._following))
         held.buckets[bucket] = (epoch, began)
@@ -107,19 +108,60 @@ class Holdings:
         for index in indices:
             if index not in found.shards:
                 continue
-            record, entry = found.shards.pop(index)
-            self._loaded.pop(record.sequence, None)
-            if record.sequence >= began:
-                entries[index] = entry
+            one = found.shards.pop(index)
+            self._loaded.pop(one.sequence, None)
+            late = one.entry.flying and one.entry.owner is not None  # a state of the former owner is being taken
+            if one.counts(began) and not late:
+                entries[index] = one.entry
             else:
-                self._flush.forget(entry)
+                self._flush.forget(one.entry)
+        self._forget_empty(identity)
         return entries
 
-    def let_go(self, identity: JobIdentity, bucket: int) -> None:
-        """Notes that a bucket is held no longer; its shards' entries are freed by the core."""
+    def let_go(self, identity: JobIdentity, bucket: int, spared: Mapping[int, Entry] | None = None) -> None:
+        """Notes that a bucket is held no longer; its shards' entries are freed by the core.
+
+        `spared`: those that are not (shard -> entry). The bucket is among what is found then, until `free`.
+        """
         held = self._held.get(identity.name)
-        if held is not None and held.identity == identity and held.buckets.pop(bucket, None) is not None:
+        if held is None or held.identity != identity or bucket not in held.buckets:
+            for entry in (spared or {}).values():
+                self._flush.forget(entry)
+        elif spared:
+            found = self.found.setdefault(identity, FoundJob(Holding(identity, {}), held.entry))
+            found.holding.buckets[bucket] = held.buckets[bucket]
+            found.shards |= {index: FoundShard(0, entry) for index, entry in spared.items()}
+        else:
+            del held.buckets[bucket]
             self._hurry(held)
+
+    def free_full(self, identity: JobIdentity, view: JobView, node: str) -> None:
+        """Frees what was found of buckets that are not for us, `node`, and have all copies that they should."""
+        found = self.found.get(identity)
+        for bucket in tuple(found.holding.buckets) if found is not None else ():
+            record, described = view.buckets[bucket], view.layout.buckets[bucket]
+            members = {record.primary, *record.in_sync}
+            if node not in members and node not in record.learners and len(members) >= view.record.replication:
+                self.free(identity, bucket, range(described.shard_start, described.shard_stop))
+
+    def free(self, identity: JobIdentity, bucket: int, indices: Iterable[int]) -> None:
+        """Frees what was found of a bucket that as many others hold as should; `indices`: its shards."""
+        held, found = self._held_of(identity), self.found[identity]
+        for index in indices:
+            if index in found.shards:
+                self._loaded.pop(found.shards[index].sequence, None)
+                self._flush.forget(found.shards.pop(index).entry)
+        held.buckets.pop(bucket, None)
+        del found.holding.buckets[bucket]
+        self._hurry(held)
+        self._forget_empty(identity)
+
+    def _forget_empty(self, identity: JobIdentity) -> None:
+        """Forgets what was found of a job when there are no buckets left that it could be asked for."""
+        found = self.found[identity]
+        if not found.holding.buckets:
+            self.unload(found)
+            self.forget_rest(self.found.pop(identity))
 
     def _hurry(self, held: Held) -> None:
         """What is held goes to disk with the next group, before any shard of it that somebody waits for."""
@@ -165,13 +207,13 @@ class Holdings:
 
     def unload(self, found: FoundJob) -> None:
         """Gives the memory of a job's shards back; should they be needed all the same, they are read again."""
-        for record, _ in found.shards.values():
-            self._loaded.pop(record.sequence, None)
+        for one in found.shards.values():
+            self._loaded.pop(one.sequence, None)
 
     def forget_rest(self, found: FoundJob) -> None:
         """Frees what is left of a job that was taken up again and is no longer held."""
-        for _, entry in found.shards.values():
-            self._flush.forget(entry)
+        for one in found.shards.values():
+            self._flush.forget(one.entry)
 
     def release(self, name: str) -> None:
         """Frees a job's holding; its shards are freed by the core."""

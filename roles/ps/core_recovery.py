@@ -9,6 +9,9 @@ Nobody is given up who is in doubt: a process that may hold the bucket in memory
 not yet looked into its store. The change is conditional on the bucket's record and on the node keys of all its members:
 those that stay must be the processes that have told what they have, and those that are given up must not have come back
 meanwhile.
+
+A server that was a member once keeps what it had on disk as long as the bucket has fewer copies than it should. What it
+has is older, so it counts only where an operator says so.
 """
 
 from __future__ import annotations
@@ -84,6 +87,7 @@ class Finding:
         missing: members that are not there, or that can serve nothing.
         empty: members that are there and have nothing.
         holders: living members that have something -> what, the one with the newest state first.
+        former: living servers that are no members (any more) and have something on disk -> what.
         conditions: keys that must be as they were seen, if the bucket is recovered.
     """
 
@@ -95,6 +99,7 @@ class Finding:
     empty: tuple[str, ...] = ()
     holders: tuple[tuple[str, Kept], ...] = ()
     conditions: Mapping[str, int] | None = None
+    former: tuple[tuple[str, Kept], ...] = ()
 
     @property
     def given_up(self) -> tuple[str, ...]:
@@ -120,6 +125,7 @@ def examine(
     nodes: Mapping[str, NodeView],
     told: Mapping[str, Mapping[int, Kept] | None],
     key: str,
+    chosen: str = "",
 ) -> Finding:
     """Returns what is to be done about a bucket.
 
@@ -128,6 +134,7 @@ def examine(
         nodes: the living servers.
         told: server -> what it says of the buckets that it should hold and does not have in memory; None: no answer.
         key: of its record.
+        chosen: a server that is no member; what it has counts like a member's, as an operator says.
     """
     missing, empty, doubts = [], [], []
     holders: list[tuple[str, Kept]] = []
@@ -153,17 +160,26 @@ def examine(
             holders.append((node, kept))
         else:
             empty.append(node)
+    former = tuple(
+        (node, by[bucket])
+        for node, by in sorted(told.items())
+        if by is not None and node in nodes and node not in known.members and bucket in by and by[bucket].shards
+    )
+    returning = bool(holders) and not missing
+    others = [(node, kept) for node, kept in former if node == chosen]
+    holders += others
     holders.sort(key=lambda holder: _age(holder[1]), reverse=True)
     found = (tuple(missing), tuple(empty), tuple(holders))
     if doubts:
-        return Finding(bucket, State.UNCERTAIN, known, "; ".join(doubts), *found)
+        return Finding(bucket, State.UNCERTAIN, known, "; ".join(doubts), *found, former=former)
     if not holders:
-        return Finding(bucket, State.NOBODY, known, _nobody(missing, empty), *found)
-    if not missing:
-        return Finding(bucket, State.RETURNING, known, "all its servers are back, and take it up by themselves", *found)
-    views = {node: nodes.get(node) for node in known.members}
+        return Finding(bucket, State.NOBODY, known, _nobody(missing, empty), *found, former=former)
+    if returning:
+        text = "all its servers are back, and take it up by themselves"
+        return Finding(bucket, State.RETURNING, known, text, *found, former=former)
+    views = {node: nodes.get(node) for node in (*known.members, *(node for node, _ in others))}
     conditions = {node_key(node): view.revision if view is not None else 0 for node, view in views.items()}
-    return Finding(bucket, State.STUCK, known, "", *found, {**conditions, key: known.revision})
+    return Finding(bucket, State.STUCK, known, "", *found, {**conditions, key: known.revision}, former)
 
 
 def _age(kept: Kept) -> tuple[int, int, int]:
@@ -182,9 +198,10 @@ def examine_all(
     known: Mapping[int, Known],
     nodes: Mapping[str, NodeView],
     told: Mapping[str, Mapping[int, Kept] | None],
+    chosen: str = "",
 ) -> list[Finding]:
     """Returns `examine` of every bucket of a job, in order."""
-    return [examine(bucket, known[bucket], nodes, told, bucket_key(job, bucket)) for bucket in sorted(known)]
+    return [examine(bucket, known[bucket], nodes, told, bucket_key(job, bucket), chosen) for bucket in sorted(known)]
 
 
 def recovery(job: str, stuck: Iterable[Finding], unix_s: float) -> list[ConfigChanges]:

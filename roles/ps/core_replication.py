@@ -320,9 +320,15 @@ class ReplicationCore:
         """Plain values for `adamctl status` and `adamctl shards`: per job and bucket, what this server is for it."""
         return {name: status_of(one.copies) for name, one in self._jobs.items()}
 
-    def kept(self) -> dict[str, dict[int, Kept]]:
-        """Returns per job what this server has in its store of buckets that it should hold and has not in memory."""
+    def kept(self, spared: Callable[[str], Mapping[int, Kept]] = lambda _: {}) -> dict[str, dict[int, Kept]]:
+        """Returns per job what this server has in its store of buckets that it should hold and has not in memory.
+
+        `spared`: job -> what it has of others' buckets, which are told after those.
+        """
         kept: dict[str, dict[int, Kept]] = {}
         for name, one in self._jobs.items():
-            kept[name] = kept_of(one.copies, KEPT_MAX - sum(map(len, kept.values())))
+            count_max = KEPT_MAX - sum(map(len, kept.values()))
+            kept[name] = told = kept_of(one.copies, count_max)
+            others = [pair for pair in sorted(spared(name).items()) if pair[0] not in told]
+            told |= dict(others[: count_max - len(told)])
         return kept

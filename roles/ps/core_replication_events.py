@@ -6,11 +6,12 @@ another host.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from adamctl.config.records import NodeRecord
+from adamctl.roles.ps.core_flush import Entry
 from adamctl.roles.ps.core_instructions import Image, Refresh, Refuse
 from adamctl.roles.ps.core_shard import Token
 from adamctl.roles.ps.replica_body import CopyRecord
@@ -143,10 +144,14 @@ class Holds:
 
 @dataclass(frozen=True, slots=True)
 class LetGo:
-    """A bucket is held no longer; its entries are in `Job.left`, to be freed by `Core.forget_left`."""
+    """A bucket is held no longer; its entries are in `Job.left`, to be freed by `Core.forget_left`.
+
+    `spared`: shard -> entries whose records stay on disk, as long as too few servers hold the bucket.
+    """
 
     job: str
     bucket: int
+    spared: Mapping[int, Entry] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

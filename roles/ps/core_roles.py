@@ -10,20 +10,22 @@ known is ignored. What a bucket becomes follows from its record and from what is
     primary, a copy   nothing               lost: another copy takes over, or all wait for each other's stores
     a copy            served, handed over   a copy
     a learner         a copy                filled by the primary
-    nothing           anything              let go
+    nothing           anything              let go; on disk it stays until as many hold it as should
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from adamctl.config.records import BucketRecord
-from adamctl.roles.ps.core_copies import HeldCopy, copy_of_contents, copy_of_shards
+from adamctl.roles.ps.core_copies import HeldCopy, HeldShard, copy_of_contents, copy_of_shards
+from adamctl.roles.ps.core_flush import Entry
 from adamctl.roles.ps.core_job import Job, ShardContent
 from adamctl.roles.ps.core_links import Link
 from adamctl.roles.ps.core_replicate import Group, Member
 from adamctl.roles.ps.core_replication_events import Build, Holds, LetGo, Load, Notice
+from adamctl.roles.ps.core_shard import Shard
 from adamctl.roles.ps.core_site import Site
 from adamctl.roles.ps.core_takeover import Takeover
 from adamctl.roles.ps.following import JobView
@@ -114,7 +116,7 @@ class JobCopies:
         elif node in record.learners:
             self._learn(bucket)
         else:
-            self.let_go(bucket)
+            self.let_go(bucket, spare=len(known.members) < self.view.record.replication)
         self.flag(bucket)
         return [bucket] if build else []
 
@@ -125,7 +127,11 @@ class JobCopies:
             self.job.buckets[bucket].epoch = known.record.epoch
             self._regroup(bucket)
         elif bucket in self.copies:
-            if self.copies[bucket].stored and not self._ours(known):
+            copy = self.copies[bucket]
+            if not copy.stored and not copy.whole:  # an operator goes on with what is on disk of a copy being filled
+                self.let_go(bucket, spare=True)
+                self.lost.add(bucket)
+            elif copy.stored and not self._ours(known):
                 self.lost.add(bucket)
             else:
                 self._take_over(bucket, known, now)
@@ -165,12 +171,13 @@ class JobCopies:
         """Whatever we hold of it counts for nothing before the primary says so."""
         held = self.copies.get(bucket)
         if held is None or bucket in self.job.buckets or bucket in self.takeovers:
-            self.let_go(bucket)
+            self.let_go(bucket, spare=True)
         else:
             held.complete = False  # it stays on disk until the primary fills it anew
 
-    def let_go(self, bucket: int) -> None:
-        """Nothing of a bucket is held here any more."""
+    def let_go(self, bucket: int, spare: bool = False) -> None:
+        """Nothing of a bucket is held in memory here any more, nor on disk unless it is spared there."""
+        spared = self._spared(bucket) if spare else {}
         held = bucket in self.copies or bucket in self.job.buckets
         self.lost.discard(bucket)
         self.building.discard(bucket)
@@ -180,7 +187,22 @@ class JobCopies:
         self.forget_copy(bucket)
         self.flag(bucket)
         if held:
-            self.site.emit(LetGo(self.job.name, bucket))
+            self.site.emit(LetGo(self.job.name, bucket, spared))
+
+    def _spared(self, bucket: int) -> dict[int, Entry]:
+        """Has the records of what is held of a bucket stay on disk; those of a learner only if all are there."""
+        described, copy = self.job.layout.buckets[bucket], self.copies.get(bucket)
+        indices = range(described.shard_start, described.shard_stop)
+        shards: Mapping[int, Shard | HeldShard] = self.job.shards
+        if copy is not None and bucket not in self.job.buckets:
+            shards = copy.shards
+        entries = {index: entry for index in indices if index in shards and (entry := shards[index].entry) is not None}
+        whole = len(entries) == len(indices) and all(entry.sequence for entry in entries.values())
+        if copy is not None and not copy.complete and not copy.stored and not whole:
+            return {}
+        for entry in entries.values():
+            entry.spared = True
+        return entries
 
     def forget_copy(self, bucket: int) -> None:
         """Drops what is held of a bucket for its primary."""
@@ -311,8 +333,9 @@ class JobCopies:
     def abandon(self, bucket: int) -> None:
         """What is served of a bucket is damaged; another copy is to be its primary."""
         self.abandoned.add(bucket)
+        spared = self._spared(bucket)
         self._step_down(bucket, keep=False)
-        self.site.emit(LetGo(self.job.name, bucket))
+        self.site.emit(LetGo(self.job.name, bucket, spared))
         self.flag(bucket)
 
     # --- other copies of what is served -----------------------------------------------------------------------------

@@ -155,6 +155,8 @@ class JobKeeper:
             if job is None:
                 return
         self._check_store(job, view)
+        if self._storing is not None:
+            self._storing.holdings.free_full(stored_identity(name, view), view, self._context.node)
         if self.replicating is not None and self._has_copies(name, view, job):
             self.replicating.configure(name, view)
             return

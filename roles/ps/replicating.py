@@ -22,6 +22,7 @@ from adamctl.roles.ps.building import bytes_needed
 from adamctl.roles.ps.core import Core
 from adamctl.roles.ps.core_instructions import Image, Instruction
 from adamctl.roles.ps.core_job import ShardContent
+from adamctl.roles.ps.core_recovery import Kept
 from adamctl.roles.ps.core_replication import ReplicationCore
 from adamctl.roles.ps.core_replication_events import (
     Ask,
@@ -57,6 +58,7 @@ class Replicating:
         core: what decides.
         asked_records, asked_bytes: states of shards sent to other servers.
         kept_records: states of shards that came from others.
+        spared: job -> what the store has of buckets that this server should not hold.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Replicating:
             lambda: context.lease.confirmed_s,
         )  # fmt: skip
         self.asked_records = self.asked_bytes = self.kept_records = 0
+        self.spared: Callable[[str], Mapping[int, Kept]] = lambda _: {}
         self._links = PeerLinks(context)
         self._threads: ThreadPoolExecutor | None = None
         self._own = partial(own_records, memory=RecycledMemory())
@@ -344,7 +347,7 @@ class Replicating:
             "kept": float(self.kept_records),
         }
         rates = self._rates.sample(self._loop.time(), counters)
-        kept = self.core.kept()
+        kept = self.core.kept(self.spared)
         return {
             "jobs": {
                 name: _job_status(buckets) | {"kept": {bucket: one.values() for bucket, one in kept[name].items()}}

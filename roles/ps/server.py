@@ -178,6 +178,7 @@ class ParameterServer:
             self._context, self.core, self._storing, self._keeper, replicating, self._carry_out, self._spawn
         )
         self._keeper.replicating = replicating
+        replicating.spared = copies.kept
         assert self._context.controller is not None
         self._spawn(follow_retired(self._context.controller, self.core, self._log))
         self._carriers |= {

@@ -94,6 +94,7 @@ class LogStore:
         self._using = threading.Lock()
         self._anchor = Anchor()
         self._scratch = memoryview(bytearray(0))
+        self._moved: dict[int, int] = {}
         self._lock = FolderLock(folder, "--store", "parameter server")
         try:
             self._open()
@@ -117,14 +118,37 @@ class LogStore:
         return self.read_all([sequence])[sequence]
 
     def read_all(self, sequences: Sequence[int]) -> dict[int, list[Array]]:
-        """Like `read`, of many shards; no group is written meanwhile."""
+        """Like `read`, of many shards; no group is written meanwhile.
+
+        Where a record was copied under a new number since this process has opened the log, the old one is good, too.
+        """
         found: dict[int, list[Array]] = {}
         if not sequences:
             return found
         with self._using, ThreadPoolExecutor(READERS) as pool:
-            for part in pool.map(self._read_some, (sequences[number::READERS] for number in range(READERS))):
-                found |= part
+            present = {self._present(sequence): sequence for sequence in sequences}
+            parts = [list(present)[number::READERS] for number in range(READERS)]
+            for part in pool.map(self._read_some, parts):
+                found |= {present[sequence]: arrays for sequence, arrays in part.items()}
         return found
+
+    def describe(self, sequences: Sequence[int]) -> dict[int, ShardState]:
+        """Returns what records of shards say besides their arrays."""
+        assert self._environment is not None
+        found: dict[int, ShardState] = {}
+        with self._using, self._environment.begin(buffers=True) as transaction:
+            for sequence in sequences:
+                present = self._present(sequence)
+                value = value_of(transaction, present)
+                record = decode(value, present, int.from_bytes(value[16:20], "little"), summed=False)
+                assert isinstance(record.description, ShardState)
+                found[sequence] = record.description
+        return found
+
+    def _present(self, sequence: int) -> int:
+        while sequence in self._moved:
+            sequence = self._moved[sequence]
+        return sequence
 
     def _read_some(self, sequences: Sequence[int]) -> dict[int, list[Array]]:
         assert self._environment is not None
@@ -199,6 +223,8 @@ class LogStore:
             anchor = Anchor(first, following, before, checksum)
             transaction.put(ANCHOR_KEY, anchor.encode())
         self._anchor = anchor
+        self._moved |= {writing.copy_of: writing.sequence for writing in writings if writing.copy_of}
+        self._moved = {old: new for old, new in self._moved.items() if self._present(new) >= anchor.first}
         return sizes
 
     def _confirm(self) -> None:

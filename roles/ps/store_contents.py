@@ -18,22 +18,45 @@ from adamctl.roles.ps.store_reading import StoredRecord
 
 
 @dataclass
+class FoundShard:
+    """One shard's last record.
+
+    Attributes:
+        sequence: its number when the log was opened; 0: it was written later, and its entry has the number.
+        entry: its place.
+        state: what it says besides the arrays; None if it was written later.
+    """
+
+    sequence: int
+    entry: Entry
+    state: ShardState | None = None
+
+    def counts(self, began: int) -> bool:
+        """Says whether it is of a copy whose records begin with that number."""
+        return bool(self.entry.sequence) and (not self.sequence or self.sequence >= began)
+
+    @property
+    def number(self) -> int:
+        return self.sequence or self.entry.sequence
+
+
+@dataclass
 class FoundJob:
     """One job's part of a log.
 
     Attributes:
         holding: its last.
         holding_entry: that record's place.
-        shards: index -> its last record, with its place.
+        shards: index -> its last record.
     """
 
     holding: Holding
     holding_entry: Entry
-    shards: dict[int, tuple[StoredRecord, Entry]] = field(default_factory=dict)
+    shards: dict[int, FoundShard] = field(default_factory=dict)
 
     @property
     def entries(self) -> list[Entry]:
-        return [self.holding_entry, *(entry for _, entry in self.shards.values())]
+        return [self.holding_entry, *(one.entry for one in self.shards.values())]
 
     @property
     def size_bytes(self) -> int:
@@ -67,7 +90,7 @@ def found_jobs(records: Sequence[StoredRecord]) -> tuple[dict[JobIdentity, Found
         if isinstance(described, ShardState) and described.job in jobs:
             job = jobs[described.job]
             if record.sequence >= min(began for _, began in job.holding.buckets.values()):
-                job.shards[described.shard] = (record, _entry(record))
+                job.shards[described.shard] = FoundShard(record.sequence, _entry(record), described)
     live = {entry.sequence: entry for job in jobs.values() for entry in job.entries}
     return jobs, [Slot(record.sequence, record.size_bytes, live.get(record.sequence)) for record in records]
 
@@ -75,6 +98,8 @@ def found_jobs(records: Sequence[StoredRecord]) -> tuple[dict[JobIdentity, Found
 def _entry(record: StoredRecord) -> Entry:
     entry = Entry(None, record.size_bytes, record.description.job)
     entry.sequence, entry.record_bytes = record.sequence, record.size_bytes
+    if isinstance(record.description, ShardState):
+        entry.version = (record.description.epoch, record.description.counter, record.description.pushes)
     return entry
 
 
@@ -85,8 +110,8 @@ def entries_that_count(job: FoundJob, layout: ParameterLayout, buckets: Sequence
         _, began = job.holding.buckets[bucket]
         described = layout.buckets[bucket]
         for index in range(described.shard_start, described.shard_stop):
-            if index in job.shards and job.shards[index][0].sequence >= began:
-                counting[index] = job.shards[index][1]
+            if index in job.shards and job.shards[index].counts(began):
+                counting[index] = job.shards[index].entry
     return counting
 
 
@@ -98,15 +123,14 @@ def found_contents(
     Raises:
         DamagedDataError: a record does not fit the job's layout or rule.
     """
-    records = [job.shards[index][0] for index in entries_that_count(job, layout, buckets)]
-    loaded = {record.sequence: store.loaded.pop(record.sequence, None) for record in records}  # or given up just now
-    arrays = {sequence: one for sequence, one in loaded.items() if one is not None}
-    arrays |= store.read_all([record.sequence for record in records if record.sequence not in arrays])
-    contents: dict[int, ShardContent] = {}
-    for record in records:
-        assert isinstance(record.description, ShardState)
-        contents[record.description.shard] = _content(record.description, layout, rule, arrays.pop(record.sequence))
-    return contents
+    wanted = [job.shards[index] for index in entries_that_count(job, layout, buckets)]
+    numbers = {one.number: one.state for one in wanted}
+    loaded = {number: store.loaded.pop(number, None) for number in numbers}  # or given up just now
+    states = {number: state for number, state in numbers.items() if state is not None}
+    states |= store.describe([number for number, state in numbers.items() if state is None])
+    arrays = {number: one for number, one in loaded.items() if one is not None}
+    arrays |= store.read_all([number for number in numbers if number not in arrays])
+    return {state.shard: _content(state, layout, rule, arrays.pop(number)) for number, state in states.items()}
 
 
 def _content(state: ShardState, layout: ParameterLayout, rule: Rule, arrays: list[Array]) -> ShardContent:

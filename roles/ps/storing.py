@@ -127,6 +127,7 @@ class Storing:
             return Writing(item.sequence, Holding(owner.identity, dict(owner.buckets)))
         image = self._images[item.sequence]
         arrays = (image.values.array, *image.state.arrays)
+        item.version = (image.epoch, image.counter, image.pushes)
         state = ShardState(
             item.entry.job,
             image.shard.index,
@@ -271,6 +272,7 @@ class Storing:
             "pushes_waiting": acknowledgements.waiting,
             "pushes_held_back": acknowledgements.held,
             "jobs_not_served": {identity.name: found.size_bytes for identity, found in self.holdings.found.items()},
+            "copies_kept": {one.name: len(found.holding.buckets) for one, found in self.holdings.found.items()},
         }
 
 

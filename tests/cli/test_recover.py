@@ -71,6 +71,23 @@ def test_what_nobody_has_is_said() -> None:
     assert "; resume the run from its last checkpoint; nothing was changed" in lost_text("one", all_back)
 
 
+def test_what_a_server_that_is_no_member_any_more_has_is_shown_and_counts_where_it_is_named() -> None:
+    nobody = found({"d": status(OLD)})
+    assert {one.state for one in nobody} == {State.NOBODY}
+    assert "d, not in sync any more, has bucket 0 on disk up to epochs 1 to 3" in described(nobody)
+    assert "go on with the older copy of d: --from d, or resume the run" in lost_text("one", nobody)
+    chosen = findings("one", job_entries("one", RECORD), nodes("d"), {"d": status(OLD)}, "d")
+    assert {(one.state, one.primary, one.given_up) for one in chosen} == {(State.STUCK, "d", ("a", "b", "c"))}
+    assert all(node_key("d") in (one.conditions or {}) for one in chosen)
+    record = chosen[0].recovered(1.0)
+    assert (record.primary, record.in_sync) == ("d", ("d",))
+    stuck = found({"b": status(OLD), "d": status(NEW)})
+    assert {one.primary for one in stuck} == {"b"}, "nobody has named d"
+    members = {name: status(OLD) for name in "abc"} | {"d": status(NEW)}
+    back = findings("one", job_entries("one", RECORD), nodes(*members), members, "d")
+    assert {one.state for one in back} == {State.RETURNING}
+
+
 def test_what_needs_no_help_is_said() -> None:
     assert described(found({name: status(NEW) for name in "abc"})) == (
         f"buckets 0-{COUNT - 1}: all its servers are back, and take it up by themselves"

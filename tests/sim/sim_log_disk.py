@@ -146,6 +146,7 @@ class SimLogStore(LogStore):
         self._using = threading.Lock()
         self._anchor = Anchor()
         self._scratch = memoryview(bytearray(0))
+        self._moved: dict[int, int] = {}
         self._disk, self._took, self._written = disk, took, written
         self._read_found()
         self._simulated = SimEnvironment(disk)
@@ -159,7 +160,7 @@ class SimLogStore(LogStore):
         return {sequence: _arrays_of(self._simulated._values[key_of(sequence)]) for sequence in sequences}
 
     def read_all(self, sequences: Sequence[int]) -> dict[int, list[Array]]:
-        return self._read_some(sequences)
+        return {sequence: self._read_some([self._present(sequence)])[self._present(sequence)] for sequence in sequences}
 
     def _write(self, writings: Sequence[Writing], first: int, taken: Callable[[], None]) -> list[int]:
         for writing in writings:

@@ -17,8 +17,7 @@ from adamctl.roles.ps.core_sequence import MemoryRecord
 from adamctl.roles.ps.log_record import Holding, JobIdentity, ShardState
 from adamctl.roles.ps.replica_body import CopyRecord, ShardCopy
 from adamctl.roles.ps.store import LogStore
-from adamctl.roles.ps.store_contents import FoundJob
-from adamctl.roles.ps.store_reading import StoredRecord
+from adamctl.roles.ps.store_contents import FoundJob, FoundShard
 from tests.cluster import memory_cluster
 from tests.roles.ps.ps_cluster import constant, make_client, push_of
 from tests.roles.ps.replicated import ReplicatedCluster
@@ -129,8 +128,8 @@ def found_copy() -> tuple[FlushCore, Holdings]:
         slot.entry.sequence, slot.entry.record_bytes = slot.sequence, slot.size_bytes
     flush = FlushCore(FlushConfig(), slots, 4)
     entries = [slot.entry for slot in slots if slot.entry is not None]
-    record = StoredRecord(2, 100, Holding(IDENTITY, {}))
-    found = FoundJob(Holding(IDENTITY, {0: (1, 2)}), entries[0], {0: (record, entries[1]), 1: (record, entries[2])})
+    shards = {index: FoundShard(2 + index, entries[1 + index]) for index in (0, 1)}
+    found = FoundJob(Holding(IDENTITY, {0: (1, 2)}), entries[0], shards)
     return flush, Holdings({IDENTITY: found}, {2: []}, flush, lambda: 0.0, lambda: None)
 
 

@@ -1,0 +1,180 @@
+"""A server that is no member of a bucket any more keeps what it has on disk as long as copies are missing."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from adamctl.cli.stuck import findings, servers_of
+from adamctl.config.records import BucketRecord, bucket_key, decode, encode
+from adamctl.roles.controller.core import ControllerConfig
+from adamctl.roles.ps.core_flush import Entry, FlushCore
+from adamctl.roles.ps.core_recovery import State, recovery
+from adamctl.roles.ps.core_replication_events import Propose
+from adamctl.wire.messages import ConfigChanges
+from tests.cluster import memory_cluster
+from tests.roles.ps.ps_cluster import constant, make_client, push_of
+from tests.roles.ps.replicated import ReplicatedCluster
+from tests.roles.ps.store_cluster import crash, until
+
+FAST = ControllerConfig(beacon_interval_s=0.5, lost_after_s=2.5)
+TWO = ("ps-0", "ps-1")
+
+
+async def replace_second(world: ReplicatedCluster, learner: str) -> None:
+    """Another server is to become each bucket's second copy; the one that was it has no part any more."""
+    store = world.cluster.client
+    _, entries = await store.read("/jobs/a/buckets/")
+    for index, entry in enumerate(entries):
+        record = decode(entry.value, BucketRecord)
+        changed = msgspec.structs.replace(
+            record, epoch=record.epoch + 1, in_sync=(record.primary,), learners=(learner,)
+        )
+        key = bucket_key("a", index)
+        reply = await store.compare_and_set(ConfigChanges({key: entry.revision}, {key: encode(changed)}))
+        assert not reply.conflicts
+
+
+def storing(world: ReplicatedCluster, name: str) -> Any:
+    return world.servers[name]._storing
+
+
+def kept(world: ReplicatedCluster, name: str) -> int:
+    return sum(storing(world, name).status()["copies_kept"].values())
+
+
+async def stuck(world: ReplicatedCluster, chosen: str = "") -> list[Any]:
+    store = world.cluster.client
+    _, entries = await store.read("/jobs/")
+    servers = servers_of((await store.read("/nodes/"))[1])
+    statuses = {
+        name: world.servers[name].status() | {"incarnation": one.record.incarnation}
+        for name, one in servers.nodes.items()
+        if name in world.servers
+    }
+    return findings("a", entries, servers, statuses, chosen)
+
+
+async def saved(world: ReplicatedCluster) -> None:
+    await until(lambda: not any(storing(world, name).flush.unsaved_bytes for name in world.servers), "saved")
+
+
+async def test_a_copy_stays_on_disk_until_as_many_servers_hold_the_bucket_as_should(tmp_path: Path) -> None:
+    async with memory_cluster(94, config=FAST) as cluster:
+        world = ReplicatedCluster(cluster)
+        await world.start(*TWO, store=tmp_path, loss_window_s=0.1)
+        layout = await world.add_job(TWO, copies=2, min_in_sync=1)
+        client = await make_client(cluster, "a", "w", attempt_s=1.0)
+        await client.push(push_of(layout, constant(layout, 1.0), kind="delta"), deadline_s=20)
+        await saved(world)
+        live_bytes = sum(storing(world, name).flush.live_bytes for name in TWO)
+        await world.start("ps-2", store=tmp_path, loss_window_s=0.1)
+        new = world.servers["ps-2"]
+        await until(lambda: new._keeper.replicating is not None, "it is a member")
+        answers, new._keeper.replicating.requested = new._keeper.replicating.requested, lambda request: None  # type: ignore
+        await replace_second(world, "ps-2")
+        buckets = len(layout.buckets)
+        await until(lambda: kept(world, "ps-0") + kept(world, "ps-1") == buckets, "what is let go is kept on disk")
+        held = [world.copy(name, bucket) for name in TWO for bucket in range(buckets)]
+        assert not any(held), "in memory there is nothing of it"
+        assert sum(storing(world, name).flush.live_bytes for name in TWO) >= live_bytes, "it is accounted for"
+        told = [world.servers[name].status()["replication"]["jobs"]["a"]["kept"] for name in TWO]
+        assert sorted(bucket for one in told for bucket in one) == list(range(buckets))
+        new._keeper.replicating.requested = answers  # type: ignore
+        await world.until_records(lambda record: len(record.in_sync) == 2, "whole again")
+        await until(lambda: not kept(world, "ps-0") + kept(world, "ps-1"), "freed")
+        await client.close()
+
+
+async def test_an_operator_may_go_on_with_the_copy_of_a_server_that_is_no_member_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with memory_cluster(95, config=FAST) as cluster:
+        world = ReplicatedCluster(cluster)
+        await world.start("ps-0", "ps-1", store=tmp_path, loss_window_s=0.1)
+        layout = await world.add_job(TWO, copies=2, min_in_sync=1)
+        client = await make_client(cluster, "a", "w", attempt_s=1.0)
+        await client.push(push_of(layout, constant(layout, 1.0), kind="delta"), deadline_s=20)
+        await saved(world)
+        records = await world.records()
+        ours = [bucket for bucket, record in records.items() if record.primary == "ps-0"]
+        before = {bucket: world.states(bucket)["ps-0"] for bucket in ours}
+        for name in TWO:
+            world.servers[name]._carriers[Propose] = lambda proposal: None  # nobody is taken in
+        await replace_second(world, "ps-9")
+        await until(lambda: kept(world, "ps-1") >= len(ours), "kept on disk")
+        await crash(cluster, "ps-0", monkeypatch)
+        del world.servers["ps-0"]
+        async with asyncio.timeout(60):
+            while any(one.state is not State.NOBODY for one in await stuck(world) if one.bucket in ours):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        found = await stuck(world)
+        mine = [one for one in found if one.bucket in ours]
+        assert all([node for node, _ in one.former] == ["ps-1"] for one in mine)
+        chosen = [one for one in await stuck(world, "ps-1") if one.bucket in ours]
+        assert all((one.state, one.primary, one.given_up) == (State.STUCK, "ps-1", ("ps-0",)) for one in chosen)
+        for changes in recovery("a", chosen, 0.0):
+            assert not (await cluster.client.compare_and_set(changes)).conflicts
+        job = world.servers["ps-1"].core.jobs["a"]
+        await until(lambda: all(bucket in job.buckets for bucket in ours), "served")
+        assert {bucket: world.states(bucket)["ps-1"] for bucket in ours} == before
+        await client.push(push_of(layout, constant(layout, 1.0), kind="delta"), deadline_s=30)
+        await client.close()
+
+
+def entry_on_disk(flush: FlushCore) -> Entry:
+    """One shard with a record, and a change that is in none."""
+    entry = Entry(object(), 100)
+    flush.changed(entry, 0.0)
+    flush.hurry()
+    group = flush.take(1.0)
+    assert group is not None
+    flush.taken(group.items[0])
+    group.items[0].version = (1, 2, 3)
+    flush.finished([100])
+    flush.changed(entry, 2.0)
+    return entry
+
+
+def test_what_is_spared_owes_nothing_to_the_loss_window_and_is_copied_when_the_log_is_compacted() -> None:
+    flush = FlushCore()
+    entry = entry_on_disk(flush)
+    assert flush.unsaved_bytes == 100
+    entry.spared = True
+    flush.leave(entry)
+    assert not flush.unsaved_bytes and not flush.busy and flush.live_bytes == 100
+    assert entry.owner is None and entry.version == (1, 2, 3)
+    flush.forget(entry)
+    assert not flush.live_bytes
+
+
+def test_a_spared_shard_whose_state_is_being_written_keeps_its_owner_until_then() -> None:
+    """The group under way asks the owner for its state; afterwards nothing of it stays in memory."""
+    flush = FlushCore()
+    entry = entry_on_disk(flush)
+    flush.hurry()
+    group = flush.take(3.0)
+    assert group is not None and entry.flying
+    entry.spared = True
+    flush.leave(entry)
+    assert entry.owner is not None and not flush.unsaved_bytes
+    flush.taken(group.items[0])
+    flush.finished([120])
+    assert entry.owner is None and flush.live_bytes == 120 and not flush.unsaved_bytes and not flush.busy
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_spared_shard_is_not_written_again_after_a_full_disk(full: bool) -> None:
+    flush = FlushCore()
+    entry = entry_on_disk(flush)
+    flush.hurry()
+    assert flush.take(3.0) is not None
+    entry.spared = full
+    if full:
+        flush.leave(entry)
+    flush.no_space(4.0)
+    assert flush.busy is not full and flush.live_bytes == 100
