@@ -7,7 +7,7 @@ bucket meanwhile. Each state replaces the one before if its version is higher: m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -218,3 +218,22 @@ def copy_of_shards(job: Job, born: int, bucket: Bucket, epoch: int, shards: Sequ
         if one.entry is not None:
             one.entry.owner = one
     return held
+
+
+def spare_records(job: Job, bucket: int, copy: HeldCopy | None) -> dict[int, Entry]:
+    """Has the records of what is held of a bucket, served or as a copy, stay on disk when it is let go.
+
+    Returns shard -> its entry. Those of a copy that was being filled stay only if all are there.
+    """
+    described = job.layout.buckets[bucket]
+    indices = range(described.shard_start, described.shard_stop)
+    shards: Mapping[int, Shard | HeldShard] = job.shards
+    if copy is not None and bucket not in job.buckets:
+        shards = copy.shards
+    entries = {index: entry for index in indices if index in shards and (entry := shards[index].entry) is not None}
+    whole = len(entries) == len(indices) and all(entry.sequence for entry in entries.values())
+    if copy is not None and not copy.complete and not copy.stored and not whole:
+        return {}
+    for entry in entries.values():
+        entry.spared = True
+    return entries

@@ -15,17 +15,15 @@ known is ignored. What a bucket becomes follows from its record and from what is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from adamctl.config.records import BucketRecord
-from adamctl.roles.ps.core_copies import HeldCopy, HeldShard, copy_of_contents, copy_of_shards
-from adamctl.roles.ps.core_flush import Entry
+from adamctl.roles.ps.core_copies import HeldCopy, copy_of_contents, copy_of_shards, spare_records
 from adamctl.roles.ps.core_job import Job, ShardContent
 from adamctl.roles.ps.core_links import Link
 from adamctl.roles.ps.core_replicate import Group, Member
 from adamctl.roles.ps.core_replication_events import Build, Holds, LetGo, Load, Notice
-from adamctl.roles.ps.core_shard import Shard
 from adamctl.roles.ps.core_site import Site
 from adamctl.roles.ps.core_takeover import Takeover
 from adamctl.roles.ps.following import JobView
@@ -177,7 +175,7 @@ class JobCopies:
 
     def let_go(self, bucket: int, spare: bool = False) -> None:
         """Nothing of a bucket is held in memory here any more, nor on disk unless it is spared there."""
-        spared = self._spared(bucket) if spare else {}
+        spared = spare_records(self.job, bucket, self.copies.get(bucket)) if spare else {}
         held = bucket in self.copies or bucket in self.job.buckets
         self.lost.discard(bucket)
         self.building.discard(bucket)
@@ -188,21 +186,6 @@ class JobCopies:
         self.flag(bucket)
         if held:
             self.site.emit(LetGo(self.job.name, bucket, spared))
-
-    def _spared(self, bucket: int) -> dict[int, Entry]:
-        """Has the records of what is held of a bucket stay on disk; those of a learner only if all are there."""
-        described, copy = self.job.layout.buckets[bucket], self.copies.get(bucket)
-        indices = range(described.shard_start, described.shard_stop)
-        shards: Mapping[int, Shard | HeldShard] = self.job.shards
-        if copy is not None and bucket not in self.job.buckets:
-            shards = copy.shards
-        entries = {index: entry for index in indices if index in shards and (entry := shards[index].entry) is not None}
-        whole = len(entries) == len(indices) and all(entry.sequence for entry in entries.values())
-        if copy is not None and not copy.complete and not copy.stored and not whole:
-            return {}
-        for entry in entries.values():
-            entry.spared = True
-        return entries
 
     def forget_copy(self, bucket: int) -> None:
         """Drops what is held of a bucket for its primary."""
@@ -333,7 +316,7 @@ class JobCopies:
     def abandon(self, bucket: int) -> None:
         """What is served of a bucket is damaged; another copy is to be its primary."""
         self.abandoned.add(bucket)
-        spared = self._spared(bucket)
+        spared = spare_records(self.job, bucket, self.copies.get(bucket))
         self._step_down(bucket, keep=False)
         self.site.emit(LetGo(self.job.name, bucket, spared))
         self.flag(bucket)

@@ -137,8 +137,7 @@ class JobKeeper:
 
     def _reconcile(self, name: str) -> None:
         """Makes what we hold of a job agree with its keys."""
-        view = self._keys.view(name)
-        job = self._core.jobs.get(name)
+        view, job = self._keys.view(name), self._core.jobs.get(name)
         if job is not None and (view is None or job.identity != _identity(view)):
             fate = self._keys.fate(name, job.identity[0])
             if fate is Fate.UNKNOWN or (view is None and fate is Fate.RUNNING):
@@ -150,10 +149,9 @@ class JobKeeper:
             job = None
         if view is None:
             return
+        job = job or self._add(name, view)
         if job is None:
-            job = self._add(name, view)
-            if job is None:
-                return
+            return
         self._check_store(job, view)
         if self._storing is not None:
             self._storing.holdings.free_full(stored_identity(name, view), view, self._context.node)
