@@ -117,7 +117,7 @@ class TrainConfig(_Section, frozen=True):
         warmstart_steps: steps that one replica does alone before the others join (DistBelief 4.1).
         warmstart_from: a checkpoint, or a run folder, whose parameters the run starts from instead of fresh ones.
         pass_fraction: with nothing left to hand out, a pass ends when this share of its examples is done (Adam 3.2.5).
-        range_batches: batches in one range handed to a worker.
+        range_batches: batches in one range handed to a worker; fewer where several workers share a pass of few batches.
         evaluate_every: passes between evaluations, 0.25 for every quarter pass.
         evaluate_on: the split that is looked at. `auto`: the validation part where there is one (`data.validation`),
             else the test part.

@@ -22,7 +22,7 @@ from adamctl.roles.coordinator import core_events as events
 from adamctl.roles.coordinator.core_clock import TrainingClock
 from adamctl.roles.coordinator.core_evaluate import EvaluationDesk, best_of, enough_seen
 from adamctl.roles.coordinator.core_events import Event, Instruction, RunPlan
-from adamctl.roles.coordinator.core_ranges import RangeBook
+from adamctl.roles.coordinator.core_ranges import RangeBook, fitting_range
 from adamctl.roles.coordinator.core_run_steps import RunSteps
 from adamctl.roles.coordinator.core_state import Ending, Worker
 from adamctl.roles.coordinator.core_work import WorkerKey
@@ -59,8 +59,8 @@ class RunCore(RunSteps):
 
     def _on_ready(self, event: events.Ready) -> None:
         plan, snapshot = self.plan, event.snapshot
-        range_examples = plan.range_batches * plan.batch
-        self.book = RangeBook(plan.passes, event.train_examples, range_examples, plan.pass_fraction)
+        count = event.train_examples
+        self.book = RangeBook(plan.passes, count, fitting_range(plan, count), plan.pass_fraction)
         self.desk = EvaluationDesk(plan.evaluate_on, event.evaluation_examples)
         if snapshot is not None:
             self.book.restore(snapshot.passes)
@@ -134,7 +134,7 @@ class RunCore(RunSteps):
 
     def _take_reports(self, key: WorkerKey, request: NextTaskRequest) -> None:
         self.tally.add_request(request)
-        for report in request.reports:
+        for report in () if self.saves_its_end else request.reports:
             if not isfinite(report.loss_sum) and not self._diverged:
                 self._diverged = True
                 self._say("the loss is not finite any more: the run has diverged; a lower optimizer.lr may help")
@@ -305,7 +305,7 @@ class RunCore(RunSteps):
         current = self.desk.current
         if current is not None and current.worker is None and wanted > 0:
             warm_alone = self._warming and worker.key == self._warm_worker and len(self.workers) > 1
-            if not warm_alone and not (current.exclusive and self.clock.ranges_out):
+            if not warm_alone and not self.is_early(current):
                 self._trained_since_evaluation = False
                 self.desk.begin(worker.key, self.train_seconds, self.book.handed_out / self.book.examples_total)
         tasks: list[EvaluateTask] = []

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from adamctl.roles.coordinator.core_events import RunPlan
+
 
 class Range(NamedTuple):
     """Examples [start, stop) of a pass, in the pass's own random order."""
@@ -20,6 +22,18 @@ class Range(NamedTuple):
     @property
     def examples(self) -> int:
         return self.stop - self.start
+
+
+RANGES_PER_REPLICA = 8
+"""A pass has at least so many for each free replica, if it has the batches: each holds three ahead of what it does."""
+
+
+def fitting_range(plan: RunPlan, examples: int) -> int:
+    """Returns the examples of one range: `range_batches`, or fewer, so that free replicas share a pass of few."""
+    batches = plan.range_batches
+    if plan.workers > 1 and not plan.in_step:
+        batches = max(1, min(batches, examples // plan.batch // (RANGES_PER_REPLICA * plan.workers)))
+    return batches * plan.batch
 
 
 class PassLedger:
@@ -119,6 +133,13 @@ class RangeBook:
     def handed_out(self) -> int:
         """Examples of the run handed out at least once; what schedules, evaluations and checkpoints go by."""
         return self.current * self.examples + self.ledgers[self.current].frontier
+
+    @property
+    def done(self) -> int:
+        """Examples of the run that are done, in order of passes; a pass that has ended counts as a whole."""
+        if self.finished:
+            return self.examples_total
+        return self.current * self.examples + self.ledgers[self.current].done_examples
 
     @property
     def finished(self) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import inf
+from math import floor, inf
 from typing import Any
 
 from adamctl.roles.coordinator import core_events as events
 from adamctl.roles.coordinator.core_clock import Tally, TrainingClock
-from adamctl.roles.coordinator.core_evaluate import EVALUATION_RANGE_EXAMPLES, EvaluationDesk, Marks
+from adamctl.roles.coordinator.core_evaluate import EVALUATION_RANGE_EXAMPLES, Evaluation, EvaluationDesk, Marks
 from adamctl.roles.coordinator.core_events import RunPlan, RunSnapshot
 from adamctl.roles.coordinator.core_hanging import HangWatch
 from adamctl.roles.coordinator.core_pace import Pace
@@ -120,6 +120,17 @@ class RunState:
         if self.ending is not None:
             return "finishing"
         return "warmstart" if self._warming else "training"
+
+    @property
+    def saves_its_end(self) -> bool:
+        """Says whether the last checkpoint has been begun: what is reported now is not in it, and counts no more."""
+        return self.ending is not None and self.ending.checkpoint > 0
+
+    def is_early(self, evaluation: Evaluation) -> bool:
+        """Says whether what an evaluation is of is not done yet: all that is out, or as many passes."""
+        if evaluation.exclusive:
+            return self.clock.ranges_out > 0
+        return self.ending is None and self.book.done < floor(evaluation.passes * self.book.examples)
 
     @property
     def elapsed_s(self) -> float:

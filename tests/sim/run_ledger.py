@@ -6,7 +6,7 @@ from collections import Counter
 
 from adamctl.roles.coordinator.core import RunCore
 from adamctl.roles.coordinator.core_events import RunPlan, RunSnapshot
-from adamctl.roles.coordinator.core_ranges import Range
+from adamctl.roles.coordinator.core_ranges import Range, fitting_range
 from adamctl.roles.coordinator.core_work import WorkerKey
 from adamctl.wire.messages import TaskReport, TrainTask
 from tests.sim.engine import ViolationError
@@ -34,7 +34,7 @@ class RunLedger:
         self._handed_out, self._done = Counter[int](), Counter[int]()  # examples by pass
 
     def _is_range(self, one: Range) -> bool:
-        step = self.plan.range_batches * self.plan.batch
+        step = fitting_range(self.plan, self.pass_examples)
         whole = one.start % step == 0 and one.stop == min(one.start + step, self.pass_examples)
         return whole and 0 <= one.start < self.pass_examples and 0 <= one.pass_number < self.plan.passes
 

@@ -92,7 +92,7 @@ def test_a_lost_server_fails_the_run_with_the_cause_and_everybody_is_told() -> N
 
 
 def test_a_parked_request_is_answered_in_the_step_that_brings_work() -> None:
-    run = Simulation(17, plan(pass_fraction=1.0, evaluate_every=0.0), examples=8)
+    run = Simulation(17, plan(pass_fraction=1.0, evaluate_every=0.0), examples=4)
     first, second = run.add_worker("first"), run.add_worker("second")
     run.ask(first, 1, 5.0)
     run.ask(second, 1, 5.0)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from adamctl.roles.coordinator.core_clock import TrainingClock, histogram_quantile
 from adamctl.roles.coordinator.core_evaluate import Marks, time_to
+from adamctl.roles.coordinator.core_ranges import fitting_range
 from adamctl.roles.coordinator.progress import EvaluationResult
+from adamctl.wire.messages import EvaluateTask
+from tests.roles.coordinator.simulation import Simulation, plan
 
 
 def result(top1: float, seconds: float) -> EvaluationResult:
@@ -67,3 +70,23 @@ def test_quantiles_of_a_histogram() -> None:
     assert histogram_quantile([50, 49, 1], 0.5) == 0
     assert histogram_quantile([50, 49, 1], 0.99) == 1
     assert histogram_quantile([50, 48, 2], 0.99) == 2
+
+
+def test_an_evaluation_of_a_pass_begins_when_the_pass_is_done_not_when_it_is_handed_out() -> None:
+    run = Simulation(3, plan(passes=2, workers=2), examples=16)
+    first, second = run.add_worker("first"), run.add_worker("second")
+    run.ask(first, 4, 5.0)
+    run.ask(second, 1, 5.0)
+    assert len(first.tasks) == 4 and run.core.desk.current is not None
+    for _ in range(3):
+        assert second.parked is not None and not second.tasks
+        run.finish_task(first)
+        run.ask(first, 0, 0.0)
+    assert second.parked is None and isinstance(second.tasks[0], EvaluateTask)
+
+
+def test_replicas_share_a_pass_of_few_batches() -> None:
+    settings = plan(batch=64, range_batches=8, workers=2)
+    assert [fitting_range(settings, examples) // 64 for examples in (60_000, 10_000, 5_000, 918, 10)] == [8, 8, 4, 1, 1]
+    assert fitting_range(plan(batch=64, range_batches=8, workers=1), 918) == 8 * 64
+    assert fitting_range(plan(batch=64, range_batches=8, workers=2, in_step=True), 918) == 8 * 64

@@ -46,7 +46,7 @@ class TestDeath:
         assert not any("gone" in text for text in run.said)
 
     def test_a_late_report_of_a_range_done_again_is_a_duplicate_and_no_progress(self) -> None:
-        run = Simulation(5, plan(passes=1, evaluate_every=0.0, silent_after_s=10.0), examples=8)
+        run = Simulation(5, plan(passes=1, evaluate_every=0.0, silent_after_s=10.0), examples=4)
         late = run.add_worker("late", seconds_per_example=1e6)
         run.ask(late, 1, 1.0)
         run.now_s += 10.0
@@ -58,10 +58,10 @@ class TestDeath:
         run.ask(other, 1, 1.0)
         run.finish_task(other)
         run.ask(other, 1, 1.0)
-        assert run.core.tally.examples == 8
+        assert run.core.tally.examples == 4
         run.finish_task(late)
         run.ask(late, 0, 0.0)
-        assert (run.core.tally.examples, run.core.tally.duplicates) == (8, 8)
+        assert (run.core.tally.examples, run.core.tally.duplicates) == (4, 4)
 
     def test_a_late_report_that_comes_first_counts_and_the_range_is_not_handed_out_again(self) -> None:
         run = Simulation(5, plan(passes=1, evaluate_every=0.0, silent_after_s=10.0), examples=16)
@@ -72,7 +72,7 @@ class TestDeath:
         run.step(events.Tick())
         run.finish_task(late)
         run.ask(late, 0, 0.0)
-        assert run.core.tally.examples == 8
+        assert run.core.tally.examples == 4
         assert [r.code for r in run.refused] == [ErrorCode.STALE_INCARNATION]
         run.workers.remove(late)
         run.add_worker("other")
