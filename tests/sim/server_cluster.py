@@ -65,6 +65,8 @@ KINDS = (
 )
 STORE_KINDS = ("crash-all", "crash-all", "crash-all", "crash-two", "crash", "crash", "full", "full", "weather", "drain")
 """Where stores matter: all memory is lost again and again, and disks are full."""
+MOVE_KINDS = ("drain", "drain", "drain", "drain", "crash", "pause", "weather", "heal", "full", "controller")
+"""Where moves matter: the only copy of a bucket moves again and again, and who has just got it dies."""
 
 
 @dataclass
@@ -145,6 +147,8 @@ class ServerCluster:
         lease_s: D; as long as G and the drift of the clocks just allow.
         wild: clocks are arbitrarily wrong, so that only epochs protect (I2).
         stores_matter: all memory is lost again and again.
+        moves_matter: there is one copy of each bucket; it moves again and again, and who has just got it dies.
+        saves: checkpoints are written all the time.
         kinds: of misfortunes, by how often they happen.
         made: whether the job's keys are there.
     """
@@ -162,6 +166,12 @@ class ServerCluster:
             self.acks = of_stores.choice(("durable", "durable", "durable", "replicated"))
         if self.replication == 1:
             self.acks, self.min_in_sync = random.choice(("applied", "durable")), 1
+        of_moves = Random(f"{seed} moves")
+        self.moves_matter = not self.stores_matter and of_moves.random() < 0.06
+        if self.moves_matter:
+            self.replication = self.min_in_sync = 1
+            self.acks = of_moves.choice(("applied", "applied", "durable"))
+        self.saves = Random(f"{seed} saves").random() < 0.06
         self.rule = random.choice(("add", "add", "adagrad"))
         self.wild = random.random() < 0.15
         self.wild_clocks: list[WildClock] = []
@@ -202,6 +212,8 @@ class ServerCluster:
             self.kinds = tuple(of_stores.sample(STORE_KINDS, of_stores.randint(4, len(STORE_KINDS))))
             for client in self.clients:
                 client.pause_s_max = of_stores.choice((0.02, 0.1, 0.3))
+        if self.moves_matter:
+            self.kinds = tuple(of_moves.sample(MOVE_KINDS, of_moves.randint(6, len(MOVE_KINDS))))
         self.made = False
         self._session = 0
         self._caller = Caller(self.world, "coordinator", self.hosts)

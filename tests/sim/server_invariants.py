@@ -30,6 +30,7 @@ class ServerInvariants(Invariants):
         copies_min: members that a bucket is to have at least.
         min_in_sync: without so many nothing is acknowledged.
         on_joined: called with a bucket that has a new member.
+        on_moved: called with a bucket of which one member is left.
         gentle: nothing has gone wrong for a while, so that nobody is removed who is only slow (I12).
     """
 
@@ -46,6 +47,7 @@ class ServerInvariants(Invariants):
         self.copies_min = COPIES_MIN
         self.min_in_sync = 1
         self.on_joined: Callable[[int], None] = lambda index: None
+        self.on_moved: Callable[[int], None] = lambda index: None
         self.gentle = False
         self._buckets = {bucket_key(job, bucket.index): bucket.index for bucket in layout.buckets}
         self._serving: dict[int, dict[str, float]] = {bucket.index: {} for bucket in layout.buckets}
@@ -95,10 +97,14 @@ class ServerInvariants(Invariants):
             self.takeovers += 1
             if new.primary not in old.in_sync:
                 raise ViolationError(f"bucket {index} is taken over by {new.primary}, which is not of {old.in_sync}")
+            if self.ledger.acks == "applied" and not new.why.startswith("handed over"):
+                self.ledger.all_lost(self.shards_of(index))  # who had it, beside a copy that it was moving to, is lost
         for node in new.in_sync:
             if node not in old.in_sync:
                 self._joined(index, old, node)
                 self.on_joined(index)
+        if len(new.in_sync) == 1 < len(old.in_sync):
+            self.on_moved(index)
         self._left(index, old, new)
         self._spared(index, old, new)
         if self._in_memory(index, old) and not self._in_memory(index, new):
@@ -115,7 +121,8 @@ class ServerInvariants(Invariants):
             done = server.done_of(shard)
             if done is None:
                 raise ViolationError(f"a member without a shard: bucket {index}, {node}, shard {shard}")
-            self.ledger.serves(f"{node}, which becomes a member,", shard, done)
+            if self.ledger.acks != "applied":  # then what has just been answered may still be on its way there
+                self.ledger.serves(f"{node}, which becomes a member,", shard, done)
 
     def _left(self, index: int, old: BucketRecord, new: BucketRecord) -> None:
         """In gentle weather nobody is taken away who would be missed (I12)."""
@@ -200,13 +207,13 @@ class ServerInvariants(Invariants):
     def hopeless(self) -> bool:
         """Says whether a bucket is neither in the memory nor, whole, in the store of any member (I4).
 
-        Only an operator could give it up. Nothing may have been acknowledged as durable.
+        Only an operator could give it up. Nothing may have been acknowledged as durable, or before the loss window.
         """
         for index, record in self.records.items():
             members = [self.servers[node] for node in record.in_sync]
             if any(server.has_in_memory(index) or server.has_in_store(index) for server in members):
                 continue
-            if self.ledger.acks == "durable" and any(self.ledger.must.get(shard) for shard in self.shards_of(index)):
+            if self.ledger.promises and any(self.ledger.must.get(shard) for shard in self.shards_of(index)):
                 raise ViolationError(f"acknowledged as durable, and lost: bucket {index}")
             return True
         return False

@@ -90,9 +90,9 @@ class Ledger:
         self._disks_well_s = self.world.now_s
 
     @property
-    def _excuses_all(self) -> bool:
-        """Says whether nothing is promised where memory is lost."""
-        return self.acks == "applied" and not self.single
+    def promises(self) -> bool:
+        """Says whether anything is promised where memory is lost."""
+        return self.acks != "applied" or self.single
 
     def settled(self, client: ClientKey, shard: int, number: int, code: int) -> None:
         """A client is told what has become of a number (refusals are answers, too)."""
@@ -189,7 +189,7 @@ class Ledger:
 
     def serves(self, where: str, shard: int, done: Done) -> None:
         """A server begins to serve a shard: all that was acknowledged is in it (I4)."""
-        if self._excuses_all:
+        if not self.promises:
             return
         numbers = dict(done)
         for client, number in self.must.get(shard, {}).items():

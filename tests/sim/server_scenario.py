@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from tests.sim.engine import NetworkFaults, ViolationError
-from tests.sim.server_cluster import GRACE_S, LOST_AFTER_S, ServerCluster, ServerFault
+from tests.sim.server_cluster import GRACE_S, JOB, LOST_AFTER_S, ServerCluster, ServerFault
+from tests.sim.sim_checkpoint import SimCheckpoints
 from tests.sim.sim_server import SimServer
 from tests.sim.sim_worker import SimWorker
 
@@ -50,6 +51,9 @@ class ServerScenario:
         self._drained = ""
         if self.cluster.stores_matter:
             self.cluster.invariants.on_joined = self._end_newcomers
+        self.checkpoints = SimCheckpoints(self.cluster, JOB)
+        if self.cluster.moves_matter:
+            self.cluster.invariants.on_moved = self._end_owner
 
     def run(self) -> Result:
         """Runs both phases.
@@ -59,7 +63,7 @@ class ServerScenario:
         """
         planted = self.cluster.planted
         try:
-            with planted.planted() if planted is not None else nullcontext():
+            with self.checkpoints.planted(), planted.planted() if planted is not None else nullcontext():
                 return self._run()
         finally:
             for server in self.cluster.servers.values():
@@ -88,6 +92,8 @@ class ServerScenario:
             for _ in range(world.random.choice(CLIENT_TROUBLES)):
                 world.after(world.random.random() * FAULTS_S_MIN, partial(self._trouble_client, client))
         self._set_weather()
+        if cluster.saves:
+            self.checkpoints.begin()
         world.after(world.random.random(), self._misfortune)
         world.run_until(began_s + FAULTS_S_MIN)
         while world.events < FAULTS_EVENTS_MIN and world.now_s < began_s + FAULTS_S_MAX:
@@ -223,6 +229,19 @@ class ServerScenario:
                     cluster.servers[node].crash()
 
         world.after(0.05 + 0.4 * world.random.random(), die)
+
+    def _end_owner(self, index: int) -> None:
+        """Soon after the only copy of a bucket has moved, who has it dies."""
+        world, cluster = self.world, self.cluster
+        if self.calm or world.random.random() < 0.5:
+            return
+
+        def die() -> None:
+            if not self.calm:
+                world.note("world", "ENDS", "who has got bucket", index)
+                cluster.servers[cluster.invariants.records[index].primary].crash()
+
+        world.after(world.random.random() * world.random.choice((0.05, 0.5)), die)
 
     def _isolate(self, server: SimServer) -> None:
         """A server and a client can talk to each other and to nobody else: a primary that does not know it."""

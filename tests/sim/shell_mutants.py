@@ -10,7 +10,8 @@ from adamctl.roles.ps import copies, replicating, store_contents
 from adamctl.roles.ps.core_flush import Entry, FlushCore, Slot
 from adamctl.roles.ps.core_holdings import Holdings
 from adamctl.roles.ps.core_job import Job
-from adamctl.roles.ps.core_replicate import ShardReplica
+from adamctl.roles.ps.core_links import Link
+from adamctl.roles.ps.core_replicate import Group, Member, ShardReplica
 from adamctl.roles.ps.core_replication import ReplicationCore
 from adamctl.roles.ps.core_sequence import Client, ClientKey, ClientMemory, ClientRecord
 from adamctl.roles.ps.core_shard import Batch, Shard
@@ -88,6 +89,11 @@ def _record_without_state(self: ShardReplica, since: int = -1) -> tuple[CopyReco
 
 def _without_refusals(self: Client) -> ClientRecord:
     return ClientRecord(*self.key, self.done)
+
+
+def _synced_at_once(self: Link, group: Group, member: Member, now: float) -> None:
+    """Whether a learner's disk has its copy is not asked."""
+    member.synced = self._site.stirred = True
 
 
 def _views_of_the_body(body: memoryview, memory: Any = None) -> list[CopyRecord]:
@@ -180,6 +186,11 @@ MUTANTS = {
             "refusals-left-out",
             "a memory is recorded without what was refused",
             [(Client, "record", _without_refusals)],
+        ),
+        ServerFault(
+            "learner-not-on-disk",
+            "a learner becomes a member before its copy is on disk",
+            [(Link, "_sync", _synced_at_once)],
         ),
         ServerFault(
             "body-not-copied",

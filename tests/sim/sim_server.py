@@ -26,6 +26,7 @@ from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import AttachReply, AttachRequest, Hello, Message, PullReply, PushRequest
 from tests.sim.engine import ViolationError
 from tests.sim.sim_apply import SimApply
+from tests.sim.sim_checkpoint import SimRoots
 from tests.sim.sim_context import SimConfiguration, SimContext, SimLog
 from tests.sim.sim_log_disk import SimLogStore
 from tests.sim.sim_loop import Abandoned, SimLoop, start
@@ -109,6 +110,7 @@ class SimServer(ServerChecks):
         applied = SimApply(self, shell._completed)
         shell._threads = cast(Any, applied)
         shell._carriers[Apply] = applied.submit
+        shell._saver._roots = cast(Any, SimRoots())
         self.watch_batches(shell.core)
         await Abandoned(shell.run())
 
