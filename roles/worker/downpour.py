@@ -53,6 +53,7 @@ class Downpour:
         self._tasks: set[asyncio.Task[bool]] = set()
         self._siblings: dict[int, asyncio.Task[ParameterClient]] = {}
         self._fetching: asyncio.Task[bool] | None = None
+        self._fresh: asyncio.Future[None] | None = None
         self.updates = 0
         self.staleness, self.ages = _histogram(), _histogram()
         self.refused = 0
@@ -67,6 +68,13 @@ class Downpour:
 
     def want_fetch(self) -> None:
         self._fetch_wanted.set()
+
+    async def freshen(self) -> None:
+        """Returns when a fetch that began after this call is installed; for a replica that comes back from a rest."""
+        if self._fresh is None:
+            self._fresh = asyncio.get_running_loop().create_future()
+        self.want_fetch()
+        await asyncio.shield(self._fresh)
 
     def push(self, slot: Slot, place: Place | None = None, channel: int = 0) -> asyncio.Task[bool]:
         """Starts the push of an accrued gradient, as part of a step if `place` names one; done when it is answered.
@@ -117,7 +125,10 @@ class Downpour:
         while True:
             await self._fetch_wanted.wait()
             self._fetch_wanted.clear()
+            fresh, self._fresh = self._fresh, None
             await self._fetch()
+            if fresh is not None:
+                fresh.set_result(None)
 
     async def _fetch(self) -> None:
         self._replica.fetch_started()

@@ -123,6 +123,7 @@ class SessionRunner:
         self._background: set[asyncio.Task[None]] = set()
         self._accepted = self._accepted_training = 0
         self._examples: dict[int, Examples] = {}
+        self._freshening: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
         self._evaluation: tuple[int, asyncio.Task[None]] | None = None
         self._updates_reported = 0
@@ -230,6 +231,8 @@ class SessionRunner:
 
     async def _act(self, reply: NextTaskReply) -> None:
         tasks: list[Task] = [*reply.train, *reply.evaluate]
+        if reply.train and not self._accepted_training and self._lockstep is None:
+            self._freshening = self._begin_freshening()  # others may have gone on while it rested
         for task in tasks:
             self._accepted += 1
             self._accepted_training += isinstance(task, TrainTask)
@@ -253,6 +256,8 @@ class SessionRunner:
             self._fail(failure)
             return
         self._examples[task.id] = examples
+        if self._freshening is not None and isinstance(task, TrainTask):
+            await asyncio.shield(self._freshening)
         cuts = cut(task, self._session.network.batch_max)
         report = self._ledger.begin(task, len(cuts))
         if report is not None:
@@ -272,6 +277,12 @@ class SessionRunner:
                 self._lockstep.add(place, batch._replace(chance=chance))
             else:
                 self._threads.submit(batch)
+
+    def _begin_freshening(self) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._downpour.freshen())
+        self._taking.add(task)
+        task.add_done_callback(self._taking.discard)
+        return task
 
     async def _snapshot(self, evaluation: int) -> None:
         """Pulls parameters once per evaluation, after everything this replica has accrued was pushed."""

@@ -206,6 +206,22 @@ async def test_wishes_that_come_during_a_fetch_are_answered_by_one_more() -> Non
         assert (w.servers.pulls, w.downpour.fetches) == (3, 3)
 
 
+async def test_who_comes_back_from_a_rest_waits_for_what_was_fetched_since() -> None:
+    """A fetch that was under way may hold what servers had long before."""
+    async with world() as w:
+        w.servers.answer_pulls.clear()
+        w.downpour.want_fetch()
+        await w.until(lambda: w.servers.pulls == 2)
+        w.servers.values += 1.0
+        freshening = [asyncio.ensure_future(w.downpour.freshen()) for _ in range(2)]
+        await asyncio.sleep(0.01)
+        assert w.servers.pulls == 2 and not any(one.done() for one in freshening)
+        w.servers.answer_pulls.set()
+        await asyncio.gather(*freshening)
+        assert w.servers.pulls == 3
+        np.testing.assert_array_equal(w.replica.weights, w.servers.values)
+
+
 async def test_what_is_fetched_does_not_wipe_out_work_on_its_way() -> None:
     """Fetched before the push was applied, installed after: the gradient is applied again."""
     async with world(n_fetch=100) as w:
