@@ -18,6 +18,8 @@ About: TypeAlias = Literal["", "itself", "itself, or others by an operator"]
 OPERATORS: Final = frozenset({"front", "operator"})
 """The command line, and the run's front."""
 TRAINERS: Final = frozenset({"worker", "client"})
+READ_BY_TRAINERS: Final = ("/nodes/", "/jobs/")
+"""Where a worker finds a run, and whoever pushes finds who holds what."""
 JOB_OWNERS: Final = frozenset({"coordinator", "client"})
 MEMBERS: Final = frozenset({"ps", "data", "worker", "coordinator", "client"})
 KNOWN_ROLES: Final = MEMBERS | OPERATORS | {"controller", "bench"}
@@ -89,6 +91,8 @@ def refusal(peer: Hello, opcode: int, message: Message) -> str:
     """Returns why whoever said this HELLO may not send a message; empty: it may."""
     if not may_send(peer.role, opcode):
         return f"a {peer.role} may not send {Opcode(opcode).name}"
+    if peer.role in TRAINERS and not getattr(message, "prefix", READ_BY_TRAINERS[0]).startswith(READ_BY_TRAINERS):
+        return f"a {peer.role} may read and watch what is under {' and '.join(READ_BY_TRAINERS)} only"
     about = PERMISSIONS[Opcode(opcode)].about
     if not about or (about != "itself" and peer.role in OPERATORS):
         return ""

@@ -12,6 +12,8 @@ from adamctl.net.transport import Request
 from adamctl.wire.constants import ErrorCode, Opcode
 from adamctl.wire.messages import (
     MESSAGES,
+    ConfigReadRequest,
+    ConfigWatchRequest,
     Hello,
     Message,
     NextTaskRequest,
@@ -91,6 +93,13 @@ def test_the_table_knows_every_role_of_ours() -> None:
         (("worker", "w", 3), RunJoinRequest("v", 3, 1), False),
         (("worker", "w", 3), RunJoinRequest("w", 4, 1), False),
         (("worker", "w", 3), NextTaskRequest("w", 2, (), 1, 0.0), False),
+        (("worker", "w", 3), ConfigReadRequest("/jobs/"), True),
+        (("client", "c", 3), ConfigWatchRequest("/nodes/ps-0", 1, 0.0), True),
+        (("client", "c", 3), ConfigReadRequest("/"), False),
+        (("worker", "w", 3), ConfigReadRequest("/drains/ps-0"), False),
+        (("worker", "w", 3), ConfigWatchRequest("", 1, 0.0), False),
+        (("ps", "ps-0", 3), ConfigReadRequest("/retired"), True),
+        (("front", "f", 0), ConfigReadRequest("/"), True),
     ],
 )
 def test_about_whom(peer: tuple[str, str, int], message: Message, allowed: bool) -> None:
@@ -130,7 +139,7 @@ def _sent(kind: type[Message], hello: Hello, random: Random) -> Message:
 
     while True:
         message = any_message(kind, random)
-        own = {"node": hello.node, "role": hello.role, "incarnation": hello.incarnation}
+        own = {"node": hello.node, "role": hello.role, "incarnation": hello.incarnation, "prefix": "/nodes/"}
         fields = {name: value for name, value in own.items() if name in message.__struct_fields__}
         message = msgspec.structs.replace(message, **fields)
         if encodable(message):
