@@ -69,3 +69,42 @@ def test_a_service_that_does_not_answer_is_told_from_one_that_knows_of_nothing(
     known = '{"dependencies": [{"name": "a", "version": "1", "vulns": [{"id": "CVE-1"}]}, {"name": "b"}]}'
     monkeypatch.setattr(audit.subprocess, "run", lambda *_, **__: audit.subprocess.CompletedProcess([], 1, known, ""))
     assert audit.holes(audit.LOCK) == ["a 1: CVE-1"]
+
+
+HOLE = '{"dependencies": [{"name": "numpy", "version": "2.0", "vulns": [{"id": "CVE-2026-1"}]}]}'
+CLEAN = '{"dependencies": [{"name": "numpy", "version": "2.0", "vulns": []}]}'
+SILENT = ""
+
+
+@pytest.mark.parametrize(
+    ("of_known", "of_lock", "exit_code", "lines"),
+    [
+        (HOLE, CLEAN, 0, ["0 problems; pip-audit's service asked"]),
+        (HOLE, HOLE, 1, ["numpy 2.0: CVE-2026-1", "1 problems; pip-audit's service asked"]),
+        (HOLE, SILENT, 1, ["the service stopped answering", "1 problems; pip-audit's service asked"]),
+        (CLEAN, HOLE, 0, ["0 problems; pip-audit's service does not answer here"]),
+        (SILENT, HOLE, 0, ["0 problems; pip-audit's service does not answer here"]),
+    ],
+)
+def test_what_the_service_answers_decides(
+    audit: ModuleType,
+    of_known: str,
+    of_lock: str,
+    exit_code: int,
+    lines: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is first asked about a version with a hole, then about the lock; one that knows of none there is no judge."""
+
+    def answer(command: list[str], **_: Any) -> Any:
+        assert "--require-hashes" in command
+        asked = audit.Path(command[-1])
+        about_lock = asked == audit.LOCK
+        assert about_lock or asked.read_text() == audit.KNOWN_HOLE
+        return audit.subprocess.CompletedProcess(command, 1, of_lock if about_lock else of_known, "")
+
+    monkeypatch.setattr(audit.subprocess, "run", answer)
+    assert audit.main() == exit_code
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == len(lines) and all(part in line for part, line in zip(lines, said, strict=True)), said

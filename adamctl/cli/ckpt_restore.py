@@ -70,16 +70,20 @@ def _made(folder: Path) -> Path:
     try:
         if folder.is_dir() and any(folder.iterdir()):
             raise ConfigurationError(f"--into {folder}: expected a folder that is empty or not there; it holds files")
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for part in (LOGS, CHECKPOINTS):
-            (folder / part).mkdir(parents=True)
+            (folder / part).mkdir(mode=0o700)
     except OSError as error:
         raise ConfigurationError(f"--into {folder}: cannot be made: {error.strerror}") from error
     return folder
 
 
 def _copy(source: Path, checkpoints: Path) -> Path:
-    """Copies under another name first: what a crash leaves is no checkpoint."""
+    """Copies under another name first: what a crash leaves is no checkpoint. The copy is its owner's alone."""
     name = source.name if source.name.isdecimal() else "000001"
     partial = checkpoints / f".{name}.partial"
-    shutil.copytree(source, partial)
+    partial.mkdir(mode=0o700)
+    shutil.copytree(source, partial, dirs_exist_ok=True)
+    for copied in (partial, *partial.rglob("*")):
+        copied.chmod(0o700 if copied.is_dir() else 0o600)
     return partial.rename(checkpoints / name)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,10 @@ def to_toml(experiment: Experiment) -> str:
 
 
 def write_resolved(experiment: Experiment, folder: Path) -> Path:
-    """Writes `experiment.toml` into a run folder and returns its path."""
+    """Writes `experiment.toml` into a run folder, for its owner alone, and returns its path."""
     path = folder / FILE_NAME
-    path.write_text(to_toml(experiment), encoding="utf-8")
+    with open(path, "w", encoding="utf-8", opener=partial(os.open, mode=0o600)) as stream:
+        stream.write(to_toml(experiment))
     return path
 
 

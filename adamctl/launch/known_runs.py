@@ -16,7 +16,7 @@ from typing import Any
 from adamctl.errors import ConfigurationError
 from adamctl.launch.live_runs import is_live, live_runs
 from adamctl.launch.plan import STORES
-from adamctl.launch.run_folder import EXPERIMENT, checkpoints
+from adamctl.launch.run_folder import EXPERIMENT, checkpoints, run_folders
 from adamctl.roles.coordinator.records import METRICS_NAME, SUMMARY_NAME
 from adamctl.roles.folder_lock import LOCK_NAME
 
@@ -74,7 +74,7 @@ class KnownRun:
 
 def known_runs(base: Path, state: Path) -> list[KnownRun]:
     """Returns the runs in `base` by name and number, and those that go on elsewhere on this machine."""
-    folders = {folder.absolute(): folder for folder in _run_folders(base)}
+    folders = {folder.absolute(): folder for folder in run_folders(base)}
     elsewhere = {Path(run.folder) for run in live_runs(state)} - folders.keys()
     return [look_at(folder, state) for folder in (*folders.values(), *sorted(elsewhere))]
 
@@ -136,18 +136,12 @@ def sweep_stores(base: Path, state: Path, now: float | None = None) -> list[Path
     """
     until = (time.time() if now is None else now) - STORES_KEPT_S
     swept = []
-    for folder in _run_folders(base):
+    for folder in run_folders(base):
         stores = folder / STORES
         if stores.is_dir() and _last_change(stores) < until and not is_live(folder, state) and not _in_use(stores):
             shutil.rmtree(stores, ignore_errors=True)
             swept.append(folder)
     return swept
-
-
-def _run_folders(base: Path) -> Iterator[Path]:
-    for named in sorted(base.iterdir()) if base.is_dir() else ():
-        numbered = [path for path in named.iterdir() if path.name.isdecimal()] if named.is_dir() else []
-        yield from sorted((path for path in numbered if (path / EXPERIMENT).is_file()), key=lambda path: int(path.name))
 
 
 def _in_use(stores: Path) -> bool:

@@ -10,10 +10,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 REPORT_BYTES_MAX = 64 << 10
+_PRIVATE = partial(os.open, mode=0o600)
+"""Opens files that, when new, are their owner's alone, whatever the umask."""
 _SINGLE_THREADED = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -71,7 +74,7 @@ class RoleProcess:
         self._ready_fd, ready_write = os.pipe()
         os.set_blocking(self._ready_fd, False)
         try:
-            with log.open("ab") as stream:
+            with open(log, "ab", opener=_PRIVATE) as stream:
                 self._process = subprocess.Popen(
                     (*line, "--ready-fd", str(ready_write), "--lifeline-fd", str(lifeline.read_fd)),
                     stdin=subprocess.DEVNULL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from adamctl.config.check import suggestion
@@ -25,12 +26,13 @@ def create_run_folder(base: Path, name: str) -> Path:
         for candidate in range(number + 1, number + 1 + _ATTEMPTS_MAX):
             folder = base / name / f"{candidate:03d}"
             try:
-                folder.parent.mkdir(parents=True, exist_ok=True)
+                for outer in (base, folder.parent):
+                    outer.mkdir(parents=True, exist_ok=True, mode=0o700)
                 folder.mkdir(mode=0o700)  # data, weights and secrets of a run are its owner's alone
             except FileExistsError:
                 continue
-            (folder / LOGS).mkdir()
-            (folder / CHECKPOINTS).mkdir()
+            for part in (LOGS, CHECKPOINTS):
+                (folder / part).mkdir(mode=0o700)
             return folder
     except OSError as error:
         raise ConfigurationError(
@@ -61,6 +63,12 @@ def runs_of(named: Path) -> list[Path]:
     """Returns the run folders of one name, `base/NAME`, oldest first."""
     found = [named / entry.name for entry in named.iterdir() if entry.name.isdecimal()] if named.is_dir() else []
     return sorted((path for path in found if (path / EXPERIMENT).is_file()), key=lambda path: int(path.name))
+
+
+def run_folders(base: Path) -> Iterator[Path]:
+    """Yields all run folders in `base`, by name and then oldest first."""
+    for named in sorted(base.iterdir()) if base.is_dir() else ():
+        yield from runs_of(named)
 
 
 def checkpoints(folder: Path) -> list[Path]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from adamctl.errors import ConfigurationError
 from adamctl.launch.live_runs import live_runs
+from adamctl.launch.run_folder import run_folders
 
 SECRETS = "secrets"
 TOKEN = "token"  # a file's name
@@ -23,28 +25,56 @@ def make_token() -> str:
     return secrets.token_urlsafe(_BYTES)
 
 
-def keep_token(folder: Path, token: str) -> Path:
-    """Writes a run's token into its run folder, `secrets/token`, for other commands of its owner; returns where.
+@contextmanager
+def kept_token(folder: Path, token: str) -> Iterator[Path]:
+    """Keeps a run's token in its run folder, `secrets/token`, for other commands of its owner; gives where.
+
+    The file is locked as long as the run goes on. The system lifts the lock when the process ends, however it ends,
+    so that `sweep_tokens` knows a token that is of no more use.
 
     Raises:
         ConfigurationError: it cannot be written.
     """
     place = folder / SECRETS
+    unseen = place / f"{TOKEN}.new"
+    descriptor = -1
     try:
-        place.mkdir(mode=0o700)
-        descriptor = os.open(place / TOKEN, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
+            place.mkdir(mode=0o700)
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(unseen, flags, 0o600)
+            with suppress(OSError):  # a file system without locks: a sweep cannot lock it either, and leaves it
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.write(descriptor, token.encode() + b"\n")
-        finally:
+            unseen.rename(place / TOKEN)
+        except OSError as error:
+            raise ConfigurationError(f"{place}: the run's token cannot be kept there: {error.strerror}") from error
+        yield place / TOKEN
+    finally:
+        shutil.rmtree(place, ignore_errors=True)  # the run is over, and its token of no more use
+        if descriptor >= 0:
             os.close(descriptor)
-    except OSError as error:
-        raise ConfigurationError(f"{place}: the run's token cannot be kept there: {error.strerror}") from error
-    return place / TOKEN
 
 
-def forget_token(folder: Path) -> None:
-    """The run is over, and its token of no more use."""
-    shutil.rmtree(folder / SECRETS, ignore_errors=True)
+def sweep_tokens(base: Path) -> list[Path]:
+    """Removes the tokens of runs in `base` whose front was killed; returns the run folders they lay in."""
+    return [folder for folder in run_folders(base) if _forgotten(folder / SECRETS)]
+
+
+def _forgotten(place: Path) -> bool:
+    """Removes a token that no front holds; returns whether it did."""
+    try:
+        descriptor = os.open(place / TOKEN, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        shutil.rmtree(place)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def read_token(folder: Path) -> str:

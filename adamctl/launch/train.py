@@ -25,7 +25,7 @@ from adamctl.launch.reckoning import Machine, check_sizes
 from adamctl.launch.resuming import find_resume
 from adamctl.launch.roles import LocalRoles
 from adamctl.launch.run_folder import LOGS, create_run_folder
-from adamctl.launch.run_token import forget_token, keep_token, make_token
+from adamctl.launch.run_token import kept_token, make_token, sweep_tokens
 from adamctl.launch.supervision import Supervision
 from adamctl.live.reporter import Reporter
 from adamctl.live.view import ProcessReading
@@ -80,12 +80,12 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
     file = write_resolved(experiment, folder)
     for swept in sweep_stores(options.runs, state_folder(options.environment)):
         reporter.note(f"{swept}: removed what its parameter servers had kept; it ended without a word over a day ago")
+    sweep_tokens(options.runs)
     options.begun(folder)
     with private_folder() as sockets, ExitStack() as stack:
         if not options.join:
             options = replace(options, token=options.token or make_token())
-            stack.callback(forget_token, folder)
-            keep_token(folder, options.token)
+            stack.enter_context(kept_token(folder, options.token))
         note = Noted(folder, state_folder(options.environment), detached=options.detached, controllers=options.join)
         stack.callback(note.remove)
         if note.problem:

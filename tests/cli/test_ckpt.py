@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,21 @@ class TestRestore:
         assert experiment.model == make_experiment().model
         assert made["command"].endswith(f"--resume {folder} --run-dir {tmp_path}")
         assert find_resume(str(folder), tmp_path / "small" / "003") == Path(made["checkpoint"])
+
+    def test_the_copy_is_its_owners_alone(self, tmp_path: Path) -> None:
+        run = make_run(tmp_path, 1)
+        for path in (run / "checkpoints").rglob("*"):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        before = os.umask(0)
+        try:
+            made = values("restore", run, "--into", tmp_path / "mine")
+        finally:
+            os.umask(before)
+        paths = [tmp_path / "mine", *(tmp_path / "mine").rglob("*")]
+        assert Path(made["checkpoint"]) in paths
+        assert {
+            path.name for path in paths if path.stat().st_mode & 0o777 != (0o700 if path.is_dir() else 0o600)
+        } == set()
 
     def test_an_earlier_one_into_a_folder_of_ones_choice(self, tmp_path: Path) -> None:
         run = make_run(tmp_path, 2)

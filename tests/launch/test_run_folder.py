@@ -1,5 +1,6 @@
 """Where runs are kept and how they are named on the command line."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,15 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     blocked.touch()
     with pytest.raises(ConfigurationError, match="choose another --run-dir"):
         create_run_folder(blocked, "mnist")
+
+
+def test_all_folders_that_are_made_are_their_owners_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        folder = create_run_folder(tmp_path / "runs", "mnist")
+    finally:
+        os.umask(before)
+    made = (folder.parent.parent, folder.parent, folder, *folder.iterdir())
+    assert {path.name: path.stat().st_mode & 0o777 for path in made} == dict.fromkeys(
+        ("runs", "mnist", "001", "logs", "checkpoints"), 0o700
+    )
