@@ -6,23 +6,48 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from adamctl.roles.ps import copies, replicating, store_contents
-from adamctl.roles.ps.core_flush import Entry, FlushCore, Slot
+import lmdb
+import msgspec
+
+from adamctl.roles.ps import copies, jobs, replicating, saving, store_contents
+from adamctl.roles.ps.core_flush import Entry, FlushCore, Item, Slot
 from adamctl.roles.ps.core_holdings import Holdings
 from adamctl.roles.ps.core_job import Job
 from adamctl.roles.ps.core_links import Link
 from adamctl.roles.ps.core_replicate import Group, Member, ShardReplica
 from adamctl.roles.ps.core_replication import ReplicationCore
+from adamctl.roles.ps.core_replication_events import Propose
 from adamctl.roles.ps.core_sequence import Client, ClientKey, ClientMemory, ClientRecord
 from adamctl.roles.ps.core_shard import Batch, Shard
 from adamctl.roles.ps.following import JobView
 from adamctl.roles.ps.jobs import JobKeeper
-from adamctl.roles.ps.log_record import ShardState
+from adamctl.roles.ps.log_record import JobIdentity, ShardState
 from adamctl.roles.ps.replica_body import CopyRecord, decode_body
 from adamctl.roles.ps.replicating import Replicating
-from adamctl.roles.ps.store import LogStore
+from adamctl.roles.ps.store import LogStore, Writing
 from adamctl.roles.ps.store_contents import Held
-from tests.sim.server_cluster import ServerFault
+from adamctl.roles.ps.storing import Storing
+from adamctl.wire.messages import ConfigChanges
+from tests.sim.server_cluster import MOVE_KINDS, ServerCluster, ServerFault
+
+# --- the weather that shows some of them ----------------------------------------------------------------------------
+
+
+def _one_copy(cluster: ServerCluster, *kinds: str) -> None:
+    """There is one durable copy of each bucket, which moves, or is read back from its store."""
+    cluster.moves_matter, cluster.stores_matter = True, False
+    cluster.replication = cluster.min_in_sync = 1
+    cluster.acks = cluster.ledger.acks = "durable"
+    cluster.ledger.single = True
+    cluster.invariants.copies_min = cluster.invariants.min_in_sync = 1
+    cluster.kinds = kinds
+
+
+def _saves(cluster: ServerCluster, *kinds: str) -> None:
+    """Checkpoints are written all the time."""
+    cluster.saves = True
+    cluster.kinds = kinds
+
 
 # --- the log --------------------------------------------------------------------------------------------------------
 
@@ -52,6 +77,35 @@ def _content_without_version(state: ShardState, *rest: Any) -> Any:
     return replace(_content(state, *rest), counter=0, epoch=0)
 
 
+def _recorded_as_it_is_now(self: Storing, item: Item) -> Writing:
+    """A record says which version its shard has when it is made, not when its state was taken."""
+    writing, image = _writing(self, item), self._images.get(item.sequence)
+    if item.copy_of or image is None or not isinstance(image.shard, Shard):
+        return writing
+    return replace(writing, description=msgspec.structs.replace(writing.description, counter=image.shard.counter))
+
+
+def _anchor_counts_on(self: LogStore, writings: Sequence[Writing], first: int, taken: Any) -> list[int]:
+    before = self._anchor
+    try:
+        return _append(self, writings, first, taken)
+    except lmdb.Error:
+        self._anchor = replace(before, next=before.next + len(writings))
+        raise
+
+
+async def _not_awaited(self: Storing, identity: JobIdentity, buckets: dict[int, int]) -> None:
+    self.holdings.take(identity, buckets)
+
+
+def _adopt_in_new_places(
+    self: Holdings, job: Job, bucket: int, identity: JobIdentity, entries: Any, restored: bool = False
+) -> None:
+    """Where the records are that shards were read from is forgotten."""
+    _adopt(self, job, bucket, identity, {}, restored)
+
+
+_writing, _append, _adopt = Storing._writing, LogStore._append, Holdings.adopt
 _compact = FlushCore._compact
 _content = store_contents._content
 
@@ -72,7 +126,21 @@ async def _built_over(self: copies.Copies, job: Any, view: Any, buckets: Sequenc
     return await _load(self, job, replace(view, served=frozenset()), buckets)
 
 
+def _without_conditions(conditions: Any, puts: Any) -> ConfigChanges:
+    return ConfigChanges({}, puts)
+
+
 _load = copies.Copies._load
+
+# --- checkpoints ----------------------------------------------------------------------------------------------------
+
+
+def _saved_as_it_is_now(writer: Any, images: list[Any]) -> None:
+    """A checkpoint says which version a shard has when it is written, not when its state was taken."""
+    _save(writer, [replace(held, counter=held.shard.counter) for held in images])
+
+
+_save = saving._write
 
 # --- what is shipped ------------------------------------------------------------------------------------------------
 
@@ -120,6 +188,13 @@ def _silent(self: ReplicationCore, order: int, why: str, now: float) -> list[Any
     return []
 
 
+async def _proposed_anyway(self: Replicating, propose: Propose) -> None:
+    """Records become what they should, whoever was faster."""
+    changes = msgspec.structs.replace(propose.changes, conditions={})
+    await _propose(self, replace(propose, changes=changes))
+
+
+_propose = Replicating._propose
 _batch, _record = Batch.__init__, ShardReplica.record
 _ask = Replicating.ask
 
@@ -211,6 +286,51 @@ MUTANTS = {
             "failure-not-told",
             "the core is not told of requests to other servers that fail",
             [(ReplicationCore, "failed", _silent)],
+        ),
+        ServerFault(
+            "recorded-as-it-is-now",
+            "a record says which version its shard has when it is made, not when its state was taken",
+            [(Storing, "_writing", _recorded_as_it_is_now)],
+        ),
+        ServerFault(
+            "anchor-counts-on",
+            "the log's anchor counts a group that found no space",
+            [(LogStore, "_append", _anchor_counts_on)],
+        ),
+        ServerFault(
+            "holding-not-awaited",
+            "a bucket is served before it is on disk that it is held",
+            [(Storing, "hold", _not_awaited)],
+            lambda cluster: _one_copy(cluster, "crash", "crash", "crash-all", "weather"),
+        ),
+        ServerFault(
+            "adopted-in-new-places",
+            "where the records are that shards were read from is forgotten",
+            [(Holdings, "adopt", _adopt_in_new_places)],
+            lambda cluster: _one_copy(cluster, "crash", "crash", "crash-all", "weather", "full"),
+        ),
+        ServerFault(
+            "taken-up-anyway",
+            "a server takes its buckets up again whatever has become of them meanwhile",
+            [(jobs, "ConfigChanges", _without_conditions)],
+            lambda cluster: _one_copy(cluster, *MOVE_KINDS),
+        ),
+        ServerFault(
+            "proposed-anyway",
+            "records of buckets are changed whoever was faster",
+            [(Replicating, "_propose", _proposed_anyway)],
+        ),
+        ServerFault(
+            "saved-as-it-is-now",
+            "a checkpoint says which version a shard has when it is written, not when its state was taken",
+            [(saving, "_write", _saved_as_it_is_now)],
+            lambda cluster: _saves(cluster, "crash", "weather", "heal"),
+        ),
+        ServerFault(
+            "saved-without-a-lease",
+            "a checkpoint is written and answered without a look at the lease",
+            [(saving, "save_refusal", lambda *_: None)],
+            lambda cluster: _saves(cluster, "pause", "pause", "alone", "alone", "one-way", "heal", "heal"),
         ),
     )
 }
