@@ -13,6 +13,7 @@ import psutil
 
 from adamctl.launch.run_token import read_token
 from tests.e2e.conftest import EXAMPLES, Command, Runner
+from tests.ports import free_ports
 
 
 @contextmanager
@@ -43,17 +44,39 @@ def socket_folders(command: Command) -> set[Path]:
 
 def test_what_a_run_writes_is_its_owners_alone_and_a_killed_ones_token_goes(adamctl: Runner) -> None:
     arguments = ("train", EXAMPLES / "digits.toml", "--run-dir", adamctl.folder / "runs", "--plain")
-    settings = ("--set", "train.checkpoint_every=1")
+    settings = ("--set", "train.checkpoint_every=1", "--set", "cluster.store=disk")
     with open_umask():
         killed = adamctl.start(*arguments, *settings, "--passes", "100000")
     killed.wait_until(lambda: list(adamctl.folder.glob("runs/*/001/checkpoints/*/manifest.json")))
     folder = next(adamctl.folder.glob("runs/*/001"))
     sockets = socket_folders(killed)
     assert sockets and all(too_open(place) == {} for place in sockets)
-    killed.process.send_signal(signal.SIGKILL)
-    psutil.wait_procs(killed.family(), timeout=30)
+    family = killed.family()
+    for process in (killed.process, *family):
+        process.send_signal(signal.SIGKILL)
+    psutil.wait_procs(family, timeout=30)
     assert too_open(adamctl.folder / "runs") == {}
     assert read_token(folder), "nobody was there to remove it"
-    assert {path.name for path in folder.iterdir()} >= {"experiment.toml", "logs", "metrics.jsonl", "checkpoints"}
+    assert {path.name for path in folder.iterdir()} >= {
+        "experiment.toml",
+        "logs",
+        "metrics.jsonl",
+        "checkpoints",
+        "stores",
+    }
     assert adamctl.run(*arguments, "--passes", "1")[0] == 0
     assert not (folder / "secrets").exists()
+
+
+def test_what_roles_by_hand_write_is_their_owners_alone(adamctl: Runner) -> None:
+    folder, port = adamctl.folder, free_ports(1)[0]
+    around = {"ADAMCTL_TOKEN": "made by hand", "ADAMCTL_CONTROLLER": f"127.0.0.1:{port}"}
+    flags = ("--log-file", folder / "logs" / "ps.log", "--socket-folder", folder)
+    with open_umask():
+        adamctl.start("controller", "start", "--port", str(port), "--dir", folder / "controller", **around)
+        ps = adamctl.start("ps", "start", "--store", folder / "store", *flags, **around)
+    ps.wait_until((folder / "store" / "cluster").exists)  # written last, when it has become a member
+    assert too_open(folder) == {}
+    names = {path.name for path in folder.rglob("*") if not path.is_socket()}
+    assert names >= {"controller", "vote", "store", "log.mdb", "lock", "cluster", "logs", "ps.log"}
+    assert any(path.is_socket() for path in folder.iterdir())
