@@ -1,9 +1,12 @@
-"""Any message with any body, through the real dispatch of every role: typed errors, nothing kept, no role ends."""
+"""Any header and body of every message through the real dispatch of every role: typed errors, none kept, none ends."""
 
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
+from collections import defaultdict
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import Any, get_args
@@ -19,6 +22,8 @@ from adamctl.net.transport import Connection
 from adamctl.roles.controller.core_paxos_messages import PeerMessage
 from adamctl.roles.controller.core_records import record_problem
 from adamctl.roles.data import server as data_server
+from adamctl.roles.worker import server as worker_server
+from adamctl.wire import codec
 from adamctl.wire.constants import ErrorCode, Opcode, body_bytes_max
 from adamctl.wire.messages import (
     MESSAGES,
@@ -37,6 +42,8 @@ from tests.wire.any_message import any_message, any_value, encodable, mutated
 ROUNDS = int(os.environ.get("ADAMCTL_FUZZ_ROUNDS", "1000000"))
 QUICK_ROUNDS = 3000
 AT_ONCE = 256
+MUTATED = 0.3
+"""So many typed headers are not what they were."""
 ANSWER_S = 0.25
 """A long poll is not waited for."""
 NOT_SENT = {Opcode.HELLO, Opcode.CREDIT, Opcode.SHUTDOWN, Opcode.RUN_STOP, Opcode.MEMORY_REGISTER, Opcode.STATUS}
@@ -98,45 +105,78 @@ async def send(connection: Connection, message: Message, body: bytes, untyped: d
         pass  # a long poll, or a connection that the receiver has ended
 
 
-async def storm(tmp_path: Path, rounds: int, seed: int) -> None:
+class Mutating:
+    """Changes the typed headers of messages that it was told of, as they are encoded."""
+
+    def __init__(self, random: Random) -> None:
+        self._random, self._encode = random, codec.encode_message
+        self._told: dict[int, Message] = {}
+        self.changed = 0
+
+    def tell(self, message: Message) -> None:
+        self._told[id(message)] = message
+
+    def __call__(self, message: Message) -> bytes:
+        encoded = self._encode(message)
+        if self._told.pop(id(message), None) is None:
+            return encoded
+        self.changed += 1
+        return mutated(encoded, self._random)
+
+
+async def storm(tmp_path: Path, rounds: int, seed: int, patch: pytest.MonkeyPatch) -> None:
     random = Random(seed)
+    mutating = Mutating(random)
+    patch.setattr(codec, "encode_message", mutating)
     async with world(tmp_path) as w:
         cluster = w.cluster
         await w.start_servers(parameter=1)
         await add_job(cluster, "job", ["ps-0"], RuleConfig("adagrad"))
         await cluster.start("data", "data-9", data_server.run, {"data_root": (str(tmp_path),)})
         await w.start_run(make_experiment(tmp_path))
+        await cluster.start("worker", "worker-9", worker_server.run, {"threads": 1, "job": "another"})
         front = await cluster.context("front", "asks")
         receivers = ["controller-0", *(node for node in cluster.tasks if node != "controller-0")]
         kept = set(await keys(cluster))
         pairs = [
             (role, opcode) for opcode, one in PERMISSIONS.items() if opcode not in NOT_SENT for role in one.senders
         ]
+        pairs = [pair for pair in pairs if pair[1] != Opcode.PROVE]
+        pairs.append(("operator", Opcode.PROVE))  # a second one ends its connection
+        opening: dict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
         untyped: dict[str, str] = {}
         connections: dict[tuple[str, str], Connection] = {}
 
         async def one(role: str, opcode: Opcode, receiver: str) -> None:
-            known = connections.get((role, receiver))
-            if known is None or known.closed:
-                hello = make_hello(role.replace(" ", "-"), f"storm-{role.replace(' ', '-')}", 77)
-                known = await cluster.network.connect(f"memory://{receiver}", hello, deadline_s=10)
-                connections[role, receiver] = known
+            async with opening[role, receiver]:
+                known = connections.get((role, receiver))
+                if known is None or known.closed:
+                    hello = make_hello(role.replace(" ", "-"), f"storm-{role.replace(' ', '-')}", 77)
+                    known = await cluster.network.connect(f"memory://{receiver}", hello, deadline_s=10)
+                    connections[role, receiver] = known
             message = any_message(MESSAGES[opcode][0], random)
             own = {"node": f"storm-{role.replace(' ', '-')}", "role": role.replace(" ", "-"), "incarnation": 77}
             if random.random() < 0.9:
                 fields = {name: value for name, value in own.items() if name in message.__struct_fields__}
                 message = msgspec.structs.replace(message, **fields)
             if encodable(message) and not isinstance(message, (NodeLeaveRequest, ShutdownRequest, RunStopRequest)):
+                if random.random() < MUTATED:
+                    mutating.tell(message)
                 await send(known, message, any_body(opcode, random)[: body_bytes_max(opcode)], untyped)
 
-        done = 0
-        while done < rounds:
-            picks = [(*random.choice(pairs), random.choice(receivers)) for _ in range(AT_ONCE)]
-            await asyncio.gather(*(one(*pick) for pick in picks))
-            done += AT_ONCE
+        left = rounds
+
+        async def some() -> None:
+            nonlocal left
+            while left > 0:
+                left -= 1
+                await one(*random.choice(pairs), random.choice(receivers))
+
+        await asyncio.gather(*(some() for _ in range(AT_ONCE)))
         for connection in connections.values():
             await connection.close()
         assert not untyped
+        assert mutating.changed > MUTATED / 2 * rounds, "they were sent, and changed"
         for receiver in receivers:
             assert not cluster.tasks[receiver].done(), receiver
             connection = await cluster.network.connect(f"memory://{receiver}", front.hello(), deadline_s=30)
@@ -152,10 +192,24 @@ async def keys(cluster: Any) -> list[str]:
     return [entry.key for entry in entries]
 
 
-async def test_a_few_thousand_bodies(tmp_path: Path) -> None:
-    await storm(tmp_path, QUICK_ROUNDS, 11)
+async def test_a_few_thousand_bodies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await storm(tmp_path, QUICK_ROUNDS, 11, monkeypatch)
+
+
+def storm_in_process(folder: Path, rounds: int, seed: int) -> None:
+    folder.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        asyncio.run(storm(folder, rounds, seed, patch))
 
 
 @pytest.mark.slow
-async def test_a_million_bodies(tmp_path: Path) -> None:
-    await storm(tmp_path, ROUNDS, 12)
+def test_a_million_bodies(tmp_path: Path) -> None:
+    """On all cores: what each process hears does not hang on the others."""
+    count = worker_server.available_cores()
+    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool:
+        parts = [
+            pool.submit(storm_in_process, tmp_path / str(number), ROUNDS // count + 1, 12 + number)
+            for number in range(count)
+        ]
+        for part in parts:
+            part.result()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -52,7 +53,13 @@ TEXTS = (
 
 def any_message(kind: type[Any], random: Random) -> Any:
     """Returns a message of a kind, each field of the type that it has."""
-    return _any(inspect.type_info(kind), random, 3)
+    return _any(_type_info(kind), random, 3)
+
+
+@cache
+def _type_info(kind: type[Any]) -> inspect.Type:
+    """Looking at a type takes longer than making a value of it."""
+    return inspect.type_info(kind)
 
 
 def any_value(random: Random, depth: int = 3) -> Any:

@@ -178,3 +178,74 @@ def test_a_spared_shard_is_not_written_again_after_a_full_disk(full: bool) -> No
         flush.leave(entry)
     flush.no_space(4.0)
     assert flush.busy is not full and flush.live_bytes == 100
+
+
+async def change(world: ReplicatedCluster, **fields: Any) -> None:
+    """Changes all records of buckets at once, as another server might: names of fields -> functions of the record."""
+    store = world.cluster.client
+    _, entries = await store.read("/jobs/a/buckets/")
+    for index, entry in enumerate(entries):
+        record = decode(entry.value, BucketRecord)
+        wanted = {name: value(record) for name, value in fields.items()}
+        changed = msgspec.structs.replace(record, epoch=record.epoch + 1, **wanted)
+        key = bucket_key("a", index)
+        assert not (await store.compare_and_set(ConfigChanges({key: entry.revision}, {key: encode(changed)}))).conflicts
+
+
+def other(node: str) -> str:
+    return TWO[1 - TWO.index(node)]
+
+
+async def test_a_copy_that_is_filled_again_and_begun_anew_keeps_its_records_until_the_new_ones_are_there(
+    tmp_path: Path,
+) -> None:
+    """A primary that is a learner now; while it is being filled it loses its part and is given it again."""
+    async with memory_cluster(96, config=FAST) as cluster:
+        world = ReplicatedCluster(cluster)
+        await world.start(*TWO, store=tmp_path, loss_window_s=0.1)
+        layout = await world.add_job(TWO, copies=2, min_in_sync=1)
+        client = await make_client(cluster, "a", "w", attempt_s=1.0)
+        await client.push(push_of(layout, constant(layout, 1.0), kind="delta"), deadline_s=20)
+        await saved(world)
+        owed: list[tuple[Any, Propose]] = []
+        carriers = {name: world.servers[name]._carriers for name in TWO}
+        propose = {name: carriers[name][Propose] for name in TWO}
+        for name in TWO:
+            carriers[name][Propose] = lambda proposal, name=name: owed.append((propose[name], proposal))
+        live_bytes = {name: shard_bytes(world, name) for name in TWO}
+        records = await world.records()
+        await change(
+            world,
+            primary=lambda r: other(r.primary),
+            in_sync=lambda r: (other(r.primary),),
+            learners=lambda r: (r.primary,),
+        )
+        learner = {bucket: record.primary for bucket, record in records.items()}
+
+        def filling(epoch: int) -> bool:
+            assert {name: shard_bytes(world, name) for name in TWO} == live_bytes
+            copies = [world.copy(name, bucket) for bucket, name in learner.items()]
+            return all(copy is not None and not copy.complete and copy.begun[0] == epoch for copy in copies)
+
+        await until(lambda: filling(2), "it is being filled")
+        await change(world, learners=lambda r: ())
+        await until(lambda: kept(world, "ps-0") + kept(world, "ps-1") == len(learner), "it has no part for a while")
+        await change(world, learners=lambda r: (other(r.primary),))
+        await until(lambda: filling(4), "all begins anew")
+        for name in TWO:
+            carriers[name][Propose] = propose[name]
+        for carry, proposal in owed:
+            carry(proposal)
+        await world.until_records(lambda record: len(record.in_sync) == 2, "whole again")
+        await world.until_equal(2)
+        await saved(world)
+        assert {name: shard_bytes(world, name) for name in TWO} == live_bytes and not kept(world, "ps-0")
+        await client.close()
+
+
+def shard_bytes(world: ReplicatedCluster, name: str) -> int:
+    """Bytes of memory that the shards take whose records are live in a server's log."""
+    flush = storing(world, name).flush
+    slots = [*flush._slots, *(flush.group.removed if flush.group is not None else ())]  # those go with the group
+    live = {slot.entry for slot in slots if slot.live and slot.entry is not None}
+    return sum(entry.size_bytes for entry in live if entry.version != (0, 0, 0))
