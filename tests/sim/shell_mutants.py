@@ -9,6 +9,8 @@ from typing import Any
 import lmdb
 import msgspec
 
+from adamctl.config.records import NodeRecord, node_key
+from adamctl.roles.controller.client import read_record
 from adamctl.roles.ps import copies, jobs, replicating, saving, store_contents
 from adamctl.roles.ps.core_flush import Entry, FlushCore, Item, Slot
 from adamctl.roles.ps.core_holdings import Holdings
@@ -124,6 +126,12 @@ def _nothing_lost(self: JobView, node: str, registered_revision: int) -> list[in
 async def _built_over(self: copies.Copies, job: Any, view: Any, buckets: Sequence[int]) -> Any:
     """What should be read back is made as the job began."""
     return await _load(self, job, replace(view, served=frozenset()), buckets)
+
+
+async def _lost_and_not_noticed(self: JobKeeper) -> int:
+    """A process without a key in the configuration, which has been lost already, takes all for its own."""
+    found = await read_record(self._store, node_key(self._context.node), NodeRecord)
+    return found[1] if found is not None else 0
 
 
 def _without_conditions(conditions: Any, puts: Any) -> ConfigChanges:
@@ -314,6 +322,12 @@ MUTANTS = {
             "a server takes its buckets up again whatever has become of them meanwhile",
             [(jobs, "ConfigChanges", _without_conditions)],
             lambda cluster: _one_copy(cluster, *MOVE_KINDS),
+        ),
+        ServerFault(
+            "lost-before-it-read",
+            "a process that was lost before it knew when it was registered takes nothing for lost",
+            [(JobKeeper, "_own_revision", _lost_and_not_noticed)],
+            lambda cluster: _one_copy(cluster, "crash", "crash-all", "drain", "weather"),
         ),
         ServerFault(
             "proposed-anyway",

@@ -103,7 +103,7 @@ class SimServer(ServerChecks):
         context = SimContext(
             role="ps", node=self.name, options={}, transport=cast(Any, None),
             controller=cast(Any, SimConfiguration(self.loop, self.member)), stopping=asyncio.Event(),
-            log=cast(logging.Logger, SimLog(self)), lease=self.lease,
+            log=cast(logging.Logger, SimLog(self)), lease=self.lease, membership=cast(Any, self.member),
         )  # fmt: skip
         context.server = self
         self.shell = shell = ParameterServer(context, OPTIONS, store)
