@@ -8,6 +8,7 @@ from adamctl.roles.ps.core_instructions import Refuse
 from adamctl.wire.messages import PushReply
 from tests.sim.server_mutants import MUTANTS
 from tests.sim.server_scenario import ServerScenario
+from tests.sim.shell_mutants import MUTANTS as SHELL_MUTANTS
 from tests.sim.suite_checks import check_clean, check_documented, check_found, check_found_early, check_many, noted
 from tests.sim.suites import SERVERS
 
@@ -78,6 +79,12 @@ def test_thousands_of_seeds() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", SHELL_MUTANTS)
+def test_a_planted_fault_of_the_shells_is_found(name: str) -> None:
+    check_found(SERVERS, name, NOTED[name], NOTED_AND_NEXT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SERVERS.mutants)
 def test_every_planted_fault_is_found_within_a_thousand_seeds(name: str) -> None:
     check_found_early(SERVERS, name)
