@@ -14,7 +14,7 @@ class ServerLimits:
 
     Attributes:
         connections_max: connections that have said HELLO; one more is refused with OVER_QUOTA.
-        handshakes_max: connections that have not; one more cuts the oldest of them.
+        handshakes_max: connections that have not; one more cuts the oldest of the address that has the most of them.
         hello_timeout_s: silence before HELLO after which a connection is cut.
         requests_per_connection_max: requests not answered yet (answers not yet sent count); more are not read.
         credit_bytes: bodies of requests in flight that each client is told it may have.
@@ -27,6 +27,8 @@ class ServerLimits:
         regions_max: pieces of it that each connection may show us.
         frame_timeout_s: how long one frame may take from its first byte to its last while we are reading.
         write_stall_timeout_s: how long a peer may take nothing of what it is sent.
+        log_lines_per_address_max: lines about the peers of one address (of one user, over Unix sockets) that are
+            logged in each `log_window_s`; the number of further ones is.
         backlog: connections that the kernel may hold before they are accepted.
     """
 
@@ -44,6 +46,8 @@ class ServerLimits:
     regions_max: int = 64
     frame_timeout_s: float = 60.0
     write_stall_timeout_s: float = 60.0
+    log_lines_per_address_max: int = 10
+    log_window_s: float = 10.0
     backlog: int = 1024
 
     def __post_init__(self) -> None:
@@ -52,7 +56,10 @@ class ServerLimits:
                 f"a server's memory quota must hold the longest body, {BODY_BYTES_MAX} bytes; "
                 f"found {self.memory_bytes_max}"
             )
-        for name in ("connections_max", "handshakes_max", "requests_per_connection_max", "credit_bytes", "backlog"):
+        for name in (
+            "connections_max", "handshakes_max", "requests_per_connection_max", "credit_bytes", "backlog",
+            "log_lines_per_address_max",
+        ):  # fmt: skip
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} must be at least 1, found {getattr(self, name)}")
 

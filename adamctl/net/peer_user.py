@@ -1,4 +1,4 @@
-"""Which user is at the other end of a Unix socket, as the system says it."""
+"""Who is at the other end of a socket, as the system says it: a user over Unix sockets, an address over TCP."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import socket
 import struct
 import sys
 from typing import Any
+
+from adamctl.net.core_sources import source_of
 
 _XUCRED = struct.Struct("=IIh2x16I")
 """macOS: version, user, number of groups, groups."""
@@ -27,6 +29,18 @@ def peer_user(sock: Any) -> int | None:
         return int(_UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[1])
     except (OSError, struct.error, AttributeError):
         return None
+
+
+def peer_source(sock: Any) -> str:
+    """Returns where a connection comes from: its address (of IPv6 the network), or the user of a Unix socket."""
+    if sock is None:
+        return "unknown"
+    if sock.family == socket.AF_UNIX:
+        return f"user {peer_user(sock)}"
+    try:
+        return source_of(str(sock.getpeername()[0]))
+    except OSError:  # it has gone already
+        return "unknown"
 
 
 def is_own_user(sock: Any) -> bool:

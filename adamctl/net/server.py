@@ -11,9 +11,11 @@ from collections.abc import Callable, Collection
 from adamctl.errors import ProtocolError, RemoteError, UnreachableError
 from adamctl.net.address import parse_address
 from adamctl.net.arriving import ARRIVING_BYTES_MIN, Pieces
+from adamctl.net.core_sources import LineQuota, Newcomers
 from adamctl.net.greeting import Greeting
 from adamctl.net.handler import report_failure
 from adamctl.net.limits import ServerLimits, admits
+from adamctl.net.peer_user import peer_source
 from adamctl.net.pool import BufferPool, PooledBuffer
 from adamctl.net.protocol import FrameProtocol
 from adamctl.net.regions import RegionQuota, RegionTable
@@ -40,6 +42,7 @@ class ServerProtocol(FrameProtocol):
         super().__init__(server.loop)
         self.connection_id = next(server.connection_ids)
         self.peer_name = f"?@{address}"
+        self.source = ""
         self.greeted = False
         self._greeting = Greeting(self, address)
         self.born_s = self.loop.time()
@@ -59,6 +62,7 @@ class ServerProtocol(FrameProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self.source = peer_source(self.socket)
         self._server.accepted(self)
 
     def may_read(self) -> bool:
@@ -98,7 +102,8 @@ class ServerProtocol(FrameProtocol):
         try:
             arrival = handler(request)
         except Exception:  # its mistake; the request will come to the other handler all the same
-            _LOG.exception("what %s is about to send could not be looked at", self.peer_name)
+            if self._server.may_log(self.source):
+                _LOG.exception("what %s is about to send could not be looked at", self.peer_name)
             arrival = None
         if arrival is None:
             return BodyTarget((buffer.view,), request)
@@ -140,10 +145,10 @@ class ServerProtocol(FrameProtocol):
                 return
             self._server.handler(request)
         except Exception as error:
-            if request.answered:
-                _LOG.exception("the handler failed after it had answered %s", self.peer_name)
-            else:
+            if not request.answered:
                 report_failure(request, error)
+            elif self._server.may_log(self.source):
+                _LOG.exception("the handler failed after it had answered %s", self.peer_name)
 
     def _request(
         self, head: FrameHead, typed_header: bytes, buffer: PooledBuffer | None, began_s: float
@@ -181,7 +186,8 @@ class ServerProtocol(FrameProtocol):
             target.token.release()
 
     def refuse(self, error: ProtocolError) -> None:
-        _LOG.warning("%s broke the protocol and is cut: %s", self.peer_name, error)
+        if self._server.may_log(self.source):
+            _LOG.warning("%s broke the protocol and is cut (from %s): %s", self.peer_name, self.source, error)
         code = ErrorCode.BAD_MESSAGE
         self.send(encode_error(Opcode.HELLO, 0, code, str(error)))
 
@@ -255,7 +261,8 @@ class StreamServer:
         self.addresses: tuple[str, ...] = ()
         self.connection_ids = itertools.count(1)
         self._on_disconnect = on_disconnect
-        self._newcomers: dict[ServerProtocol, None] = {}  # before HELLO, oldest first
+        self._newcomers = Newcomers[ServerProtocol](limits.handshakes_max)  # before HELLO
+        self._lines = LineQuota(limits.log_lines_per_address_max, limits.log_window_s)
         self._connections: dict[ServerProtocol, None] = {}  # after it
         self._closers: list[Callable[[], None]] = []
         self._closing = False
@@ -300,12 +307,18 @@ class StreamServer:
         if self._closing:
             protocol.end(UnreachableError("the server is closing"), at_once=True)
             return
-        self._newcomers[protocol] = None
-        if len(self._newcomers) > self.limits.handshakes_max:
-            # A peer that means well says HELLO at once, so the oldest of them is the least likely to.
-            oldest = next(iter(self._newcomers))
-            del self._newcomers[oldest]
-            oldest.end(ProtocolError("too many connections that have not said HELLO"), at_once=True)
+        last = self._newcomers.add(protocol, protocol.source)
+        if last is not None:
+            last.end(ProtocolError("too many connections that have not said HELLO"), at_once=True)
+
+    def may_log(self, source: str) -> bool:
+        """Says whether a line about a peer may be logged, and counts it."""
+        self._log_sums(self.loop.time())
+        return self._lines.take(source, self.loop.time())
+
+    def _log_sums(self, now: float) -> None:
+        for source, lines in self._lines.sums(now):
+            _LOG.warning("and %d more lines about %s in %g s", lines, source, self.limits.log_window_s)
 
     def admit(self, protocol: ServerProtocol) -> None:
         """Counts a newcomer among those that may make requests. Raises RemoteError: there is no room."""
@@ -315,11 +328,11 @@ class StreamServer:
             raise RemoteError(
                 ErrorCode.OVER_QUOTA, f"all {self.limits.connections_max} connections are taken; try again later"
             )
-        self._newcomers.pop(protocol, None)
+        self._newcomers.discard(protocol)
         self._connections[protocol] = None
 
     def gone(self, protocol: ServerProtocol) -> None:
-        self._newcomers.pop(protocol, None)
+        self._newcomers.discard(protocol)
         self.replies.forget(protocol)
         self.turns.leave(protocol)
         if protocol in self._connections:
@@ -330,7 +343,8 @@ class StreamServer:
     def _sweep(self) -> None:
         """Cuts peers that do not move: silent before HELLO, in the middle of a frame, or not taking what is sent."""
         now = self.loop.time()
-        for protocol in list(self._newcomers):
+        self._log_sums(now)
+        for protocol in self._newcomers:
             if now - protocol.born_s > self.limits.hello_timeout_s:
                 protocol.end(ProtocolError("no HELLO in time"), at_once=True)
         for protocol in list(self._connections):
@@ -365,6 +379,7 @@ class StreamServer:
         for close in self._closers:
             close()
         self._closers.clear()
+        self._log_sums(float("inf"))
         protocols = [*self._connections, *self._newcomers]
         for protocol in protocols:
             protocol.end(UnreachableError("the server is closing"))
