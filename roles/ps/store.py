@@ -334,9 +334,11 @@ class LogStore:
 
     def _opened(self, path: Path) -> lmdb.Environment:
         try:
-            return lmdb.open(
+            environment = lmdb.open(
                 str(path), subdir=False, lock=False, map_size=self._map_bytes, max_dbs=0, metasync=False, meminit=False
             )
+            os.chmod(path, 0o600)  # LMDB's copies, and stores of earlier versions, are for everybody to read
+            return environment
         except lmdb.Error as error:
             raise OSError(errno.EIO, str(error)) from error
 

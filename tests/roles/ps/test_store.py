@@ -35,6 +35,22 @@ def test_what_was_written_is_there_again(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_log_is_its_owners_alone_and_one_that_was_not_is_tightened(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        modes = []
+        for _ in range(2):
+            store = LogStore(tmp_path)
+            modes.append(store.path.stat().st_mode & 0o777)
+            store.shrink()
+            modes.append(store.path.stat().st_mode & 0o777)
+            store.close()
+            store.path.chmod(0o644)  # as earlier versions left it
+        assert modes == [0o600] * 4
+    finally:
+        os.umask(before)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_many_groups_with_removals_and_restarts(tmp_path: Path, seed: int) -> None:
     chance = Random(seed)
