@@ -344,6 +344,7 @@ class JobCopies:
         }
         for member in group.follow(record, incarnations):
             self._unlink(group, member)
+            present.discard(member.node)  # it may be there anew, as a learner
         for node, member in group.members.items():
             if node not in present and not member.lost:
                 known_there = takeover.known(node) if takeover is not None and node in takeover.others else None

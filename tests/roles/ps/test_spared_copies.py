@@ -196,10 +196,11 @@ def other(node: str) -> str:
     return TWO[1 - TWO.index(node)]
 
 
+@pytest.mark.parametrize("demoted", ["primary", "second"])
 async def test_a_copy_that_is_filled_again_and_begun_anew_keeps_its_records_until_the_new_ones_are_there(
-    tmp_path: Path,
+    tmp_path: Path, demoted: str
 ) -> None:
-    """A primary that is a learner now; while it is being filled it loses its part and is given it again."""
+    """A member that is a learner now; while it is being filled it loses its part and is given it again."""
     async with memory_cluster(96, config=FAST) as cluster:
         world = ReplicatedCluster(cluster)
         await world.start(*TWO, store=tmp_path, loss_window_s=0.1)
@@ -214,13 +215,16 @@ async def test_a_copy_that_is_filled_again_and_begun_anew_keeps_its_records_unti
             carriers[name][Propose] = lambda proposal, name=name: owed.append((propose[name], proposal))
         live_bytes = {name: shard_bytes(world, name) for name in TWO}
         records = await world.records()
-        await change(
-            world,
-            primary=lambda r: other(r.primary),
-            in_sync=lambda r: (other(r.primary),),
-            learners=lambda r: (r.primary,),
-        )
-        learner = {bucket: record.primary for bucket, record in records.items()}
+        if demoted == "primary":
+            await change(
+                world,
+                primary=lambda r: other(r.primary),
+                in_sync=lambda r: (other(r.primary),),
+                learners=lambda r: (r.primary,),
+            )
+        else:
+            await change(world, in_sync=lambda r: (r.primary,), learners=lambda r: (other(r.primary),))
+        learner = {b: r.primary if demoted == "primary" else other(r.primary) for b, r in records.items()}
 
         def filling(epoch: int) -> bool:
             assert {name: shard_bytes(world, name) for name in TWO} == live_bytes
