@@ -8,6 +8,7 @@ a key was written for it: etcd gives none of them twice, and nobody has to wait 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -33,6 +34,8 @@ from adamctl.wire.messages import NodeRegisterReply, NodeRegisterRequest
 from adamctl.wire.unreadable import UNREADABLE
 
 INCARNATIONS = "#incarnations"
+CLUSTER = "#cluster"
+"""The identity of the cluster: made by whoever registers first, and kept for ever."""
 LATE_S = 2.0
 """etcd takes a key away up to so long after its lease has run out."""
 _PROBE_S = 1.0
@@ -80,7 +83,8 @@ class Nodes:
         self._leases[record.node, record.incarnation] = its_lease
         lease_s = lost_after_s / GRANT_FACTOR
         interval_s = min(BEACON_INTERVAL_S_MAX, lease_s / BEACONS_PER_LEASE)
-        return NodeRegisterReply(record.incarnation, interval_s, lost_after_s, lease_s)
+        cluster = await self._cluster(until_s - loop.time())
+        return NodeRegisterReply(record.incarnation, interval_s, lost_after_s, lease_s, cluster)
 
     async def beacon(self, node: str, incarnation: int, deadline_s: float) -> None:
         """Renews the lease, and makes sure that the key is still this process's own."""
@@ -138,6 +142,20 @@ class Nodes:
             reply = await self._gateway.call("kv/txn", message, until_s - loop.time())
             if reply.get("succeeded"):
                 return record, lease
+
+    async def _cluster(self, deadline_s: float) -> str:
+        """Returns the cluster's identity, 16 hexadecimal digits; the first that asks makes it."""
+        key, made = encoded(self._key(CLUSTER)), secrets.token_hex(8)
+        message = {
+            "compare": [compare_revision(key, 0)],
+            "success": [{"request_put": {"key": key, "value": encoded(made)}}],
+            "failure": [{"request_range": {"key": key}}],
+        }
+        reply = await self._gateway.call("kv/txn", message, deadline_s)
+        if reply.get("succeeded"):
+            return made
+        (pair,) = reply["responses"][0]["response_range"]["kvs"]
+        return decoded(pair.get("value", "")).decode("ascii", "replace")
 
     async def _renewed(self, lease: str, until_s: float) -> bool:
         """Renews a lease; False: it has run out."""

@@ -44,6 +44,7 @@ from adamctl.roles.ps.load import LoadMeter
 from adamctl.roles.ps.options import ServerOptions, server_options
 from adamctl.roles.ps.replicating import Replicating
 from adamctl.roles.ps.retiring import follow_retired
+from adamctl.roles.ps.retiring_by_servers import keep_retired
 from adamctl.roles.ps.saving import Saver
 from adamctl.roles.ps.statistics import Rates
 from adamctl.roles.ps.store import LogStore
@@ -181,6 +182,8 @@ class ParameterServer:
         replicating.spared = copies.kept
         assert self._context.controller is not None
         self._spawn(follow_retired(self._context.controller, self.core, self._log))
+        if self._context.witness is not None:  # etcd, which retires nobody
+            self._spawn(keep_retired(self._context.controller, self._context.node, self._log))
         self._carriers |= {
             Ask: replicating.ask,
             Reply: replicating.reply,

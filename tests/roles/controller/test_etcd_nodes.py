@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -10,12 +11,14 @@ from contextlib import suppress
 import msgspec
 import pytest
 
-from adamctl.config.records import NodeRecord, decode
+from adamctl.config.records import RETIRED_KEY, NodeRecord, RetiredRecord, decode
 from adamctl.errors import ConfigurationError, RemoteError, UnreachableError
 from adamctl.net.address import host_id
 from adamctl.roles.controller.client import nodes, wait_for
 from adamctl.roles.controller.etcd import EtcdClient
 from adamctl.roles.controller.etcd_gateway import EtcdError, Json, _AskAgainError
+from adamctl.roles.controller.interface import read_record
+from adamctl.roles.ps.retiring_by_servers import keep_retired
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigEntry, NodeRegisterRequest
 from tests.ports import free_ports
@@ -238,3 +241,34 @@ async def test_a_node_outlives_a_restart_of_etcd(tmp_path_factory: pytest.TempPa
         await client.beacon("ps-0", reply.incarnation)
         assert len(await nodes(client)) == 1
         await client.close()
+
+
+async def test_a_cluster_has_one_identity_whoever_registers_first(etcd: EtcdCluster, client: EtcdClient) -> None:
+    other = EtcdClient(client.addresses[0])
+    stranger = EtcdClient(f"{etcd.url}{a_root()}?lost_after=4")
+    try:
+        one, two = await asyncio.gather(client.register(process("ps-0")), other.register(process("ps-1", 1)))
+        assert one.cluster == two.cluster and len(one.cluster) == 16 and int(one.cluster, 16) >= 0
+        assert (await stranger.register(process("ps-0", 2))).cluster not in ("", one.cluster)
+        await client.leave("ps-0", one.incarnation)
+        assert (await client.register(process("ps-0", 3))).cluster == one.cluster
+    finally:
+        await other.close()
+        await stranger.close()
+
+
+async def test_who_has_gone_is_retired_and_who_lives_is_not(client: EtcdClient) -> None:
+    server = await client.register(process("ps-0"))
+    gone = await client.register(process("ps-1", 1))
+    task = asyncio.create_task(keep_retired(client, "ps-0", logging.getLogger("test"), 0.5))
+    await asyncio.sleep(0.2)
+    await client.leave("ps-1", gone.incarnation)
+    async with asyncio.timeout(BOUND_S):
+        found = None
+        while found is None or not found[0].has(gone.incarnation):
+            found = await read_record(client, RETIRED_KEY, RetiredRecord)
+            await asyncio.sleep(0.05)
+    assert not found[0].has(server.incarnation)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
