@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from adamctl.roles.worker import server
+from adamctl.roles.worker.downpour import Downpour
 from adamctl.roles.worker.session import DivergedError, SessionRunner
 from tests.roles.worker.test_server import EXAMPLES, World, check, make_experiment, world
 
@@ -23,6 +24,16 @@ NO_HELP_FROM_SERVERS = 10**6
 @pytest.fixture(autouse=True)
 def plain_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADAMCTL_KERNELS", "numpy")
+
+
+@pytest.fixture(autouse=True)
+def no_fetch_after_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would bring good weights, too."""
+
+    async def nothing(downpour: Downpour) -> None:
+        return
+
+    monkeypatch.setattr(Downpour, "freshen", nothing)
 
 
 @pytest.fixture
