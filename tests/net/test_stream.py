@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -185,12 +186,13 @@ async def test_beyond_its_credit_a_client_is_not_read(world: World) -> None:
 
 
 class FalseServer:
-    """Answers HELLO rightly and then sends whatever it is given."""
+    """Answers HELLO rightly, then sends whatever it is given, and if asked to, ends the connection after that."""
 
-    def __init__(self, folder: Path, then: bytes, hello: bytes | None = None) -> None:
+    def __init__(self, folder: Path, then: bytes, hello: bytes | None = None, *, ends: bool = False) -> None:
         self.path = str(folder / "false.sock")
         self._then = then
         self._hello = hello
+        self._ends = ends
 
     async def __aenter__(self) -> str:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -201,7 +203,9 @@ class FalseServer:
             if self._then:
                 await reader.readexactly(36)
                 writer.write(self._then)
-            await reader.read()
+                await writer.drain()
+            if not self._ends:
+                await reader.read()
             writer.close()
 
         self._server = await asyncio.start_unix_server(serve, self.path)
@@ -237,6 +241,17 @@ async def test_a_server_that_breaks_the_protocol_is_left(tmp_path: Path, answer:
 
 
 async def test_a_server_that_ends_in_mid_reply_is_unreachable(tmp_path: Path) -> None:
+    half = encode_reply(Opcode.PS_PULL, 2, PullReply(()), 1 << 20) + bytes(1 << 19)
+    async with FalseServer(tmp_path, half, ends=True) as address:
+        transport = StreamTransport()
+        connection = await transport.connect(address, make_hello("worker", "w"), deadline_s=10)
+        with pytest.raises(UnreachableError):
+            await connection.request(PullRequest("j", {}, ()), deadline_s=10)
+        await connection.close()
+        assert transport.pool.statistics().outstanding_bytes == 0
+
+
+async def test_a_connection_that_is_cut_in_mid_reply_ends_on_both_sides(tmp_path: Path) -> None:
     server = await StreamTransport().serve(
         [f"unix://{tmp_path}/a.sock"],
         make_hello("ps", "a"),
@@ -246,14 +261,12 @@ async def test_a_server_that_ends_in_mid_reply_is_unreachable(tmp_path: Path) ->
     connection = await transport.connect(server.addresses[0], make_hello("worker", "w"), deadline_s=10)
     task = asyncio.ensure_future(connection.request(PullRequest("j", {}, ()), deadline_s=10))
     await until(lambda: bool(connection._protocol.decoder.mid_frame or task.done()))
-    if not task.done():
-        next(iter(server._connections)).end(UnreachableError("cut by the test"), at_once=True)
-        with pytest.raises(UnreachableError):
-            await task
+    next(iter(server._connections)).end(UnreachableError("cut by the test"), at_once=True)
+    with suppress(UnreachableError):
+        (await task).release()  # all of it was under way already
+    await until(lambda: connection.closed)
     await connection.close()
     await server.close()
-    if task.done() and task.exception() is None:
-        task.result().release()
     assert transport.pool.statistics().outstanding_bytes == 0
 
 
