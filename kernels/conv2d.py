@@ -18,6 +18,7 @@ import numpy as np
 
 from adamctl.kernels.activations import CODES, BiasActivation, activate
 from adamctl.kernels.direct import DirectConvolution, Extents
+from adamctl.kernels.native import Call
 from adamctl.kernels.operation import Array, Buffers, Operation, empty_buffers, image_shape
 from adamctl.kernels.slicing import OutputSlice, SlicedOperation, check_slice, halo
 from adamctl.model.description import Activation, Padding, Size, pair
@@ -99,7 +100,7 @@ class Conv2D(Operation):
         outputs = buffers.output[: len(inputs)]
         if self._direct is not None:
             code = CODES[self.activation.activation]
-            self._direct.forward(inputs, weights[0], weights[1], outputs, buffers, code)
+            self._direct.forward(inputs, weights[0], weights[1], outputs, buffers, code).make()
             if code > CODES["relu"]:
                 activate(self.activation.activation, outputs)
             return outputs
@@ -132,7 +133,7 @@ class Conv2D(Operation):
             self._direct.backward(
                 inputs, weights[0], buffers.output[:batch], output_error, gradients[0], gradients[1], image_errors,
                 buffers, code,
-            )  # fmt: skip
+            ).make()  # fmt: skip
             return image_errors
         error = output_error.reshape(-1, self.filters)
         self.activation.backward(buffers.output[:batch].reshape(-1, self.filters), error, gradients[1])
@@ -149,6 +150,33 @@ class Conv2D(Operation):
         if image_errors is not None:
             image_errors[...] = self._inside(padded)
         return image_errors
+
+    def native_forward(
+        self, batch: int, weights: Sequence[Array], buffers: Buffers, inputs: Array
+    ) -> list[Call] | None:
+        code = CODES[self.activation.activation]
+        if self._direct is None or code > CODES["relu"]:
+            return None
+        return [self._direct.forward(inputs, weights[0], weights[1], buffers.output[:batch], buffers, code)]
+
+    def native_backward(
+        self,
+        batch: int,
+        weights: Sequence[Array],
+        gradients: Sequence[Array | None],
+        buffers: Buffers,
+        output_error: Array,
+        inputs: Array,
+        needs_input_error: bool,
+    ) -> list[Call] | None:
+        if self._direct is None:
+            return None
+        image_errors = buffers.input_error[:batch] if needs_input_error else None
+        call = self._direct.backward(
+            inputs, weights[0], buffers.output[:batch], output_error, gradients[0], gradients[1], image_errors,
+            buffers, CODES[self.activation.activation],
+        )  # fmt: skip
+        return [call]
 
     def check_room(self, batch: int, weights: Sequence[Array], buffers: Buffers) -> None:
         """Raises ValueError unless weights have their shapes and the batch its room: compiled code checks neither."""

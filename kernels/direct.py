@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.kernels.backend import compiled, panels_with_tiles
+from adamctl.kernels.native import NativeCall
 from adamctl.kernels.operation import Array, Buffers
 from adamctl.kernels.tiling import PIXELS_MAX, WIDEST, round_up
 
@@ -92,22 +93,25 @@ class DirectConvolution:
             buffers.scratch[name] = np.zeros(size + WIDEST, np.float32)
         buffers.scratch["geometry"] = geometry
 
-    def forward(self, inputs: Array, weight: Array, bias: Array, outputs: Array, buffers: Buffers, code: int) -> None:
-        """Writes the outputs, bias added, relu applied if that is the code."""
+    def forward(
+        self, inputs: Array, weight: Array, bias: Array, outputs: Array, buffers: Buffers, code: int
+    ) -> NativeCall:
+        """Returns the call that writes the outputs, bias added, relu applied if that is the code."""
         scratch = buffers.scratch
-        self._compiled.forward(
+        arguments = (
             inputs, weight.reshape(len(weight), -1), bias, outputs, scratch["padded"], scratch["packed"],
             scratch["sums"], scratch["bias"], scratch["geometry"], self._filter_panels, code,
         )  # fmt: skip
+        return NativeCall(self._compiled.forward, arguments)
 
     def backward(
         self, inputs: Array, weight: Array, outputs: Array, errors: Array, gradient: Array | None,
         bias_gradient: Array | None, image_errors: Array | None, buffers: Buffers, code: int,
-    ) -> None:  # fmt: skip
-        """Writes gradients and the images' errors, each unless None."""
+    ) -> NativeCall:  # fmt: skip
+        """Returns the call that writes gradients and the images' errors, each unless None."""
         scratch = buffers.scratch
         own_bias: Array = scratch["bias"][: len(weight)]  # type: ignore[assignment]
-        self._compiled.backward(
+        arguments = (
             inputs, weight.reshape(len(weight), -1), outputs, errors,
             _EMPTY2 if gradient is None else gradient.reshape(len(weight), -1),
             own_bias if bias_gradient is None else bias_gradient,
@@ -116,3 +120,4 @@ class DirectConvolution:
             scratch["geometry"], self._tap_panels, self._channel_panels, code,
             int(gradient is not None), int(image_errors is not None),
         )  # fmt: skip
+        return NativeCall(self._compiled.backward, arguments)

@@ -9,13 +9,15 @@ generator is in the same state as the whole layer's would be.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.kernels.backend import Backend, choose, compiled_if
+from adamctl.kernels.native import Call, NativeCall
 from adamctl.kernels.operation import Array, Buffers, Operation, empty_buffers
 from adamctl.kernels.slicing import OutputSlice, Region, SlicedOperation, check_slice
 
@@ -52,6 +54,8 @@ class Dropout(Operation):
         buffers.scratch["examples"] = np.arange(batch_max, dtype=np.uint32)
         buffers.scratch["example_hashes"] = np.zeros(batch_max, np.uint32)
         buffers.scratch["position_hashes"] = np.zeros(self.features, np.uint32)
+        buffers.scratch["words"] = np.array([0, 0, self._threshold], np.uint32)
+        buffers.scratch["scale"] = np.array([1 / (1 - self.rate)], np.float32)
         rows = 1 if self._compiled is not None else max(batch_max, 1)
         for name in ("hashes", "shifted"):
             buffers.scratch[name] = np.zeros((rows, max(self.features, batch_max)), np.uint32)
@@ -72,8 +76,12 @@ class Dropout(Operation):
         if not training:
             outputs[...] = inputs
             return outputs
-        key = int(generator.bit_generator.random_raw())  # type: ignore[arg-type, unused-ignore]
-        self._draw(key, inputs.reshape(batch, self.features), outputs.reshape(batch, self.features), buffers)
+        self._draw(buffers, generator)
+        rows = batch, self.features
+        if self._compiled is not None:
+            self._compiled.drop(inputs.reshape(rows), *self._arguments(batch, buffers))
+        else:
+            self._drop(inputs.reshape(rows), outputs.reshape(rows), buffers)
         return outputs
 
     def backward(
@@ -104,28 +112,64 @@ class Dropout(Operation):
         positions = self.positions.reshape(self.input_shape)[region]
         return SlicedOperation(Dropout(positions.shape, self.rate, self.backend, positions), region, region, ())
 
-    def _draw(self, key: int, inputs: Array, outputs: Array, buffers: Buffers) -> None:
+    def native_draw(self, buffers: Buffers, generator: np.random.Generator) -> Callable[[], None] | None:
+        return (lambda: self._draw(buffers, generator)) if self._compiled is not None else None
+
+    def native_forward(
+        self, batch: int, weights: Sequence[Array], buffers: Buffers, inputs: Array
+    ) -> list[Call] | None:
+        if self._compiled is None:
+            return None
+        rows = inputs.reshape(batch, self.features)
+        return [NativeCall(self._compiled.drop, (rows, *self._arguments(batch, buffers)))]
+
+    def native_backward(
+        self,
+        batch: int,
+        weights: Sequence[Array],
+        gradients: Sequence[Array | None],
+        buffers: Buffers,
+        output_error: Array,
+        inputs: Array,
+        needs_input_error: bool,
+    ) -> list[Call] | None:
+        if self._compiled is None:
+            return None
+        if not needs_input_error:
+            return []
+        rows, mask = (batch, self.features), buffers.scratch["mask"][:batch]
+        error = buffers.input_error[:batch].reshape(rows)
+        return [NativeCall(self._compiled.drop_error, (output_error.reshape(rows), mask, error))]
+
+    def _draw(self, buffers: Buffers, generator: np.random.Generator) -> None:
+        """Draws what decides a step's mask."""
+        key = int(generator.bit_generator.random_raw())  # type: ignore[arg-type, unused-ignore]
+        word = 2**WORD_BITS
+        buffers.scratch["words"][:2] = key % word, key // word % word
+
+    def _arguments(self, batch: int, buffers: Buffers) -> tuple[Any, ...]:
+        """Returns what the compiled forward takes after the inputs."""
+        scratch = buffers.scratch
+        outputs = buffers.output[:batch].reshape(batch, self.features)
+        return self.positions, scratch["position_hashes"], scratch["words"], scratch["scale"], scratch["mask"], outputs
+
+    def _drop(self, inputs: Array, outputs: Array, buffers: Buffers) -> None:
         """Makes the mask of a step and outputs = inputs * mask, all [n, features]."""
-        batch, word = len(inputs), 2**WORD_BITS
-        low, high = np.uint32(key % word), np.uint32(key // word % word)
+        batch = len(inputs)
         scratch: dict[str, Words] = buffers.scratch  # type: ignore[assignment]
+        low, high, threshold = scratch["words"]
         hashes, shifted = scratch["hashes"], scratch["shifted"]
         examples, by_position = scratch["example_hashes"][:batch], scratch["position_hashes"]
         np.add(scratch["examples"][:batch], high, out=examples)
         mix(examples, shifted[0, :batch])
         mask: Array = buffers.scratch["mask"][:batch]  # type: ignore[assignment]
-        scale = 1 / (1 - self.rate)
-        if self._compiled is not None:
-            scaled, threshold = np.float32(scale), self._threshold
-            self._compiled.drop(inputs, self.positions, examples, by_position, low, threshold, scaled, mask, outputs)
-            return
         np.add(self.positions, low, out=by_position)
         mix(by_position, shifted[0, : self.features])
         drawn = hashes[:batch, : self.features]
         np.bitwise_xor(by_position, examples[:, None], out=drawn)
         mix(drawn, shifted[:batch, : self.features])
-        np.greater_equal(drawn, self._threshold, out=mask, casting="unsafe")
-        mask *= scale
+        np.greater_equal(drawn, threshold, out=mask, casting="unsafe")
+        mask *= 1 / (1 - self.rate)
         np.multiply(inputs, mask, out=outputs)
 
 

@@ -56,6 +56,10 @@ class NativeCall(NamedTuple):
     arguments: tuple[Any, ...]
     result: Result | None = None
 
+    def make(self) -> None:
+        """Makes the call from Python."""
+        self.kernel(*self.arguments)
+
 
 class NativeCheck(NamedTuple):
     """Ends all with REFUSED if a word of the row is negative, what kernels say of labels that are none."""

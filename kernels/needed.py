@@ -31,7 +31,7 @@ _OF_LOSS = {
 _OF_LAYER: dict[type, tuple[str, ...]] = {
     description.MaxPool2D: ("images.maxpool_forward", "images.maxpool_backward"),
     description.Dense: ("elementwise.add_bias",),
-    description.Dropout: ("dropout.drop",),
+    description.Dropout: ("dropout.drop", "dropout.drop_error"),
     description.Local2D: ("elementwise.add_bias", "local.unfold_places", "local.fold_places"),
     description.L2Pool2D: ("local.l2pool_forward", "local.l2pool_backward"),
     description.LocalContrastNorm: (

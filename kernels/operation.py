@@ -143,6 +143,11 @@ class Operation(ABC):
         """Returns `backward` as a function of the output error and the inputs alone; as `bind_forward`."""
         return lambda error, inputs: self.backward(error, inputs, weights, gradients, buffers, needs_input_error)
 
+    def native_draw(self, buffers: Buffers, generator: np.random.Generator) -> Callable[[], None] | None:
+        """Returns what Python draws at random before each step whose `native_forward` needs it; None, the default:
+        nothing."""
+        return None
+
     def native_forward(
         self, batch: int, weights: Sequence[Array], buffers: Buffers, inputs: Array
     ) -> list[Call] | None:

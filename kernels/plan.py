@@ -212,6 +212,9 @@ def step_pieces(
         result: two words that take the loss and how many were correct.
     """
     batch, error, pieces = len(step.error), step.error, list[list[Call] | Piece]()
+    draws = [draw for layer in layers if (draw := layer.operation.native_draw(layer.buffers, layer.generator))]
+    if draws:
+        pieces.append(_drawing_piece(draws))
     for layer in layers:
         calls = layer.operation.native_forward(batch, layer.weights, layer.buffers, values[-1])
         pieces.append(calls if calls is not None else _forward_piece(layer.forward(batch), values))
@@ -230,6 +233,14 @@ def step_pieces(
             step.kept_errors.append((layer.buffers.scratch, error))
         error = layer.buffers.input_error[:batch]
     return pieces
+
+
+def _drawing_piece(draws: Sequence[Callable[[], None]]) -> Piece:
+    def piece(images: Array) -> None:
+        for draw in draws:
+            draw()
+
+    return piece
 
 
 def _forward_piece(forward: Forward, values: Sequence[Array]) -> Piece:

@@ -101,8 +101,9 @@ class TrainConfig(_Section, frozen=True):
 
     Attributes:
         passes: walks over the training set, all of which the schedule of the learning rate spans.
-        batch: examples per step of one thread.
-        n_push: steps of one thread between its pushes (DistBelief 4.1). `auto`: 1.
+        batch: examples per step of one thread. Under plain sgd the threads of a worker may take shares of a batch each,
+            at as much lower rates, which makes their gradients younger (docs/consistency.md).
+        n_push: steps of one thread between its pushes (DistBelief 4.1). `auto`: 1, of a whole batch.
         n_fetch: steps of one thread between fetches, each of which starts beside the push of that step. `auto`: a fetch
             starts when a push is applied, and its thread waits for it where the way there and back is short beside the
             time between pushes; under momentum and adam gradients are then computed from where the weights will be

@@ -45,8 +45,13 @@ class _Open:
 
 @dataclass
 class TaskLedger:
-    """The tasks a worker has and how much of each is left."""
+    """The tasks a worker has and how much of each is left.
 
+    Attributes:
+        shares: how many of the steps that are added make up one of a whole batch; reports count those.
+    """
+
+    shares: int = 1
     _open: dict[int, _Open] = field(default_factory=dict)
 
     def begin(self, task: Task, batches: int) -> TaskReport | None:
@@ -71,9 +76,8 @@ class TaskLedger:
         if entry.left:
             return None
         del self._open[task.id]
-        return TaskReport(
-            task.id, entry.examples, entry.loss_sum, entry.correct, entry.steps, entry.compute_s, entry.wait_s
-        )
+        steps = -(-entry.steps // self.shares)
+        return TaskReport(task.id, entry.examples, entry.loss_sum, entry.correct, steps, entry.compute_s, entry.wait_s)
 
     def __len__(self) -> int:
         return len(self._open)

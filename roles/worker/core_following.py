@@ -3,6 +3,9 @@
 A gradient that is computed while the thread's last push is still on its way is older than it need be: by that push, and
 by what others pushed meanwhile. Waiting costs the way there and back. Where that is short beside the steps between two
 pushes, as with servers on the same machine, it costs little, and the servers get the core that the thread leaves free.
+
+A replica that applies its gradients to its own weights itself has them there already. It waits for what others push; if
+nobody else does, there is nothing to wait for.
 """
 
 from __future__ import annotations
@@ -12,20 +15,30 @@ from statistics import median
 
 SHARE_MAX = 0.25
 """Of the time between two pushes of a thread that it may wait; more than this, and it goes on at once."""
+ALONE_AFTER = 8
+"""Fetches in a row that bring nothing of others."""
 SAMPLES = 15  # the median of so many: one that was held up by something else says nothing about the way
 
 
 class Following:
-    """Compares the way there and back with the time that steps take.
+    """Compares the way there and back with the time that steps take."""
 
-    Attributes:
-        waits: whether a thread waits for its push; also before anything was measured.
-    """
-
-    def __init__(self) -> None:
-        self.waits = True
+    def __init__(self, applies_locally: bool = False) -> None:
+        """`applies_locally`: the weights have the replica's own gradients in them before they are pushed."""
+        self._applies_locally = applies_locally
+        self._is_near = True
+        self._without_others = 0
         self._steps_s: deque[float] = deque(maxlen=SAMPLES)
         self._trips_s: deque[float] = deque(maxlen=SAMPLES)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a thread waits for its push; also before anything was measured."""
+        return self._is_near and not (self._applies_locally and self._without_others >= ALONE_AFTER)
+
+    def fetched(self, others: bool) -> None:
+        """Parameters have arrived; `others` says whether somebody else has pushed since the ones before."""
+        self._without_others = 0 if others else self._without_others + 1
 
     def stepped(self, seconds: float) -> None:
         """A thread has computed what it pushes in so many seconds."""
@@ -35,4 +48,4 @@ class Following:
         """A push was in a thread's weights so many seconds after the thread had handed it over."""
         self._trips_s.append(seconds)
         if self._steps_s:
-            self.waits = median(self._trips_s) <= SHARE_MAX * median(self._steps_s)
+            self._is_near = median(self._trips_s) <= SHARE_MAX * median(self._steps_s)

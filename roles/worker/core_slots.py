@@ -91,6 +91,11 @@ class Reapply:
     shards: NDArray[np.bool_] | None
 
 
+def _others_pushed(before: Base, now: Base) -> bool:
+    """Whether somebody else's pushes are among those that were applied in between."""
+    return bool((now.pushes - before.pushes > now.sequences - before.sequences).any())
+
+
 @dataclass(slots=True)
 class SlotCore:
     """The slots of all threads of one replica.
@@ -228,6 +233,8 @@ class SlotCore:
     def installed(self, now: float = 0.0) -> None:
         """The parameters are in use, with what they lacked: no later fetch can lack what is acknowledged by now."""
         self.fetching = False
+        if self.following is not None and self.base is not None and self._arrived is not None:
+            self.following.fetched(_others_pushed(self.base, self._arrived))
         self.base, self.contained = self._arrived, self.fetches
         for thread, trip in enumerate(self.trips):
             if trip is not None and trip.fetch and trip.fetch <= self.contained:

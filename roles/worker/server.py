@@ -26,7 +26,9 @@ from adamctl.roles.controller.client import Changes, ConfigurationStore, follow,
 from adamctl.roles.coordinator.client import CoordinatorClient, Joined
 from adamctl.roles.data.client import DataClient
 from adamctl.roles.ps.client import ParameterClient
-from adamctl.roles.worker.session import DivergedError, Session, SessionRunner
+from adamctl.roles.worker.core_shares import shares_of
+from adamctl.roles.worker.divergence import DivergedError
+from adamctl.roles.worker.session import Session, SessionRunner
 from adamctl.wire.constants import ErrorCode
 
 _LOG = logging.getLogger(__name__)
@@ -76,9 +78,9 @@ async def run(context: RoleContext) -> None:
         loader.shutdown(wait=False)
 
 
-def _network(context: RoleContext, experiment: Experiment) -> Network:
-    """Returns the run's network, all of its kernels loaded."""
-    network = Network(experiment.model, experiment.train.batch)
+def _network(context: RoleContext, experiment: Experiment, shares: int) -> Network:
+    """Returns the run's network, all of its kernels loaded, for steps of a share of a batch."""
+    network = Network(experiment.model, experiment.train.batch // shares)
     began_s, names = time.monotonic(), list[str]()
     network.compile(names.append, experiment.optimizer.clip_norm is not None)
     context.log.info("%d kernels of the model loaded in %.1f s", len(names), time.monotonic() - began_s)
@@ -203,10 +205,11 @@ async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClien
             f"run {job}: this worker derives parameter layout {layout.hash}, "
             f"the coordinator {joined.reply.layout_hash}; both must run the same version of adamctl"
         )
-    # In a thread: it may compile for seconds, in which the coordinator must hear from this worker.
-    network = await asyncio.to_thread(_network, context, experiment)
     train = experiment.train
     threads = 1 if train.in_step else process.threads
+    shares = shares_of(experiment, threads)
+    # In a thread: it may compile for seconds, in which the coordinator must hear from this worker.
+    network = await asyncio.to_thread(_network, context, experiment, shares)
     parameters = ParameterClient.from_context(
         context,
         job,
@@ -233,6 +236,7 @@ async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClien
                 network,
                 layout,
                 threads,
+                shares,
                 coordinator,
                 parameters,
                 data,

@@ -26,6 +26,7 @@ from adamctl.roles.worker.compute import Batch, BatchDone, ComputeThreads
 from adamctl.roles.worker.core_batches import Task, TaskLedger, cut
 from adamctl.roles.worker.core_following import Following
 from adamctl.roles.worker.core_foresight import Momentum
+from adamctl.roles.worker.divergence import DivergedError
 from adamctl.roles.worker.downpour import Downpour
 from adamctl.roles.worker.lockstep import Lockstep, place_of
 from adamctl.roles.worker.mailbox import Mailbox, Siblings
@@ -41,15 +42,15 @@ BATCHES_AHEAD_PER_THREAD = 3  # enough that the next is in memory when a thread 
 RANGES_MIN = 3  # one being computed, one read, one asked for
 
 
-class DivergedError(RunFailedError):
-    """This replica's loss is not finite. The servers refuse its gradients, so their parameters still are."""
-
-    retry_helps = False
-
-
 @dataclass(frozen=True)
 class Session:
-    """What a session works with; `node` and `incarnation` are this worker's."""
+    """What a session works with.
+
+    Attributes:
+        node, incarnation: this worker's.
+        threads: compute threads.
+        shares: how many steps a batch is cut into, each of one thread, which pushes after so many.
+    """
 
     job: str
     node: str
@@ -59,6 +60,7 @@ class Session:
     network: Network
     layout: ParameterLayout
     threads: int
+    shares: int
     coordinator: CoordinatorClient
     parameters: ParameterClient
     data: DataClient
@@ -90,14 +92,14 @@ class SessionRunner:
             session.network,
             session.layout,
             session.threads,
-            train.batch,
-            train.steps_per_push,
+            session.network.batch_max,
+            train.steps_per_push * session.shares,
             train.steps_per_fetch,
             self._protocol.kept,
             applies_locally,
             # In step, those of others that have died are kept beside the own one until their step is complete.
             max(SLOTS_PER_THREAD, experiment.cluster.workers + 1) if train.in_step else SLOTS_PER_THREAD,
-            Following() if experiment.fetch_follows_push else None,
+            Following(applies_locally) if experiment.fetch_follows_push else None,
             Momentum(experiment.kept_direction) if experiment.kept_direction else None,
         )
         session.parameters.shared.add(self._replica.memory)
@@ -115,8 +117,8 @@ class SessionRunner:
         self._downpour = Downpour(self._replica, session.parameters, self._fail, self._protocol)
         self._lockstep = self._make_lockstep() if train.in_step else None
         batches = BATCHES_AHEAD_PER_THREAD * session.threads
-        self._ranges_held = max(RANGES_MIN, 1 - (-batches // experiment.train.range_batches))
-        self._ledger = TaskLedger()
+        self._ranges_held = max(RANGES_MIN, 1 - (-batches // (train.range_batches * session.shares)))
+        self._ledger = TaskLedger(session.shares)
         self._reports: list[TaskReport] = []
         self._news = asyncio.Event()
         self._taking: set[asyncio.Task[Any]] = set()
@@ -266,7 +268,7 @@ class SessionRunner:
         siblings = None if self._lockstep is not None else Siblings(len(cuts))
         optimizer = self._session.experiment.optimizer
         for number, piece in enumerate(cuts):
-            rate = learning_rate(optimizer.lr, optimizer.schedule, piece.progress)
+            rate = learning_rate(optimizer.lr, optimizer.schedule, piece.progress) / self._session.shares
             local = self._local_rate if self._local_factor is None else self._local_factor * rate
             part = slice(piece.start, piece.stop)
             images, labels = examples.images[part], examples.labels[part]
@@ -317,8 +319,7 @@ class SessionRunner:
             if done.actions.fetch:
                 self._downpour.want_fetch()
         if not isfinite(done.loss_sum) and isinstance(done.batch.task, TrainTask):
-            text = f"the loss is not finite any more at learning rate {done.batch.learning_rate:g}: the run diverges"
-            self._fail(DivergedError(f"{text}; try a lower optimizer.lr, or set optimizer.clip_norm"))
+            self._fail(DivergedError.at(done.batch.learning_rate * self._session.shares))
             return
         if in_step:
             assert self._lockstep is not None

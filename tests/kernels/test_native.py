@@ -18,6 +18,7 @@ from adamctl.model.description import Conv2D, Dense, Dropout, MaxPool2D, Model, 
 pytestmark = pytest.mark.skipif("numba" not in BACKENDS or not native.can_compile(), reason="no compiler here")
 
 PLAIN = (Conv2D(5, 3, activation="relu"), MaxPool2D(2), Dense(7, "relu"), Dense(6, "relu"), Softmax(4))
+DRAWN = (Conv2D(5, 3, activation="relu"), Conv2D(4, 2), Dropout(0.3), Dense(7, "relu"), Dropout(0.5), Softmax(4))
 MIXED = (Conv2D(5, 3, activation="tanh"), MaxPool2D(2), Dropout(0.3), Dense(7, "sigmoid"), Dense(6), Softmax(4))
 
 
@@ -93,7 +94,7 @@ def test_a_kernel_that_fails_ends_the_calls_with_its_status(monkeypatch: pytest.
     np.testing.assert_array_equal(outputs, 1)
 
 
-@pytest.mark.parametrize("layers", [PLAIN, MIXED])
+@pytest.mark.parametrize("layers", [PLAIN, DRAWN, MIXED])
 @pytest.mark.parametrize("skip", [False, True])
 def test_a_native_step_is_the_python_step_to_the_bit(
     layers: tuple[...], skip: bool, monkeypatch: pytest.MonkeyPatch
@@ -118,15 +119,17 @@ def test_a_native_step_is_the_python_step_to_the_bit(
                 np.testing.assert_array_equal(factors[0].activations, factors[1].activations)
 
 
-def test_a_network_without_python_between_its_layers_is_one_function() -> None:
+@pytest.mark.parametrize(("layers", "pieces"), [(PLAIN, 1), (DRAWN, 2)])
+def test_a_network_without_python_between_its_layers_is_one_function(layers: tuple[...], pieces: int) -> None:
+    """After what Python draws, if there is any."""
     if native.blas() is None:
         pytest.skip("numpy's BLAS is not one that is known")
-    network = Network(Model((9, 8, 2), PLAIN), 8, "numba")
+    network = Network(Model((9, 8, 2), layers), 8, "numba")
     context, weights = network.context(0), np.zeros(network.flat_size, np.float32)
     network.prepare(context, weights)
     planned = context.plans[8]
     assert isinstance(planned, plan.NativePlan)
-    assert len(planned._pieces) == 1
+    assert len(planned._pieces) == pieces
 
 
 @pytest.mark.parametrize("labels", [np.full(8, 4), np.full(8, -1, np.int32), np.zeros(7, np.int64), np.zeros(8)])

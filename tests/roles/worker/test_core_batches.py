@@ -32,3 +32,11 @@ def test_a_report_sums_its_batches_and_comes_with_the_last() -> None:
     assert report is not None
     assert (report.examples, report.loss_sum, report.correct, report.steps) == (70, 4.5, 67, 2)
     assert len(ledger) == 0 and ledger.training == 0
+
+
+def test_shares_of_a_batch_are_reported_as_steps_of_whole_ones() -> None:
+    ledger, pieces = TaskLedger(shares=2), cut(TRAIN, 16)
+    assert len(pieces) == 5
+    ledger.begin(TRAIN, len(pieces))
+    reports = [ledger.add(TRAIN, piece.stop - piece.start, 1.0, 1, 0.1, 0.0) for piece in pieces]
+    assert reports[-1] is not None and (reports[-1].examples, reports[-1].steps) == (70, 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from adamctl.roles.worker.core_following import SAMPLES, SHARE_MAX, Following
+from adamctl.roles.worker.core_following import ALONE_AFTER, SAMPLES, SHARE_MAX, Following
 
 
 def measured(step_s: float, trips_s: list[float]) -> Following:
@@ -29,3 +29,15 @@ def test_a_few_that_were_held_up_change_nothing_and_many_do_in_both_directions()
     assert measured(0.01, [0.0] * (SAMPLES - late) + [1.0] * late).waits
     assert not measured(0.01, [0.0] * SAMPLES + [1.0] * (late + 1)).waits
     assert measured(0.01, [1.0] * SAMPLES + [0.0] * (late + 1)).waits
+
+
+def test_who_applies_its_own_gradients_has_nothing_to_wait_for_while_nobody_else_pushes() -> None:
+    alone, dependent = Following(applies_locally=True), Following()
+    for following in (alone, dependent):
+        for _ in range(ALONE_AFTER - 1):
+            following.fetched(others=False)
+            assert following.waits
+        following.fetched(others=False)
+    assert not alone.waits and dependent.waits
+    alone.fetched(others=True)
+    assert alone.waits

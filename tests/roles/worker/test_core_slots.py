@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from adamctl.roles.worker.core_following import SAMPLES, SHARE_MAX, Following
+from adamctl.roles.worker.core_following import ALONE_AFTER, SAMPLES, SHARE_MAX, Following
 from adamctl.roles.worker.core_slots import Base, Slot, SlotCore, SlotState
 
 SHARDS = 3
@@ -157,6 +157,23 @@ def test_a_thread_that_follows_its_push_waits_for_a_fetch_that_began_after_the_a
     core.installed()
     begun = core.begin_step(0)
     assert begun is not None and begun.base is not None and begun.base.pushes.tolist() == [1] * SHARDS
+
+
+def test_a_replica_finds_out_from_what_it_fetches_whether_others_push() -> None:
+    following = Following(applies_locally=True)
+    core = make(following=following)
+
+    def fetch(own: int, others: int) -> None:
+        core.fetch_started()
+        core.fetched(base(own, pushes=own + others))
+        core.installed()
+
+    for own in range(ALONE_AFTER + 1):
+        assert following.waits
+        fetch(own, others=0)
+    assert not following.waits, "all that was applied was its own"
+    fetch(ALONE_AFTER + 1, others=1)
+    assert following.waits
 
 
 def test_a_thread_that_follows_asks_for_no_fetch_by_itself() -> None:

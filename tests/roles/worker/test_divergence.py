@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from adamctl.roles.worker import server
+from adamctl.roles.worker.divergence import DivergedError
 from adamctl.roles.worker.downpour import Downpour
-from adamctl.roles.worker.session import DivergedError, SessionRunner
+from adamctl.roles.worker.session import SessionRunner
 from tests.roles.worker.test_server import EXAMPLES, World, check, make_experiment, world
 
 ENOUGH_S = 20

@@ -25,7 +25,9 @@ from adamctl.roles.coordinator.progress import RunProgress
 from adamctl.roles.data import server as data_server
 from adamctl.roles.ps import server as ps_server
 from adamctl.roles.worker import server
-from adamctl.roles.worker.session import DivergedError
+from adamctl.roles.worker.core_slots import Slot
+from adamctl.roles.worker.divergence import DivergedError
+from adamctl.roles.worker.downpour import Downpour
 from tests.cluster import ClusterInMemory, memory_cluster
 
 EXAMPLES, TEST_EXAMPLES, CLASSES, FEATURES = 240, 80, 4, 12
@@ -165,6 +167,26 @@ async def test_threads_share_weights_and_images_go_through_convolutions(tmp_path
             data=DataConfig(format="npz", source=str(tmp_path / "images.npz"), scale="none"),
         )
         check(await w.summary(await w.start_run(experiment)), passes=3)
+
+
+async def test_shares_of_a_batch_at_shares_of_the_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads that take half a batch each push as much as before, at half the rate."""
+    monkeypatch.setattr(server, "shares_of", lambda experiment, threads: 2)
+    pushed: list[tuple[int, int, float]] = []
+    push = Downpour.push
+
+    def note(self: Downpour, slot: Slot, *others: Any) -> Any:
+        pushed.append((slot.steps, slot.examples, slot.learning_rate))
+        return push(self, slot, *others)
+
+    monkeypatch.setattr(Downpour, "push", note)
+    async with world(tmp_path, workers=0) as w:
+        await w.start_worker("threads", threads=2)
+        summary = await w.summary(await w.start_run(make_experiment(tmp_path)))
+    check(summary)
+    assert sum(examples for _, examples, _ in pushed) == 2 * EXAMPLES
+    assert max(pushed) == (2, 8, 0.05)
+    assert {rate for _, _, rate in pushed} == {0.05}
 
 
 async def test_the_same_workers_serve_one_run_after_another(tmp_path: Path) -> None:
