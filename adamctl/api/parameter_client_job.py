@@ -31,7 +31,7 @@ from adamctl.model.rule import RuleConfig
 from adamctl.net.address import parse_address
 from adamctl.roles.controller.client import ConfigurationStore, nodes_of, wait_for
 from adamctl.roles.controller.etcd_url import is_etcd, split_job
-from adamctl.roles.coordinator.job import job_changes, keeping, rule_of, spread
+from adamctl.roles.coordinator.job import job_changes, keeping, spread
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigEntry
 from adamctl.wire.unreadable import UNREADABLE
@@ -103,7 +103,7 @@ def rule_config(rule: OptimizerConfig | RuleConfig | None) -> RuleConfig | None:
             raise ConfigurationError("rule: a schedule needs passes, which a client has not; give push(learning_rate=)")
         if rule.clip_norm is not None:
             raise ConfigurationError("rule: clip_norm is applied where gradients are computed; clip before you push")
-        rule = rule_of(rule)
+        rule = rule.rule
     make_rule(rule, "numpy")
     return rule
 

@@ -11,6 +11,7 @@ import msgspec
 
 from adamctl.config.records import Acks, default_acks, default_min_in_sync
 from adamctl.model.description import Model
+from adamctl.model.rule import RuleConfig
 from adamctl.model.wire_types import WireType
 
 
@@ -94,6 +95,20 @@ class OptimizerConfig(_Section, frozen=True):
     weight_decay: float = 0.0
     clip_norm: float | None = None
     schedule: ScheduleConfig = ScheduleConfig()
+
+    @property
+    def rule(self) -> RuleConfig:
+        """What servers apply to gradients."""
+        return RuleConfig(
+            self.type,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            nesterov=self.nesterov,
+            decay=self.decay,
+            beta1=self.beta1,
+            beta2=self.beta2,
+            epsilon=self.epsilon,
+        )
 
 
 class TrainConfig(_Section, frozen=True):

@@ -16,7 +16,6 @@ from adamctl.config.experiment import Experiment
 from adamctl.errors import ConfigurationError
 from adamctl.kernels import kernel_cache, needed
 from adamctl.kernels.backend import choose
-from adamctl.roles.coordinator.job import rule_of
 
 NOTE_INTERVAL_S = 2.0
 PROCESSES_MAX = 8
@@ -31,7 +30,7 @@ def kernels_of(experiment: Experiment, forced: str | None = None) -> tuple[str, 
     train = experiment.train
     conversions = needed.conversion_kernels((train.wire_push, train.wire_pull))
     steps = needed.step_kernels(experiment.model, clipping=experiment.optimizer.clip_norm is not None)
-    return (*steps, *needed.rule_kernels(rule_of(experiment.optimizer)), *conversions)
+    return (*steps, *needed.rule_kernels(experiment.optimizer.rule), *conversions)
 
 
 def compile_kernels(

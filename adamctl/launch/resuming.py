@@ -9,7 +9,6 @@ from adamctl.config.experiment import Experiment
 from adamctl.errors import ConfigurationError
 from adamctl.launch.finding import find_trained_run
 from adamctl.model.layout import build_layout
-from adamctl.roles.coordinator import manifest
 
 
 def find_resume(resume: str, experiment: Experiment, runs: Path, state: Path, note: Callable[[str], None]) -> str:
@@ -28,6 +27,8 @@ def find_resume(resume: str, experiment: Experiment, runs: Path, state: Path, no
     """
     if resume == "none":
         return resume
+    from adamctl.roles.coordinator import manifest  # most runs begin anew, and have not to wait for it
+
     if resume == "auto":
         found = manifest.find_resume("auto", runs / experiment.name / "0")
         if found is None:
@@ -45,6 +46,8 @@ def find_resume(resume: str, experiment: Experiment, runs: Path, state: Path, no
 
 
 def _find(resume: str, runs: Path, state: Path) -> Path:
+    from adamctl.roles.coordinator import manifest
+
     try:
         return manifest.find_checkpoint(resume, "--resume")
     except ConfigurationError:

@@ -9,7 +9,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from adamctl.config.experiment import Experiment, OptimizerConfig
+from adamctl.config.experiment import Experiment
 from adamctl.config.records import (
     Acks,
     BucketRecord,
@@ -24,7 +24,6 @@ from adamctl.config.records import (
 )
 from adamctl.errors import ConfigurationError, RunFailedError
 from adamctl.model.layout import ParameterLayout, place_copies
-from adamctl.model.rule import RuleConfig
 from adamctl.roles.controller.client import ConfigurationStore, decode_entry, nodes_of, read_record, wait_for
 from adamctl.wire.messages import ConfigChanges, ConfigEntry
 
@@ -138,7 +137,7 @@ async def create_job(
     record = JobRecord(
         "running",
         layout.hash,
-        rule_of(experiment.optimizer),
+        experiment.optimizer.rule,
         experiment.seed,
         coordinator,
         restore,
@@ -169,20 +168,6 @@ def job_changes(
         first = BucketRecord(FIRST_EPOCH, nodes[0], nodes, (), now_unix_s, "the job began")
         puts[bucket_key(job, bucket)] = encode(first)
     return ConfigChanges(dict.fromkeys(puts, 0), puts)
-
-
-def rule_of(optimizer: OptimizerConfig) -> RuleConfig:
-    """Returns what servers apply to gradients."""
-    return RuleConfig(
-        optimizer.type,
-        momentum=optimizer.momentum,
-        weight_decay=optimizer.weight_decay,
-        nesterov=optimizer.nesterov,
-        decay=optimizer.decay,
-        beta1=optimizer.beta1,
-        beta2=optimizer.beta2,
-        epsilon=optimizer.epsilon,
-    )
 
 
 async def end_job(store: ConfigurationStore, job: str) -> None:

@@ -13,7 +13,6 @@ import adamctl as adam
 from adamctl.errors import ConfigurationError, NotFiniteError
 from adamctl.kernels.rules.make import make_rule
 from adamctl.net import shared_memory
-from adamctl.roles.coordinator.job import rule_of
 from tests.api.cluster_for_tests import TOKEN, client
 
 
@@ -100,7 +99,7 @@ RULES: tuple[Callable[[], Any], ...] = (
 @pytest.mark.parametrize("make", RULES)
 def test_the_servers_apply_the_rule_with_its_settings_from_the_given_values(url: str, make: Callable[[], Any]) -> None:
     config = make()
-    rule = make_rule(rule_of(config), "numpy")
+    rule = make_rule(config.rule, "numpy")
     weights = np.linspace(-1, 1, 40, dtype=np.float32)
     state = rule.initial_state(40)
     generator = np.random.default_rng(3)

@@ -20,7 +20,6 @@ from adamctl.model.description import Dense, Dropout, Model, Softmax
 from adamctl.model.initial import initial_rows
 from adamctl.model.layout import build_layout
 from adamctl.roles.coordinator.core_rounds import Rounds
-from adamctl.roles.coordinator.job import rule_of
 from adamctl.roles.coordinator.manifest import find_latest
 from adamctl.roles.data.client import DataClient
 from adamctl.roles.ps.client import load_parameters
@@ -85,7 +84,7 @@ class OneProcess:
         self.layout = build_layout(experiment.model, experiment.cluster.ps)
         self.network = Network(experiment.model, experiment.train.batch)
         self.context = self.network.context(0)
-        self.rule = make_rule(rule_of(experiment.optimizer))
+        self.rule = make_rule(experiment.optimizer.rule)
         self.weights = np.zeros(self.layout.flat_size, np.float32)
         for index, tensor in enumerate(self.layout.tensors):
             rows = initial_rows(tensor, index, 0, tensor.shape[0], experiment.seed)
