@@ -47,7 +47,7 @@ def test_every_format_has_a_picture_but_the_one_without_files() -> None:
 def test_types_defaults_and_ranges_are_the_programs_own() -> None:
     text = page()
     for row in (
-        "| `batch` | whole number | `32` | at least 1 | examples per step of one thread. |",
+        "| `batch` | whole number | `32` | at least 1 | examples per step of one thread. Under",
         '| `threads` | whole number or text | `"auto"` | `auto`, at least 1 | compute threads of each worker.',
         "| `nesterov` | `true` or `false` | `false` |",
         "| `clip_norm` | number | unset | above 0 |",
