@@ -32,6 +32,8 @@ SERVERS = COPIES = 3
 FRESH, REMEMBERING = "fresh", "remembering"
 SHARD_BYTES = 4 << 10
 CALL_S = 120.0
+AT_ONCE = 8
+"""Past clients that come and go together."""
 FIRST_INCARNATION = 1000
 
 
@@ -120,16 +122,22 @@ async def _work(controller: str, settings: PastClientsSettings, pipe: Pipe) -> N
         await acknowledged(side.start_push(pushes[side.job]), CALL_S)
         pushed[side.job] += 1
 
+    async def come_and_go(number: int) -> None:
+        past = client(REMEMBERING, number)
+        try:
+            await past.attach(deadline_s=CALL_S)
+            await push(past)
+        finally:
+            await past.close()
+
     try:
         for job, side in sides.items():
             await side.attach(deadline_s=CALL_S)
             pushes[job] = push_of(side, None)
             await push(side)
-        for number in range(1, settings.clients + 1):
-            past = client(REMEMBERING, number)
-            await past.attach(deadline_s=CALL_S)
-            await push(past)
-            await past.close()
+        for first in range(1, settings.clients + 1, AT_ONCE):
+            last = min(first + AT_ONCE - 1, settings.clients)
+            await asyncio.gather(*(come_and_go(number) for number in range(first, last + 1)))
         pipe.send("ready")
         while (order := await asyncio.to_thread(pipe.recv)) is not None:
             if order == "check":
