@@ -147,6 +147,9 @@ class Delivery:
             attempt, gaps = 0, 0
             while unanswered:
                 await lane.turn(order)
+                self._move(envelope, unanswered)  # many may have waited here since their server lost its place
+                if not unanswered:
+                    break
                 codes = await self._attempt(lane, order, envelope, unanswered, attempt)
                 gaps = gaps + 1 if ErrorCode.SEQUENCE_GAP in codes and lane.is_next(order) else 0
                 if gaps >= GAPS_MAX:  # nobody older is on the way there: it has lost what it had acknowledged
@@ -165,7 +168,8 @@ class Delivery:
         Returns the codes of shards that are to be sent again.
         """
         client = self._client
-        message = envelope.request(self._push, client.routing, unanswered if attempt else None)
+        whole = len(unanswered) == len(envelope.parts)
+        message = envelope.request(self._push, client.routing, None if whole else unanswered)
         request = lane.request(
             message,
             envelope.body,

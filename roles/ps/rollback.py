@@ -81,5 +81,5 @@ async def check_pulled(client: ParameterClient, pulled: Pulled, settled: Numbers
     If not, they were rolled back while we had a connection to their new server, which does not know yet what we know.
     """
     shards = pulled.shards[pulled.sequences[pulled.shards] < settled[pulled.shards]]
-    for way in {client.routing.way_of(shard) for shard in shards.tolist()}:
+    for way in sorted({client.routing.way_of(shard) for shard in shards.tolist()}):
         await tell_numbers(client, client.lane(*way))
