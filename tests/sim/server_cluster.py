@@ -47,6 +47,7 @@ from tests.sim.server_invariants import COPIES_MIN, ServerInvariants
 from tests.sim.server_ledger import Done, Ledger
 from tests.sim.sim_process import SimProcess
 from tests.sim.sim_push_client import SimPushClient
+from tests.sim.sim_real_worker import RealWorker, has_real_clients
 from tests.sim.sim_server import FLUSH, SimServer
 from tests.sim.sim_worker import SimWorker
 
@@ -151,6 +152,7 @@ class ServerCluster:
         saves: checkpoints are written all the time.
         kinds: of misfortunes, by how often they happen.
         made: whether the job's keys are there.
+        real_clients: whether its clients are real ones, over a network of the simulator's.
     """
 
     def __init__(self, seed: int, members: int, *, planted: ServerFault | None, keep_trace: bool) -> None:
@@ -204,6 +206,7 @@ class ServerCluster:
         self.servers: dict[str, SimServer] = {}
         for number in range(1, 4):
             self._add_server(f"p{number}")
+        self.real_clients = has_real_clients(seed)
         self.clients = [self._worker("w1"), self._worker("w2")]
         for client in self.clients:
             client.pause_s_max = random.choice((0.1, 0.3, 0.6))
@@ -221,7 +224,8 @@ class ServerCluster:
             planted.cluster(self)
 
     def _worker(self, name: str) -> SimWorker:
-        worker = SimWorker(self.world, name, self.layout, JOB, self.servers, self.hosts, self.ledger, self.lease_s)
+        kind = RealWorker if self.real_clients else SimWorker
+        worker = kind(self.world, name, self.layout, JOB, self.servers, self.hosts, self.ledger, self.lease_s)
         worker.lost_for_good = self.invariants.given_up
         return worker
 

@@ -9,6 +9,7 @@ from functools import partial
 from tests.sim.engine import NetworkFaults, ViolationError
 from tests.sim.server_cluster import GRACE_S, JOB, LOST_AFTER_S, ServerCluster, ServerFault
 from tests.sim.sim_checkpoint import SimCheckpoints
+from tests.sim.sim_real_worker import real_clients
 from tests.sim.sim_server import SimServer
 from tests.sim.sim_worker import SimWorker
 
@@ -63,7 +64,11 @@ class ServerScenario:
         """
         planted = self.cluster.planted
         try:
-            with self.checkpoints.planted(), planted.planted() if planted is not None else nullcontext():
+            with (
+                self.checkpoints.planted(),
+                real_clients(self.world, self.cluster.clients),
+                planted.planted() if planted is not None else nullcontext(),
+            ):
                 return self._run()
         finally:
             for server in self.cluster.servers.values():

@@ -28,6 +28,7 @@ from tests.sim.engine import ViolationError
 from tests.sim.sim_apply import SimApply
 from tests.sim.sim_checkpoint import SimRoots
 from tests.sim.sim_context import SimConfiguration, SimContext, SimLog
+from tests.sim.sim_link import End
 from tests.sim.sim_log_disk import SimLogStore
 from tests.sim.sim_loop import Abandoned, SimLoop, start
 from tests.sim.sim_process import Member, RunView
@@ -43,6 +44,8 @@ ON_THE_WAY = 0.3
 """Pushes that are applied while they arrive, as far as they can be."""
 CUT_OFF, PIECE_S_MAX = 0.02, 0.002
 """How often the connection ends before a part, and how long one takes at most to follow the one before."""
+ENDS_UNHEARD = 0.2
+"""How often nobody tells a real client that the process has ended, as when its host has."""
 
 
 class SimServer(ServerChecks):
@@ -55,6 +58,7 @@ class SimServer(ServerChecks):
         from_receipt: planted fault: the lease counts from when the answer came.
         registered: done when the controllers have taken the process in.
         connections: that the process has made to other servers.
+        accepted: ends of those that real clients have made to the process.
     """
 
     apply_s_max = 0.001
@@ -66,6 +70,7 @@ class SimServer(ServerChecks):
     loop: SimLoop
     registered: asyncio.Future[None]
     connections: list[SimConnection]
+    accepted: list[End]
     _handle: Callable[[Any], None]
     _arriving: Callable[[Any], Any]
     _on_disconnect: Callable[[int], None]
@@ -78,7 +83,7 @@ class SimServer(ServerChecks):
         self.view = self.begin()
         self.world.note(self.name, "starts", "run", self.run)
         self.shell, self.ready = None, False
-        self.connections = []
+        self.connections, self.accepted = [], []
         self.lease = Lease(self.lease_s, self.clock.now)
         self.begin_checks()
         self.loop = SimLoop(self.view, self.stepped, self.shell_failed)
@@ -137,6 +142,9 @@ class SimServer(ServerChecks):
             connection = self.last_connection = self.member.connection
             for host in self.hosts.values():
                 self.world.after(self.world.random.random() * 0.05, partial(host.take, Disconnected(connection)))
+        for end in self.accepted:
+            if end.open:
+                end.close(tells=not self.world.chance(ENDS_UNHEARD))
         for peer in self.peers.values():
             if peer is not self and peer.alive and (self.name, peer.name) not in self.world.cut:
                 self.world.after(0.001, partial(peer.gate, peer.run, partial(peer.peer_is_gone, self.name, self.run)))
@@ -195,6 +203,12 @@ class SimServer(ServerChecks):
         def fail(code: int, text: str, details: Mapping[str, object]) -> None:
             respond(Refuse(None, code, text), None)
 
+        self.asked_by_client(connection, client, message, sent, send, fail)
+
+    def asked_by_client(
+        self, connection: int, client: ClientKey, message: Message, sent: bytes, send: Send, fail: Fail
+    ) -> None:
+        """A client's request is there, or begins to come."""
         hello = Hello(1, 1, (), "worker", *client)
         random = self.world.random
         if isinstance(message, PushRequest) and self.ready and random.random() < ON_THE_WAY:

@@ -129,6 +129,9 @@ class SimWorker(SimProcess):
         self._give_up()
         self._begin_session(self.member)
 
+    def bury(self) -> None:
+        """The seed is over."""
+
     def stop_pushing(self) -> None:
         """What is under way is to be finished, and nothing begun."""
         self.goes_on = False

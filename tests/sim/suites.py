@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.sim.client_mutants import MUTANTS as CLIENT_MUTANTS
 from tests.sim.mutants import MUTANTS
 from tests.sim.run_mutants import MUTANTS as RUN_MUTANTS
 from tests.sim.run_scenario import RunScenario
@@ -24,7 +25,7 @@ _SERVER_PARTS = ("server_cluster", "server_invariants", "server_ledger", "server
 SERVERS = Suite(
     "servers",
     ServerScenario,
-    SERVER_MUTANTS | SHELL_MUTANTS,
+    SERVER_MUTANTS | SHELL_MUTANTS | CLIENT_MUTANTS,
     (
         "roles/controller/core*.py",
         "roles/ps/*.py",

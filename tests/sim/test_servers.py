@@ -6,9 +6,11 @@ import pytest
 
 from adamctl.roles.ps.core_instructions import Refuse
 from adamctl.wire.messages import PushReply
+from tests.sim.client_mutants import MUTANTS as CLIENT_MUTANTS
 from tests.sim.server_mutants import MUTANTS
 from tests.sim.server_scenario import ServerScenario
 from tests.sim.shell_mutants import MUTANTS as SHELL_MUTANTS
+from tests.sim.sim_real_worker import has_real_clients
 from tests.sim.suite_checks import check_clean, check_documented, check_found, check_found_early, check_many, noted
 from tests.sim.suites import SERVERS
 
@@ -23,9 +25,12 @@ def test_clean_seeds(first: int) -> None:
     check_clean(SERVERS, range(first, first + AT_ONCE))
 
 
-def test_a_seed_replays_exactly() -> None:
-    first, second = ServerScenario(17, keep_trace=True), ServerScenario(17, keep_trace=True)
-    assert first.run() == second.run()
+@pytest.mark.parametrize(("seed", "real_clients"), [(17, False), (21, True)])
+def test_a_seed_replays_exactly(seed: int, real_clients: bool) -> None:
+    first, second = ServerScenario(seed, keep_trace=True), ServerScenario(seed, keep_trace=True)
+    assert first.cluster.real_clients == real_clients
+    result = first.run()
+    assert result == second.run() and result.acknowledged > 100 and result.pulled > 10
     assert first.world.lines == second.world.lines and len(first.world.lines) > 50
 
 
@@ -70,6 +75,12 @@ def test_the_document_tells_of_every_planted_fault() -> None:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_fault_is_found(name: str) -> None:
+    check_found(SERVERS, name, NOTED[name], NOTED_AND_NEXT)
+
+
+@pytest.mark.parametrize("name", CLIENT_MUTANTS)
+def test_a_planted_fault_of_the_client_is_found(name: str) -> None:
+    assert has_real_clients(NOTED[name])
     check_found(SERVERS, name, NOTED[name], NOTED_AND_NEXT)
 
 

@@ -1,0 +1,225 @@
+"""Planted faults of the parameter client: how it numbers, sends, sends again, goes elsewhere, and what it believes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from adamctl.errors import DeadlineError
+from adamctl.net.transport import Reply
+from adamctl.roles.ps import client as client_module
+from adamctl.roles.ps import delivery
+from adamctl.roles.ps.client import ParameterClient
+from adamctl.roles.ps.delivery import LATER, Delivery
+from adamctl.roles.ps.envelope import Envelope
+from adamctl.roles.ps.lane import Lane, Order
+from adamctl.roles.ps.pulling import Puller
+from adamctl.roles.ps.push_set import Numbers, PushSet
+from adamctl.roles.ps.routing import JobRouting
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import Message, PullReply, PushRequest
+from tests.sim.server_cluster import ServerCluster, ServerFault
+from tests.sim.sim_real_worker import RealWorker
+
+# --- the weather that shows some of them ----------------------------------------------------------------------------
+
+
+def _many_at_once(cluster: ServerCluster) -> None:
+    """Clients push as fast as they may, and have much under way when a server is lost."""
+    for worker in cluster.clients:
+        worker.pause_s_max = 0.02
+        if isinstance(worker, RealWorker):
+            worker.window = 30
+
+
+# --- numbers and their order ----------------------------------------------------------------------------------------
+
+
+def _newest_first(self: Lane, order: Order) -> bool:
+    return not self._unfinished or order >= max(self._unfinished)
+
+
+def _numbered_anew(self: Delivery, envelope: Envelope, unanswered: set[int]) -> None:
+    """What goes elsewhere takes the next number there."""
+    client = self._client
+    for shard in unanswered:
+        if client.routing.way_of(shard) != envelope.way:
+            client.issued[shard] += 1
+            self.sequences[shard] = client.issued[shard]
+    _move(self, envelope, unanswered)
+
+
+def _all_settled(issued: Numbers, deliveries: Iterable[Delivery]) -> Numbers:
+    """Whatever has a number is taken for settled."""
+    return issued.copy()
+
+
+def _nothing_settled(settled: Numbers, shards: Iterable[int]) -> Sequence[Any]:
+    """Servers are not told what became of pushes."""
+    return ()
+
+
+async def _moved_one_by_one(self: Delivery, envelope: Envelope) -> None:
+    """What waits for its turn at a server is sent there whoever has taken over meanwhile, as it once was."""
+    lane = self._client.lane(*envelope.way)
+    self._envelopes += 1
+    order, unanswered, attempt = (self._number, self._envelopes), {part.shard for part in envelope.parts}, 0
+    async with lane.unfinished(order):
+        while unanswered:
+            await lane.turn(order)
+            await self._attempt(lane, order, envelope, unanswered, attempt)
+            _move(self, envelope, unanswered)
+            if unanswered:
+                await self._client.pause(attempt)
+                attempt += 1
+
+
+_move = Delivery._move
+
+# --- answers --------------------------------------------------------------------------------------------------------
+
+
+async def _any_answer(self: Lane, message: Message, body: Any = (), *, deadline_s: float, **others: Any) -> Reply:
+    """An answer is taken for that to whichever request waits, also if it is to one that was given up."""
+    others.pop("direct", None)
+    connection = await self.connected()
+    given_up = self.__dict__.setdefault("given_up", [])
+    asking = asyncio.create_task(connection.request(message, body, deadline_s=3 * deadline_s, **others))
+    same = [one for kind, one in given_up if kind is type(message)]
+    try:
+        done, _ = await asyncio.wait([*same, asking], timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if not asking.done():
+            given_up.append((type(message), asking))
+    for one in done:
+        given_up[:] = [(kind, left) for kind, left in given_up if left is not one]
+        return one.result()
+    raise DeadlineError(f"{self.node} did not answer in time")
+
+
+async def _done_with_the_first(self: Delivery, envelopes: list[Envelope]) -> None:
+    """A push is done when one of its servers has answered."""
+    self._begin(envelopes)
+    await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+
+
+def _forgets_what_moved(self: Delivery, envelope: Envelope, unanswered: set[int]) -> None:
+    routing = self._client.routing
+    unanswered -= {shard for shard in unanswered if routing.way_of(shard) != envelope.way}
+
+
+def _sent_whole_again(
+    self: Envelope, push: PushSet, routing: JobRouting, unanswered: set[int] | None = None
+) -> PushRequest:
+    """Parts that were answered are sent again beside those that were not."""
+    return _request(self, push, routing)
+
+
+def _others_left_out(self: Puller, reply: PullReply, body: memoryview) -> list[tuple[int, int]]:
+    """What a server did not give is not asked for again."""
+    _take(self, reply, body)
+    return []
+
+
+async def _broken_and_whole(self: Puller, way: Any, shards: list[int]) -> list[int]:
+    """What was being received when a connection broke is taken for whole."""
+    left = await _pull(self, way, shards)
+    return [] if left == shards and self._client.lane(*way).kind == "" else left
+
+
+_request, _take, _pull = Envelope.request, Puller._take, Puller._request
+
+# --- who holds what -------------------------------------------------------------------------------------------------
+
+
+async def _epochs_kept(self: ParameterClient) -> None:
+    """Who the primary is, is read anew; of which epoch, is not."""
+    before = self.routing
+    await _read(self)
+    object.__setattr__(self.routing, "epochs", before.epochs)
+
+
+async def _not_read(self: ParameterClient) -> None:
+    """Who holds a bucket that has moved is not asked."""
+
+
+_read = ParameterClient._read_routing
+
+
+MUTANTS = {
+    one.name: one
+    for one in (
+        ServerFault(
+            "newest-first",
+            "after trouble the newest envelope is sent alone, and not the oldest",
+            [(Lane, "is_next", _newest_first)],
+        ),
+        ServerFault(
+            "numbered-anew",
+            "a part that goes to another server takes a new number",
+            [(Delivery, "_move", _numbered_anew)],
+        ),
+        ServerFault(
+            "all-settled",
+            "a client says that all its numbers are settled",
+            [(client_module, "settled_numbers", _all_settled)],
+        ),
+        ServerFault(
+            "nothing-settled",
+            "a client does not say which of its numbers are settled",
+            [(client_module, "settled_body", _nothing_settled)],
+        ),
+        ServerFault(
+            "any-answer",
+            "the answer to an attempt that was given up is taken for that to another request",
+            [(Lane, "request", _any_answer)],
+        ),
+        ServerFault(
+            "done-with-the-first",
+            "a push is done when one of its servers has answered",
+            [(Delivery, "_send_all", _done_with_the_first)],
+        ),
+        ServerFault(
+            "moved-and-forgotten",
+            "parts that have moved to another server are not sent there",
+            [(Delivery, "_move", _forgets_what_moved)],
+        ),
+        ServerFault(
+            "moved-one-by-one",
+            "each of many pushes is sent to the old primary once before it goes to the new one",
+            [(Delivery, "_send", _moved_one_by_one)],
+            _many_at_once,
+        ),
+        ServerFault(
+            "refused-sent-again",
+            "a part that was refused for good is sent again",
+            [(delivery, "LATER", LATER | {ErrorCode.NOT_FINITE})],
+        ),
+        ServerFault(
+            "sent-whole-again",
+            "an envelope is sent again with the parts that were answered",
+            [(Envelope, "request", _sent_whole_again)],
+        ),
+        ServerFault(
+            "pulled-in-part",
+            "what a server did not give of a pull is not asked for again",
+            [(Puller, "_take", _others_left_out)],
+        ),
+        ServerFault(
+            "broken-and-whole",
+            "what was being received when a connection broke is taken for whole",
+            [(Puller, "_request", _broken_and_whole)],
+        ),
+        ServerFault(
+            "epochs-kept",
+            "of which epoch a bucket is, is not read again",
+            [(ParameterClient, "_read_routing", _epochs_kept)],
+        ),
+        ServerFault(
+            "not-read-again",
+            "who holds a bucket that has moved is not asked",
+            [(ParameterClient, "reread", _not_read), (ParameterClient, "look", _not_read)],
+        ),
+    )
+}
