@@ -92,9 +92,7 @@ ELSEWHERE = (
     Elsewhere("roles/data/readers/test_idx.py", ("roles/data/readers/source",), "the shape that all readers share"),
     Elsewhere("roles/ps/test_core.py", ("roles/ps/core_*",), "parts of one state machine"),
     Elsewhere("roles/ps/test_envelope.py", ("roles/ps/push_set",), "what an envelope is cut from"),
-    Elsewhere(
-        "roles/ps/test_client.py", ("roles/ps/delivery", "roles/ps/pending", "roles/ps/pulling"), "parts of the client"
-    ),
+    Elsewhere("roles/ps/test_client.py", ("roles/ps/pending", "roles/ps/pulling"), "parts of the client"),
     Elsewhere(
         "roles/ps/test_server.py", ("roles/ps/building", "roles/ps/saving", "roles/ps/jobs"), "parts of the server"
     ),
