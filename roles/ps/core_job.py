@@ -127,7 +127,7 @@ class Job:
             shard.values = Values(content.values, shard)
             shard.state = State(content.state)
             shard.counter, shard.pushes = content.counter, content.pushes
-            shard.given = self.layout.tensors[described.tensor].distribution == "given" and not content.pushes
+            shard.given = self.layout.tensors[described.tensor].distribution == "given"
             shard.memory = content.memory or ClientMemory()
             self.shards[content.index] = shard
         self._stripe(threads)

@@ -131,6 +131,9 @@ class Proposals:
         self._send()
 
     def _review_group(self, bucket: int, known: Known, group: Group, now: float) -> None:
+        for member in group.members.values():
+            if member.lost == SILENT and not group.can_spare(member):
+                member.lost = ""  # another one has been lost since
         lost = {member.node: member.lost for member in group.members.values() if member.lost}
         ready = [member.node for member in group.members.values() if member.ready]
         if lost:

@@ -136,8 +136,11 @@ class Shard:
 
     @property
     def unfounded(self) -> bool:
-        """Says whether a restart would find no initial values: those that were given are not on disk yet."""
-        return self.given and self.entry is not None and not self.entry.sequence
+        """Says whether a restart would find no initial values: no state with those that were given is on disk yet.
+
+        Also of a bucket that was taken over: whoever had it before wrote on a disk of its own.
+        """
+        return self.given and self.entry is not None and not self.entry.version[2]
 
     def advance(self, batch: Batch) -> None:
         """Makes a batch's outcome the new version."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from adamctl.roles.ps.core_job import STALENESS_MAX, quantile
+from adamctl.kernels.rules.make import make_rule
+from adamctl.model.layout import Tensor, cut_layout
+from adamctl.model.rule import RuleConfig
+from adamctl.roles.ps.core_flush import Entry
+from adamctl.roles.ps.core_job import STALENESS_MAX, Job, ShardContent, quantile
 from tests.roles.ps.core_harness import Harness
 from tests.roles.ps.ps_cluster import make_layout
 
@@ -45,3 +50,22 @@ def test_the_last_column_counts_all_that_is_staler() -> None:
     job.count_staleness(10**9, 10**9)
     for counts in (job.staleness, job.gradient_ages):
         assert counts[STALENESS_MAX - 1] == counts[STALENESS_MAX] == 1
+
+
+def test_initial_values_of_a_bucket_that_is_taken_over_are_there_when_they_are_on_this_disk() -> None:
+    """The primary before had them on its own disk, or had died before; and a record may be older than they are."""
+    layout = cut_layout((Tensor("t", 0, (2, 2), 0, "given", 0.0),), 1)
+    job = Job("j", layout, make_rule(RuleConfig("add")))
+    job.configure({bucket.index: (3, True) for bucket in layout.buckets})
+    for bucket in layout.buckets:
+        contents = [ShardContent(shard.index, np.ones(shard.size, np.float32), [], 1, 1) for shard in
+                    layout.shards_of(bucket)]  # fmt: skip
+        job.install(bucket, contents, 1)
+    shard = job.shards[0]
+    assert not shard.unfounded, "there is no disk"
+    shard.entry = Entry(shard, 4)
+    assert shard.unfounded
+    shard.entry.sequence, shard.entry.version = 7, (2, 0, 0)  # as this server learnt the bucket, before the first push
+    assert shard.unfounded
+    shard.entry.sequence, shard.entry.version = 9, (3, 1, 1)
+    assert not shard.unfounded

@@ -335,6 +335,21 @@ def test_members_without_which_nothing_is_acknowledged_are_not_given_up_for_sile
     assert cluster.record().in_sync == ("a",) and cluster["a"].code("p") == ErrorCode.NOT_READY
 
 
+def test_who_is_silent_is_kept_if_another_is_lost_before_it_could_be_removed() -> None:
+    """Found by the simulator: both went in one change, and what the silent one had of all went with it."""
+    cluster = Cluster(min_in_sync=2)
+    cluster.hold_all(("c", "a"))
+    cluster.propose_hook = lambda server, record: False
+    cluster.pass_time(10.0)
+    assert cluster.proposals and len(cluster.record().in_sync) == 3
+    cluster.kill("b")
+    cluster.propose_hook = lambda server, record: True
+    cluster.configure("a")
+    cluster.run()
+    cluster.pass_time(2.0)
+    assert cluster.record().in_sync == ("a", "c")
+
+
 def test_whoever_slept_blames_nobody_for_the_silence() -> None:
     cluster = Cluster()
     cluster.hold_all(("b", "a"), ("c", "a"))
