@@ -37,7 +37,7 @@ class RunCluster(ServerCluster):
 
     def __init__(self, seed: int, members: int, *, planted: ServerFault | None, keep_trace: bool) -> None:
         self.workers: list[RunWorker] = []
-        super().__init__(seed, members, planted=planted, keep_trace=keep_trace)
+        super().__init__(seed, members, planted=planted, keep_trace=keep_trace, special=False)
         self.clients.append(self._worker("w3"))
         self.ledger.clients_rest = True
         random = self.world.random

@@ -24,7 +24,7 @@ from adamctl.config.records import (
     job_key,
     layout_key,
 )
-from adamctl.model.layout import ParameterLayout, Tensor, place_copies
+from adamctl.model.layout import Distribution, ParameterLayout, Tensor, place_copies
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.controller.core_config import ControllerConfig
 from adamctl.roles.controller.core_events import (
@@ -42,6 +42,7 @@ from adamctl.wire.messages import ConfigChanges, ConfigReadReply
 from tests.sim.clients import Caller
 from tests.sim.controllers import SimController
 from tests.sim.engine import Clock, ViolationError, World
+from tests.sim.job_kinds import JobKinds
 from tests.sim.nodes import DRIFTS, Leases
 from tests.sim.server_invariants import COPIES_MIN, ServerInvariants
 from tests.sim.server_ledger import Done, Ledger
@@ -97,13 +98,13 @@ class ServerFault:
                 setattr(owner, name, original)
 
 
-def make_layout() -> ParameterLayout:
+def make_layout(distribution: Distribution = "zeros") -> ParameterLayout:
     """Four buckets: one large shard, which makes buckets large enough for two shards each of the three other layers."""
     tensors: list[Tensor] = []
     offset = 0
     for layer, shapes in enumerate((((1, 120),), ((2, 2), (2,)), ((2, 2), (2,)), ((2, 2), (2,)))):
         for shape in shapes:
-            tensors.append(Tensor(f"t{len(tensors)}", layer, shape, offset, "zeros", 0.0))
+            tensors.append(Tensor(f"t{len(tensors)}", layer, shape, offset, distribution, 0.0))
             offset += 128
     return LayoutRecord(tuple(tensors), SERVERS_EXPECTED).layout()
 
@@ -153,12 +154,20 @@ class ServerCluster:
         kinds: of misfortunes, by how often they happen.
         made: whether the job's keys are there.
         real_clients: whether its clients are real ones, over a network of the simulator's.
+        special: what is special about the job.
+        calm: faults have ended.
     """
 
-    def __init__(self, seed: int, members: int, *, planted: ServerFault | None, keep_trace: bool) -> None:
+    calm = False
+
+    def __init__(
+        self, seed: int, members: int, *, planted: ServerFault | None, keep_trace: bool, special: bool = True
+    ) -> None:
+        """`special`: some seeds have jobs of other kinds."""
         self.world = QuietWorld(seed, keep_trace=keep_trace)
         random = self.world.random
-        self.layout = make_layout()
+        self.special = JobKinds(seed, special)
+        self.layout = make_layout(self.special.distribution)
         self.acks: Acks = random.choice(("replicated",) * 5 + ("durable",) * 2 + ("applied",))
         self.replication = random.choice((3, 3, 3, 3, 2, 2, 1))
         self.min_in_sync = random.choice((self.replication - 1, self.replication - 1, 1, 2))
@@ -206,7 +215,7 @@ class ServerCluster:
         self.servers: dict[str, SimServer] = {}
         for number in range(1, 4):
             self._add_server(f"p{number}")
-        self.real_clients = has_real_clients(seed)
+        self.real_clients = has_real_clients(seed) and not self.special.any
         self.clients = [self._worker("w1"), self._worker("w2")]
         for client in self.clients:
             client.pause_s_max = random.choice((0.1, 0.3, 0.6))
@@ -222,12 +231,24 @@ class ServerCluster:
         self._caller = Caller(self.world, "coordinator", self.hosts)
         if planted is not None and planted.cluster is not None:
             planted.cluster(self)
+        self.special.prepare(self)
+
+    def become(self, kind: str) -> None:
+        """Has a job of this kind alone, for a planted fault; called before anything has begun."""
+        self.special.become(kind)
+        self.layout = self.invariants.layout = make_layout(self.special.distribution)
+        self.real_clients = False
+        self.clients = [self._worker(client.name) for client in self.clients]
 
     def _worker(self, name: str) -> SimWorker:
         kind = RealWorker if self.real_clients else SimWorker
         worker = kind(self.world, name, self.layout, JOB, self.servers, self.hosts, self.ledger, self.lease_s)
         worker.lost_for_good = self.invariants.given_up
         return worker
+
+    def add_visitor(self, name: str) -> SimWorker:
+        """Returns a further worker, which is not started yet."""
+        return self._worker(name)
 
     def add_client(self, name: str) -> SimPushClient:
         """Returns a further client, which reads who holds what and does nothing else."""
@@ -286,7 +307,8 @@ class ServerCluster:
 
     def _make_job(self) -> None:
         rule = RuleConfig(self.rule)
-        record = JobRecord("running", self.layout.hash, rule, 0, "", "", self.acks, self.replication, self.min_in_sync)
+        copies, restore = (self.acks, self.replication, self.min_in_sync), self.special.folder
+        record = JobRecord("running", self.layout.hash, rule, 0, "", restore, *copies)
         puts = {job_key(JOB): encode(record)}
         puts[layout_key(JOB)] = encode(LayoutRecord(self.layout.tensors, SERVERS_EXPECTED))
         for bucket, nodes in place_copies(self.layout, JOB, sorted(self.servers), self.replication).items():
@@ -297,6 +319,7 @@ class ServerCluster:
         self.made = True
         for client in self.clients:
             client.start()
+        self.special.made()
 
     def drain(self, node: str, begins: bool) -> None:
         """An operator wants a server to hold nothing, or takes it back."""
@@ -321,7 +344,7 @@ class ServerCluster:
         again()
 
     def _ended(self, node: str, incarnation: int) -> bool:
-        workers = {worker.name: worker for worker in self.clients}
+        workers = {worker.name: worker for worker in self.clients} | self.special.visitors
         process = self.servers.get(node) or workers.get(node)
         return process is not None and (not process.alive or process.incarnation not in (incarnation, 0))
 

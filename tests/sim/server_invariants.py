@@ -189,6 +189,7 @@ class ServerInvariants(Invariants):
             if done is None:
                 raise ViolationError(f"{server.name} serves bucket {index} without shard {shard}")
             self.ledger.serves(server.name, shard, done)
+            self.ledger.begins(shard, done)
 
     def crashed(self, server: SimServer) -> None:
         """If no member is left that has a bucket in memory, only what is on disk has to come back."""
@@ -213,7 +214,7 @@ class ServerInvariants(Invariants):
             members = [self.servers[node] for node in record.in_sync]
             if any(server.has_in_memory(index) or server.has_in_store(index) for server in members):
                 continue
-            if self.ledger.promises and any(self.ledger.must.get(shard) for shard in self.shards_of(index)):
+            if self.ledger.promises and any(self.ledger.owes(shard) for shard in self.shards_of(index)):
                 raise ViolationError(f"acknowledged as durable, and lost: bucket {index}")
             return True
         return False

@@ -62,11 +62,12 @@ class ServerScenario:
         Raises:
             ViolationError: something that must hold did not.
         """
-        planted = self.cluster.planted
+        planted, special = self.cluster.planted, self.cluster.special
         try:
             with (
                 self.checkpoints.planted(),
                 real_clients(self.world, self.cluster.clients),
+                special.planted(),
                 planted.planted() if planted is not None else nullcontext(),
             ):
                 return self._run()
@@ -319,7 +320,8 @@ class ServerScenario:
 
     def _end_faults(self) -> None:
         self.world.note("world", "CALM", "from here on everything works")
-        self.calm = True
+        self.calm = self.cluster.calm = True
+        self.cluster.special.stop()
         self.world.network = NetworkFaults()
         self.world.cut.clear()
         for clock in self.cluster.wild_clocks:

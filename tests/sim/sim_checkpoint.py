@@ -101,7 +101,7 @@ class SimCheckpoints:
         if ledger.stale_reads or ledger.acks == "applied":
             return
         for shard in (shard for file in reply.files for shard in file.shards):
-            done = dict(saved[shard])
+            done = ledger.numbers(shard, saved[shard])
             for client, number in must.get(shard, {}).items():
                 least = min(number, ledger.known(client, shard))
                 if done.get(client, 0) < least:

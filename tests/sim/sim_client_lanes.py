@@ -67,13 +67,13 @@ class Lanes:
 
     def __init__(self, client: SimPushClient) -> None:
         self._client, self._world = client, client.world
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[tuple[str, int], Lane] = {}
         self.reply_sent_s = 0.0
 
-    def to(self, server: str) -> Lane:
-        if server not in self._lanes:
-            self._lanes[server] = Lane(server)
-        return self._lanes[server]
+    def to(self, server: str, channel: int = 0) -> Lane:
+        if (server, channel) not in self._lanes:
+            self._lanes[server, channel] = Lane(server)
+        return self._lanes[server, channel]
 
     def all(self) -> list[Lane]:
         return list(self._lanes.values())

@@ -49,6 +49,7 @@ class SimPushClient:
         acknowledged, pulled: what has been answered so far.
         goes_on: whether it begins new pushes.
         gave_up: a server has said that the job has failed; `lost_for_good` is called then.
+        evicted: called when a server has forgotten this client.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class SimPushClient:
         self.goes_on = True
         self.gave_up = False
         self.lost_for_good: Callable[[], None] = lambda: None
+        self.evicted: Callable[[], None] = lambda: None
         self.open: dict[int, set[int]] = {}
         self.numbers: dict[int, dict[int, int]] = {}
         self._pushes = self._orders = 0
@@ -88,12 +90,20 @@ class SimPushClient:
             self.world.after(0.2, self.begin)
             return
         random = self.world.random
-        if self.goes_on and len(self.open) < WINDOW:
+        if self.wants():
             if random.random() < 0.12:
                 self._pull()
             else:
                 self._push()
         self.world.after(random.random() * self.pause_s_max, self.begin)
+
+    def wants(self) -> bool:
+        """Says whether it may have something to push."""
+        return self.goes_on and len(self.open) < WINDOW
+
+    def channel(self, push: int) -> int:
+        """Returns by which of several ways to one server a push goes."""
+        return 0
 
     def reread(self) -> None:
         """Reads who holds what, once for all who ask at the same time."""
@@ -155,7 +165,7 @@ class SimPushClient:
         for server, parts in by_server.items():
             self._orders += 1
             envelope = Envelope((push, self._orders), parts)
-            lane = self.lanes.to(server)
+            lane = self.lanes.to(server, self.channel(push))
             lane.unfinished[envelope.order] = envelope
             self.pump(lane)
 
@@ -295,6 +305,11 @@ class SimPushClient:
                 self.acknowledged += 1
                 self.ledger.acknowledged(self.key, result.shard, number, self.lanes.reply_sent_s)
                 self._answered(push, result.shard)
+            elif result.code == ErrorCode.CLIENT_EVICTED and self.ledger.bounds is not None:
+                self.ledger.bounds.told_evicted(self.key, result.shard)
+                self.goes_on = False
+                self.world.after(0.0, self.evicted)
+                return
             elif result.code in LATER or result.code in MOVED:
                 self.trouble = f"shard {result.shard}: {result.message or result.code}"
                 self._careful(lane)

@@ -119,6 +119,7 @@ class SimWorker(SimProcess):
             self._connections,
         )
         client.goes_on, client.pause_s_max, client.lost_for_good = self.goes_on, self.pause_s_max, self.lost_for_good
+        client.evicted = self.crash  # only another process has another incarnation
         client.begin()
 
     def begin_anew(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.sim.client_mutants import MUTANTS as CLIENT_MUTANTS
+from tests.sim.job_mutants import MUTANTS as JOB_MUTANTS
 from tests.sim.mutants import MUTANTS
 from tests.sim.run_mutants import MUTANTS as RUN_MUTANTS
 from tests.sim.run_scenario import RunScenario
@@ -21,11 +22,19 @@ CONTROLLERS = Suite(
     ("roles/controller/core*.py", *(f"tests/sim/{part}.py" for part in _PARTS)),
     EVENTS_MIN,
 )
-_SERVER_PARTS = ("server_cluster", "server_invariants", "server_ledger", "server_scenario", "sim_*")
+_SERVER_PARTS = (
+    "server_cluster",
+    "server_invariants",
+    "server_ledger",
+    "server_scenario",
+    "sim_*",
+    "job_kinds",
+    "ledger_parts",
+)
 SERVERS = Suite(
     "servers",
     ServerScenario,
-    SERVER_MUTANTS | SHELL_MUTANTS | CLIENT_MUTANTS,
+    SERVER_MUTANTS | SHELL_MUTANTS | CLIENT_MUTANTS | JOB_MUTANTS,
     (
         "roles/controller/core*.py",
         "roles/ps/*.py",
