@@ -7,6 +7,7 @@ moment later, when it may no longer be so.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from adamctl.cli.stuck import findings, servers_of
@@ -14,7 +15,7 @@ from adamctl.roles.controller.core_events import Answer, CompareAndSet, Read, Re
 from adamctl.roles.ps.core_recovery import Finding, State, recovery
 from adamctl.wire.messages import ConfigChanges, ConfigCompareAndSetReply, ConfigEntry
 from tests.sim.clients import Caller
-from tests.sim.server_cluster import JOB, ServerFault
+from tests.sim.server_cluster import JOB, ServerCluster, ServerFault
 from tests.sim.server_scenario import ServerScenario
 from tests.sim.sim_log_disk import SimLogDisk
 from tests.sim.sim_server import SimServer
@@ -86,7 +87,12 @@ class Operator:
 
 
 class RecoveryScenario(ServerScenario):
-    """One seed in which all servers crash often, and some of them stay away or come back with nothing."""
+    """One seed in which all servers crash often, and some of them stay away or come back with nothing.
+
+    Nothing promises that initial values, or what a removed checkpoint had, outlive a lost disk: its jobs have neither.
+    """
+
+    cluster_type = partial(ServerCluster, special=False)  # type: ignore[assignment]
 
     def __init__(
         self, seed: int, members: int = 0, *, planted: ServerFault | None = None, keep_trace: bool = False
