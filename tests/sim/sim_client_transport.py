@@ -92,7 +92,13 @@ class Accepted:
 
     def _serve(self, client: ClientKey, call: Call) -> None:
         answered, failed = partial(self._answer, call.number), partial(self._fail, call.number)
-        self._server.asked_by_client(self._end.number, client, call.message, call.body, answered, failed)
+        self._server.asked_by_client(self._end.number, client, call.message, call.body, answered, failed, self._cut_off)
+
+    def _cut_off(self) -> None:
+        """It ends in the middle of a request."""
+        if self._end.open:
+            self._end.close()
+            self._server.disconnect(self._end.number)
 
     def _answer(self, number: int, message: Message, pieces: list[Any]) -> None:
         self._end.send(Answer(number, message, b"".join(pieces), self._server.world.now_s))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.sim.sim_real_worker import RealWorker
 
 ATTACH_S, PULL_S = 20.0, 20.0
-ATTEMPTS_S = (0.3, 0.6, 2.0)
+ATTEMPTS_S = (0.3, 0.6, 1.2)
 SIBLING = 0.3
 """How often a session has two clients, as a worker has whose parts of a step wait for each other."""
 SOME_SHARDS = 0.2

@@ -206,15 +206,22 @@ class SimServer(ServerChecks):
         self.asked_by_client(connection, client, message, sent, send, fail)
 
     def asked_by_client(
-        self, connection: int, client: ClientKey, message: Message, sent: bytes, send: Send, fail: Fail
+        self,
+        connection: int,
+        client: ClientKey,
+        message: Message,
+        sent: bytes,
+        send: Send,
+        fail: Fail,
+        cut_off: Callable[[], None] = lambda: None,
     ) -> None:
-        """A client's request is there, or begins to come."""
+        """A client's request is there, or begins to come. `cut_off` is called if the rest of it does not come."""
         hello = Hello(1, 1, (), "worker", *client)
         random = self.world.random
         if isinstance(message, PushRequest) and self.ready and random.random() < ON_THE_WAY:
             body = bytearray(sent)
             request = SimRequest(self, hello, connection, message, body, send, fail)
-            if self._arrives(request, body, sent):
+            if self._arrives(request, body, sent, cut_off):
                 return
         else:
             request = SimRequest(self, hello, connection, message, bytearray(sent), send, fail)
@@ -234,7 +241,7 @@ class SimServer(ServerChecks):
         except Exception as error:
             self.shell_failed(error, f"a {type(request.message).__name__} was not served")
 
-    def _arrives(self, request: SimRequest, body: bytearray, sent: bytes) -> bool:
+    def _arrives(self, request: SimRequest, body: bytearray, sent: bytes, cut_off: Callable[[], None]) -> bool:
         """A push that comes part by part, each of which may be applied on the way; the last ones may never come."""
         random, loop = self.world.random, self.loop
         arrival: Any = None
@@ -249,6 +256,7 @@ class SimServer(ServerChecks):
 
         def come(piece: int) -> None:
             if random.random() < CUT_OFF:
+                cut_off()
                 return
             if piece == len(arrival.stops):
                 loop.do(lambda: self._serve(request))
