@@ -19,19 +19,7 @@ from adamctl.roles.ps.push_set import Numbers, PushSet
 from adamctl.roles.ps.routing import JobRouting
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import Message, PullReply, PushRequest
-from tests.sim.server_cluster import ServerCluster, ServerFault
-from tests.sim.sim_real_worker import RealWorker
-
-# --- the weather that shows some of them ----------------------------------------------------------------------------
-
-
-def _many_at_once(cluster: ServerCluster) -> None:
-    """Clients push as fast as they may, and have much under way when a server is lost."""
-    for worker in cluster.clients:
-        worker.pause_s_max = 0.02
-        if isinstance(worker, RealWorker):
-            worker.window = 30
-
+from tests.sim.server_cluster import ServerFault
 
 # --- numbers and their order ----------------------------------------------------------------------------------------
 
@@ -58,21 +46,6 @@ def _all_settled(issued: Numbers, deliveries: Iterable[Delivery]) -> Numbers:
 def _nothing_settled(settled: Numbers, shards: Iterable[int]) -> Sequence[Any]:
     """Servers are not told what became of pushes."""
     return ()
-
-
-async def _moved_one_by_one(self: Delivery, envelope: Envelope) -> None:
-    """What waits for its turn at a server is sent there whoever has taken over meanwhile, as it once was."""
-    lane = self._client.lane(*envelope.way)
-    self._envelopes += 1
-    order, unanswered, attempt = (self._number, self._envelopes), {part.shard for part in envelope.parts}, 0
-    async with lane.unfinished(order):
-        while unanswered:
-            await lane.turn(order)
-            await self._attempt(lane, order, envelope, unanswered, attempt)
-            _move(self, envelope, unanswered)
-            if unanswered:
-                await self._client.pause(attempt)
-                attempt += 1
 
 
 _move = Delivery._move
@@ -184,12 +157,6 @@ MUTANTS = {
             "moved-and-forgotten",
             "parts that have moved to another server are not sent there",
             [(Delivery, "_move", _forgets_what_moved)],
-        ),
-        ServerFault(
-            "moved-one-by-one",
-            "each of many pushes is sent to the old primary once before it goes to the new one",
-            [(Delivery, "_send", _moved_one_by_one)],
-            _many_at_once,
         ),
         ServerFault(
             "refused-sent-again",
