@@ -76,6 +76,7 @@ class JobKinds:
         replica: type[SimPushClient] = SimPushClient
         if self.steps:  # their parts are gradients
             cluster.rule, ledger.squares = "adagrad", True
+            cluster.acks = ledger.acks = "durable"  # what is taken back of a step may be waited for in vain
             replica = replicas_of(Rounds(ledger, len(cluster.layout.shards), self.random))
         if self.restores:
             self.restore = SimRestore(cluster, self.random)

@@ -102,11 +102,12 @@ class StepClient(KnowingClient):
         """Goes on as far as it can."""
         self.living[self.key] = self
         rounds, step = self.rounds, self.step + 1
-        mine = {place for made, place in self._made.values() if made == step}
-        waits = any(made == step and push in self.open for push, (made, _) in self._made.items())
-        if mine and not waits:
-            self._settle_step(step)
-        elif rounds.settled >= step and (not mine or self.world.now_s > self._waits_since_s + STUCK_S):
+        mine = {place: push for push, (made, place) in self._made.items() if made == step}
+        answered = [push for push in mine.values() if push not in self.open]
+        late = self.world.now_s > self._waits_since_s + STUCK_S
+        if answered and (late or len(answered) == len(mine)):
+            self._settle_step(step)  # one answer says that all parts were there, whatever has been lost since
+        elif rounds.settled >= step and (not mine or late):
             self._settle_step(step)  # it had no part in it, or has waited too long
         elif step <= rounds.settled + 1 and len(mine) < CHANNELS_MAX:
             for place in rounds.places(step, self.key, self._living):
