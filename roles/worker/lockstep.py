@@ -7,7 +7,8 @@ come here, and are computed from the same weights.
 
 Whoever has no part in a step, because it has just joined or a pass has come to its end, asks the coordinator when the
 step is complete. So does who waits too long: a server that lost what it had acknowledged may wait for parts that
-nobody will send again.
+nobody will send again. If one of several parts that a replica made was answered, it need not ask: that answer says that
+the step was complete, whatever has been lost since.
 """
 
 from __future__ import annotations
@@ -107,12 +108,16 @@ class Lockstep:
                 self._asking.cancel()
 
     async def _wait(self) -> None:
-        """Waits for something to change; asks about answers that take too long."""
+        """Waits for something to change; does without answers that take too long, or asks about them."""
         try:
             async with asyncio.timeout(STUCK_S if self._pushes else None):
                 await self._changed.wait()
         except TimeoutError:
-            self._begin_asking(self.settled + 2)
+            if any(_answered(push) for push in self._pushes):
+                self._settle(self.settled + 1)
+                self._changed.set()
+            else:
+                self._begin_asking(self.settled + 2)
 
     async def _advance(self) -> bool:
         """Does the next thing that can be done now; False if there is none."""
@@ -129,8 +134,7 @@ class Lockstep:
                 self._weights_after = settled
             return True
         if self._pushes:
-            # A push that has failed was perhaps not applied; it ends the session, and others make its part.
-            complete = all(push.done() and not push.cancelled() and push.result() for push in self._pushes)
+            complete = all(_answered(push) for push in self._pushes)
             if complete:
                 self._settle(self.settled + 1)
             return complete
@@ -178,6 +182,12 @@ class Lockstep:
         if self._asking is not None and self._asking.done():
             asked, self._asking = self._asking, None
             self._settle(asked.result() - 1)
+
+
+def _answered(push: asyncio.Task[bool]) -> bool:
+    """Whether servers have answered. One that has failed was perhaps not applied: it ends the session, and others make
+    its part."""
+    return push.done() and not push.cancelled() and push.result()
 
 
 def place_of(task: TrainTask, number: int) -> Place:
