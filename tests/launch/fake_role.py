@@ -32,9 +32,9 @@ def report(fd: int, **values: object) -> None:
 
 def watch_exit(folder: Path, node: str) -> None:
     file = folder / f"{node}.exit"
-    while not file.exists():
+    while not file.exists() or not (text := file.read_text()):  # it is there before its content is
         time.sleep(POLL_S)
-    status = int(file.read_text())
+    status = int(text)
     file.unlink()
     print(f"{node} was told to end", file=sys.stderr, flush=True)
     os._exit(status)
