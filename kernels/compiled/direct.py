@@ -129,28 +129,50 @@ def forward(
 
 
 @inline
+def place_derivatives(output: Any, error: Any, target: Any, code: int) -> None:
+    """target = error * f'(output), all of one length."""
+    zero, one = np.float32(0), np.float32(1)
+    if code == RELU:
+        for m in range(len(target)):
+            target[m] = zero if output[m] <= zero else error[m]
+    elif code == TANH:
+        for m in range(len(target)):
+            target[m] = error[m] * (one - output[m] * output[m])
+    elif code == SIGMOID:
+        for m in range(len(target)):
+            target[m] = error[m] * output[m] * (one - output[m])
+    else:
+        for m in range(len(target)):
+            target[m] = error[m]
+
+
+@inline
 def place_errors(
     outputs: Any, errors: Any, bias_gradient: Any, scratch: Any, at: int, first: int, filters: int, code: int
 ) -> None:
     """Takes a row of errors through the activation's derivative into the scratch and adds it to the bias's gradient."""
-    zero, one = np.float32(0), np.float32(1)
-    for x in range(len(errors)):
-        error, output = errors[x, first : first + filters], outputs[x, first : first + filters]
-        target, total = scratch[at + x * filters : at + (x + 1) * filters], bias_gradient[first : first + filters]
-        if code == RELU:
-            for m in range(filters):
-                target[m] = zero if output[m] <= zero else error[m]
-        elif code == TANH:
-            for m in range(filters):
-                target[m] = error[m] * (one - output[m] * output[m])
-        elif code == SIGMOID:
-            for m in range(filters):
-                target[m] = error[m] * output[m] * (one - output[m])
-        else:
-            for m in range(filters):
-                target[m] = error[m]
+    columns, every = errors.shape
+    if filters == every:  # the row lies in one piece
+        size = columns * filters
+        place_derivatives(outputs.reshape(size), errors.reshape(size), scratch[at : at + size], code)
+    else:
+        for x in range(columns):
+            own, start = slice(first, first + filters), at + x * filters
+            place_derivatives(outputs[x, own], errors[x, own], scratch[start : start + filters], code)
+    total, fours = bias_gradient[first : first + filters], columns - columns % 4
+    for x in range(0, fours, 4):  # four pixels at a time: each sum waits for the one before
+        start = at + x * filters
+        one, two = scratch[start : start + filters], scratch[start + filters : start + 2 * filters]
+        three, four = (
+            scratch[start + 2 * filters : start + 3 * filters],
+            scratch[start + 3 * filters : start + 4 * filters],
+        )
         for m in range(filters):
-            total[m] += target[m]
+            total[m] += (one[m] + two[m]) + (three[m] + four[m])
+    for x in range(fours, columns):
+        last = scratch[at + x * filters : at + (x + 1) * filters]
+        for m in range(filters):
+            total[m] += last[m]
 
 
 @inline
