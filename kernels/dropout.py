@@ -51,14 +51,14 @@ class Dropout(Operation):
     ) -> Buffers:
         buffers = empty_buffers(self, batch_max, needs_input_error, dtype)
         buffers.scratch["mask"] = np.ones((batch_max, self.features), dtype)
-        buffers.scratch["examples"] = np.arange(batch_max, dtype=np.uint32)
-        buffers.scratch["example_hashes"] = np.zeros(batch_max, np.uint32)
         buffers.scratch["position_hashes"] = np.zeros(self.features, np.uint32)
         buffers.scratch["words"] = np.array([0, 0, self._threshold], np.uint32)
         buffers.scratch["scale"] = np.array([1 / (1 - self.rate)], np.float32)
-        rows = 1 if self._compiled is not None else max(batch_max, 1)
-        for name in ("hashes", "shifted"):
-            buffers.scratch[name] = np.zeros((rows, max(self.features, batch_max)), np.uint32)
+        if self._compiled is None:
+            buffers.scratch["examples"] = np.arange(batch_max, dtype=np.uint32)
+            buffers.scratch["example_hashes"] = np.zeros(batch_max, np.uint32)
+            for name in ("hashes", "shifted"):
+                buffers.scratch[name] = np.zeros((max(batch_max, 1), max(self.features, batch_max)), np.uint32)
         return buffers
 
     def forward(

@@ -146,10 +146,10 @@ class Delivery:
                 await self._rounding.until(envelope)
             attempt, gaps = 0, 0
             while unanswered:
-                await lane.turn(order)
-                self._move(envelope, unanswered)  # many may have waited here since their server lost its place
-                if not unanswered:
-                    break
+                if await lane.turn(order):
+                    self._move(envelope, unanswered)  # the server may have lost its place meanwhile
+                    if not unanswered:
+                        break
                 codes = await self._attempt(lane, order, envelope, unanswered, attempt)
                 gaps = gaps + 1 if ErrorCode.SEQUENCE_GAP in codes and lane.is_next(order) else 0
                 if gaps >= GAPS_MAX:  # nobody older is on the way there: it has lost what it had acknowledged

@@ -104,12 +104,13 @@ class Lane:
                 async with self._progress:
                     self._progress.notify_all()
 
-    async def turn(self, order: Order) -> None:
-        """Waits until the envelope may be sent."""
-        if self._careful_until is None:
-            return
+    async def turn(self, order: Order) -> bool:
+        """Waits until the envelope may be sent; returns whether it has had to."""
+        if self._careful_until is None or self.is_next(order):
+            return False
         async with self._progress:
             await self._progress.wait_for(lambda: self._careful_until is None or self.is_next(order))
+        return True
 
     def is_next(self, order: Order) -> bool:
         """Returns whether no unfinished envelope is older."""

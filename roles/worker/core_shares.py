@@ -12,7 +12,6 @@ work beside that: convolutions use each weight many times per example, a dense l
 from __future__ import annotations
 
 from adamctl.config.experiment import Experiment
-from adamctl.model.layout import build_layout
 from adamctl.model.shapes import infer
 
 EXAMPLES_MIN = 16
@@ -21,14 +20,16 @@ WORK_MIN = 1024
 """Multiply-adds of a share's forward pass per parameter: accruing it takes about one percent of its step."""
 
 
-def shares_of(experiment: Experiment, threads: int) -> int:
-    """Returns how many shares each batch is cut into: one, unless threads share weights that follow plain gradients."""
+def shares_of(experiment: Experiment, parameters: int, threads: int) -> int:
+    """Returns how many shares each batch is cut into: one, unless threads share weights that follow plain gradients.
+
+    `parameters`: how many the model has.
+    """
     train, optimizer = experiment.train, experiment.optimizer
     decided = train.n_push != "auto" or train.n_fetch != "auto" or train.local_lr != "auto"
     plain = optimizer.type == "sgd" and not optimizer.weight_decay and optimizer.clip_norm is None
     if decided or not plain or train.in_step or train.max_staleness is not None:
         return 1
-    parameters = build_layout(experiment.model, 1).parameter_count
     work = sum(layer.connections for layer in infer(experiment.model)) / parameters
     examples_min = max(EXAMPLES_MIN, WORK_MIN / work)
     most = min(threads, int(train.batch / examples_min))

@@ -115,7 +115,6 @@ class Lockstep:
         except TimeoutError:
             if any(_answered(push) for push in self._pushes):
                 self._settle(self.settled + 1)
-                self._changed.set()
             else:
                 self._begin_asking(self.settled + 2)
 

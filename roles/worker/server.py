@@ -207,7 +207,7 @@ async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClien
         )
     train = experiment.train
     threads = 1 if train.in_step else process.threads
-    shares = shares_of(experiment, threads)
+    shares = shares_of(experiment, layout.parameter_count, threads)
     # In a thread: it may compile for seconds, in which the coordinator must hear from this worker.
     network = await asyncio.to_thread(_network, context, experiment, shares)
     parameters = ParameterClient.from_context(

@@ -9,7 +9,8 @@ import pytest
 
 from adamctl.config.experiment import Experiment, OptimizerConfig, TrainConfig
 from adamctl.model.description import Conv2D, Dense, MaxPool2D, Model, Softmax
-from adamctl.roles.worker.core_shares import shares_of
+from adamctl.model.layout import build_layout
+from adamctl.roles.worker import core_shares
 
 CONVOLUTIONS = Model(
     (32, 32, 1),
@@ -21,6 +22,10 @@ DENSE = Model((784,), (Dense(128, "relu"), Softmax(10)))
 def experiment(model: Model = CONVOLUTIONS, rule: dict[str, Any] | None = None, **train: Any) -> Experiment:
     optimizer = OptimizerConfig(**{"type": "sgd", **(rule or {})})
     return Experiment(name="x", model=model, optimizer=optimizer, train=TrainConfig(**{"batch": 64, **train}))
+
+
+def shares_of(experiment: Experiment, threads: int) -> int:
+    return core_shares.shares_of(experiment, build_layout(experiment.model, 1).parameter_count, threads)
 
 
 @pytest.mark.parametrize(("threads", "batch", "shares"), [(1, 64, 1), (2, 64, 2), (2, 63, 1), (3, 64, 2), (4, 96, 4)])

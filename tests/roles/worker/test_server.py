@@ -171,7 +171,7 @@ async def test_threads_share_weights_and_images_go_through_convolutions(tmp_path
 
 async def test_shares_of_a_batch_at_shares_of_the_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two threads that take half a batch each push as much as before, at half the rate."""
-    monkeypatch.setattr(server, "shares_of", lambda experiment, threads: 2)
+    monkeypatch.setattr(server, "shares_of", lambda experiment, parameters, threads: 2)
     pushed: list[tuple[int, int, float]] = []
     push = Downpour.push
 
