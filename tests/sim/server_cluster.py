@@ -48,7 +48,7 @@ from tests.sim.server_invariants import COPIES_MIN, ServerInvariants
 from tests.sim.server_ledger import Done, Ledger
 from tests.sim.sim_process import SimProcess
 from tests.sim.sim_push_client import SimPushClient
-from tests.sim.sim_real_worker import RealWorker, has_real_clients
+from tests.sim.sim_real_worker import RealWorker, has_real_clients, real_clients
 from tests.sim.sim_server import FLUSH, SimServer
 from tests.sim.sim_worker import SimWorker
 
@@ -286,6 +286,20 @@ class ServerCluster:
         for server in self.servers.values():
             world.after(0.2 + world.random.random() * 0.2, server.start)
         world.after(0.7, self._look)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Everything happens in here; what is still under way in a process afterwards is ended."""
+        with real_clients(self.world):
+            try:
+                yield
+            finally:
+                for client in self.clients:
+                    client.bury()
+                for server in self.servers.values():
+                    if server.run:
+                        server.end()
+                        server.loop.bury()
 
     def add_fourth(self) -> SimServer:
         server = self._add_server("p4")

@@ -9,7 +9,6 @@ from functools import partial
 from tests.sim.engine import NetworkFaults, ViolationError
 from tests.sim.server_cluster import GRACE_S, JOB, LOST_AFTER_S, ServerCluster, ServerFault
 from tests.sim.sim_checkpoint import SimCheckpoints
-from tests.sim.sim_real_worker import real_clients
 from tests.sim.sim_server import SimServer
 from tests.sim.sim_worker import SimWorker
 
@@ -63,19 +62,13 @@ class ServerScenario:
             ViolationError: something that must hold did not.
         """
         planted, special = self.cluster.planted, self.cluster.special
-        try:
-            with (
-                self.checkpoints.planted(),
-                real_clients(self.world, self.cluster.clients),
-                special.planted(),
-                planted.planted() if planted is not None else nullcontext(),
-            ):
-                return self._run()
-        finally:
-            for server in self.cluster.servers.values():
-                if server.run:
-                    server.end()
-                    server.loop.bury()
+        with (
+            self.checkpoints.planted(),
+            self.cluster.running(),
+            special.planted(),
+            planted.planted() if planted is not None else nullcontext(),
+        ):
+            return self._run()
 
     def _run(self) -> Result:
         world, cluster = self.world, self.cluster

@@ -11,6 +11,7 @@ import contextvars
 import heapq
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 from tests.sim.sim_process import RunView
@@ -94,15 +95,16 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def bury(self) -> None:
         """Ends what was under way when the process ended; none of it comes to anything."""
-        self._ready.clear()
-        self._timers.clear()
+        tasks = asyncio.all_tasks(self)  # what is ready, and timers, may be all that holds on to some of them
         before = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
         try:
-            for task in asyncio.all_tasks(self):
+            for task in tasks:
                 _close(task.get_coro())
         finally:
             asyncio._set_running_loop(before)
+        self._ready.clear()
+        self._timers.clear()
 
     # --- what asyncio asks of a loop --------------------------------------------------------------------------------
 
@@ -192,13 +194,15 @@ class SimLoop(asyncio.AbstractEventLoop):
 
 
 def _close(work: Any) -> None:
-    """Ends a coroutine, which may wait for more when it is told to end."""
+    """Ends a coroutine and those that it waits for, the innermost first; each may wait for more when it is told to."""
     for _ in range(CLOSES_MAX):
-        try:
+        inner = getattr(work, "cr_await", None)
+        if hasattr(inner, "close"):
+            _close(inner)
+        with suppress(RuntimeError):
             work.close()
             return
-        except RuntimeError:
-            continue
+    raise AssertionError(f"{work} does not end")
 
 
 class Abandoned:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from random import Random
@@ -31,15 +31,13 @@ def has_real_clients(seed: int) -> bool:
 
 
 @contextmanager
-def real_clients(world: World, workers: Sequence[SimWorker]) -> Iterator[None]:
+def real_clients(world: World) -> Iterator[None]:
     """What they leave to chance is decided by the seed meanwhile; what they log, their callers get as well."""
     before = rerouting.random, client_module.log
     rerouting.random, client_module.log = world.random.random, QUIET  # type: ignore[assignment]
     try:
         yield
     finally:
-        for worker in workers:
-            worker.bury()
         rerouting.random, client_module.log = before
 
 
@@ -125,8 +123,9 @@ class RealWorker(SimWorker):
             self.world.after(0.0, self.loop.bury)
 
     def bury(self) -> None:
-        if self.run and self.alive and self.member.incarnation:
-            self.end()
+        if self.run and self.member.incarnation:
+            if self.alive:
+                self.end()
             self.loop.bury()
 
     # --- what must hold ---------------------------------------------------------------------------------------------

@@ -163,17 +163,12 @@ def _earlier(cluster: ServerCluster, random: Random) -> list[ShardImage]:
     for clock in before.wild_clocks:
         clock.calm()
     checkpoints = _Kept(before, "j")
-    try:
-        with checkpoints.planted():
-            before.begin()
-            before.world.run_until(EARLIER_S)
-            checkpoints.begin()
-            while len(checkpoints.images) < len(cluster.layout.shards) and before.world.now_s < EARLIER_S_MAX:
-                before.world.run_until(before.world.now_s + LOOK_EVERY_S)
-    finally:
-        for server in before.servers.values():
-            server.end()
-            server.loop.bury()
+    with checkpoints.planted(), before.running():
+        before.begin()
+        before.world.run_until(EARLIER_S)
+        checkpoints.begin()
+        while len(checkpoints.images) < len(cluster.layout.shards) and before.world.now_s < EARLIER_S_MAX:
+            before.world.run_until(before.world.now_s + LOOK_EVERY_S)
     if len(checkpoints.images) < len(cluster.layout.shards):
         raise ViolationError(f"an earlier cluster wrote no more than shards {sorted(checkpoints.images)}")
     return [checkpoints.images[shard] for shard in sorted(checkpoints.images)]

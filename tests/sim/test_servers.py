@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import inspect
+from collections.abc import Coroutine
+from typing import Any
+
 import pytest
 
 from adamctl.roles.ps.core_instructions import Refuse
@@ -35,6 +40,22 @@ def test_a_seed_replays_exactly(seed: int, real_clients: bool) -> None:
     assert first.world.lines == second.world.lines and len(first.world.lines) > 50
 
 
+@pytest.mark.parametrize("seed", [21, 40])
+def test_nothing_is_under_way_afterwards(seed: int) -> None:
+    """It would end in the middle of another test. Seed 40 has another cluster before its own."""
+    gc.disable()
+    try:
+        before = _under_way()
+        ServerScenario(seed).run()
+        assert not [work.__qualname__ for work in _under_way() - before]
+    finally:
+        gc.enable()
+
+
+def _under_way() -> set[Coroutine[Any, Any, Any]]:
+    return {one for one in gc.get_objects() if inspect.iscoroutine(one) and one.cr_frame is not None}
+
+
 @pytest.mark.parametrize("seed", range(1, 11))
 def test_a_primary_that_was_stopped_for_two_leases_answers_nothing_well(seed: int) -> None:
     """Bar 6: it wakes up, finds pushes that came meanwhile and others that come now, and takes none of them."""
@@ -42,32 +63,33 @@ def test_a_primary_that_was_stopped_for_two_leases_answers_nothing_well(seed: in
     world = cluster.world
     if cluster.wild:
         pytest.skip("its clocks are arbitrarily wrong")
-    cluster.begin()
-    world.run_until(6.0)
-    record = cluster.invariants.records[0]
-    stale = cluster.servers[record.primary]
-    client = cluster.add_client("w9")
-    world.run_until(6.5)
-    client.attach_to(stale.name)
-    world.run_until(7.0)
-    codes: list[int] = []
+    with cluster.running():
+        cluster.begin()
+        world.run_until(6.0)
+        record = cluster.invariants.records[0]
+        stale = cluster.servers[record.primary]
+        client = cluster.add_client("w9")
+        world.run_until(6.5)
+        client.attach_to(stale.name)
+        world.run_until(7.0)
+        codes: list[int] = []
 
-    def answered(reply: object, arrays: object = None) -> None:
-        if isinstance(reply, PushReply):
-            codes.extend(result.code for result in reply.results)
-        elif isinstance(reply, Refuse):
-            codes.append(reply.code)
+        def answered(reply: object, arrays: object = None) -> None:
+            if isinstance(reply, PushReply):
+                codes.extend(result.code for result in reply.results)
+            elif isinstance(reply, Refuse):
+                codes.append(reply.code)
 
-    stale.pause()
-    for delay_s in (0.5, 1.0, 1.5):
-        world.after(delay_s * cluster.lease_s, lambda: client.push_to(stale.name, 0, record.epoch, answered))
-    world.run_until(world.now_s + 2 * cluster.lease_s)
-    assert cluster.invariants.records[0].primary != stale.name, "nobody has taken over"
-    stale.resume()
-    client.push_to(stale.name, 0, record.epoch, answered)
-    world.run_until(world.now_s + 1.0)
-    assert codes and all(codes)
-    assert cluster.invariants.records[0].primary != stale.name
+        stale.pause()
+        for delay_s in (0.5, 1.0, 1.5):
+            world.after(delay_s * cluster.lease_s, lambda: client.push_to(stale.name, 0, record.epoch, answered))
+        world.run_until(world.now_s + 2 * cluster.lease_s)
+        assert cluster.invariants.records[0].primary != stale.name, "nobody has taken over"
+        stale.resume()
+        client.push_to(stale.name, 0, record.epoch, answered)
+        world.run_until(world.now_s + 1.0)
+        assert codes and all(codes)
+        assert cluster.invariants.records[0].primary != stale.name
 
 
 def test_the_document_tells_of_every_planted_fault() -> None:
