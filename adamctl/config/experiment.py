@@ -5,6 +5,7 @@ Structs are frozen and validated once, in `adamctl.config.load`; defaults stand 
 
 from __future__ import annotations
 
+from math import inf
 from typing import Literal
 
 import msgspec
@@ -66,6 +67,8 @@ class ScheduleConfig(_Section, frozen=True):
 
 ADAPTIVE = ("adagrad", "rmsprop", "adam")
 """Rules whose step is not in proportion to the gradient: what a replica would apply by itself is another step."""
+FIRST_PUSHES = 300
+"""Until weights have found their direction: passes over a thousand images, a third of one over tens of thousands."""
 
 
 class OptimizerConfig(_Section, frozen=True):
@@ -279,6 +282,14 @@ class Experiment(_Section, frozen=True):
     def fetch_follows_push(self) -> bool:
         """Whether a fetch starts when a push is applied, and its thread waits for it where that takes little."""
         return self.train.n_fetch == "auto" and not self.train.in_step
+
+    @property
+    def first_pushes(self) -> float:
+        """How many pushes of a job, of all workers, threads wait for (`docs/decisions/0023`).
+
+        Plain sgd with several workers has nothing else that makes up for the age of gradients.
+        """
+        return inf if self.optimizer.type == "sgd" else FIRST_PUSHES
 
     @property
     def kept_direction(self) -> float:

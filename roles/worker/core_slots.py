@@ -47,7 +47,12 @@ class Base:
 
 @dataclass(slots=True)
 class Slot:
-    """One accrued gradient. `sequences` are the numbers it was pushed under, None until it was."""
+    """One accrued gradient.
+
+    Attributes:
+        sequences: the numbers it was pushed under, None until it was.
+        meets: pushes that came into the weights soon after it was begun: its thread's last one, where the way is short.
+    """
 
     index: int
     thread: int
@@ -59,6 +64,7 @@ class Slot:
     base: Base | None = None
     sequences: Sequences | None = None
     begun_s: float = 0.0
+    meets: int = 0
 
 
 @dataclass(slots=True)
@@ -152,7 +158,7 @@ class SlotCore:
         slot.state, slot.base, slot.sequences = SlotState.FILLING, self.base, None
         slot.steps = slot.examples = 0
         slot.local_learning_rate = local_learning_rate
-        slot.begun_s = now
+        slot.begun_s, slot.meets = now, self._pushes_soon(thread)
         self.filling[thread] = slot
         return slot
 
@@ -234,7 +240,8 @@ class SlotCore:
         """The parameters are in use, with what they lacked: no later fetch can lack what is acknowledged by now."""
         self.fetching = False
         if self.following is not None and self.base is not None and self._arrived is not None:
-            self.following.fetched(_others_pushed(self.base, self._arrived))
+            applied = float(np.mean(self._arrived.pushes))
+            self.following.fetched(_others_pushed(self.base, self._arrived), applied)
         self.base, self.contained = self._arrived, self.fetches
         for thread, trip in enumerate(self.trips):
             if trip is not None and trip.fetch and trip.fetch <= self.contained:
@@ -252,6 +259,9 @@ class SlotCore:
     def slots_of(self, thread: int) -> list[Slot]:
         start = thread * self.slots_per_thread
         return self.slots[start : start + self.slots_per_thread]
+
+    def _pushes_soon(self, thread: int) -> int:
+        return int(self.following is not None and self.following.is_near and self.trips[thread] is not None)
 
     def _hand_over(self, slot: Slot) -> None:
         slot.state = SlotState.PUSHING

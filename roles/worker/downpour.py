@@ -141,6 +141,7 @@ class Downpour:
         self.fetches += 1
 
     async def _push(self, slot: Slot, place: Place | None, channel: int) -> None:
+        meets = slot.meets  # what it holds once it is acknowledged is others'
         try:
             push_set = await self._push_set(slot)
             push_set.place = place
@@ -155,7 +156,7 @@ class Downpour:
         self.pushes += 1
         self.updates += outcome.updates
         if self._replica.foresight is not None:
-            self._replica.foresight.told(outcome.ages)
+            self._replica.foresight.told([max(age - meets, 0) for age in outcome.ages])
         for counts, found in ((self.staleness, outcome.staleness), (self.ages, outcome.ages)):
             for pushes in found:
                 counts[min(max(pushes, 0), STALENESS_MAX)] += 1

@@ -99,7 +99,7 @@ class SessionRunner:
             applies_locally,
             # In step, those of others that have died are kept beside the own one until their step is complete.
             max(SLOTS_PER_THREAD, experiment.cluster.workers + 1) if train.in_step else SLOTS_PER_THREAD,
-            Following(applies_locally) if experiment.fetch_follows_push else None,
+            Following(applies_locally, experiment.first_pushes) if experiment.fetch_follows_push else None,
             Momentum(experiment.kept_direction) if experiment.kept_direction else None,
         )
         session.parameters.shared.add(self._replica.memory)

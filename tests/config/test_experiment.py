@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import pytest
 
-from adamctl.config.experiment import Experiment, OptimizerConfig, TrainConfig
+from adamctl.config.experiment import ADAPTIVE, FIRST_PUSHES, Experiment, OptimizerConfig, TrainConfig
 from adamctl.model.description import Model, Softmax
 
 
@@ -30,6 +31,11 @@ def test_auto_depends_on_the_rule(rule: str, follows: bool, local: float, kept: 
     assert found.fetch_follows_push is follows
     assert found.local_learning_rate_factor() == local
     assert found.kept_direction == kept
+
+
+def test_only_plain_sgd_waits_for_more_than_the_first_pushes() -> None:
+    waited = {rule: experiment(rule).first_pushes for rule in ("sgd", "momentum", *ADAPTIVE)}
+    assert waited == {"sgd": inf} | dict.fromkeys(("momentum", *ADAPTIVE), FIRST_PUSHES)
 
 
 @pytest.mark.parametrize("rule", ["sgd", "momentum", "adam"])

@@ -31,6 +31,13 @@ def test_a_few_that_were_held_up_change_nothing_and_many_do_in_both_directions()
     assert measured(0.01, [1.0] * SAMPLES + [0.0] * (late + 1)).waits
 
 
+def test_nobody_waits_after_the_first_pushes_of_the_job() -> None:
+    following = Following(first_pushes=3)
+    for applied, waits in [(0.0, True), (2.5, True), (3.0, False), (99.0, False)]:
+        following.fetched(others=True, applied=applied)
+        assert following.waits is waits and following.is_near
+
+
 def test_who_applies_its_own_gradients_has_nothing_to_wait_for_while_nobody_else_pushes() -> None:
     alone, dependent = Following(applies_locally=True), Following()
     for following in (alone, dependent):

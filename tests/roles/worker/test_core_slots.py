@@ -211,6 +211,28 @@ def test_a_thread_goes_on_at_once_while_the_way_there_and_back_is_long_beside_it
     assert [trip(SHARE_MAX / 2) for _ in range(SAMPLES)].count(False) == SAMPLES // 2
 
 
+@pytest.mark.parametrize(("pushes", "way_s", "meets"), [(99, 0.1, 0), (0, 0.1, 1), (0, 1.0, 0)])
+def test_a_thread_that_goes_on_before_its_push_is_back_meets_it_soon_where_the_way_is_short(
+    pushes: int, way_s: float, meets: int
+) -> None:
+    following = Following(first_pushes=pushes)
+    for _ in range(SAMPLES):
+        following.stepped(1.0)
+        following.came_back(way_s)
+    core = make(keeps=False, following=following)
+    core.begin_step(0)
+    pushed = core.end_step(0, 8, 0.1, 0.0).push
+    assert pushed is not None and pushed.meets == 0, "there was none before it"
+    if pushes:
+        assert core.begin_step(0) is None
+        core.acknowledged(pushed)
+        core.fetch_started()
+        core.fetched(base(1, pushes=1))
+        core.installed()
+    begun = core.begin_step(0)
+    assert begun is not None and begun.meets == meets
+
+
 def test_flush_hands_over_what_is_accrued_and_nothing_empty() -> None:
     core = make(threads=2, n_push=4)
     step(core, 0)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from adamctl.model.description import Dense, Model, Softmax
 from adamctl.model.layout import build_layout
 from adamctl.roles.ps.client import PendingPush, Pulled, PushOutcome, PushSet, RefusedPart
 from adamctl.roles.worker.core_following import Following
+from adamctl.roles.worker.core_foresight import Momentum
 from adamctl.roles.worker.core_slots import Slot, SlotState
 from adamctl.roles.worker.downpour import STALENESS_MAX, Downpour
 from adamctl.roles.worker.replica import Replica
@@ -139,9 +141,12 @@ async def world(
     local: bool = True,
     start: bool = True,
     following: Following | None = None,
+    foresight: Momentum | None = None,
 ) -> AsyncIterator[World]:
     network = Network(MODEL, BATCH, backend="numpy")
-    replica = Replica(network, LAYOUT, 1, BATCH, n_push, n_fetch, factors, local, following=following)
+    replica = Replica(
+        network, LAYOUT, 1, BATCH, n_push, n_fetch, factors, local, following=following, foresight=foresight
+    )
     servers, failures = ServersInMemory(), []
     downpour = Downpour(replica, servers, failures.append)  # type: ignore[arg-type]
     try:
@@ -254,6 +259,26 @@ async def test_a_fetch_that_follows_a_push_starts_when_that_is_answered_and_the_
         await w.downpour.settled()
         base = w.servers.pushed[-1].base
         assert base is not None and base.pushes.tolist() == [1] * SHARDS
+
+
+class Near(Following):
+    """The way there and back stays short, however fast the test is."""
+
+    def came_back(self, seconds: float) -> None:
+        self.is_near = True
+
+
+@pytest.mark.parametrize(("pushes", "updates"), [(inf, 2.71), (0, 2.32)])
+async def test_a_replica_looks_less_far_ahead_by_the_push_that_a_step_meets(pushes: float, updates: float) -> None:
+    foresight = Momentum(0.9)
+    async with world(following=Near(first_pushes=pushes), foresight=foresight, local=False) as w:
+        w.servers.outcome = PushOutcome((0,), (), 0, (3,))
+        for _ in range(200):
+            w.step()
+            if not pushes:
+                w.step()  # before the other is back
+            await w.drained()
+        assert foresight.updates_ahead == pytest.approx(updates, abs=0.1), "a push of two is met"
 
 
 async def test_after_a_refused_push_the_thread_that_has_waited_for_it_goes_on() -> None:
