@@ -81,8 +81,9 @@ class FlushCore:
     # --- changes ----------------------------------------------------------------------------------------------------
 
     def changed(self, entry: Entry, now: float, updates: int = 1) -> None:
-        """An entry's state differs from what it was."""
-        if entry.gone:
+        """An entry's state differs from what it was; of one that was let go, by a push that was under way then, nothing
+        is written any more."""
+        if entry.gone or entry.spared:
             return
         if entry.changes == entry.durable:
             self.unsaved_bytes += entry.size_bytes

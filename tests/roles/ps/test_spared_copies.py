@@ -167,6 +167,17 @@ def test_a_spared_shard_whose_state_is_being_written_keeps_its_owner_until_then(
     assert entry.owner is None and flush.live_bytes == 120 and not flush.unsaved_bytes and not flush.busy
 
 
+def test_a_push_that_ends_after_its_shard_was_let_go_writes_nothing() -> None:
+    """Nobody is there to ask for the state (simulated servers, seed 570)."""
+    flush = FlushCore()
+    entry = entry_on_disk(flush)
+    entry.spared = True
+    flush.leave(entry)
+    flush.changed(entry, 3.0)
+    flush.hurry()
+    assert not flush.busy and flush.take(4.0) is None and not flush.unsaved_bytes
+
+
 @pytest.mark.parametrize("full", [False, True])
 def test_a_spared_shard_is_not_written_again_after_a_full_disk(full: bool) -> None:
     flush = FlushCore()
