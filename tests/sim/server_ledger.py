@@ -229,7 +229,7 @@ class Ledger:
 
     def _explained(self, shard: int, missing: float, done: Done) -> bool:
         """Says whether numbers that were passed over after a rollback are what is missing."""
-        numbers = dict(done)
+        numbers = self.numbers(shard, done)  # also of those who have been evicted since
         skips = [skipped for client, _, last, skipped in self._skips.get(shard, []) if numbers.get(client, 0) >= last]
         if shard in self.excused and missing in _runs(self._sums.get((STEPS, shard), [])[: numbers.get(STEPS, 0) + 1]):
             return True  # steps that were rolled back, and are passed over
