@@ -40,6 +40,10 @@ class JobView:
     bucket_revisions: dict[int, int]
     served: frozenset[str] = frozenset()
 
+    def held_alone(self, node: str) -> set[int]:
+        """Returns the buckets that this node serves and of which nobody else has a copy that is in sync."""
+        return {index for index, one in self.buckets.items() if one.primary == node and len(one.in_sync) <= 1}
+
     def lost_by(self, node: str, registered_revision: int) -> list[int]:
         """Returns the buckets that were placed on a former process of this name, whose memory is gone."""
         return [

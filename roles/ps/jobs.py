@@ -159,7 +159,8 @@ class JobKeeper:
             self.replicating.configure(name, view)
             return
         node = self._context.node
-        lost = [bucket for bucket in view.lost_by(node, self._registered_revision) if not job.holds(bucket)]
+        alone = view.held_alone(node) | job.buckets.keys()
+        lost = [one for one in view.lost_by(node, self._registered_revision) if one in alone and not job.holds(one)]
         if lost and job.failed is None:
             found = self._found(name, view)
             whole = found is not None and all(bucket in found.holding.buckets for bucket in lost)
@@ -174,7 +175,7 @@ class JobKeeper:
             text = f"{node} was restarted and no longer has {len(lost)} buckets of job {name!r}; resume the run"
             self.fail(job, ErrorCode.INTERNAL, f"{text} from its last checkpoint")
         job.resuming = False
-        wanted = job.configure({index: (b.epoch, b.primary == node) for index, b in view.buckets.items()})
+        wanted = job.configure({i: (one.epoch, one.primary == node and i in alone) for i, one in view.buckets.items()})
         self._carry_out(self._core.forget_left(job))
         if wanted and job.failed is None:
             self._spawn(self._build(job, view, wanted))
@@ -182,8 +183,8 @@ class JobKeeper:
     def _has_copies(self, name: str, view: JobView, job: Job) -> bool:
         """Says whether a job is kept by the replication core.
 
-        One with a single copy is while it has others for a while, or is to move; but what we serve of it is made, and
-        taken up again from the store, as long as there are none.
+        One with a single copy is while it has others for a while, or is to move; but what we serve of it alone is made,
+        and taken up again from the store, before.
         """
         assert self.replicating is not None
         if view.record.replication > 1 or self.replicating.handles(name):
@@ -192,8 +193,7 @@ class JobKeeper:
             len(bucket.in_sync) > 1 or bucket.learners for bucket in view.buckets.values()
         ):
             return False
-        ours = (index for index, bucket in view.buckets.items() if bucket.primary == self._context.node)
-        return not job.resuming and all(index in job.buckets for index in ours)
+        return not job.resuming and view.held_alone(self._context.node) <= job.buckets.keys()
 
     def reconcile_all(self) -> None:
         """Looks at every job anew: servers are to be emptied, or are no longer."""

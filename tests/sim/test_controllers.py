@@ -9,7 +9,7 @@ from tests.sim.scenario import ELECTIONS_S, Scenario
 from tests.sim.suite_checks import check_clean, check_documented, check_found, check_found_early, check_many, noted
 from tests.sim.suites import CONTROLLERS
 
-QUICK_SEEDS, AT_ONCE = 160, 40
+QUICK_SEEDS, AT_ONCE = 80, 40
 SLOW_SEEDS = 10_000
 NOTED_AND_NEXT = 150
 """A change of the cores changes which seed finds a fault; one soon after it still does, mostly."""

@@ -103,6 +103,15 @@ def test_buckets_placed_before_a_server_registered_were_anothers_with_its_name()
     assert view.lost_by("ps-0", 6) == list(range(len(view.buckets)))
 
 
+def test_what_others_have_in_sync_is_not_held_alone() -> None:
+    keys = JobKeys()
+    shared = ConfigEntry(bucket_key("a", 0), encode(BucketRecord(2, "ps-0", ("ps-0", "ps-1"))), 6)
+    learning = ConfigEntry(bucket_key("a", 1), encode(BucketRecord(2, "ps-0", ("ps-0",), ("ps-1",))), 6)
+    keys.take(Changes(6, (*entries(), shared, learning)))
+    view = keys.view("a")
+    assert view is not None and view.held_alone("ps-0") == set(view.buckets) - {0} and not view.held_alone("ps-1")
+
+
 def test_what_is_told_late_does_not_undo_what_is_known() -> None:
     keys = JobKeys()
     keys.take_job("a", entries(revision=9), 9)
