@@ -135,7 +135,7 @@ class JobCopies:
                 self._take_over(bucket, known, now)
         elif bucket in self.building:
             self.job.building[bucket] = known.record.epoch
-        elif self._first(known) or self.view.record.replication == 1:
+        elif self._first(known) or (self.view.record.replication == 1 and len(known.members) == 1):
             self.building.add(bucket)
             self.job.building[bucket] = known.record.epoch
             return True
