@@ -48,6 +48,24 @@ def test_a_single_copy_is_moved_off_a_drained_server() -> None:
     assert d.pushed(2) == ErrorCode.OK
 
 
+def test_a_primary_that_is_restarted_while_its_only_copy_moves_makes_nothing_anew() -> None:
+    """The other one has all that was pushed (simulated servers, seed 3420)."""
+    cluster = Cluster("a", replication=1, acks="applied", spare="d")
+    assert cluster["a"].pushed(1, 3.0) == ErrorCode.OK
+    cluster.propose_hook = lambda server, record: record.primary == "a"
+    drained(cluster, "a")
+    assert (cluster.record().primary, set(cluster.record().in_sync)) == ("a", {"a", "d"})
+    cluster.kill("a", reported=False)
+    cluster.propose_hook, cluster.draining = lambda server, record: True, frozenset()
+    cluster.start("a")
+    cluster.configure("a")
+    cluster.run()
+    assert not cluster["a"].serves()
+    cluster.configure()
+    cluster.pass_time(40.0)
+    assert cluster["d"].serves() and cluster["d"].value(0) == 3.0
+
+
 def test_a_primary_that_may_have_a_member_without_knowing_it_needs_its_lease() -> None:
     cluster = Cluster("a", replication=1, acks="applied", spare="d")
     cluster.propose_hook = lambda server, record: len(record.in_sync) == 1
