@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from adamctl.kernels.operation import Array
+from adamctl.model.layout import Bucket
 from adamctl.roles.ps.core_copies import HeldShard
 from adamctl.roles.ps.core_flush import Entry, FlushCore, Waiter
 from adamctl.roles.ps.core_job import Job
@@ -38,9 +39,14 @@ class Holdings:
         self._held: dict[str, Held] = {}
 
     def take(self, identity: JobIdentity, buckets: Mapping[int, int]) -> Held:
-        """Notes that buckets (-> epoch) are made here, to be written; returns what is held of their job."""
+        """Notes that buckets (-> epoch) are made here, to be written; returns what is held of their job.
+
+        What was found of other buckets stays: the replication core may ask for it.
+        """
         held = self._held_of(identity)
-        self.found.pop(identity, None)
+        found = self.found.get(identity)
+        if found is not None and found.holding.buckets.keys() <= buckets.keys():
+            del self.found[identity]
         following = self._following
         for bucket, epoch in buckets.items():
             began = held.buckets[bucket][1] if bucket in held.buckets else following
@@ -184,6 +190,14 @@ class Holdings:
             if restored:
                 self._write_once(shard.entry)
 
+    def resumed(self, found: FoundJob, bucket: Bucket, entries: Mapping[int, Entry]) -> None:
+        """A bucket that was found is served again: frees its records but for `entries`, which its shards go on with."""
+        found.holding.buckets.pop(bucket.index, None)
+        for index in range(bucket.shard_start, bucket.shard_stop):
+            one = found.shards.pop(index, None)
+            if one is not None and entries.get(index) is not one.entry:
+                self._flush.forget(one.entry)
+
     def _write_once(self, entry: Entry) -> None:
         if not entry.sequence and not entry.changes:
             self._flush.changed(entry, self._clock(), 0)
@@ -212,6 +226,8 @@ class Holdings:
 
     def forget_rest(self, found: FoundJob) -> None:
         """Frees what is left of a job that was taken up again and is no longer held."""
+        if self.found.get(found.holding.job) is found:
+            del self.found[found.holding.job]
         for one in found.shards.values():
             self._flush.forget(one.entry)
 

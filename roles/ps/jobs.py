@@ -341,8 +341,8 @@ class JobKeeper:
                 job.install(job.layout.buckets[bucket], shards, self._core.threads)
                 if self._storing is not None:
                     self._storing.holdings.adopt(job, bucket, identity, entries, bool(view.record.restore))
-                    if found is not None:
-                        found.holding.buckets.pop(bucket, None)  # it is never taken up twice
+                    if found is not None:  # it is never taken up twice
+                        self._storing.holdings.resumed(found, job.layout.buckets[bucket], entries)
         self._log.info(
             "job %s: serving %d buckets, %d shards, %.1f MiB%s", job.name, len(job.buckets), len(job.shards),
             job.size_bytes / (1 << 20), f", {len(entries)} shards of them from the store" if found is not None else "",

@@ -11,13 +11,17 @@ import pytest
 
 from adamctl.cli.stuck import findings, servers_of
 from adamctl.config.records import BucketRecord, bucket_key, decode, encode
+from adamctl.model.layout import cut_layout
 from adamctl.roles.controller.core import ControllerConfig
 from adamctl.roles.ps.core_flush import Entry, FlushCore
+from adamctl.roles.ps.core_holdings import Holdings
 from adamctl.roles.ps.core_recovery import State, recovery
 from adamctl.roles.ps.core_replication_events import Propose
+from adamctl.roles.ps.log_record import Holding, JobIdentity
+from adamctl.roles.ps.store_contents import FoundJob, FoundShard
 from adamctl.wire.messages import ConfigChanges
 from tests.cluster import memory_cluster
-from tests.roles.ps.ps_cluster import constant, make_client, push_of
+from tests.roles.ps.ps_cluster import constant, make_client, make_tensors, push_of
 from tests.roles.ps.replicated import ReplicatedCluster
 from tests.roles.ps.store_cluster import crash, until
 
@@ -264,3 +268,23 @@ def shard_bytes(world: ReplicatedCluster, name: str) -> int:
     slots = [*flush._slots, *(flush.group.removed if flush.group is not None else ())]  # those go with the group
     live = {slot.entry for slot in slots if slot.live and slot.entry is not None}
     return sum(entry.size_bytes for entry in live if entry.version != (0, 0, 0))
+
+
+def test_what_was_found_of_other_buckets_stays_when_some_are_resumed() -> None:
+    """The replication core asks for it when nobody has them in memory (simulated servers, seed 4727)."""
+    flush, identity, layout = FlushCore(), JobIdentity("a", 1, "hash", "sgd"), cut_layout(make_tensors(), 1)
+    first, second = layout.buckets[:2]
+    places = {index: Entry(None, 100, identity) for index in range(first.shard_start, second.shard_stop)}
+    for index, place in places.items():
+        place.sequence, place.record_bytes = index + 1, 100
+    found = FoundJob(Holding(identity, {0: (1, 1), 1: (1, 1)}), Entry(None, 256, identity))
+    found.shards = {index: FoundShard(place.sequence, place) for index, place in places.items()}
+    holdings = Holdings({identity: found}, {}, flush, lambda: 0.0, lambda: None)
+    mine = {index: places[index] for index in range(first.shard_start + 1, first.shard_stop)}
+    holdings.take(identity, {0: 2})
+    holdings.resumed(found, first, mine)
+    assert holdings.found == {identity: found} and set(found.holding.buckets) == {1}
+    assert set(found.shards) == set(range(second.shard_start, second.shard_stop))
+    assert places[first.shard_start].gone and not any(place.gone for place in mine.values())
+    holdings.take(identity, {1: 2})
+    assert not holdings.found
