@@ -368,7 +368,7 @@ class Core:
         if self.acknowledgements is None:
             out.append(answer)
         elif push.copies is None and not job.leased:
-            out.extend(self.acknowledgements.take(answer, push.stored, now))
+            out.extend(self.acknowledgements.take(answer, push.stored, job, now))
         else:
             out.extend(self.acknowledgements.take_copies(answer, push.stored, push.copies or (), job, now))
 

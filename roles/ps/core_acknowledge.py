@@ -65,7 +65,12 @@ class Acknowledgements:
         return self.waiting + len(self._held) >= WAITING_MAX
 
     def take(
-        self, answer: AnswerPush, stored: Iterable[tuple[Entry, int]], now: float, waiter: Waiter | None = None
+        self,
+        answer: AnswerPush,
+        stored: Iterable[tuple[Entry, int]],
+        job: Job,
+        now: float,
+        waiter: CopiesWaiter | None = None,
     ) -> list[Instruction]:
         """Returns what to do about a push whose parts are all settled.
 
@@ -73,14 +78,15 @@ class Acknowledgements:
             stored: entries of the shards that it changed, with the changes that must be durable before it is answered.
             waiter: that waits for copies already, None if there are none to wait for.
         """
+        alone = waiter is None
         if waiter is None:
-            waiter = Waiter(None)
+            waiter = CopiesWaiter(job, ())
         if self._flush is not None:
             for entry, changes in stored:
                 self._flush.wait(waiter, entry, changes)
         pressed = bool(self._held) or (self._flush is not None and self._flush.pressed(now))
         if not waiter.missing and not pressed:
-            return self._final(answer, waiter)
+            return [answer] if alone else self._final(answer, waiter)
         later = AnswerPush(answer.token, answer.message, False)
         if waiter.missing:
             waiter.token = later
@@ -103,7 +109,7 @@ class Acknowledgements:
         waiter = CopiesWaiter(job, copies)
         for replica, counter in copies:
             replica.wait(waiter, counter)
-        return self.take(answer, stored, now, waiter)
+        return self.take(answer, stored, job, now, waiter)
 
     def _final(self, answer: AnswerPush, waiter: Waiter) -> list[Instruction]:
         """Returns the answer, or what is answered instead of it by now."""
@@ -124,10 +130,11 @@ class Acknowledgements:
         short = next((group for group in groups if group.short and not group.gone), None)
         if short is not None:
             return Refuse(answer.token, ErrorCode.NOT_READY, job.short.get(short.bucket, "too few copies are in sync"))
-        gone = {group.bucket for group in groups if group.gone}
+        bucket_of = job.layout.bucket_of_shard
+        gone = {bucket_of[r.shard] for r in answer.message.results} - job.buckets.keys()
+        gone |= {group.bucket for group in groups if group.gone}
         if not gone:
             return answer
-        bucket_of = job.layout.bucket_of_shard
         results = tuple(
             PushResult(r.shard, ErrorCode.STALE_EPOCH, job.epochs.get(bucket_of[r.shard], 0), 0, 0, MOVED)
             if bucket_of[r.shard] in gone

@@ -51,6 +51,20 @@ class StoringHarness(Harness):
         return [*found, *(answer for answer in self.answers.get(token, []) if not isinstance(answer, Keep))]
 
 
+def test_what_becomes_durable_after_its_bucket_has_moved_is_not_acknowledged() -> None:
+    """It is on this disk; whether on that of the new primary nobody knows (simulated servers, seed 7070)."""
+    harness = StoringHarness(durable=True)
+    harness.push("a", [(0, 1, 1.0)])
+    harness.apply()
+    for shard in harness.job.shards.values():
+        shard.entry = None  # it is the copy's that stays here
+    harness.job.drop(0)
+    harness.save()
+    (*_, answer) = harness.pushed("a")
+    assert isinstance(answer, AnswerPush)
+    assert [result.code for result in answer.message.results] == [ErrorCode.STALE_EPOCH]
+
+
 def test_applied_is_answered_at_once() -> None:
     harness = StoringHarness(durable=False)
     harness.push("a", [(0, 1, 1.0)])
