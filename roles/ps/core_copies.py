@@ -42,12 +42,13 @@ class HeldShard:
         memory: of its clients, which is not in `copy`.
         entry: its place in the store's log, None without a store.
         size_bytes: of its state in memory.
+        given: its initial values come with its first push.
     """
 
-    __slots__ = ("copy", "entry", "index", "memory", "size_bytes", "state", "values")
+    __slots__ = ("copy", "entry", "given", "index", "memory", "size_bytes", "state", "values")
 
-    def __init__(self, index: int, size_bytes: int) -> None:
-        self.index, self.size_bytes = index, size_bytes
+    def __init__(self, index: int, size_bytes: int, given: bool = False) -> None:
+        self.index, self.size_bytes, self.given = index, size_bytes, given
         self.copy: ShardCopy | None = None
         self.memory = ClientMemory()
         self.values: Values | None = None
@@ -57,6 +58,16 @@ class HeldShard:
     @property
     def version(self) -> tuple[int, int]:
         return NOTHING if self.copy is None else (self.copy.epoch, self.copy.counter)
+
+    @property
+    def unfounded(self) -> bool:
+        """Says whether initial values that were given are in memory alone: nobody is told yet that they are here.
+
+        The primary may tell a client that they will be found, whatever is lost, and be gone for good the next moment.
+        """
+        if not self.given or self.entry is None or self.copy is None:
+            return False
+        return bool(self.copy.pushes) and not self.entry.version[2]
 
     @property
     def arrays(self) -> tuple[Array, ...]:
@@ -112,10 +123,11 @@ class HeldCopy:
         self.job, self.bucket, self.begun, self.complete = job, bucket, begun, complete
         self.stored = False
         arrays = 1 + len(job.rule.state_names)
-        self.shards = {
-            index: HeldShard(index, 4 * job.layout.shards[index].size * arrays)
-            for index in range(bucket.shard_start, bucket.shard_stop)
-        }
+        self.shards: dict[int, HeldShard] = {}
+        for index in range(bucket.shard_start, bucket.shard_stop):
+            described = job.layout.shards[index]
+            given = job.layout.tensors[described.tensor].distribution == "given"
+            self.shards[index] = HeldShard(index, 4 * described.size * arrays, given)
 
     @property
     def size_bytes(self) -> int:

@@ -67,14 +67,16 @@ class ShardReplica:
         committed: what all counted members had; it never falls.
         waiting: (counter that must be committed, for whom), ascending.
         described: its state as it was described last, valid for that counter, epoch and `since`.
+        bare: the highest counter at which nothing had been pushed to it yet, -1 if there is none.
     """
 
-    __slots__ = ("committed", "described", "group", "prepared", "shard", "waiting")
+    __slots__ = ("bare", "committed", "described", "group", "prepared", "shard", "waiting")
 
     def __init__(self, group: Group, shard: Shard) -> None:
         self.group, self.shard = group, shard
         self.prepared: dict[str, int] = {}
         self.committed = shard.counter
+        self.bare = -1 if shard.pushes else shard.counter
         self.waiting: list[tuple[int, Waiter]] = []
         self.described: tuple[ShardCopy, bytes] | None = None
 
@@ -82,6 +84,11 @@ class ShardReplica:
     def changing(self) -> bool:
         """Says whether a batch is writing over its state."""
         return self.shard.batch is not None and (self.shard.batch.in_place or not self.shard.batch.copy_state)
+
+    @property
+    def founded(self) -> bool:
+        """Says whether each counted member has on disk what the first push brought; see `HeldShard.unfounded`."""
+        return all(self.prepared.get(node, -1) > self.bare for node in self.group.counted)
 
     def wait(self, waiter: Waiter, counter: int) -> None:
         """Makes `waiter` wait until a counter is committed."""
@@ -121,6 +128,8 @@ class ShardReplica:
             known, _ = self.described
             if (known.counter, known.epoch, known.since) == (shard.counter, group.epoch, since):
                 return self.described
+        if not shard.pushes:
+            self.bare = shard.counter
         change = shard.memory.change(since) if since >= 0 else None
         copy = ShardCopy(
             group.job.name, group.born, shard.index, group.epoch, shard.counter, shard.pushes, shard.size,

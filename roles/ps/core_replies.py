@@ -91,8 +91,10 @@ class Replies:
     def _sync(self, buckets: Iterable[int], waiter: CopyWaiter) -> None:
         """Waits until copies are on disk, unless that is full and nobody was promised it."""
         flush = self._site.core.flush
-        for bucket in buckets if flush is not None and (self._copies.durable or not flush.full) else ():
-            self._wait(waiter, self._copies.copies[bucket].shards.values())
+        may_skip = flush is not None and flush.full and not self._copies.durable
+        for bucket in buckets:
+            shards = self._copies.copies[bucket].shards.values()
+            self._wait(waiter, (shard for shard in shards if not may_skip or shard.unfounded))
 
     def _wait(self, waiter: CopyWaiter, shards: Iterable[HeldShard]) -> None:
         flush = self._site.core.flush
@@ -151,8 +153,7 @@ class Replies:
             if held.prepare(record):
                 self._site.changed(held.shards[index].entry)
             taken.append(held.shards[index])
-        if message.durable:
-            self._wait(waiter, taken)
+        self._wait(waiter, (shard for shard in taken if message.durable or shard.unfounded))
 
     # --- a new primary ----------------------------------------------------------------------------------------------
 
@@ -164,8 +165,7 @@ class Replies:
             return
         held = self._copies.copies[message.bucket]
         waiter = CopyWaiter(None)
-        if self._copies.durable:
-            self._wait(waiter, held.shards.values())
+        self._wait(waiter, (shard for shard in held.shards.values() if self._copies.durable or shard.unfounded))
         self._answer(Reply(token, ReplicaStateReply(incarnation, 0, epoch, held.versions(), held.stored)), waiter)
 
     def fetch(self, token: Token, message: ReplicaFetchRequest) -> None:

@@ -136,11 +136,14 @@ class Shard:
 
     @property
     def unfounded(self) -> bool:
-        """Says whether a restart would find no initial values: no state with those that were given is on disk yet.
+        """Says whether a restart might find no initial values: here, or at a copy that counts, no state with those that
+        were given is on disk yet.
 
         Also of a bucket that was taken over: whoever had it before wrote on a disk of its own.
         """
-        return self.given and self.entry is not None and not self.entry.version[2]
+        if not self.given or self.entry is None:
+            return False
+        return not self.entry.version[2] or (self.replica is not None and not self.replica.founded)
 
     def advance(self, batch: Batch) -> None:
         """Makes a batch's outcome the new version."""
@@ -213,9 +216,10 @@ class Push:
 
     def wait_for(self, shard: Shard, durable: bool) -> None:
         """Makes the answer wait for what a shard holds now: to be durable, in copies, or all there is."""
-        if shard.entry is not None and (durable or shard.unfounded):
+        unfounded = shard.unfounded
+        if shard.entry is not None and (durable or unfounded):
             self.stored.append((shard.entry, shard.entry.changes))
-        if shard.replica is not None and shard.replica.group.awaits:
+        if shard.replica is not None and (shard.replica.group.awaits or unfounded):
             if self.copies is None:
                 self.copies = []
             self.copies.append((shard.replica, shard.counter))

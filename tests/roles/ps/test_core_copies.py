@@ -11,6 +11,7 @@ import pytest
 
 from adamctl.config.records import Acks, bucket_key, encode
 from adamctl.roles.ps.core_acknowledge import Acknowledgements
+from adamctl.roles.ps.core_copies import HeldShard
 from adamctl.roles.ps.core_flush import Entry, FlushCore
 from adamctl.roles.ps.core_instructions import Instruction
 from adamctl.roles.ps.core_replication_events import Holds
@@ -331,3 +332,37 @@ def test_a_server_without_a_store_is_given_copies_unless_they_are_to_be_durable(
     cluster.pass_time(2.0)
     record = cluster.record()
     assert ("d" in (*record.in_sync, *record.learners)) == (acks == "replicated")
+
+
+def holding(server: Server) -> HeldShard:
+    """Returns the shard that a server holds, whose initial values are to come with its first push."""
+    held = server.held()
+    assert held is not None
+    held.shards[0].given = True
+    return held.shards[0]
+
+
+def test_initial_values_that_were_given_are_confirmed_when_they_are_on_disk() -> None:
+    """Whoever is told that they are there finds them, should the primary be gone for good and this one be restarted."""
+    b = Cluster()["b"]
+    flush, answers = with_log(b), list[Any]()
+    shard = holding(b)
+    ask(b, prepare(b), [record(0, 0.0)])  # as the job began
+    b.take(b.replication.requested(lambda *one: answers.append(one), "a", prepare(b), [record(1, 1.0)], 0.0))
+    assert not answers and shard.unfounded
+    write(b, flush)
+    assert len(answers) == 1
+    assert shard.entry is not None
+    shard.entry.version = (1, 1, 1)
+    ask(b, prepare(b), [record(2, 2.0)])  # from then on they are found
+
+
+def test_a_full_disk_keeps_a_learner_with_given_initial_values_from_becoming_a_member() -> None:
+    b = Cluster()["b"]
+    flush, answers = with_log(b), list[Any]()
+    holding(b)
+    b.take(b.replication.requested(lambda *one: answers.append(one), "a", prepare(b), [record(1, 1.0)], 0.0))
+    flush.full = True
+    message = prepare(b, durable=True)
+    b.take(b.replication.requested(lambda *one: answers.append(one), "a", message, [], 0.0))
+    assert not answers

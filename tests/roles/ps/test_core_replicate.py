@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from adamctl.config.records import RetiredRecord
+from adamctl.roles.ps.core_flush import Entry
 from adamctl.roles.ps.core_instructions import AnswerPull, Refuse
 from adamctl.roles.ps.core_replication_events import Ask
 from adamctl.roles.ps.core_sequence import Client
@@ -10,7 +11,7 @@ from adamctl.roles.ps.replica_body import ALIGNMENT, encode_body
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import Message, ReplicaPrepareReply, ReplicaPrepareRequest
 from tests.roles.ps.replica_cluster import MANY, Cluster
-from tests.roles.ps.replica_server import Server
+from tests.roles.ps.replica_server import JOB, Server
 
 TWO_SHARDS = ((4, 8), (4, 4))
 
@@ -404,3 +405,18 @@ def test_heartbeats_find_out_that_a_primary_is_deposed() -> None:
     assert not cluster["a"].serves()
     answers = [m for m in cluster["a"].said if isinstance(m, ReplicaPrepareReply)]
     assert not answers
+
+
+def test_given_initial_values_are_acknowledged_when_all_copies_have_them_even_under_applied() -> None:
+    """Copies answer for them when they are on their disks (test_core_copies.py)."""
+    cluster = Cluster(acks="applied")
+    a = cluster["a"]
+    (shard,) = a.core.jobs[JOB].shards.values()
+    shard.given, shard.entry = True, Entry(shard, 128)
+    shard.entry.version = (1, 1, 1)  # here they are on disk already
+    cluster.hold_all(("c", "a"))
+    a.push("p", [(0, 1, 2.0)])
+    cluster.run()
+    assert shard.unfounded and a.code("p") is None
+    cluster.deliver_held()
+    assert not shard.unfounded and a.code("p") == ErrorCode.OK
