@@ -11,6 +11,7 @@ and all. Both happen when a batch is done, so that a version has one memory.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import Enum, auto
 from typing import Final, TypeAlias
 
@@ -41,7 +42,8 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
 class MemoryRecord(msgspec.Struct, frozen=True, array_like=True):
     """A shard's memory in a snapshot, clients in the order in which they would be evicted: the last one used last.
 
-    `step` is the last step that all replicas took together which the values contain, 0 if there was none.
+    `step` is the last step that all replicas took together which the values contain, 0 if there was none. `before` are
+    those of `clients` and `evicted` that came with a checkpoint, and for whom nothing was done since.
     """
 
     clients: tuple[ClientRecord, ...] = ()
@@ -49,6 +51,7 @@ class MemoryRecord(msgspec.Struct, frozen=True, array_like=True):
     evicted_incarnation: int = -1
     step: int = 0
     retired: RetiredRecord = NOBODY
+    before: tuple[ClientKey, ...] = ()
 
 
 NO_CLIENTS: Final = MemoryRecord()
@@ -134,7 +137,8 @@ class ClientMemory:
     """All clients of one shard.
 
     At most CLIENTS_MAX are remembered; the least recently used beyond that is evicted and leaves a mark. A mark
-    forgotten in its turn raises `evicted_incarnation`: strangers with an incarnation up to it count as evicted. Only
+    forgotten in its turn raises `evicted_incarnation`: strangers with an incarnation up to it count as evicted. That of
+    a client of before the job began does not: incarnations of another cluster say nothing about those of this one. Only
     clients without queued updates are evicted or retired.
 
     Attributes:
@@ -143,13 +147,14 @@ class ClientMemory:
         step: as in a record of it.
     """
 
-    __slots__ = ("_clients_max", "_evicted", "_looked", "_marks_max", "_whole_from", "clients", "evicted_incarnation",
-                 "retired", "step")  # fmt: skip
+    __slots__ = ("_before", "_clients_max", "_evicted", "_looked", "_marks_max", "_whole_from", "clients",
+                 "evicted_incarnation", "retired", "step")  # fmt: skip
 
     def __init__(self, clients_max: int = CLIENTS_MAX, marks_max: int = MARKS_MAX) -> None:
         self.clients: dict[ClientKey, Client] = {}
         self.evicted_incarnation = -1
         self.retired = self._looked = NOBODY
+        self._before: tuple[ClientKey, ...] = ()
         self._evicted: dict[ClientKey, int] = {}  # -> the shard's counter at that time; the oldest mark first
         self._whole_from = -1  # what has changed since an older counter than this is not known one by one
         self._clients_max, self._marks_max = clients_max, marks_max
@@ -172,6 +177,7 @@ class ClientMemory:
     def settle(self, client: Client, sequence: int, code: int, counter: int) -> None:
         """Notes what became of a number, in the version with this counter; may evict others for that."""
         client.settle(sequence, code, counter)
+        self._leave_before((client.key,))
         if self.clients.pop(client.key, None) is None:
             return
         if len(self.clients) >= self._clients_max:
@@ -186,7 +192,14 @@ class ClientMemory:
         if len(self._evicted) > self._marks_max:
             oldest = next(iter(self._evicted))
             self._whole_from = max(self._whole_from, self._evicted.pop(oldest))
-            self.evicted_incarnation = max(self.evicted_incarnation, oldest[1])
+            if oldest not in self._before:
+                self.evicted_incarnation = max(self.evicted_incarnation, oldest[1])
+            self._leave_before((oldest,))
+
+    def _leave_before(self, keys: Collection[ClientKey]) -> None:
+        """Notes that something was done for clients since the job began, or that nothing is known of them any more."""
+        if self._before and not set(keys).isdisjoint(self._before):
+            self._before = tuple(key for key in self._before if key not in keys)
 
     def retire(self, retired: RetiredRecord, counter: int) -> bool:
         """Forgets clients and marks that have been retired, in the version with this counter; says whether any was.
@@ -209,6 +222,7 @@ class ClientMemory:
             del self.clients[key]
         for key in marks:
             del self._evicted[key]
+        self._leave_before({*gone, *marks})
         self.retired, self._whole_from = retired, counter
         return True
 
@@ -222,7 +236,8 @@ class ClientMemory:
     def record(self) -> MemoryRecord:
         """Returns what belongs to the values at hand: queued numbers are not in it."""
         clients = tuple([client.record() for client in self.clients.values() if client.done])
-        return MemoryRecord(clients, tuple(self._evicted), self.evicted_incarnation, self.step, self.retired)
+        marks = tuple(self._evicted)
+        return MemoryRecord(clients, marks, self.evicted_incarnation, self.step, self.retired, self._before)
 
     def change(self, since: int) -> MemoryChange | None:
         """Returns what is different from the version with counter `since`; None: only the whole can be told."""
@@ -252,6 +267,7 @@ class ClientMemory:
         memory.evicted_incarnation = record.evicted_incarnation
         memory.step = record.step
         memory.retired = memory._looked = record.retired
+        memory._before = record.before
         return memory
 
     def begin_anew(self) -> None:
@@ -262,6 +278,7 @@ class ClientMemory:
         """
         self.step, self.evicted_incarnation = 0, -1
         self._evicted.clear()
+        self._before = tuple(self.clients)
         self.retired = self._looked = NOBODY
 
     def take(self, change: MemoryChange) -> None:
@@ -273,6 +290,8 @@ class ClientMemory:
         for key in change.evicted:
             self.clients.pop(key, None)
             self._evicted.setdefault(key, -1)
-        for key in tuple(self._evicted)[: max(len(self._evicted) - change.marks, 0)]:
+        forgotten = tuple(self._evicted)[: max(len(self._evicted) - change.marks, 0)]
+        for key in forgotten:
             del self._evicted[key]
+        self._leave_before({*forgotten, *((found.node, found.incarnation) for found in change.clients)})
         self.evicted_incarnation, self.step = change.evicted_incarnation, change.step

@@ -66,6 +66,7 @@ class Ledger:
         self.disks_well_s = 0.0
         self._skips: dict[int, list[tuple[ClientKey, int, int, int]]] = {}
         self._latest: dict[int, dict[ClientKey, int]] = {}
+        self._newest: dict[int, tuple[int, int]] = {}
 
     # --- clients ----------------------------------------------------------------------------------------------------
 
@@ -179,8 +180,9 @@ class Ledger:
         if found is None or self.single:
             self.begun.check(where, shard, content, done)
             self._check_sum(where, shard, version, self.total_of(content), done)
-            if found is None:
+            if found is None and version >= self._newest.get(shard, version):  # others may be seen for the first time
                 self.begins(shard, done)
+                self._newest[shard] = version
             self.versions[shard, *version] = (content, done, where)
             self.known_values.setdefault(shard, {0.0}).add(content[0])
 
@@ -204,6 +206,7 @@ class Ledger:
 
     def begins(self, shard: int, done: Done) -> None:
         """A state is the newest one of a shard: who is evicted after it has done as much as it says."""
+        self._newest.pop(shard, None)
         self._latest[shard] = self.numbers(shard, done)
 
     def total_of(self, content: Sequence[float]) -> float:
@@ -260,7 +263,7 @@ class Ledger:
             return
         for client, number in self.must.get(shard, {}).items():
             found = numbers.get(client, 0)
-            if found < number:
+            if found < number and not self._may_be_forgotten(client, shard):
                 text = (
                     f"acknowledged, and lost: {where} serves shard {shard} with the pushes of {client[0]} up to {found}"
                 )
@@ -300,13 +303,18 @@ class Ledger:
                 continue
             number, issued = done.get(client, 0), len(sums) - 1
             may_lack = client in self.dead or (self.clients_rest and (shard in self.excused or self.acks == "applied"))
-            least = self.known(client, shard) if may_lack and self.acks != "applied" else 0
+            must = self.acks != "applied" and not self._may_be_forgotten(client, shard)
+            least = self.known(client, shard) if may_lack and must else 0
             if number < least or (not may_lack and number != issued):
                 found = f"remembers {client} up to {number}; {least or issued} are acknowledged"
                 raise ViolationError(f"shard {shard} at {where} {found}")
             expected += sums[number]
         if value != expected and not self._explained(shard, expected - value, numbers):
             raise ViolationError(f"shard {shard} at {where} is {value} in the end; its pushes make {expected}")
+
+    def _may_be_forgotten(self, client: ClientKey, shard: int) -> bool:
+        """Says whether nothing of a client need be left, though all that it did is in the values."""
+        return self.bounds is not None and client in self.begun.done.get(shard, {})
 
     def owes(self, shard: int) -> bool:
         """Says whether anything was acknowledged of a shard, beside what it began with."""

@@ -125,7 +125,11 @@ def test_a_copy_that_is_told_what_has_changed_has_the_same_memory_whatever_it_ha
     for _ in range(60):
         clients_max, marks_max = rng.randint(1, 6), rng.randint(1, 6)
         memory = ClientMemory(clients_max, marks_max)
-        history, numbers = [encoded(memory)], dict[tuple[str, int], int]()
+        numbers = {("w", incarnation): 1 for incarnation in rng.sample(range(1, 90), rng.randint(0, clients_max))}
+        for key in numbers:
+            accept(memory, key)
+        memory.begin_anew()
+        history = [encoded(memory)]
         for counter in range(1, 30):
             for _ in range(rng.randint(0, 3)):
                 key = ("w", rng.randint(1, 12))
@@ -152,6 +156,20 @@ def test_what_has_changed_is_small_however_many_clients_there_are() -> None:
     change = shipped(memory.change(4999))
     assert [one.incarnation for one in change.clients] == [CLIENTS_MAX] and not change.evicted
     assert len(msgspec.msgpack.encode(change)) < len(encoded(memory)) // 100
+
+
+def test_a_client_of_before_the_job_began_keeps_nobody_out_when_it_is_forgotten() -> None:
+    """It is of a checkpoint, perhaps of another cluster's, which had given out more incarnations than this one has."""
+    memory = ClientMemory(clients_max=2, marks_max=1)
+    for incarnation in (77, 78):
+        accept(memory, ("w", incarnation))
+    memory.begin_anew()
+    for incarnation in (4, 5, 6):  # one takes each place, and one the mark's
+        accept(memory, ("w", incarnation), 1, incarnation)
+    assert list(memory.clients) == [("w", 5), ("w", 6)]
+    assert memory.find(("w", 11)) is not None and memory.find(("w", 4)) is None
+    accept(memory, ("w", 12), 1, 7)  # 4 is forgotten, which was a client of this cluster
+    assert memory.find(("w", 3)) is None and memory.find(("w", 11)) is not None
 
 
 # --- the end of incarnations ------------------------------------------------------------------------------------------
