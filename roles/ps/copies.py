@@ -104,6 +104,7 @@ class Copies:
             )
         elif found is not None and there:
             contents |= await asyncio.to_thread(self._read_back, job, view, there, found)
+            there = [bucket for bucket in there if contents[bucket] is not None]
         if self._core.jobs.get(job.name) is not job:
             return []
         if found is not None and view.served:
@@ -117,15 +118,29 @@ class Copies:
 
     def _read_back(
         self, job: Job, view: JobView, buckets: Sequence[int], found: FoundJob
-    ) -> dict[int, list[ShardContent]]:
-        """Blocking."""
+    ) -> dict[int, list[ShardContent] | None]:
+        """Reads buckets from the store; blocking. None of those that are not all there, and no checkpoint has the rest.
+
+        So is one that came to this server while its disk was full. Another server may have it.
+        """
         assert self._storing is not None
-        store = self._storing.store
+        store, layout, record = self._storing.store, job.layout, view.record
 
         def stored(bucket: int) -> dict[int, ShardContent]:
-            return found_contents(store, found, job.layout, [bucket], job.rule)
+            return found_contents(store, found, layout, [bucket], job.rule)
 
-        return build_buckets(job.layout, buckets, job.rule, view.record.seed, view.record.restore, stored)
+        contents: dict[int, list[ShardContent] | None] = {}
+        for bucket in buckets:
+            try:
+                contents |= build_buckets(layout, [bucket], job.rule, record.seed, record.restore, stored)
+            except DamagedDataError as error:
+                described = layout.buckets[bucket]
+                shards = described.shard_stop - described.shard_start
+                if not record.restore or len(entries_that_count(found, layout, [bucket])) == shards:
+                    raise
+                self._log.warning("job %s: the store has bucket %d in part, and %s", job.name, bucket, error)
+                contents[bucket] = None
+        return contents
 
     # --- what is held -----------------------------------------------------------------------------------------------
 
