@@ -70,7 +70,7 @@ class RealClient:
         self._number = 0
         self._closing = False
         self._told: dict[tuple[ClientKey, int, int], int] = {}
-        self._unanswered: dict[tuple[ClientKey, int], set[int]] = {}
+        self._unanswered: dict[tuple[ClientKey, int], dict[int, PendingPush]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -159,7 +159,7 @@ class RealClient:
         numbers = {int(shard): int(pending.sequences[shard]) for shard in np.flatnonzero(pending.sequences)}
         for shard, number in numbers.items():
             self._ledger.issued(key, shard, number, deltas[layout.shards[shard].tensor])
-            self._unanswered.setdefault((key, shard), set()).add(number)
+            self._unanswered.setdefault((key, shard), {})[number] = pending
         self._number += 1
         self.open[self._number] = set(numbers)
         self._spawn(self._see(pending, key, numbers, self._number))
@@ -205,7 +205,8 @@ class RealClient:
         """See `Watch`."""
         if isinstance(message, AttachRequest):
             for shard, number in np.frombuffer(body, "<i8").reshape(-1, 2).tolist():
-                left = self._unanswered.get((client, shard))
+                pushes = self._unanswered.get((client, shard), {})
+                left = [number for number, pending in pushes.items() if not pending.done]  # it has failed otherwise
                 if left and min(left) <= number:
                     told = f"number {min(left)} of {client[0]} on shard {shard}"
                     self._process.violated(f"said to be settled, and not answered: {told}")
@@ -224,7 +225,7 @@ class RealClient:
             number = numbers[result.shard]
             if result.code in FINAL and (client, result.shard, number) not in self._told:
                 self._told[client, result.shard, number] = result.code
-                self._unanswered[client, result.shard].discard(number)
+                self._unanswered[client, result.shard].pop(number, None)
                 self._ledger.settled(client, result.shard, number, result.code)
                 self._ledger.acknowledged(client, result.shard, number, sent_s)
                 self.acknowledged += 1
