@@ -67,11 +67,15 @@ class Copies:
             self._keeper.fail(job, ErrorCode.OVER_QUOTA, problem)
             return
         self._keeper.memory.begin(job.name, needed_bytes)  # before anybody else asks what there is
-        self._spawn(self._make(job, needed_bytes, work(job, view, instruction.buckets)))
+        self._spawn(self._make(job, needed_bytes, view, lambda: work(job, view, instruction.buckets)))
 
-    async def _make(self, job: Job, needed_bytes: int, work: Coroutine[Any, Any, list[Instruction]]) -> None:
+    async def _make(
+        self, job: Job, needed_bytes: int, view: JobView, work: Callable[[], Coroutine[Any, Any, list[Instruction]]]
+    ) -> None:
         try:
-            instructions = await work
+            if view.record.restore:
+                await asyncio.to_thread(self._keeper.roots.check, view.record.restore)
+            instructions = await work()
         except (AdamctlError, OSError) as error:
             code = ErrorCode.DAMAGED_DATA if isinstance(error, DamagedDataError) else ErrorCode.INTERNAL
             self._keeper.fail(job, code, str(error))

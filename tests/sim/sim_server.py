@@ -115,7 +115,7 @@ class SimServer(ServerChecks):
         applied = SimApply(self, shell._completed)
         shell._threads = cast(Any, applied)
         shell._carriers[Apply] = applied.submit
-        shell._saver._roots = cast(Any, SimRoots())
+        shell._saver._roots = shell._keeper.roots = cast(Any, SimRoots())
         self.watch_batches(shell.core)
         await Abandoned(shell.run())
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from adamctl.config.records import BucketRecord, JobRecord, LayoutRecord, bucket_key, encode, job_key, layout_key
-from adamctl.model.layout import Distribution, ParameterLayout, Tensor, cut_layout, place_buckets
+from adamctl.model.layout import Distribution, ParameterLayout, Tensor, cut_layout, place_copies
 from adamctl.model.rule import RuleConfig
 from adamctl.net.faults import LinkFaults
 from adamctl.roles.context import RoleContext
@@ -51,14 +51,15 @@ async def add_job(
     coordinator: str = "",
     acks: Literal["applied", "durable"] = "applied",
     distribution: Distribution = "normal",
+    copies: int = 1,
 ) -> ParameterLayout:
     """Writes a job's keys, as a coordinator does, for buckets placed over these servers."""
     record = LayoutRecord(make_tensors(shapes, distribution), len(servers))
     layout = record.layout()
-    placement = place_buckets(layout, job, list(servers))
-    puts = {job_key(job): encode(JobRecord("running", layout.hash, rule, seed, coordinator, restore, acks))}
-    puts[layout_key(job)] = encode(record)
-    puts |= {bucket_key(job, bucket): encode(BucketRecord(1, server)) for bucket, server in placement.items()}
+    described = JobRecord("running", layout.hash, rule, seed, coordinator, restore, acks, copies, 1)
+    puts = {job_key(job): encode(described), layout_key(job): encode(record)}
+    for bucket, members in place_copies(layout, job, list(servers), copies).items():
+        puts[bucket_key(job, bucket)] = encode(BucketRecord(1, members[0], members if copies > 1 else ()))
     reply = await cluster.client.compare_and_set(ConfigChanges({}, puts))
     assert not reply.conflicts
     return layout

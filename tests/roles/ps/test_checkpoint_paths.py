@@ -103,10 +103,12 @@ async def test_servers_write_in_their_roots_alone_over_no_link_and_tell_nothing(
         assert [path.name for path in outside.iterdir()] == ["victim"]
 
 
-async def test_a_job_is_begun_from_nothing_outside_the_roots(tmp_path: Path) -> None:
+@pytest.mark.parametrize("copies", [1, 2])
+async def test_a_job_is_begun_from_nothing_outside_the_roots(tmp_path: Path, copies: int) -> None:
     async with memory_cluster(52) as cluster:
-        await start_servers(cluster, "ps-0", checkpoint_root=(str(tmp_path / "root"),))
-        await add_job(cluster, "a", ["ps-0"], RuleConfig("add"), restore=str(tmp_path / "elsewhere"))
+        names = [f"ps-{number}" for number in range(copies)]
+        await start_servers(cluster, *names, checkpoint_root=(str(tmp_path / "root"),))
+        await add_job(cluster, "a", names, RuleConfig("add"), restore=str(tmp_path / "elsewhere"), copies=copies)
         with pytest.raises(RemoteError, match="is in none of the folders that --checkpoint-root names here"):
             await checkpoint(cluster, "a", tmp_path / "root")
 
