@@ -357,7 +357,7 @@ class ServerScenario:
         invariants.gentle = True
         if world.chance(0.3):
             self._add_fourth()
-        if world.chance(0.3) and not any(invariants.is_drained(name) for name in cluster.servers):
+        if world.chance(0.3) and not self._drained:
             self._drain(world.random.choice(list(cluster.servers)))
         world.run_until(world.now_s + COPIES_S / 2)
         self._stop_clients()
