@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from types import ModuleType
@@ -70,11 +71,16 @@ def choose(forced: str | None = None) -> Backend:
     return name
 
 
+_IMPORTING = threading.RLock()
+"""numba cannot be imported by two threads at once: each would find modules that the other has half executed."""
+
+
 @cache
 def compiled(module: str) -> ModuleType:
-    """Returns a module of compiled kernels, loading numba and the cached code on first use."""
-    kernel_cache.prepare()
-    return importlib.import_module(f"{_COMPILED}.{module}")
+    """Returns a module of compiled kernels, loading numba and the cached code on first use; from any thread."""
+    with _IMPORTING:
+        kernel_cache.prepare()
+        return importlib.import_module(f"{_COMPILED}.{module}")
 
 
 def compiled_if(backend: Backend, module: str) -> Any:

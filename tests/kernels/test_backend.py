@@ -71,3 +71,33 @@ def test_the_program_works_without_numba_and_numexpr():
     environment = {key: value for key, value in os.environ.items() if key != backend.VARIABLE}
     printed = subprocess.check_output([sys.executable, "-c", code], text=True, env=environment)
     assert printed.split() == ["numpy", "1.0986"]
+
+
+IMPORTS = """
+import threading
+from adamctl.kernels.backend import COMPILED_MODULES, compiled
+
+failed = []
+barrier = threading.Barrier(4)
+
+def load(module):
+    barrier.wait()
+    try:
+        compiled(module)
+    except BaseException as error:
+        failed.append(repr(error))
+
+threads = [threading.Thread(target=load, args=[module]) for module in ("conversions", "rules", "factors", "tiles")]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(failed)
+"""
+
+
+@pytest.mark.skipif("numba" not in backend.installed(), reason="numba is not installed")
+def test_several_threads_load_compiled_kernels_at_once() -> None:
+    """A client and a server of one process did: numba's modules were found half executed."""
+    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == "[]"
