@@ -75,7 +75,7 @@ def test_the_program_works_without_numba_and_numexpr():
 
 IMPORTS = """
 import threading
-from adamctl.kernels.backend import COMPILED_MODULES, compiled
+from adamctl.kernels.backend import compiled
 
 failed = []
 barrier = threading.Barrier(4)
@@ -84,7 +84,7 @@ def load(module):
     barrier.wait()
     try:
         compiled(module)
-    except BaseException as error:
+    except Exception as error:
         failed.append(repr(error))
 
 threads = [threading.Thread(target=load, args=[module]) for module in ("conversions", "rules", "factors", "tiles")]

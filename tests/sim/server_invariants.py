@@ -235,14 +235,17 @@ class ServerInvariants(Invariants):
     def check_copies(self, replication: int, hosts: list[str]) -> None:
         """Every bucket has all its copies, nowhere else, and they are the same (I13, I6).
 
-        `hosts` may hold some. Where they are too few for two copies, servers that are drained keep theirs.
+        `hosts` may hold some. Where they are too few for two copies, all of them do, and servers that are drained keep
+        theirs.
         """
         least = most = min(replication, len(hosts))
+        needed: list[str] = []
         if len(hosts) < min(replication, COPIES_MIN):
-            least, most, hosts = min(replication, COPIES_MIN), replication, list(self.servers)
+            needed, hosts = hosts, list(self.servers)
+            least, most = min(replication, COPIES_MIN), replication
         for index, record in self.records.items():
-            well = least <= len(record.in_sync) <= most and all(node in hosts for node in record.in_sync)
-            if not well or record.learners:
+            held = set(record.in_sync)
+            if not (least <= len(held) <= most and held.issuperset(needed) and held.issubset(hosts)) or record.learners:
                 found = f"held by {record.in_sync}, learnt by {record.learners}"
                 raise ViolationError(
                     f"copies are missing in the end: bucket {index} is to have {least} on {hosts}; it is {found}"

@@ -40,13 +40,13 @@ def test_seeds_that_have_found_something_are_clean(seed: int) -> None:
     check_clean(SERVERS, range(seed, seed + 1))
 
 
-@pytest.mark.parametrize(("seed", "real_clients"), [(17, False), (21, True)])
+@pytest.mark.parametrize(("seed", "real_clients"), [(19, False), (21, True)])
 def test_a_seed_replays_exactly(seed: int, real_clients: bool) -> None:
     first, second = ServerScenario(seed, keep_trace=True), ServerScenario(seed, keep_trace=True)
     assert first.cluster.real_clients == real_clients
     result = first.run()
     assert result == second.run() and result.acknowledged > 100 and result.pulled > 10
-    assert first.world.lines == second.world.lines and len(first.world.lines) > 40
+    assert first.world.lines == second.world.lines and len(first.world.lines) > 50
 
 
 @pytest.mark.parametrize("seed", [21, 40])
