@@ -82,14 +82,13 @@ class RunCore(RunSteps):
     def _on_join(self, event: events.WorkerJoins) -> None:
         for other in [key for key in self.workers if key[0] == event.node]:
             self._lose(other, "it has joined again")
-        job = self.plan.job
         if self.final_state:
-            self._refuse(event.token, ErrorCode.RUN_ENDED, f"run {job} is over ({self.final_state})")
+            self._refuse(event.token, ErrorCode.RUN_ENDED, f"run {self.plan.job} is over ({self.final_state})")
         elif not self._ready:
             self._joining.append((event, self.now_s + JOIN_WAIT_S))
         elif len(self.workers) >= self.plan.workers:
-            wanted = f"the {self.plan.workers} that cluster.workers asks for"
-            self._refuse(event.token, ErrorCode.OVER_QUOTA, f"run {job} has its workers, {wanted}; try another run")
+            text = f"run {self.plan.job} has its workers, the {self.plan.workers} of cluster.workers; try another run"
+            self._refuse(event.token, ErrorCode.OVER_QUOTA, text)
         else:
             key = (event.node, event.incarnation)
             self.workers[key] = Worker(key, 4 + 2 * max(event.threads, 1), self.now_s)
@@ -387,6 +386,7 @@ class RunCore(RunSteps):
 
 _HANDLERS: dict[type[Any], Callable[[RunCore, Any], None]] = {
     events.Ready: RunCore._on_ready,
+    events.Renamed: RunCore._on_renamed,
     events.WorkerJoins: RunCore._on_join,
     events.TasksWanted: RunCore._on_tasks_wanted,
     events.StepWanted: RunCore._on_step_wanted,

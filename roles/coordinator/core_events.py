@@ -102,6 +102,13 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
+class Renamed:
+    """Another run took the job's name before it was created: it is called `job` from now on."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerJoins:
     token: int
     node: str
@@ -170,6 +177,7 @@ class Tick:
 
 Event: TypeAlias = (
     Ready
+    | Renamed
     | WorkerJoins
     | TasksWanted
     | StepWanted

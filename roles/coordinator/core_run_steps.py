@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 from adamctl.roles.coordinator import core_events as events
@@ -19,6 +20,9 @@ class RunSteps(RunState):
         super().__init__(plan, now_s)
         self._instructions: list[Instruction] = []
         self._settled_seen = 0
+
+    def _on_renamed(self, event: events.Renamed) -> None:
+        self.plan = replace(self.plan, job=event.job)
 
     def _gather(self) -> None:
         """Steps begin when all replicas are there; the first one waits for the others only so long."""

@@ -22,7 +22,7 @@ from adamctl.config.records import (
     layout_key,
     node_key,
 )
-from adamctl.errors import ConfigurationError, RunFailedError
+from adamctl.errors import ConfigurationError
 from adamctl.model.layout import ParameterLayout, place_copies
 from adamctl.roles.controller.client import ConfigurationStore, decode_entry, nodes_of, read_record, wait_for
 from adamctl.wire.messages import ConfigChanges, ConfigEntry
@@ -127,11 +127,10 @@ async def create_job(
     servers: Sequence[NodeRecord],
     coordinator: str,
     restore: str,
-) -> None:
+) -> bool:
     """Writes all keys of a job at one revision; servers that hold a part begin to make it.
 
-    Raises:
-        RunFailedError: another coordinator has just taken the name.
+    Returns False, and writes nothing, where another coordinator has taken the name since it was chosen.
     """
     cluster = experiment.cluster
     record = JobRecord(
@@ -147,10 +146,7 @@ async def create_job(
         cluster.workers if experiment.train.in_step else 0,
     )
     changes = job_changes(job, record, layout, experiment.cluster.ps, servers)
-    if (await store.compare_and_set(changes)).conflicts:
-        raise RunFailedError(
-            f"job name {job!r} was taken by another run just now; start again, or choose another --job"
-        )
+    return not (await store.compare_and_set(changes)).conflicts
 
 
 def job_changes(

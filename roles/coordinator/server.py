@@ -39,6 +39,7 @@ TELL_FRONT_S: Final = 1.5
 END_JOB_S: Final = 3.0
 DATA_AGAIN_S: Final = 30.0  # workers wait longer for a read
 SERVER_AGAIN_S: Final = 60.0
+NAMES_CHOSEN_MAX: Final = 10  # each time another run was faster
 
 
 async def run(context: RoleContext) -> None:
@@ -107,7 +108,7 @@ class Coordinator:
         self.store: ConfigurationStore = context.controller
         self.resume, self.wait_s, self.tended = resume, wait_s, tended
         self.layout = build_layout(experiment.model, experiment.cluster.ps)
-        self.job = ""
+        self.job, self.asked_for = "", False
         self._cause: AdamctlError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._parameters: ParameterClient | None = None
@@ -121,7 +122,8 @@ class Coordinator:
             raise ConfigurationError(
                 f"--run-dir {self.folder}: {error.strerror}; choose a folder that can be written"
             ) from error
-        self.job = await choose_name(self.store, job or self.experiment.name, asked_for=bool(job))
+        self.asked_for = bool(job)
+        self.job = await choose_name(self.store, job or self.experiment.name, self.asked_for)
         core = RunCore(plan_of(self.experiment, self.job, self.wait_s, self.tended), loop.time())
         self.service = service = RunService(core, self.experiment, self.context.log)
         service.role_counts = {"controller": 1, "coordinator": 1}
@@ -177,16 +179,7 @@ class Coordinator:
         data_client = DataClient.from_context(self.context, service.data_servers)
         opening = asyncio.ensure_future(data_client.open(experiment.data, experiment.model.input, experiment.seed))
         try:
-            await create_job(
-                self.store,
-                self.job,
-                experiment,
-                self.layout,
-                servers.parameter,
-                self.context.node,
-                str(resumed[0]) if resumed else "",
-            )
-            self._created = True
+            await self._create_job(servers, str(resumed[0]) if resumed else "")
             await self._check_room(servers)  # another may have begun at the same moment: the first stays
             self._watch(servers)
             parameters = ParameterClient.from_context(self.context, self.job, notice=service.say)
@@ -202,6 +195,23 @@ class Coordinator:
             await asyncio.gather(opening, return_exceptions=True)
             await data_client.close()
         self._begin(servers, data, resumed[1] if resumed else None)
+
+    async def _create_job(self, servers: Servers, restore: str) -> None:
+        """Creates the job, under the next free name where another run has just taken the one that was chosen.
+
+        Raises:
+            RunFailedError: the name was asked for by hand, or others were faster each time.
+        """
+        for _ in range(NAMES_CHOSEN_MAX):
+            nodes, own = servers.parameter, self.context.node
+            if await create_job(self.store, self.job, self.experiment, self.layout, nodes, own, restore):
+                self._created = True
+                return
+            if self.asked_for:
+                break
+            self.job = await choose_name(self.store, self.experiment.name, asked_for=False)
+            self.service.step(events.Renamed(self.job))
+        raise RunFailedError(f"another run just took the job name {self.job!r}; start again, or choose another --job")
 
     async def _check_room(self, servers: Servers) -> None:
         if self.experiment.train.in_step:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import AsyncMock
 
 import msgspec
@@ -14,12 +15,19 @@ import pytest
 
 from adamctl.config.experiment import DataConfig, Experiment
 from adamctl.config.records import JobRecord, NodeRecord, job_key
-from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError, RemoteError, UnreachableError
+from adamctl.errors import (
+    AdamctlError,
+    ConfigurationError,
+    DamagedDataError,
+    RemoteError,
+    RunFailedError,
+    UnreachableError,
+)
 from adamctl.model.description import Model, Softmax
 from adamctl.roles.controller.client import read_record
 from adamctl.roles.coordinator import server
 from adamctl.roles.coordinator.client import CoordinatorClient, encode_join_body
-from adamctl.roles.coordinator.job import keeping
+from adamctl.roles.coordinator.job import choose_name, keeping
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import RunJoinReply
 from tests.roles.coordinator.played_run import (
@@ -75,6 +83,58 @@ async def test_two_jobs_at_once_and_no_more_workers_than_asked_for(tmp_path: Pat
         await asyncio.gather(first.work(), second.work())
         await w.ended("coordinator-a")
         await w.ended("coordinator-b")
+
+
+def choosing_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs have each chosen a name before either of them creates its job."""
+    both, chosen = asyncio.Barrier(2), []
+
+    async def choose(store: Any, wanted: str, asked_for: bool) -> str:
+        name = await choose_name(store, wanted, asked_for)
+        chosen.append(name)
+        if len(chosen) <= 2:
+            await both.wait()
+        return name
+
+    monkeypatch.setattr(server, "choose_name", choose)
+
+
+async def test_of_two_runs_that_choose_one_name_at_once_the_later_takes_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choosing_together(monkeypatch)
+    async with world(tmp_path) as w:
+        await w.start_servers()
+        nodes = {"coordinator-a": "001", "coordinator-b": "002"}
+        starts = (w.start_run(make_experiment(tmp_path), run, node) for node, run in nodes.items())
+        folders = await asyncio.gather(*starts)
+        workers = [await w.worker(node) for node in nodes]
+        await asyncio.gather(*(worker.work() for worker in workers))
+        for node in nodes:
+            await w.ended(node)
+        assert {worker.joined.reply.job for worker in workers} == {"small", "small-2"}
+        runs = [json.loads((folder / "summary.json").read_text())["run"] for folder in folders]
+        assert runs == [worker.joined.reply.job for worker in workers]
+
+
+async def test_a_name_asked_for_by_two_runs_at_once_is_taken_by_one_and_refused_to_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choosing_together(monkeypatch)
+    async with world(tmp_path) as w:
+        await w.start_servers()
+        nodes = ("coordinator-a", "coordinator-b")
+        await asyncio.gather(
+            *(w.start_run(make_experiment(tmp_path), node, node, job="mine", tended=True) for node in nodes)
+        )
+        async with asyncio.timeout(60):
+            done, _ = await asyncio.wait([w.cluster.tasks[node] for node in nodes], return_when=asyncio.FIRST_COMPLETED)
+        refused = next(node for node in nodes if w.cluster.tasks[node] in done)
+        with pytest.raises(RunFailedError, match="another run just took the job name 'mine'"):
+            await w.ended(refused)
+        (other,) = set(nodes) - {refused}
+        await (await w.worker(other)).work()
+        await w.ended(other)
 
 
 async def test_a_name_that_was_asked_for_and_is_running_is_refused(tmp_path: Path) -> None:
