@@ -1,6 +1,6 @@
-"""The whole suite runs in three processes for two cores; some files, or one test, in the process that was started.
+"""The whole suite runs in two processes for each core; some files, or one test, in the process that was started.
 
-Tests of whole clusters wait for leases and deadlines a third of their time, so one process more costs little.
+Tests of whole clusters wait for leases and deadlines a third of their time, so more processes than cores cost little.
 pytest-xdist does it, where it is installed. `-n` on the command line has its way: `-n 0` is one process. The tests of a
 file run in one process, one after the other, so that what is set up once for a file is set up once; those of simulated
 clusters share nothing, and go wherever there is time. Folders whose tests take long are begun first, so that at the end
@@ -10,6 +10,7 @@ no process is left alone with one of their files. Long suites (`-m slow`) have t
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,17 @@ from typing import Any
 import pytest
 
 PROCESSES_MAX = 8
+PROCESSES_PER_CORE = 2
 FILES_MIN = 20
 """Fewer are done before other processes have started and read all tests."""
 BEGUN_FIRST = ("sim", "e2e", "bench", "cli", "faults", "launch", "api")
 SHARE_NOTHING = ("tests/sim/",)
 TESTS = Path(__file__).parent
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+"""Roles use one thread of BLAS; the others, made when numpy is imported, would only cost their start."""
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # So a shell starts what it runs in the background. Tests press Ctrl-C in the processes that they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def cores() -> int:
@@ -38,7 +45,7 @@ def files_named(arguments: Iterable[str]) -> int:
 def processes(arguments: Iterable[str], marks: str) -> int:
     """Returns in how many processes to run these arguments' tests, 0 for the one at hand."""
     several = marks == "not slow" and files_named(arguments) >= FILES_MIN and cores() > 1
-    return min(cores() * 3 // 2, PROCESSES_MAX) if several else 0
+    return min(cores() * PROCESSES_PER_CORE, PROCESSES_MAX) if several else 0
 
 
 @pytest.hookimpl(tryfirst=True)
