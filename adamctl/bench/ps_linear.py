@@ -42,7 +42,10 @@ def run_ps_linear(
             row = _measure(settings, grows, value)
             rows.append({"grows": grows, "value": value, **row})
             measured.append(row)
-        exponents[grows] = {cost: exponent(values, [row[cost] for row in measured]) for cost in ("push_s", "pull_s")}
+        if measured:
+            exponents[grows] = {
+                cost: exponent(values, [row[cost] for row in measured]) for cost in ("push_s", "pull_s")
+            }
     return make_report("ps-throughput-linear", PACKAGES, rows) | {"exponents": exponents}
 
 
