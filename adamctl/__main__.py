@@ -6,6 +6,8 @@ import signal
 import sys
 from types import FrameType
 
+from adamctl.importing import importing
+
 
 def main() -> None:
     """Runs the command line of this process and exits with its code.
@@ -27,7 +29,8 @@ def main() -> None:
         signal.signal(signal.SIGTERM, end)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
             signal.signal(signal.SIGHUP, end)
-        from adamctl.cli.main import run
+        with importing():
+            from adamctl.cli.main import run
 
         code = run(sys.argv[1:])
     except KeyboardInterrupt:  # while still importing

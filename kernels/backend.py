@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.errors import ConfigurationError
+from adamctl.importing import importing
 from adamctl.kernels import kernel_cache
 from adamctl.kernels.tiling import panels
 
@@ -78,7 +79,7 @@ _IMPORTING = threading.RLock()
 @cache
 def compiled(module: str) -> ModuleType:
     """Returns a module of compiled kernels, loading numba and the cached code on first use; from any thread."""
-    with _IMPORTING:
+    with _IMPORTING, importing(keep=False):
         kernel_cache.prepare()
         return importlib.import_module(f"{_COMPILED}.{module}")
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from adamctl.config.names import printable
 from adamctl.errors import AdamctlError, ConfigurationError, MembershipLostError, RunFailedError, UnreachableError
+from adamctl.importing import importing
 from adamctl.net import loop as event_loop
 from adamctl.roles.context import RoleContext
 from adamctl.roles.process import (
@@ -190,7 +191,8 @@ def _failure(context: RoleContext, task: asyncio.Future[None]) -> Exception | No
 def _function(role: Role) -> Callable[[RoleContext], Coroutine[Any, Any, None]]:
     module, _, name = role.run.partition(":")
     try:
-        function = getattr(importlib.import_module(module), name)
+        with importing():
+            function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ConfigurationError(f"role {role.name} cannot be started: {role.run}: {error}") from error
     result: Callable[[RoleContext], Coroutine[Any, Any, None]] = function

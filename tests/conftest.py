@@ -9,6 +9,7 @@ no process is left alone with one of their files. Long suites (`-m slow`) have t
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterable, Iterator
@@ -26,6 +27,8 @@ SHARE_NOTHING = ("tests/sim/",)
 TESTS = Path(__file__).parent
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 """Roles use one thread of BLAS; the others, made when numpy is imported, would only cost their start."""
+gc.disable()
+"""Until all tests are collected: twelve thousand of them, which stay, and would be walked through again and again."""
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So a shell starts what it runs in the background. Tests press Ctrl-C in the processes that they start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -73,6 +76,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: turn(item.path))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def turn(path: Path) -> int:

@@ -13,6 +13,7 @@ IMPURE = {"asyncio", "time", "random", "os", "socket", "lmdb", "threading", "sub
 ROLES = ("ps", "worker", "data", "controller", "coordinator")
 TIER_OF_PACKAGE = {
     "adamctl.errors": 0,
+    "adamctl.importing": 0,
     "adamctl.config": 0,
     "adamctl.model": 0,
     "adamctl.wire": 1,

@@ -21,7 +21,7 @@ def eleven_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_whole_suite_runs_in_more_processes_than_cores_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert conftest.processes([str(conftest.TESTS)], QUICK) == conftest.PROCESSES_MAX
     monkeypatch.setattr(conftest, "cores", lambda: 2)
-    assert conftest.processes([str(conftest.TESTS)], QUICK) == 3
+    assert conftest.processes([str(conftest.TESTS)], QUICK) == 4
     monkeypatch.setattr(conftest, "cores", lambda: 1)
     assert conftest.processes([str(conftest.TESTS)], QUICK) == 0
 

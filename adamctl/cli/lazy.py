@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from adamctl.importing import importing
+
 
 class LazyGroup(click.Group):
     """Subclasses name their subcommands in `sections` and import one in `load`."""
@@ -24,7 +26,8 @@ class LazyGroup(click.Group):
     def imported(place: str) -> click.Command:
         """Returns the command that `module:attribute` names."""
         module, _, attribute = place.partition(":")
-        command = getattr(import_module(module), attribute)
+        with importing():
+            command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
 
