@@ -71,7 +71,7 @@ def test_two_jobs_at_once_on_one_cluster_with_a_token(adamctl: Runner) -> None:
     jobs = [
         adamctl.start(
             "train", DIGITS, "--join", cluster.address, "--json", "--seed", str(seed), "--passes", "25",
-            "--set", f'name="job{seed}"', **cluster.environment,
+            "--target", "0.95", "--set", "train.evaluate_every=1", "--set", f'name="job{seed}"', **cluster.environment,
         )
         for seed in (1, 2)
     ]  # fmt: skip

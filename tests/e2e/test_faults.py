@@ -14,7 +14,7 @@ DIGITS = EXAMPLES / "digits.toml"
 
 def kill_a_worker(adamctl: Runner, seed: int) -> None:
     command = adamctl.start(
-        "train", DIGITS, "--json", "--workers", "2", "--threads", "1", "--target", "0.975", "--passes", "400",
+        "train", DIGITS, "--json", "--workers", "2", "--threads", "1", "--target", "0.95", "--passes", "400",
         "--set", "train.evaluate_every=1", "--set", "optimizer.schedule.type=constant", "--set", "optimizer.lr=0.02",
         "--seed", str(seed),
     )  # fmt: skip
@@ -22,25 +22,25 @@ def kill_a_worker(adamctl: Runner, seed: int) -> None:
     random.Random(seed).choice(command.roles("worker")).kill()
     code, stdout, stderr = command.wait()
     assert code == 0, stderr
-    assert json.loads(stdout)["best_test_top1"] >= 0.975
+    assert json.loads(stdout)["best_test_top1"] >= 0.95
 
 
 def kill_the_only_data_server(adamctl: Runner, seed: int) -> None:
     command = adamctl.start(
-        "train", DIGITS, "--json", "--passes", "60", "--set", "train.checkpoint_every=1", "--seed", str(seed)
+        "train", DIGITS, "--json", "--passes", "25", "--set", "train.checkpoint_every=1", "--seed", str(seed)
     )
     command.wait_until(lambda: list(adamctl.folder.rglob("manifest.json")))
     command.roles("data")[0].kill()
     code, stdout, stderr = command.wait()
     assert code == 0, stderr
     assert "data-1 ended: killed by SIGKILL; starting it again" in stderr
-    assert json.loads(stdout)["passes"] == 60
+    assert json.loads(stdout)["passes"] == 25
 
 
 def kill_the_only_server(adamctl: Runner, seed: int) -> None:
     """It keeps its part of the model on disk: it is started again, and the run reaches its target."""
     command = adamctl.start(
-        "train", DIGITS, "--json", "--workers", "2", "--threads", "1", "--target", "0.975", "--passes", "400",
+        "train", DIGITS, "--json", "--workers", "2", "--threads", "1", "--target", "0.95", "--passes", "400",
         "--set", "train.evaluate_every=1", "--set", "optimizer.schedule.type=constant", "--set", "optimizer.lr=0.02",
         "--seed", str(seed),
     )  # fmt: skip
@@ -49,7 +49,7 @@ def kill_the_only_server(adamctl: Runner, seed: int) -> None:
     code, stdout, stderr = command.wait()
     assert code == 0, stderr
     assert "ps-1 ended: killed by SIGKILL; starting it again" in stderr
-    assert json.loads(stdout)["best_test_top1"] >= 0.975
+    assert json.loads(stdout)["best_test_top1"] >= 0.95
     assert not list(adamctl.folder.rglob("log.mdb")), "a finished run keeps its checkpoints only"
 
 
@@ -66,7 +66,7 @@ def kill_the_only_server_without_a_store(adamctl: Runner, seed: int) -> None:
 
 def kill_the_coordinator(adamctl: Runner, seed: int) -> None:
     """It alone knows how far the run is: the run ends, and goes on from its checkpoint when it is told to."""
-    arguments = ("train", DIGITS, "--passes", "40", "--set", "train.checkpoint_every=1", "--seed", str(seed))
+    arguments = ("train", DIGITS, "--passes", "15", "--set", "train.checkpoint_every=1", "--seed", str(seed))
     command = adamctl.start(*arguments)
     command.wait_until(lambda: list(adamctl.folder.rglob("manifest.json")))
     command.roles("coordinator")[0].kill()
@@ -77,7 +77,7 @@ def kill_the_coordinator(adamctl: Runner, seed: int) -> None:
     code, stdout, stderr = again.wait()
     assert code == 0, stderr
     assert "goes on from checkpoint" in stderr
-    assert json.loads(stdout)["passes"] == 40
+    assert json.loads(stdout)["passes"] == 15
 
 
 def interrupt(adamctl: Runner, seed: int) -> None:
