@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from adamctl.bench.failover_cluster import buckets_of, wait_whole
+from adamctl.bench.failover.cluster import buckets_of, wait_whole
 from adamctl.bench.report import make_report
 from adamctl.bench.role_processes import connect_store
 from adamctl.bench.watched_run import WatchedRun, examples_per_s

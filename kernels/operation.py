@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.kernels.array import Array
+from adamctl.kernels.layers.slicing import OutputSlice, SlicedOperation
 from adamctl.kernels.native import Call
-from adamctl.kernels.slicing import OutputSlice, SlicedOperation
 
 __all__ = ["Array", "Backward", "Buffers", "Factors", "Forward", "Operation", "empty_buffers", "image_shape"]
 

@@ -39,7 +39,7 @@ from adamctl.roles.witness import Witness
 
 if TYPE_CHECKING:
     from adamctl.roles.controller.client import ControllerClient
-    from adamctl.roles.controller.etcd import EtcdClient
+    from adamctl.roles.controller.etcd.client import EtcdClient
 
 __all__ = ["CommonOptions", "RoleContext", "run_role"]
 

@@ -6,7 +6,7 @@
         connection = await worker.connect("ps-0", deadline_s=5)
         cluster.network.crash("ps-0")
 
-Everything is ended and closed when the block is left. Under `adamctl.net.virtual.run_virtual` time jumps; elsewhere
+Everything is ended and closed when the block is left. Under `adamctl.net.testing.virtual_clock.run_virtual` time jumps; elsewhere
 it is real.
 """
 
@@ -20,11 +20,11 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
-from adamctl.net.memory import MemoryNetwork
+from adamctl.net.testing.memory import MemoryNetwork
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller import server as controller_server
 from adamctl.roles.controller.client import ControllerClient
-from adamctl.roles.controller.core import ControllerConfig, ControllerCore
+from adamctl.roles.controller.core.service.controller_core import ControllerConfig, ControllerCore
 from adamctl.roles.controller.store import Store, VolatileStore
 
 ROOTS = (tempfile.gettempdir(),)

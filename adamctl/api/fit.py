@@ -17,14 +17,14 @@ from numpy.typing import ArrayLike, NDArray
 from adamctl.config.check import experiment_problems
 from adamctl.config.experiment import ClusterConfig, DataConfig, Experiment, OptimizerConfig, TrainConfig
 from adamctl.errors import ConfigurationError, RunFailedError
-from adamctl.kernels.network import Network
+from adamctl.kernels.step.network import Network
 from adamctl.launch.front import Outcome
 from adamctl.launch.run_folder import checkpoints
 from adamctl.launch.train import TrainOptions, train
 from adamctl.launch.trained import choose
 from adamctl.live.reporter import choose_reporter
 from adamctl.model.description import Model
-from adamctl.roles.ps.client import load_parameters
+from adamctl.roles.ps.client.parameter_client import load_parameters
 
 Arrays = tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike]
 

@@ -19,7 +19,7 @@ from adamctl.roles.controller.client import cluster_client
 
 if TYPE_CHECKING:
     from adamctl.roles.controller.client import ControllerClient
-    from adamctl.roles.controller.etcd import EtcdClient
+    from adamctl.roles.controller.etcd.client import EtcdClient
     from adamctl.wire.messages import Hello
 
 READY_S = 60.0

@@ -211,7 +211,7 @@ def addresses(controller: tuple[str, ...]) -> tuple[str, ...]:
     """
     from adamctl.net.address import DEFAULT_CONTROLLER
     from adamctl.roles.controller.client import configuration_addresses
-    from adamctl.roles.controller.etcd_url import is_etcd
+    from adamctl.roles.controller.etcd.url import is_etcd
 
     named = str(click.get_current_context().meta.get(_RUN, "")) if click.get_current_context(silent=True) else ""
     if named and not any(map(_is_flag, ("controller", "config_store"))):

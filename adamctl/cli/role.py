@@ -18,7 +18,7 @@ from adamctl.roles.registry import GROUP, Option, Role
 BUILT_IN = frozenset({"controller", "ps", "data", "worker", "coordinator"})
 OTHER_COMMANDS = {
     "controller": {
-        "replace": ("adamctl.cli.controller:replace", "Put another controller in the place of a lost one"),
+        "replace": ("adamctl.cli.cluster.controller:replace", "Put another controller in the place of a lost one"),
     },
     "data": {
         "inspect": ("adamctl.cli.data:inspect", "Show what is in a data set"),

@@ -16,7 +16,7 @@ from adamctl.wire.messages import Hello
 
 if TYPE_CHECKING:
     from adamctl.roles.controller.client import ControllerClient
-    from adamctl.roles.controller.etcd import EtcdClient
+    from adamctl.roles.controller.etcd.client import EtcdClient
 
 TELL_DEADLINE_S = 5.0
 CLOSE_S = 1.0

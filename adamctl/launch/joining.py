@@ -8,7 +8,7 @@ from itertools import cycle
 
 from adamctl.errors import ConfigurationError, ProtocolError, UnreachableError
 from adamctl.net.transport import Transport
-from adamctl.roles.controller.etcd_url import is_etcd
+from adamctl.roles.controller.etcd.url import is_etcd
 from adamctl.wire.messages import Hello
 
 JOIN_DEADLINE_S = 5.0

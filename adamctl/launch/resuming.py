@@ -27,7 +27,7 @@ def find_resume(resume: str, experiment: Experiment, runs: Path, state: Path, no
     """
     if resume == "none":
         return resume
-    from adamctl.roles.coordinator import manifest  # most runs begin anew, and have not to wait for it
+    from adamctl.roles.coordinator.checkpoint import manifest  # most runs begin anew, and have not to wait for it
 
     if resume == "auto":
         found = manifest.find_resume("auto", runs / experiment.name / "0")
@@ -37,7 +37,10 @@ def find_resume(resume: str, experiment: Experiment, runs: Path, state: Path, no
         note(f"--resume auto: going on from {found}")
     else:
         found = _find(resume, runs, state)
-    from adamctl.roles.coordinator.checkpoints import check_goes_on, check_resumable  # the servers' client, with all
+    from adamctl.roles.coordinator.checkpoint.writer import (  # the servers' client, with all
+        check_goes_on,
+        check_resumable,
+    )
 
     described = manifest.read_manifest(found)
     check_resumable(described, found, experiment, build_layout(experiment.model, experiment.cluster.ps))
@@ -46,7 +49,7 @@ def find_resume(resume: str, experiment: Experiment, runs: Path, state: Path, no
 
 
 def _find(resume: str, runs: Path, state: Path) -> Path:
-    from adamctl.roles.coordinator import manifest
+    from adamctl.roles.coordinator.checkpoint import manifest
 
     try:
         return manifest.find_checkpoint(resume, "--resume")

@@ -29,7 +29,7 @@ from adamctl.launch.run_token import kept_token, make_token, sweep_tokens
 from adamctl.launch.supervision import Supervision
 from adamctl.live.reporter import Reporter
 from adamctl.live.view import ProcessReading
-from adamctl.roles.controller.etcd_url import is_etcd
+from adamctl.roles.controller.etcd.url import is_etcd
 from adamctl.roles.private_folder import private_folder
 
 

@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 
 from adamctl.config.experiment import DataConfig, Experiment
 from adamctl.errors import ConfigurationError, DamagedDataError
-from adamctl.kernels.network import Network
+from adamctl.kernels.step.network import Network
 from adamctl.launch.finding import find_trained_run
 from adamctl.launch.live_runs import state_folder
 from adamctl.launch.run_folder import checkpoints
-from adamctl.roles.coordinator import manifest
+from adamctl.roles.coordinator.checkpoint import manifest
 from adamctl.roles.data.catalogue import find_source
 from adamctl.roles.data.core import FILE_ORDER, Range
 from adamctl.roles.data.dataset import OpenDataSet
 from adamctl.roles.data.readers import open_source
-from adamctl.roles.ps.checkpoint import MANIFEST_NAME, load_parameters, read_manifest
+from adamctl.roles.ps.checkpoint_files import MANIFEST_NAME, load_parameters, read_manifest
 from adamctl.wire.unreadable import UNREADABLE
 
 BATCH = 256

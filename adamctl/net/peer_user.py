@@ -8,7 +8,7 @@ import struct
 import sys
 from typing import Any
 
-from adamctl.net.core_sources import source_of
+from adamctl.net.sources import source_of
 
 _XUCRED = struct.Struct("=IIh2x16I")
 """macOS: version, user, number of groups, groups."""

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection
 from adamctl.errors import ProtocolError, RemoteError, UnreachableError
 from adamctl.net.address import parse_address
 from adamctl.net.arriving import ARRIVING_BYTES_MIN, Pieces
-from adamctl.net.core_sources import LineQuota, Newcomers
 from adamctl.net.greeting import Greeting
 from adamctl.net.handler import report_failure
 from adamctl.net.limits import ServerLimits, admits
@@ -21,6 +20,7 @@ from adamctl.net.protocol import FrameProtocol
 from adamctl.net.regions import RegionQuota, RegionTable
 from adamctl.net.reply_quota import ReplyQuota
 from adamctl.net.request import StreamRequest
+from adamctl.net.sources import LineQuota, Newcomers
 from adamctl.net.transport import ArrivalHandler, Handler
 from adamctl.net.turns import Turns
 from adamctl.wire.codec import FrameHead, decode_message, encode_error, encode_reply, encode_request

@@ -111,7 +111,7 @@ if HALF:
 
 
 class _Narrower:
-    """What is done with `lanes` numbers at once when they are rounded with feedback; see `adamctl.kernels.feedback`."""
+    """What is done with `lanes` numbers at once when they are rounded with feedback; see `adamctl.kernels.numeric.feedback`."""
 
     def __init__(self, builder: Any, lanes: int, name: str) -> None:
         self.builder, self.name = builder, name
@@ -201,7 +201,7 @@ def _feedback(typing: Any, name: Any, values: Any, residual: Any, out: Any) -> A
 
 @kernel((IN1, OUT1, BITS16_OUT), relaxed=False)
 def feedback_bfloat16(values: Any, residual: Any, out: Any) -> None:
-    """See `adamctl.kernels.feedback`."""
+    """See `adamctl.kernels.numeric.feedback`."""
     _feedback("bfloat16", values, residual, out)
 
 
@@ -209,5 +209,5 @@ if HALF:
 
     @kernel((IN1, OUT1, BITS16_OUT), relaxed=False)
     def feedback_float16(values: Any, residual: Any, out: Any) -> None:
-        """See `adamctl.kernels.feedback`."""
+        """See `adamctl.kernels.numeric.feedback`."""
         _feedback("float16", values, residual, out)

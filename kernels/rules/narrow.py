@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from adamctl.kernels.convert import Narrow, widened
+from adamctl.kernels.numeric.convert import Narrow, widened
 from adamctl.kernels.operation import Array
 from adamctl.kernels.rules.rule import Rule
 

@@ -20,8 +20,8 @@ from adamctl.errors import (
 )
 from adamctl.net.address import parse_address
 from adamctl.net.transport import Body, Connection, Transport
-from adamctl.roles.controller.core_state import Changes
-from adamctl.roles.controller.etcd_url import is_etcd, parse_etcd_url
+from adamctl.roles.controller.core.service.state import Changes
+from adamctl.roles.controller.etcd.url import is_etcd, parse_etcd_url
 from adamctl.roles.controller.interface import (
     SILENCE_S,
     ConfigurationStore,
@@ -59,7 +59,7 @@ from adamctl.wire.messages import (
 from adamctl.wire.unreadable import UNREADABLE
 
 if TYPE_CHECKING:
-    from adamctl.roles.controller.etcd import EtcdClient
+    from adamctl.roles.controller.etcd.client import EtcdClient
 
 __all__ = [
     "Changes",
@@ -384,7 +384,7 @@ def cluster_client(
         ConfigurationError: there is no address, an etcd URL is malformed, or what etcd needs is not installed.
     """
     if addresses and is_etcd(addresses[0]):
-        from adamctl.roles.controller.etcd import EtcdClient
+        from adamctl.roles.controller.etcd.client import EtcdClient
 
         return EtcdClient(addresses[0], deadline_s=deadline_s, attempt_s=attempt_s, log=log)
     return ControllerClient(transport, addresses, hello, deadline_s=deadline_s, attempt_s=attempt_s, log=log)

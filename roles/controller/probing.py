@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from adamctl.config.records import NodeRecord
 from adamctl.roles.context import RoleContext
-from adamctl.roles.controller.core_events import Gone
+from adamctl.roles.controller.core.service.events import Gone
 from adamctl.roles.witness import PROBE_AGAIN_S, PROBES_MAX, looked_at
 
 Probing: TypeAlias = Callable[[NodeRecord], Awaitable[bool]]

@@ -26,9 +26,18 @@ from adamctl.errors import ConfigurationError, RemoteError, RunFailedError
 from adamctl.net.address import parse_address
 from adamctl.net.transport import Request
 from adamctl.roles.context import RoleContext
-from adamctl.roles.controller.core import ControllerCore
-from adamctl.roles.controller.core_config import lease_config
-from adamctl.roles.controller.core_events import (
+from adamctl.roles.controller.core.paxos.forming import cluster_identity
+from adamctl.roles.controller.core.paxos.messages import (
+    Append,
+    Received,
+    SaveSnapshot,
+    SaveVote,
+    Send,
+    decode_peer,
+)
+from adamctl.roles.controller.core.service.config import lease_config
+from adamctl.roles.controller.core.service.controller_core import ControllerCore
+from adamctl.roles.controller.core.service.events import (
     Answer,
     Beacon,
     CompareAndSet,
@@ -44,15 +53,6 @@ from adamctl.roles.controller.core_events import (
     Replace,
     Tick,
     Watch,
-)
-from adamctl.roles.controller.core_paxos_forming import cluster_identity
-from adamctl.roles.controller.core_paxos_messages import (
-    Append,
-    Received,
-    SaveSnapshot,
-    SaveVote,
-    Send,
-    decode_peer,
 )
 from adamctl.roles.controller.peers import PeerLinks, parse_peers
 from adamctl.roles.controller.probing import Probes, Probing, has_ended

@@ -15,8 +15,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from adamctl.errors import ConfigurationError, DamagedDataError, RunFailedError
-from adamctl.roles.controller.core_events import Persist
-from adamctl.roles.controller.core_paxos_messages import (
+from adamctl.roles.controller.core.paxos.messages import (
     Append,
     Ballot,
     Entry,
@@ -25,6 +24,7 @@ from adamctl.roles.controller.core_paxos_messages import (
     SaveVote,
     Vote,
 )
+from adamctl.roles.controller.core.service.events import Persist
 from adamctl.roles.controller.log_format import (
     FILE_HEADER,
     FORMAT_1_MAGICS,

@@ -19,9 +19,9 @@ from adamctl.model.layout import build_layout
 from adamctl.model.shapes import infer
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.client import ConfigurationStore, Waiting, read_record
-from adamctl.roles.coordinator import core_events as events
-from adamctl.roles.coordinator.checkpoints import CheckpointWriter, find_start
-from adamctl.roles.coordinator.core import RunCore
+from adamctl.roles.coordinator.checkpoint.writer import CheckpointWriter, find_start
+from adamctl.roles.coordinator.core import events
+from adamctl.roles.coordinator.core.run_core import RunCore
 from adamctl.roles.coordinator.job import Servers, choose_name, create_job, end_job, find_servers
 from adamctl.roles.coordinator.progress import RoleRow
 from adamctl.roles.coordinator.records import RunRecords
@@ -29,7 +29,7 @@ from adamctl.roles.coordinator.room import check_room, jobs_in_step
 from adamctl.roles.coordinator.service import RunService
 from adamctl.roles.coordinator.watch import LOOK_EVERY_S, wait_for_successor, watch_nodes, watch_server
 from adamctl.roles.data.client import DataClient, DataSet
-from adamctl.roles.ps.client import ParameterClient
+from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.wire.messages import RunJoinReply
 from adamctl.wire.unreadable import UNREADABLE
 

@@ -13,7 +13,7 @@ import psutil
 from adamctl.errors import ConfigurationError
 from adamctl.kernels.threads import available_cores
 from adamctl.net.address import parse_address
-from adamctl.roles.ps.core_flush import FlushConfig
+from adamctl.roles.ps.core.flush import FlushConfig
 
 CHECKPOINT_ROOT = "runs"
 """Where runs lie unless something else is said, in the folder that a command is started in."""

@@ -16,13 +16,15 @@ from adamctl.kernels.needed import COMMON_RULE_KERNELS
 from adamctl.kernels.rules.make import load_rule
 from adamctl.net.transport import Request, Server
 from adamctl.roles.context import RoleContext
-from adamctl.roles.ps.apply import ApplyInline, ApplyThreads
-from adamctl.roles.ps.arriving import Arrival, ArrivalApplier
+from adamctl.roles.ps.apply.applier import ApplyInline, ApplyThreads
+from adamctl.roles.ps.apply.direct_reply import DirectPulls
+from adamctl.roles.ps.apply.load_meter import LoadMeter
+from adamctl.roles.ps.apply.narrow_reply import PullConverter
+from adamctl.roles.ps.apply.streaming import Arrival, ArrivalApplier
 from adamctl.roles.ps.background import Background
-from adamctl.roles.ps.converting import PullConverter
-from adamctl.roles.ps.copies import Copies
-from adamctl.roles.ps.core import Core
-from adamctl.roles.ps.core_instructions import (
+from adamctl.roles.ps.checkpoint_writer import Saver
+from adamctl.roles.ps.core.exactly_once import ClientKey
+from adamctl.roles.ps.core.instructions import (
     AnswerAttach,
     AnswerPull,
     AnswerPush,
@@ -35,20 +37,28 @@ from adamctl.roles.ps.core_instructions import (
     Refresh,
     Refuse,
 )
-from adamctl.roles.ps.core_job import Job, quantile
-from adamctl.roles.ps.core_replication_events import Ask, Build, Holds, LetGo, Load, Notice, Propose, ReadNode, Reply
-from adamctl.roles.ps.core_sequence import ClientKey
-from adamctl.roles.ps.direct import DirectPulls
-from adamctl.roles.ps.jobs import JobKeeper
-from adamctl.roles.ps.load import LoadMeter
+from adamctl.roles.ps.core.job import Job, quantile
+from adamctl.roles.ps.core.server_core import Core
+from adamctl.roles.ps.jobs.copy_builder import Copies
+from adamctl.roles.ps.jobs.keeper import JobKeeper
 from adamctl.roles.ps.options import ServerOptions, server_options
-from adamctl.roles.ps.replicating import Replicating
-from adamctl.roles.ps.retiring import follow_retired
-from adamctl.roles.ps.retiring_by_servers import keep_retired
-from adamctl.roles.ps.saving import Saver
+from adamctl.roles.ps.replication.core.instructions import (
+    Ask,
+    Build,
+    Holds,
+    LetGo,
+    Load,
+    Notice,
+    Propose,
+    ReadNode,
+    Reply,
+)
+from adamctl.roles.ps.replication.shell import Replicating
+from adamctl.roles.ps.retired_clients import follow_retired
+from adamctl.roles.ps.retirement_writer import keep_retired
 from adamctl.roles.ps.statistics import Rates
-from adamctl.roles.ps.store import LogStore
-from adamctl.roles.ps.storing import Storing
+from adamctl.roles.ps.store.flusher import Storing
+from adamctl.roles.ps.store.lmdb_log import LogStore
 from adamctl.roles.rooted import Roots
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from adamctl.kernels.clip import LayerNormClip
 from adamctl.kernels.native import Word
-from adamctl.kernels.network import Context, Network
 from adamctl.kernels.operation import Array
-from adamctl.kernels.steps import CLIPPED, STEPS_MAX, StepMade, Steps
+from adamctl.kernels.step.clip import LayerNormClip
+from adamctl.kernels.step.network import Context, Network
+from adamctl.kernels.step.steps import CLIPPED, STEPS_MAX, StepMade, Steps
 from adamctl.kernels.threads import Binder
-from adamctl.roles.worker.core_batches import Task
-from adamctl.roles.worker.core_slots import StepActions
+from adamctl.roles.worker.core.batches import Task
+from adamctl.roles.worker.core.slots import StepActions
 from adamctl.roles.worker.pace import StepGate
 from adamctl.roles.worker.replica import Replica
 from adamctl.wire.messages import TrainTask

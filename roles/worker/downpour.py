@@ -13,9 +13,9 @@ from typing import Any
 
 from adamctl.errors import RemoteError
 from adamctl.kernels.operation import Array
-from adamctl.roles.ps.client import Base as PushBase
-from adamctl.roles.ps.client import ParameterClient, Place, PushSet
-from adamctl.roles.worker.core_slots import Base, Slot
+from adamctl.roles.ps.client.parameter_client import Base as PushBase
+from adamctl.roles.ps.client.parameter_client import ParameterClient, Place, PushSet
+from adamctl.roles.worker.core.slots import Base, Slot
 from adamctl.roles.worker.protocol import PushProtocol
 from adamctl.roles.worker.replica import Replica
 from adamctl.wire.constants import ErrorCode

@@ -19,7 +19,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import NamedTuple
 
-from adamctl.roles.ps.client import Place
+from adamctl.roles.ps.client.parameter_client import Place
 from adamctl.roles.worker.compute import Batch, BatchDone
 from adamctl.roles.worker.downpour import Downpour
 from adamctl.wire.messages import RunStepRequest, TrainTask

@@ -1,6 +1,6 @@
 """Keeps a replica from running too far ahead: its threads ask before each step, its event loop asks the coordinator.
 
-The coordinator grants steps up to a number (`adamctl.roles.coordinator.core_pace`); it is told of every step that is
+The coordinator grants steps up to a number (`adamctl.roles.coordinator.core.pace`); it is told of every step that is
 done, so that others may go on. A replica that had nothing to do asks anew before its next step.
 """
 

@@ -13,16 +13,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from adamctl.kernels.accrue import Accrual
-from adamctl.kernels.network import Context, Network
+from adamctl.kernels.numeric.accrue import Accrual
 from adamctl.kernels.operation import Array, Factors
 from adamctl.kernels.rules.factors import gradient_rows
-from adamctl.kernels.steps import Accruing
+from adamctl.kernels.step.network import Context, Network
+from adamctl.kernels.step.steps import Accruing
 from adamctl.model.layout import ParameterLayout
 from adamctl.net.shared_memory import SharedMemory, array_bytes
-from adamctl.roles.worker.core_following import Following
-from adamctl.roles.worker.core_foresight import Foresight, Momentum, Way
-from adamctl.roles.worker.core_slots import Base, Reapply, Slot, SlotCore, StepActions
+from adamctl.roles.worker.core.following import Following
+from adamctl.roles.worker.core.foresight import Foresight, Momentum, Way
+from adamctl.roles.worker.core.slots import Base, Reapply, Slot, SlotCore, StepActions
 
 SLOTS_PER_THREAD = 4
 

@@ -18,15 +18,15 @@ from adamctl.config.records import JobRecord, NodeRecord, job_key, node_key
 from adamctl.errors import ConfigurationError, RemoteError, RunFailedError, UnreachableError
 from adamctl.kernels.backend import load_if_compiled
 from adamctl.kernels.needed import COMMON_KERNELS
-from adamctl.kernels.network import Network
+from adamctl.kernels.step.network import Network
 from adamctl.model.layout import build_layout
 from adamctl.net.transport import Connection, Request
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.client import Changes, ConfigurationStore, follow, read_record, readable
 from adamctl.roles.coordinator.client import CoordinatorClient, Joined
 from adamctl.roles.data.client import DataClient
-from adamctl.roles.ps.client import ParameterClient
-from adamctl.roles.worker.core_shares import shares_of
+from adamctl.roles.ps.client.parameter_client import ParameterClient
+from adamctl.roles.worker.core.shares import shares_of
 from adamctl.roles.worker.divergence import DivergedError
 from adamctl.roles.worker.session import Session, SessionRunner
 from adamctl.wire.constants import ErrorCode

@@ -16,16 +16,16 @@ from typing import Any
 from adamctl.config.experiment import Experiment
 from adamctl.config.schedule import learning_rate
 from adamctl.errors import RunFailedError
-from adamctl.kernels.network import Network
+from adamctl.kernels.step.network import Network
 from adamctl.model.layout import ParameterLayout
 from adamctl.roles.coordinator.client import CoordinatorClient
 from adamctl.roles.data.client import Batch as Examples
 from adamctl.roles.data.client import DataClient, DataSet
-from adamctl.roles.ps.client import ParameterClient
+from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.roles.worker.compute import Batch, BatchDone, ComputeThreads
-from adamctl.roles.worker.core_batches import Task, TaskLedger, cut
-from adamctl.roles.worker.core_following import Following
-from adamctl.roles.worker.core_foresight import Momentum
+from adamctl.roles.worker.core.batches import Task, TaskLedger, cut
+from adamctl.roles.worker.core.following import Following
+from adamctl.roles.worker.core.foresight import Momentum
 from adamctl.roles.worker.divergence import DivergedError
 from adamctl.roles.worker.downpour import Downpour
 from adamctl.roles.worker.lockstep import Lockstep, place_of

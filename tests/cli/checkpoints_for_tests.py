@@ -11,13 +11,13 @@ from adamctl.config.experiment import ClusterConfig, Experiment, OptimizerConfig
 from adamctl.launch.run_folder import create_run_folder
 from adamctl.model.description import Conv2D, Dense, MaxPool2D, Model, Softmax
 from adamctl.model.layout import build_layout, place_buckets
-from adamctl.roles.coordinator import manifest
-from adamctl.roles.coordinator.core_events import RunSnapshot
-from adamctl.roles.coordinator.manifest import Manifest, ManifestTensor
+from adamctl.roles.coordinator.checkpoint import manifest
+from adamctl.roles.coordinator.checkpoint.manifest import Manifest, ManifestTensor
+from adamctl.roles.coordinator.core.events import RunSnapshot
 from adamctl.roles.coordinator.progress import EvaluationResult
 from adamctl.roles.manifest_bytes import FORMAT_VERSION
-from adamctl.roles.ps.checkpoint import CheckpointWriter, FileDescriptor, ShardImage, ShardRecord, file_name
-from adamctl.roles.ps.core_sequence import MemoryRecord
+from adamctl.roles.ps.checkpoint_files import CheckpointWriter, FileDescriptor, ShardImage, ShardRecord, file_name
+from adamctl.roles.ps.core.exactly_once import MemoryRecord
 
 SMALL = Model((6, 6, 2), (Conv2D(3, 3, activation="relu"), MaxPool2D(2), Dense(5, "tanh"), Softmax(4)))
 PASS_EXAMPLES = 96

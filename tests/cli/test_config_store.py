@@ -103,8 +103,8 @@ def test_without_aiohttp_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 def test_aiohttp_is_imported_where_etcd_is_used_and_nowhere_else() -> None:
     code = (
         "import sys, adamctl; adamctl.ParameterClient\n"
-        "import adamctl.launch.train, adamctl.roles.driver, adamctl.roles.ps.server, adamctl.cli.cluster\n"
-        "assert not {'aiohttp', 'adamctl.roles.controller.etcd'} & set(sys.modules)"
+        "import adamctl.launch.train, adamctl.roles.driver, adamctl.roles.ps.server, adamctl.cli.cluster.state\n"
+        "assert not {'aiohttp', 'adamctl.roles.controller.etcd.client'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from adamctl.cli import main as cli
+from adamctl.cli.cluster.status import print_cluster
+from adamctl.cli.cluster.top import picture
 from adamctl.cli.output import echo, table
-from adamctl.cli.status import print_cluster
-from adamctl.cli.top import picture
 from adamctl.errors import UnreachableError
 
 EVIL = "\x1b]0;owned\x07\n[bold red]job ended[/nonsense]"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from adamctl.cli.train import _next_commands
+from adamctl.cli.run.train import _next_commands
 from adamctl.launch.front import Outcome
 from adamctl.roles.coordinator.progress import RunProgress
 

@@ -16,8 +16,8 @@ from adamctl.launch.run_folder import create_run_folder
 from adamctl.model.description import Model, Softmax
 from adamctl.model.layout import build_layout
 from adamctl.roles.manifest_bytes import FORMAT_VERSION, encode_manifest
-from adamctl.roles.ps.checkpoint import CheckpointWriter, FileDescriptor, ShardImage, ShardRecord
-from adamctl.roles.ps.core_sequence import MemoryRecord
+from adamctl.roles.ps.checkpoint_files import CheckpointWriter, FileDescriptor, ShardImage, ShardRecord
+from adamctl.roles.ps.core.exactly_once import MemoryRecord
 
 SIDE, CLASSES = 4, 4
 

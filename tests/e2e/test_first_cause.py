@@ -41,7 +41,7 @@ import time
 if sys.orig_argv[3:5] == ["ps", "start"]:
     import asyncio
 
-    from adamctl.roles.ps.jobs import JobKeeper
+    from adamctl.roles.ps.jobs.keeper import JobKeeper
     from adamctl.roles.ps.server import ParameterServer
     from adamctl.wire.messages import PushRequest
 

@@ -20,8 +20,8 @@ from adamctl.model.rule import RuleConfig
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.controller.client import ControllerClient, nodes_of, wait_for
-from adamctl.roles.ps.client import ParameterClient, PendingPush, PushSet
-from adamctl.roles.ps.store_reading import read_log
+from adamctl.roles.ps.client.parameter_client import ParameterClient, PendingPush, PushSet
+from adamctl.roles.ps.store.recovery import read_log
 from adamctl.wire.messages import ConfigChanges
 from tests.e2e.conftest import Command, Runner
 from tests.e2e.test_by_hand import Cluster

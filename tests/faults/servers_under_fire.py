@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from adamctl.bench.failover_cluster import FailoverCluster, buckets_of
+from adamctl.bench.failover.cluster import FailoverCluster, buckets_of
 from adamctl.bench.role_processes import role_hello
 from adamctl.config.records import BucketRecord, JobRecord, LayoutRecord, NodeRecord
 from adamctl.model.layout import ParameterLayout
@@ -24,9 +24,9 @@ from adamctl.net.address import prefer
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.controller.client import nodes_of, read_record
 from adamctl.roles.coordinator.job import job_changes
-from adamctl.roles.ps.client import ParameterClient, PushSet
-from adamctl.roles.ps.pulling import Pulled
-from adamctl.roles.ps.replica_body import decode_body
+from adamctl.roles.ps.client.parameter_client import ParameterClient, PushSet
+from adamctl.roles.ps.client.pull import Pulled
+from adamctl.roles.ps.core.shard_message import decode_body
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import Hello, ReplicaFetchReply, ReplicaFetchRequest
 from tests.faults.tended_servers import COPIES, QUICK_LEASE_S, STARVED_S, WHOLE_S, Work

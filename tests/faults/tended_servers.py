@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 
-from adamctl.bench.failover_cluster import FailoverCluster, wait_whole
+from adamctl.bench.failover.cluster import FailoverCluster, wait_whole
 
 COPIES = 3
 WHOLE_S = 120.0

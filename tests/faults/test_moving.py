@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from adamctl.bench.failover_cluster import FailoverCluster, buckets_of
+from adamctl.bench.failover.cluster import FailoverCluster, buckets_of
 from adamctl.config.records import BucketRecord, DrainRecord, NodeRecord, decode, drain_key, encode, node_key
 from adamctl.roles.controller.client import follow, read_record
 from adamctl.wire.messages import ConfigChanges

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from adamctl.bench.failover_cluster import FailoverCluster, buckets_of
-from adamctl.cli.cluster import ClusterReader
+from adamctl.bench.failover.cluster import FailoverCluster, buckets_of
+from adamctl.cli.cluster.state import ClusterReader
 from adamctl.launch.process import RoleCommand
 from adamctl.roles.controller.client import nodes_of
 from tests.cli.test_errors import adamctl

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adamctl.bench.failover_cluster import buckets_of
+from adamctl.bench.failover.cluster import buckets_of
 from adamctl.roles.controller.client import nodes
 from tests.faults.servers_under_fire import JOB, Fire, under_fire
 from tests.faults.tended_servers import QUICK_LEASE_S, STARVED_S

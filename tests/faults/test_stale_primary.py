@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from adamctl.net.stream import StreamTransport
-from adamctl.roles.ps.client import ParameterClient, PushSet
+from adamctl.roles.ps.client.parameter_client import ParameterClient, PushSet
 from adamctl.wire.messages import ConfigEntry
 from tests.faults.servers_under_fire import JOB, Fire, Progress, hello, under_fire
 from tests.faults.tended_servers import QUICK_LEASE_S, SHORT_LEASE_S

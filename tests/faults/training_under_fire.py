@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from adamctl.bench.failover_cluster import FailoverCluster
-from adamctl.bench.namespaces import HUB
+from adamctl.bench.failover.cluster import FailoverCluster
+from adamctl.bench.failover.namespaces import HUB
 from adamctl.bench.role_processes import role_hello
 from adamctl.launch.plan import COORDINATOR, coordinator_role
 from adamctl.launch.process import RoleCommand

@@ -49,7 +49,7 @@ def test_warm_up_names_what_it_loads():
 
 def test_importing_kernels_imports_neither_numba_nor_numexpr():
     code = (
-        "import sys, adamctl.kernels.network, adamctl.kernels.rules, adamctl.kernels.finite; "
+        "import sys, adamctl.kernels.step.network, adamctl.kernels.rules, adamctl.kernels.numeric.finite; "
         "print([name for name in ('numba', 'numexpr', 'scipy') if name in sys.modules])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
@@ -61,7 +61,7 @@ def test_the_program_works_without_numba_and_numexpr():
         "import numpy as np, importlib.util as u\n"
         "found = u.find_spec\n"
         "u.find_spec = lambda name, *rest: None if name in ('numba', 'numexpr') else found(name, *rest)\n"
-        "from adamctl.kernels.network import Network\n"
+        "from adamctl.kernels.step.network import Network\n"
         "from adamctl.model.description import Conv2D, MaxPool2D, Model, Softmax\n"
         "network = Network(Model((6, 6, 1), (Conv2D(2, 3, activation='relu'), MaxPool2D(2), Softmax(3))), 4)\n"
         "flat = np.zeros(network.flat_size, np.float32)\n"

@@ -6,14 +6,15 @@ import ctypes
 
 import numpy as np
 import pytest
-from kernel_checks import BACKENDS
 
-from adamctl.kernels import native, plan
-from adamctl.kernels.accrue import Accrual
+from adamctl.kernels import native
 from adamctl.kernels.backend import compiled
-from adamctl.kernels.clip import LayerNormClip
-from adamctl.kernels.network import Network
+from adamctl.kernels.numeric.accrue import Accrual
+from adamctl.kernels.step import plan
+from adamctl.kernels.step.clip import LayerNormClip
+from adamctl.kernels.step.network import Network
 from adamctl.model.description import Conv2D, Dense, Dropout, MaxPool2D, Model, Softmax
+from tests.kernels.kernel_checks import BACKENDS
 
 pytestmark = pytest.mark.skipif("numba" not in BACKENDS or not native.can_compile(), reason="no compiler here")
 
@@ -104,7 +105,7 @@ def test_a_native_step_is_the_python_step_to_the_bit(
     views, (ours, theirs) = network.views(weights), [network.context(3) for _ in range(2)]
     network.prepare(ours, views, skip)
     assert isinstance(ours.plans[8], plan.NativePlan)
-    monkeypatch.setattr("adamctl.kernels.network.native_plan", lambda *_: None)
+    monkeypatch.setattr("adamctl.kernels.step.network.native_plan", lambda *_: None)
     for seed in range(3):
         generator = np.random.default_rng(seed)
         images = generator.standard_normal((8, 9, 8, 2)).astype(np.float32)

@@ -41,13 +41,13 @@ CODE = """
 import json, sys
 import msgspec, numpy as np
 from adamctl.kernels import backend
-from adamctl.kernels.network import Network
+from adamctl.kernels.step.network import Network
 from adamctl.model.description import Model
 from adamctl.kernels.compiled.jit import Kernel
 
 made = set()
 model = msgspec.json.decode(sys.argv[1], type=Model)
-import adamctl.kernels.convpool as convpool, adamctl.kernels.direct as direct
+import adamctl.kernels.layers.convpool as convpool, adamctl.kernels.layers.direct_convolution as direct
 for module in (convpool, direct):
     def noted(size, kind, plain=module.panels_with_tiles):
         made.add(f"tiles.{kind}:{size}")

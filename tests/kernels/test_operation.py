@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernel_checks import BACKENDS
 
-from adamctl.kernels.dropout import Dropout
-from adamctl.kernels.l2pool2d import L2Pool2D
-from adamctl.kernels.local2d import Local2D
-from adamctl.kernels.local_contrast_norm import LocalContrastNorm
+from adamctl.kernels.layers.dropout import Dropout
+from adamctl.kernels.layers.l2pool2d import L2Pool2D
+from adamctl.kernels.layers.local2d import Local2D
+from adamctl.kernels.layers.local_contrast_norm import LocalContrastNorm
+from tests.kernels.kernel_checks import BACKENDS
 
 SHAPE = (6, 5, 2)
 BUILDERS = {

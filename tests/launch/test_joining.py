@@ -16,9 +16,9 @@ from adamctl.errors import ConfigurationError, HandshakeError, UnreachableError
 from adamctl.launch.joining import find_controller
 from adamctl.launch.train import TrainOptions, train
 from adamctl.net.handshake import make_hello
-from adamctl.net.memory import MemoryNetwork
 from adamctl.net.stream import StreamTransport
-from adamctl.net.virtual import run_virtual
+from adamctl.net.testing.memory import MemoryNetwork
+from adamctl.net.testing.virtual_clock import run_virtual
 from tests.cluster import memory_cluster
 from tests.launch.test_front import Notes
 

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from adamctl.launch.troubles import Troubles
-from adamctl.net.memory import MemoryNetwork
+from adamctl.net.testing.memory import MemoryNetwork
 from adamctl.net.transport import Request
 from adamctl.wire.messages import Hello, StatusReply
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adamctl.kernels.convert import NARROW
+from adamctl.kernels.numeric.convert import NARROW
 from adamctl.model.wire_types import WIRE_ELEMENT_BYTES, WIRE_TYPES, not_known, of_factors
 
 

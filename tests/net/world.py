@@ -15,11 +15,11 @@ from adamctl.net.connection import StreamConnection
 from adamctl.net.handshake import make_hello
 from adamctl.net.limits import ClientLimits, ServerLimits
 from adamctl.net.loop import run
-from adamctl.net.memory import MemoryNetwork
 from adamctl.net.server import StreamServer
 from adamctl.net.stream import StreamTransport
+from adamctl.net.testing.memory import MemoryNetwork
+from adamctl.net.testing.virtual_clock import run_virtual
 from adamctl.net.transport import ArrivalHandler, Handler, Request
-from adamctl.net.virtual import run_virtual
 from adamctl.wire.messages import Empty, Hello
 
 KINDS = ("tcp", "unix", "tcp-uvloop", "unix-uvloop", "memory")

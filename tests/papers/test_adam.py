@@ -16,14 +16,14 @@ import pytest
 
 from adamctl.config.experiment import TrainConfig
 from adamctl.kernels.backend import installed
-from adamctl.kernels.network import Network, activation_bytes
-from adamctl.kernels.walk import Kind, Walk
+from adamctl.kernels.step.network import Network, activation_bytes
+from adamctl.kernels.step.walk import Kind, Walk
 from adamctl.model.layout import build_layout
 from adamctl.net.pool import BufferPool
-from adamctl.roles.coordinator.core_ranges import RangeBook
+from adamctl.roles.coordinator.core.ranges import RangeBook
 from adamctl.roles.data.client import DataClient
 from adamctl.roles.data.core import AheadPlanner, Range, pass_order, translations
-from adamctl.roles.worker.core_slots import StepActions
+from adamctl.roles.worker.core.slots import StepActions
 from adamctl.roles.worker.replica import Replica
 from adamctl.roles.worker.session import RANGES_MIN, SessionRunner
 from adamctl.wire.constants import UpdateKind

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adamctl.kernels.network import Network
 from adamctl.kernels.rules import gradient_rows, make_rule
 from adamctl.kernels.rules.rule import BLOCK
+from adamctl.kernels.step.network import Network
 from adamctl.model.description import Dense, Model, Softmax
 from adamctl.model.layout import SHARD_BYTES_MAX, build_layout, place_buckets
 from adamctl.model.protocol import bytes_per_push, choose_protocol, factors_bytes
 from adamctl.net.pool import SIZE_BYTES_MAX, SIZE_BYTES_MIN, capacity_for
-from adamctl.roles.coordinator.core_report import run_result
-from adamctl.roles.ps.client import PushSet
+from adamctl.roles.coordinator.core.report import run_result
+from adamctl.roles.ps.client.parameter_client import PushSet
 from adamctl.roles.worker.replica import Replica
 from adamctl.wire.constants import UpdateKind
 from tests.papers.adam_models import BATCH, MNIST, SMALL, small_batch

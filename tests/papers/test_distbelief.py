@@ -18,8 +18,8 @@ from adamctl.model.description import Model, Softmax
 from adamctl.model.layout import build_layout, place_buckets
 from adamctl.model.rule import RuleConfig
 from adamctl.roles import coordinator
-from adamctl.roles.coordinator.core_ranges import RangeBook
-from adamctl.roles.worker.core_slots import Base, SlotCore
+from adamctl.roles.coordinator.core.ranges import RangeBook
+from adamctl.roles.worker.core.slots import Base, SlotCore
 from adamctl.wire.constants import UpdateKind
 from tests.roles.coordinator.simulation import Simulation
 from tests.roles.coordinator.simulation import plan as run_plan

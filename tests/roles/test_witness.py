@@ -15,7 +15,7 @@ from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
 from adamctl.net.transport import Server
 from adamctl.roles.context import RoleContext
-from adamctl.roles.controller.memory import MemoryConfigurationStore
+from adamctl.roles.controller.testing.memory import MemoryConfigurationStore
 from adamctl.roles.witness import Witness, is_loopback, looked_at
 from adamctl.wire.messages import ConfigChanges, Empty, ReplicaPrepareReply, ReplicaPrepareRequest
 

@@ -8,15 +8,15 @@ from typing import Any
 
 from adamctl.errors import DeadlineError
 from adamctl.net.transport import Reply
-from adamctl.roles.ps import client as client_module
-from adamctl.roles.ps import delivery
-from adamctl.roles.ps.client import ParameterClient
-from adamctl.roles.ps.delivery import LATER, Delivery
-from adamctl.roles.ps.envelope import Envelope
-from adamctl.roles.ps.lane import Lane, Order
-from adamctl.roles.ps.pulling import Puller
-from adamctl.roles.ps.push_set import Numbers, PushSet
-from adamctl.roles.ps.routing import JobRouting
+from adamctl.roles.ps.client import delivery
+from adamctl.roles.ps.client import parameter_client as client_module
+from adamctl.roles.ps.client.delivery import LATER, Delivery
+from adamctl.roles.ps.client.envelope import Envelope
+from adamctl.roles.ps.client.parameter_client import ParameterClient
+from adamctl.roles.ps.client.pull import Puller
+from adamctl.roles.ps.client.push_set import Numbers, PushSet
+from adamctl.roles.ps.client.routing import JobRouting
+from adamctl.roles.ps.client.server_channel import Lane, Order
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import Message, PullReply, PushRequest
 from tests.sim.server_cluster import ServerFault

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from adamctl.roles.controller.core_events import Answer, CompareAndSet, Event, Read, Refuse
+from adamctl.roles.controller.core.service.events import Answer, CompareAndSet, Event, Read, Refuse
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges, ConfigCompareAndSetReply, ConfigReadReply
 from tests.sim.controllers import SimController

@@ -7,10 +7,7 @@ from functools import partial
 from typing import Protocol
 from zlib import crc32
 
-from adamctl.roles.controller.core import ControllerConfig, ControllerCore
-from adamctl.roles.controller.core_commands import Part, decode_commands
-from adamctl.roles.controller.core_events import Answer, Event, Instruction, Persist, Refuse, Tick
-from adamctl.roles.controller.core_paxos_messages import (
+from adamctl.roles.controller.core.paxos.messages import (
     Append,
     Ballot,
     Entry,
@@ -21,6 +18,9 @@ from adamctl.roles.controller.core_paxos_messages import (
     Send,
     Vote,
 )
+from adamctl.roles.controller.core.service.commands import Part, decode_commands
+from adamctl.roles.controller.core.service.controller_core import ControllerConfig, ControllerCore
+from adamctl.roles.controller.core.service.events import Answer, Event, Instruction, Persist, Refuse, Tick
 from tests.sim.engine import Clock, World
 
 Respond = Callable[[Answer | Refuse], None]

@@ -6,9 +6,7 @@ from zlib import crc32
 
 import msgspec
 
-from adamctl.roles.controller.core_commands import Change, Part, carry_out, decode_commands
-from adamctl.roles.controller.core_config import ControllerConfig
-from adamctl.roles.controller.core_paxos_messages import (
+from adamctl.roles.controller.core.paxos.messages import (
     Accepted,
     Ballot,
     Confirmed,
@@ -17,7 +15,9 @@ from adamctl.roles.controller.core_paxos_messages import (
     Promise,
     Send,
 )
-from adamctl.roles.controller.core_state import KeyState
+from adamctl.roles.controller.core.service.commands import Change, Part, carry_out, decode_commands
+from adamctl.roles.controller.core.service.config import ControllerConfig
+from adamctl.roles.controller.core.service.state import KeyState
 from tests.sim.controllers import SimController
 from tests.sim.engine import ViolationError, World
 from tests.sim.nodes import Leases

@@ -12,7 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from adamctl.model.layout import Distribution
-from adamctl.roles.ps.core_sequence import ClientMemory
+from adamctl.roles.ps.core.exactly_once import ClientMemory
 from tests.sim.ledger_parts import Bounds
 from tests.sim.sim_first_clients import KnowingClient, TakingClient
 from tests.sim.sim_push_client import SimPushClient

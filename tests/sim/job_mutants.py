@@ -7,12 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from adamctl.model.layout import ParameterLayout
-from adamctl.roles.ps import building, copies, core
-from adamctl.roles.ps.core_holdings import Holdings
-from adamctl.roles.ps.core_job import Job, ShardContent
-from adamctl.roles.ps.core_sequence import ClientKey, ClientMemory, MemoryChange
-from adamctl.roles.ps.core_shard import Shard, Update
-from adamctl.roles.ps.core_steps import Place, ShardSteps, StepPart
+from adamctl.roles.ps import initial_values as building
+from adamctl.roles.ps.core import server_core as core
+from adamctl.roles.ps.core.exactly_once import ClientKey, ClientMemory, MemoryChange
+from adamctl.roles.ps.core.job import Job, ShardContent
+from adamctl.roles.ps.core.log_index import Holdings
+from adamctl.roles.ps.core.shard import Shard, Update
+from adamctl.roles.ps.core.sync_steps import Place, ShardSteps, StepPart
+from adamctl.roles.ps.jobs import copy_builder as copies
 from tests.sim.server_cluster import ServerCluster, ServerFault
 
 # --- the jobs that show them ----------------------------------------------------------------------------------------

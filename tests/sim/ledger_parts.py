@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from adamctl.roles.ps.core_sequence import ClientKey
+from adamctl.roles.ps.core.exactly_once import ClientKey
 from adamctl.wire.messages import PulledPart
 from tests.sim.engine import ViolationError
 

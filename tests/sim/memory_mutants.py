@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from adamctl.config.records import RetiredRecord
-from adamctl.roles.ps.core_copies import HeldShard
-from adamctl.roles.ps.core_sequence import Client, ClientKey, ClientMemory, MemoryChange, MemoryRecord
+from adamctl.roles.ps.core.exactly_once import Client, ClientKey, ClientMemory, MemoryChange, MemoryRecord
+from adamctl.roles.ps.replication.core.held_bucket import HeldShard
 from tests.sim.server_cluster import ServerFault
 
 

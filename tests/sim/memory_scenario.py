@@ -15,7 +15,7 @@ from random import Random
 import msgspec
 
 from adamctl.config.records import RetiredRecord
-from adamctl.roles.ps.core_sequence import ClientKey, ClientMemory
+from adamctl.roles.ps.core.exactly_once import ClientKey, ClientMemory
 from adamctl.wire.constants import ErrorCode
 from tests.roles.ps.replica_cluster import Cluster
 from tests.roles.ps.replica_server import Server

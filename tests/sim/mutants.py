@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from adamctl.roles.controller.core_events import Beacon, Read
-from adamctl.roles.controller.core_paxos_messages import Ballot
+from adamctl.roles.controller.core.paxos.messages import Ballot
+from adamctl.roles.controller.core.service.events import Beacon, Read
 from tests.sim.controllers import SimController, SimCore
 from tests.sim.scenario import Planted
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from adamctl.roles.controller.core_events import Answer, Beacon, Event, Refuse, Register
+from adamctl.roles.controller.core.service.events import Answer, Beacon, Event, Refuse, Register
 from adamctl.wire.messages import NodeRegisterReply, NodeRegisterRequest
 from tests.sim.clients import Caller
 from tests.sim.engine import Clock, ViolationError, World

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from adamctl.cli.stuck import findings, servers_of
-from adamctl.roles.controller.core_events import Answer, CompareAndSet, Read, Refuse
-from adamctl.roles.ps.core_recovery import Finding, State, recovery
+from adamctl.cli.cluster.stuck import findings, servers_of
+from adamctl.roles.controller.core.service.events import Answer, CompareAndSet, Read, Refuse
+from adamctl.roles.ps.replication.core.recovery import Finding, State, recovery
 from adamctl.wire.messages import ConfigChanges, ConfigCompareAndSetReply, ConfigEntry
 from tests.sim.clients import Caller
 from tests.sim.server_cluster import JOB, ServerCluster, ServerFault

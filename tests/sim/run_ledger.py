@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from adamctl.roles.coordinator.core import RunCore
-from adamctl.roles.coordinator.core_events import RunPlan, RunSnapshot
-from adamctl.roles.coordinator.core_ranges import Range, fitting_range
-from adamctl.roles.coordinator.core_work import WorkerKey
+from adamctl.roles.coordinator.core.events import RunPlan, RunSnapshot
+from adamctl.roles.coordinator.core.ranges import Range, fitting_range
+from adamctl.roles.coordinator.core.run_core import RunCore
+from adamctl.roles.coordinator.core.work import WorkerKey
 from adamctl.wire.messages import TaskReport, TrainTask
 from tests.sim.engine import ViolationError
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from adamctl.roles.coordinator.core import RunCore
-from adamctl.roles.coordinator.core_events import Event, Instruction, WorkerLost
-from adamctl.roles.coordinator.core_ranges import PassLedger, Range, RangeBook
-from adamctl.roles.coordinator.core_work import Assignment, TrainingWork, WorkerKey
+from adamctl.roles.coordinator.core.events import Event, Instruction, WorkerLost
+from adamctl.roles.coordinator.core.ranges import PassLedger, Range, RangeBook
+from adamctl.roles.coordinator.core.run_core import RunCore
+from adamctl.roles.coordinator.core.work import Assignment, TrainingWork, WorkerKey
 from adamctl.wire.messages import TaskReport
 from tests.sim.server_cluster import ServerFault
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from adamctl.roles.coordinator.core_events import RunPlan
+from adamctl.roles.coordinator.core.events import RunPlan
 from tests.sim.engine import ViolationError
 from tests.sim.server_cluster import JOB, ServerCluster, ServerFault
 from tests.sim.server_scenario import Result, ServerScenario

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from adamctl.roles.controller.core_commands import Part
-from adamctl.roles.controller.core_config import ControllerConfig
-from adamctl.roles.controller.core_events import Answer, Refuse, Replace
-from adamctl.roles.controller.core_paxos import PaxosConfig
-from adamctl.roles.controller.core_paxos_messages import Ballot
+from adamctl.roles.controller.core.paxos.messages import Ballot
+from adamctl.roles.controller.core.paxos.paxos_core import PaxosConfig
+from adamctl.roles.controller.core.service.commands import Part
+from adamctl.roles.controller.core.service.config import ControllerConfig
+from adamctl.roles.controller.core.service.events import Answer, Refuse, Replace
 from tests.sim.clients import Caller, SimClient
 from tests.sim.controllers import SimController, SimCore
 from tests.sim.engine import Clock, NetworkFaults, ViolationError, World

@@ -26,8 +26,9 @@ from adamctl.config.records import (
 )
 from adamctl.model.layout import Distribution, ParameterLayout, Tensor, place_copies
 from adamctl.model.rule import RuleConfig
-from adamctl.roles.controller.core_config import ControllerConfig
-from adamctl.roles.controller.core_events import (
+from adamctl.roles.controller.core.paxos.paxos_core import PaxosConfig
+from adamctl.roles.controller.core.service.config import ControllerConfig
+from adamctl.roles.controller.core.service.events import (
     Answer,
     CompareAndSet,
     Disconnected,
@@ -37,7 +38,6 @@ from adamctl.roles.controller.core_events import (
     Read,
     Refuse,
 )
-from adamctl.roles.controller.core_paxos import PaxosConfig
 from adamctl.wire.messages import ConfigChanges, ConfigReadReply
 from tests.sim.clients import Caller
 from tests.sim.controllers import SimController

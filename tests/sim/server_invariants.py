@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from adamctl.config.records import BucketRecord, DrainRecord, NodeRecord, bucket_key, decode, drain_key, node_key
 from adamctl.model.layout import ParameterLayout
-from adamctl.roles.controller.core_config import ControllerConfig
-from adamctl.roles.controller.core_paxos_messages import Entry
+from adamctl.roles.controller.core.paxos.messages import Entry
+from adamctl.roles.controller.core.service.config import ControllerConfig
 from tests.sim.engine import ViolationError, World
 from tests.sim.invariants import Invariants
 from tests.sim.nodes import Leases

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from adamctl.roles.ps.core_sequence import ClientKey, ClientMemory, MemoryRecord
+from adamctl.roles.ps.core.exactly_once import ClientKey, ClientMemory, MemoryRecord
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import PulledPart
 from tests.sim.engine import ViolationError, World

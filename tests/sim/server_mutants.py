@@ -6,20 +6,21 @@ from typing import Any
 
 import msgspec
 
-from adamctl.roles.ps import core_plan, core_proposals
-from adamctl.roles.ps.core import Core
-from adamctl.roles.ps.core_acknowledge import Acknowledgements, CopyWaiter
-from adamctl.roles.ps.core_arriving import ArrivingPush
-from adamctl.roles.ps.core_instructions import AnswerPush
-from adamctl.roles.ps.core_plan import AddLearner, RemoveMember, Situation, Step
-from adamctl.roles.ps.core_replicate import Group, Member, Part, ShardReplica
-from adamctl.roles.ps.core_replication_events import Reply
-from adamctl.roles.ps.core_replies import Replies
-from adamctl.roles.ps.core_roles import JobCopies, Known
-from adamctl.roles.ps.core_sequence import Client, ClientKey, ClientMemory, MemoryRecord, Verdict
-from adamctl.roles.ps.core_shard import Batch, Shard
-from adamctl.roles.ps.core_takeover import Takeover
-from adamctl.roles.ps.replica_body import CopyRecord
+from adamctl.roles.ps.core.acknowledge import Acknowledgements, CopyWaiter
+from adamctl.roles.ps.core.arriving_push import ArrivingPush
+from adamctl.roles.ps.core.exactly_once import Client, ClientKey, ClientMemory, MemoryRecord, Verdict
+from adamctl.roles.ps.core.instructions import AnswerPush
+from adamctl.roles.ps.core.server_core import Core
+from adamctl.roles.ps.core.shard import Batch, Shard
+from adamctl.roles.ps.core.shard_message import CopyRecord
+from adamctl.roles.ps.replication.core import placement as core_plan
+from adamctl.roles.ps.replication.core import proposals as core_proposals
+from adamctl.roles.ps.replication.core.bucket_group import Group, Member, Part, ShardReplica
+from adamctl.roles.ps.replication.core.instructions import Reply
+from adamctl.roles.ps.replication.core.job_buckets import JobCopies, Known
+from adamctl.roles.ps.replication.core.placement import AddLearner, RemoveMember, Situation, Step
+from adamctl.roles.ps.replication.core.secondary import Replies
+from adamctl.roles.ps.replication.core.takeover import Takeover
 from adamctl.wire.messages import ReplicaPrepareReply, ReplicaPrepareRequest
 from tests.sim.server_cluster import LOST_AFTER_S, ServerCluster, ServerFault
 

@@ -11,24 +11,28 @@ import msgspec
 
 from adamctl.config.records import NodeRecord, node_key
 from adamctl.roles.controller.client import read_record
-from adamctl.roles.ps import copies, jobs, replicating, saving, store_contents
-from adamctl.roles.ps.core_flush import Entry, FlushCore, Item, Slot
-from adamctl.roles.ps.core_holdings import Holdings
-from adamctl.roles.ps.core_job import Job
-from adamctl.roles.ps.core_links import Link
-from adamctl.roles.ps.core_replicate import Group, Member, ShardReplica
-from adamctl.roles.ps.core_replication import ReplicationCore
-from adamctl.roles.ps.core_replication_events import Propose
-from adamctl.roles.ps.core_sequence import Client, ClientKey, ClientMemory, ClientRecord
-from adamctl.roles.ps.core_shard import Batch, Shard
-from adamctl.roles.ps.following import JobView
-from adamctl.roles.ps.jobs import JobKeeper
-from adamctl.roles.ps.log_record import JobIdentity, ShardState
-from adamctl.roles.ps.replica_body import CopyRecord, decode_body
-from adamctl.roles.ps.replicating import Replicating
-from adamctl.roles.ps.store import LogStore, Writing
-from adamctl.roles.ps.store_contents import Held
-from adamctl.roles.ps.storing import Storing
+from adamctl.roles.ps import checkpoint_writer as saving
+from adamctl.roles.ps.core.exactly_once import Client, ClientKey, ClientMemory, ClientRecord
+from adamctl.roles.ps.core.flush import Entry, FlushCore, Item, Slot
+from adamctl.roles.ps.core.job import Job
+from adamctl.roles.ps.core.job_records import JobView
+from adamctl.roles.ps.core.log_index import Holdings
+from adamctl.roles.ps.core.shard import Batch, Shard
+from adamctl.roles.ps.core.shard_message import CopyRecord, decode_body
+from adamctl.roles.ps.jobs import copy_builder as copies
+from adamctl.roles.ps.jobs import keeper as jobs
+from adamctl.roles.ps.jobs.keeper import JobKeeper
+from adamctl.roles.ps.replication import shell as replicating
+from adamctl.roles.ps.replication.core.bucket_group import Group, Member, ShardReplica
+from adamctl.roles.ps.replication.core.instructions import Propose
+from adamctl.roles.ps.replication.core.replica_link import Link
+from adamctl.roles.ps.replication.core.replication_core import ReplicationCore
+from adamctl.roles.ps.replication.shell import Replicating
+from adamctl.roles.ps.store import recovered_jobs as store_contents
+from adamctl.roles.ps.store.flusher import Storing
+from adamctl.roles.ps.store.lmdb_log import LogStore, Writing
+from adamctl.roles.ps.store.record import JobIdentity, ShardState
+from adamctl.roles.ps.store.recovered_jobs import Held
 from adamctl.wire.messages import ConfigChanges
 from tests.sim.server_cluster import MOVE_KINDS, ServerCluster, ServerFault
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from adamctl.roles.ps.apply import Applier
-from adamctl.roles.ps.core_instructions import Apply
-from adamctl.roles.ps.load import Work
+from adamctl.roles.ps.apply.applier import Applier
+from adamctl.roles.ps.apply.load_meter import Work
+from adamctl.roles.ps.core.instructions import Apply
 
 if TYPE_CHECKING:
     from tests.sim.sim_server import SimServer

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from adamctl.roles.ps import saving
-from adamctl.roles.ps.checkpoint import FileDescriptor, ShardImage
-from adamctl.roles.ps.core_sequence import ClientKey
+from adamctl.roles.ps import checkpoint_writer as saving
+from adamctl.roles.ps.checkpoint_files import FileDescriptor, ShardImage
+from adamctl.roles.ps.core.exactly_once import ClientKey
 from adamctl.wire.messages import CheckpointFile, CheckpointReply, CheckpointRequest, Hello, Message
 from tests.sim.engine import ViolationError
 from tests.sim.server_ledger import Done, done_of

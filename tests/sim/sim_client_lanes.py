@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from adamctl.roles.ps.core_instructions import Refuse
-from adamctl.roles.ps.core_sequence import ClientKey
+from adamctl.roles.ps.core.exactly_once import ClientKey
+from adamctl.roles.ps.core.instructions import Refuse
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import AttachReply, AttachRequest, Message
 from tests.sim.engine import ViolationError

@@ -18,7 +18,7 @@ import msgspec
 from adamctl.config.records import NodeRecord, decode, encode
 from adamctl.errors import DeadlineError, RemoteError, UnreachableError
 from adamctl.net.handshake import FEATURES
-from adamctl.roles.ps.core_sequence import ClientKey
+from adamctl.roles.ps.core.exactly_once import ClientKey
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigEntry, Hello, HelloReply, Message
 from tests.sim.sim_context import SimConfiguration

@@ -12,10 +12,10 @@ from math import inf
 from typing import Any
 
 from adamctl.config.records import NodeRecord, decode
-from adamctl.roles.controller.core_state import Changes
-from adamctl.roles.coordinator import core_events as events
-from adamctl.roles.coordinator.core import RunCore
-from adamctl.roles.coordinator.core_work import WorkerKey
+from adamctl.roles.controller.core.service.state import Changes
+from adamctl.roles.coordinator.core import events
+from adamctl.roles.coordinator.core.run_core import RunCore
+from adamctl.roles.coordinator.core.work import WorkerKey
 from adamctl.roles.coordinator.watch import _left
 from adamctl.roles.lease import Lease
 from adamctl.wire.messages import Message, NextTaskReply, NextTaskRequest, RunJoinReply, RunJoinRequest, RunStepRequest

@@ -1,6 +1,6 @@
 """Clients that have to know something before their first push: what servers remember of them, or that values are there.
 
-They do what `roles/ps/client.py` and `api/parameter_client_values.py` do, without an event loop.
+They do what `roles/ps/client/parameter_client.py` and `api/parameter_client_values.py` do, without an event loop.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ import numpy as np
 
 from adamctl.errors import DamagedDataError
 from adamctl.kernels.operation import Array
-from adamctl.roles.ps.log_record import Anchor, DamagedRecordError, Record, ShardState, decode
-from adamctl.roles.ps.store import LogStore, Writing, key_of
-from adamctl.roles.ps.store_reading import ANCHOR_KEY, StoredRecord
+from adamctl.roles.ps.store.lmdb_log import LogStore, Writing, key_of
+from adamctl.roles.ps.store.record import Anchor, DamagedRecordError, Record, ShardState, decode
+from adamctl.roles.ps.store.recovery import ANCHOR_KEY, StoredRecord
 
 UNAWAITED_S_MAX = 1.0
 """Of syncs for which nobody waits, which is a planted fault."""

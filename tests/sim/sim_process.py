@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from random import Random
 
-from adamctl.roles.controller.core_events import Answer, Beacon, CompareAndSet, Event, Read, Refuse, Register, Watch
-from adamctl.roles.controller.core_state import Changes
+from adamctl.roles.controller.core.service.events import (
+    Answer,
+    Beacon,
+    CompareAndSet,
+    Event,
+    Read,
+    Refuse,
+    Register,
+    Watch,
+)
+from adamctl.roles.controller.core.service.state import Changes
 from adamctl.roles.lease import Lease
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (

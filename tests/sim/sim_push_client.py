@@ -12,10 +12,10 @@ import numpy as np
 
 from adamctl.config.records import BucketRecord, bucket_key, decode
 from adamctl.model.layout import ParameterLayout
-from adamctl.roles.controller.core_events import Answer, Read, Refuse
-from adamctl.roles.ps.core_instructions import Refuse as ServerRefuse
-from adamctl.roles.ps.core_sequence import ClientKey
-from adamctl.roles.ps.delivery import GAPS_MAX, LATER, MOVED, REQUEST_LATER
+from adamctl.roles.controller.core.service.events import Answer, Read, Refuse
+from adamctl.roles.ps.client.delivery import GAPS_MAX, LATER, MOVED, REQUEST_LATER
+from adamctl.roles.ps.core.exactly_once import ClientKey
+from adamctl.roles.ps.core.instructions import Refuse as ServerRefuse
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import (
     PullReply,

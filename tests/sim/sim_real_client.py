@@ -15,8 +15,8 @@ import numpy as np
 
 from adamctl.errors import BackpressureError, DeadlineError, RemoteError, UnreachableError
 from adamctl.roles.context import RoleContext
-from adamctl.roles.ps.client import ParameterClient, PendingPush, PushOutcome, PushSet
-from adamctl.roles.ps.core_sequence import ClientKey
+from adamctl.roles.ps.client.parameter_client import ParameterClient, PendingPush, PushOutcome, PushSet
+from adamctl.roles.ps.core.exactly_once import ClientKey
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import AttachRequest, Message, PulledPart, PushReply, PushRequest
 from tests.sim.engine import ViolationError

@@ -10,8 +10,8 @@ from itertools import count
 from random import Random
 from typing import Any, cast
 
-from adamctl.roles.ps import client as client_module
-from adamctl.roles.ps import rerouting
+from adamctl.roles.ps.client import parameter_client as client_module
+from adamctl.roles.ps.client import reroute as rerouting
 from tests.sim.engine import ViolationError, World
 from tests.sim.sim_loop import SimLoop, start
 from tests.sim.sim_process import Member

@@ -18,9 +18,16 @@ import numpy as np
 
 from adamctl.config.records import RetiredRecord
 from adamctl.errors import DamagedDataError
-from adamctl.roles.ps import building
-from adamctl.roles.ps.checkpoint import Checkpoint, FileDescriptor, ShardFile, ShardImage, ShardRecord, StoredShard
-from adamctl.roles.ps.core_sequence import ClientRecord, MemoryRecord
+from adamctl.roles.ps import initial_values as building
+from adamctl.roles.ps.checkpoint_files import (
+    Checkpoint,
+    FileDescriptor,
+    ShardFile,
+    ShardImage,
+    ShardRecord,
+    StoredShard,
+)
+from adamctl.roles.ps.core.exactly_once import ClientRecord, MemoryRecord
 from adamctl.wire.constants import ErrorCode
 from tests.sim.engine import ViolationError
 from tests.sim.server_ledger import GONE, done_of

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from adamctl.roles.coordinator.core_events import Refuse, RunPlan
+from adamctl.roles.coordinator.core.events import Refuse, RunPlan
 from adamctl.roles.worker.server import REJOINS_MAX, TRY_LATER
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (

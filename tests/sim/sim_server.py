@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from adamctl.errors import AdamctlError
-from adamctl.roles.controller.core_events import Disconnected
+from adamctl.roles.controller.core.service.events import Disconnected
 from adamctl.roles.lease import Lease
-from adamctl.roles.ps.core_flush import FlushConfig
-from adamctl.roles.ps.core_instructions import Apply, Refuse
-from adamctl.roles.ps.core_sequence import ClientKey
+from adamctl.roles.ps.core.exactly_once import ClientKey
+from adamctl.roles.ps.core.flush import FlushConfig
+from adamctl.roles.ps.core.instructions import Apply, Refuse
 from adamctl.roles.ps.options import ServerOptions
 from adamctl.roles.ps.server import ParameterServer
 from adamctl.wire.constants import ErrorCode

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adamctl.kernels.operation import Array
-from adamctl.roles.ps.core import Core
-from adamctl.roles.ps.core_copies import HeldShard
-from adamctl.roles.ps.core_instructions import Instruction
-from adamctl.roles.ps.core_job import Job
-from adamctl.roles.ps.core_sequence import ClientKey
-from adamctl.roles.ps.core_shard import Batch, Shard
-from adamctl.roles.ps.log_record import ShardState
-from adamctl.roles.ps.replica_body import decode_body
+from adamctl.roles.ps.core.exactly_once import ClientKey
+from adamctl.roles.ps.core.instructions import Instruction
+from adamctl.roles.ps.core.job import Job
+from adamctl.roles.ps.core.server_core import Core
+from adamctl.roles.ps.core.shard import Batch, Shard
+from adamctl.roles.ps.core.shard_message import decode_body
+from adamctl.roles.ps.replication.core.held_bucket import HeldShard
+from adamctl.roles.ps.store.record import ShardState
 from adamctl.wire.messages import AttachRequest, Message, PullReply, PushReply, PushResult
 from tests.sim.engine import ViolationError
 from tests.sim.server_ledger import done_of

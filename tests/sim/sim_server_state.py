@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adamctl.roles.lease import Lease
-from adamctl.roles.ps.core import Core
-from adamctl.roles.ps.core_copies import HeldCopy, HeldShard
-from adamctl.roles.ps.core_job import Job
-from adamctl.roles.ps.core_replication import ReplicationCore
-from adamctl.roles.ps.core_shard import Shard
-from adamctl.roles.ps.jobs import JobKeeper
+from adamctl.roles.ps.core.job import Job
+from adamctl.roles.ps.core.server_core import Core
+from adamctl.roles.ps.core.shard import Shard
+from adamctl.roles.ps.jobs.keeper import JobKeeper
+from adamctl.roles.ps.replication.core.held_bucket import HeldCopy, HeldShard
+from adamctl.roles.ps.replication.core.replication_core import ReplicationCore
 from adamctl.roles.ps.server import ParameterServer
-from adamctl.roles.ps.store_contents import found_jobs
-from adamctl.roles.ps.store_reading import StoredRecord
+from adamctl.roles.ps.store.recovered_jobs import found_jobs
+from adamctl.roles.ps.store.recovery import StoredRecord
 from tests.sim.engine import Clock, World
 from tests.sim.server_ledger import Done, done_of
 from tests.sim.sim_log_disk import SimLogDisk

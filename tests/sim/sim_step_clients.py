@@ -1,7 +1,7 @@
 """Replicas that go in step: each pushes its parts of a step and begins the next when all are applied.
 
 They do what `roles/worker/lockstep.py` does; who makes which part, and that another one makes what a dead one's was,
-is decided as by a coordinator that knows everything (`tests/roles/coordinator/test_core_rounds.py` has the real one).
+is decided as by a coordinator that knows everything (`tests/roles/coordinator/core/test_rounds.py` has the real one).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import msgspec
 
-from adamctl.roles.ps.core_sequence import ClientKey
+from adamctl.roles.ps.core.exactly_once import ClientKey
 from adamctl.wire.messages import PushRequest
 from tests.sim.ledger_parts import STEPS
 from tests.sim.server_ledger import Ledger

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import count
 
 from adamctl.model.layout import ParameterLayout
-from adamctl.roles.controller.core_events import Disconnected
+from adamctl.roles.controller.core.service.events import Disconnected
 from adamctl.roles.lease import Lease
 from tests.sim.clients import Caller
 from tests.sim.controllers import SimController

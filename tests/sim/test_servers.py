@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from adamctl.roles.ps.core_instructions import Refuse
+from adamctl.roles.ps.core.instructions import Refuse
 from adamctl.wire.messages import PushReply
 from tests.sim.client_mutants import MUTANTS as CLIENT_MUTANTS
 from tests.sim.job_mutants import MUTANTS as JOB_MUTANTS

@@ -2,7 +2,7 @@
 
 `born` tells a job from others of its name: the revision at which its layout was written. `receiver` is the incarnation
 that is meant: a process that was started later holds nothing of what the sender thinks it does. States of shards travel
-in bodies as in `adamctl.roles.ps.replica_body`.
+in bodies as in `adamctl.roles.ps.core.shard_message`.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernel_checks import BACKENDS
 
 from adamctl.kernels.rules import RULES, FactorUpdate, apply_factors, gradient_rows, make_rule
 from adamctl.model.rule import RuleConfig
+from tests.kernels.kernel_checks import BACKENDS
 
 GENERATOR = np.random.default_rng(1)
 ERRORS = GENERATOR.standard_normal((8, 30)).astype(np.float32)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adamctl.kernels import convert
 from adamctl.kernels.backend import installed
+from adamctl.kernels.numeric import convert
 from adamctl.kernels.rules.make import make_rule
 from adamctl.kernels.rules.narrow import SCRATCH, TOGETHER, NarrowUpdate
 from adamctl.model.rule import RULE_NAMES, RuleConfig

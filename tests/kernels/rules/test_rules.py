@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernel_checks import BACKENDS
 
 from adamctl.errors import ConfigurationError
 from adamctl.kernels.rules import RULES, make_rule
 from adamctl.kernels.rules.rule import address
 from adamctl.model.rule import RuleConfig
+from tests.kernels.kernel_checks import BACKENDS
 
 CONFIGS = [
     RuleConfig("add"),

@@ -18,7 +18,7 @@ from adamctl.net.stream import StreamTransport
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller import server
 from adamctl.roles.controller.client import ControllerClient
-from adamctl.roles.controller.core import ControllerConfig, ControllerCore
+from adamctl.roles.controller.core.service.controller_core import ControllerConfig, ControllerCore
 from adamctl.roles.controller.store import LogStore
 from adamctl.wire.messages import Hello
 from tests.ports import free_ports

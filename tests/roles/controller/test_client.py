@@ -8,9 +8,9 @@ import pytest
 
 from adamctl.errors import ConfigurationError, HandshakeError, RemoteError, UnreachableError
 from adamctl.net.handshake import make_hello
-from adamctl.net.virtual import run_virtual
+from adamctl.net.testing.virtual_clock import run_virtual
 from adamctl.roles.controller.client import ControllerClient
-from adamctl.roles.controller.core import ControllerConfig
+from adamctl.roles.controller.core.service.controller_core import ControllerConfig
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges, Empty, NodeRegisterRequest
 from tests.cluster import ClusterInMemory, memory_cluster

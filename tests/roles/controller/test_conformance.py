@@ -9,12 +9,12 @@ from random import Random
 
 import pytest
 
-from adamctl.net.faults import LinkFaults
 from adamctl.net.handshake import make_hello
-from adamctl.net.memory import MemoryNetwork
 from adamctl.net.stream import StreamTransport
+from adamctl.net.testing.faults import LinkFaults
+from adamctl.net.testing.memory import MemoryNetwork
 from adamctl.roles.controller.client import ConfigurationStore, ControllerClient
-from adamctl.roles.controller.memory import MemoryConfigurationStore
+from adamctl.roles.controller.testing.memory import MemoryConfigurationStore
 from tests.cluster import memory_cluster
 from tests.roles.controller.conformance import Conformance
 from tests.roles.controller.test_server import controller_on

@@ -9,9 +9,9 @@ from adamctl.config.records import NodeRecord
 from adamctl.net.address import host_id
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
-from adamctl.net.virtual import run_virtual
+from adamctl.net.testing.virtual_clock import run_virtual
 from adamctl.roles.context import RoleContext
-from adamctl.roles.controller.core_events import Gone
+from adamctl.roles.controller.core.service.events import Gone
 from adamctl.roles.controller.probing import Probes, has_ended
 from adamctl.roles.witness import PROBE_AGAIN_S, PROBE_SOON_S, PROBES_MAX
 

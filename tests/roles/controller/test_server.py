@@ -15,13 +15,13 @@ from adamctl.errors import ConfigurationError, RemoteError, RunFailedError, Unre
 from adamctl.net.address import host_id
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
-from adamctl.net.virtual import run_virtual
+from adamctl.net.testing.virtual_clock import run_virtual
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller import server
 from adamctl.roles.controller.client import ControllerClient, nodes, wait_for
-from adamctl.roles.controller.core import ControllerConfig, ControllerCore
-from adamctl.roles.controller.core_events import Persist
-from adamctl.roles.controller.core_paxos_messages import Append
+from adamctl.roles.controller.core.paxos.messages import Append
+from adamctl.roles.controller.core.service.controller_core import ControllerConfig, ControllerCore
+from adamctl.roles.controller.core.service.events import Persist
 from adamctl.roles.controller.store import LogStore, VolatileStore
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from adamctl.roles.coordinator import core_events as events
-from adamctl.roles.coordinator.core import RunCore
-from adamctl.roles.coordinator.core_work import LOST_KEPT_MAX
+from adamctl.roles.coordinator.core import events
+from adamctl.roles.coordinator.core.run_core import RunCore
+from adamctl.roles.coordinator.core.work import LOST_KEPT_MAX
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import EvaluateTask, NextTaskReply, NextTaskRequest, TaskReport, TrainTask
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from adamctl.errors import ConfigurationError
-from adamctl.roles.coordinator import manifest
-from adamctl.roles.ps.client import ParameterClient, read_checkpoint
+from adamctl.roles.coordinator.checkpoint import manifest
+from adamctl.roles.ps.client.parameter_client import ParameterClient, read_checkpoint
 from tests.roles.coordinator.played_run import (
     EXAMPLES,
     make_experiment,

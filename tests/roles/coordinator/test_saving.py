@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from adamctl.cli.cluster_access import running_job
+from adamctl.cli.cluster.access import running_job
 from adamctl.errors import ConfigurationError
-from adamctl.roles.coordinator import core_events as events
-from adamctl.roles.coordinator import manifest
-from adamctl.roles.coordinator.core import RunCore
+from adamctl.roles.coordinator.checkpoint import manifest
+from adamctl.roles.coordinator.core import events
+from adamctl.roles.coordinator.core.run_core import RunCore
 from adamctl.wire.constants import ErrorCode
 from tests.roles.coordinator.played_run import make_experiment, until, world
 from tests.roles.coordinator.simulation import PLAN, Simulation, plan

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_examples import idx_bytes, pattern
+
+from tests.roles.data.data_examples import idx_bytes, pattern
 
 
 @pytest.fixture

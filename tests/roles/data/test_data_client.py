@@ -19,10 +19,10 @@ import pytest
 from adamctl.config.experiment import DataConfig
 from adamctl.config.records import NodeRecord, encode, node_key
 from adamctl.errors import ConfigurationError, DamagedDataError, ProtocolError, RemoteError, UnreachableError
-from adamctl.net.memory import MemoryNetwork
 from adamctl.net.stream import StreamTransport
+from adamctl.net.testing.memory import MemoryNetwork
 from adamctl.net.transport import Connection, Server, Transport
-from adamctl.roles.controller.memory import MemoryConfigurationStore
+from adamctl.roles.controller.testing.memory import MemoryConfigurationStore
 from adamctl.roles.data.client import FILE_ORDER, Batch, DataClient, DataSet, Range, ReadAhead
 from adamctl.roles.data.server import DataServer
 from adamctl.roles.data.store import DataStore

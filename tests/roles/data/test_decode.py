@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from data_examples import pattern
 from numpy.typing import NDArray
 
 from adamctl.roles.data.core import CachePlan, plan_cache
 from adamctl.roles.data.decode import DecodePool, ExampleCache, Scaling, mean_and_deviation, scaling_for
 from adamctl.roles.data.readers.source import TableSource
+from tests.roles.data.data_examples import pattern
 
 
 def source_of(images: NDArray[Any], value_max: float = 255.0) -> TableSource:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from data_examples import idx_bytes, pattern
 
 from adamctl.config.experiment import DataConfig
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.roles.data.look import Looked, Needs, look
+from tests.roles.data.data_examples import idx_bytes, pattern
 
 NEEDS = Needs((4, 4, 1), outputs=2, batch=8, seed=1)
 LABELS = np.arange(40, dtype=np.int32) % 2

@@ -9,9 +9,8 @@ import numpy as np
 from adamctl.kernels.rules.make import make_rule
 from adamctl.model.layout import ParameterLayout
 from adamctl.model.rule import RuleConfig
-from adamctl.roles.ps.apply import Applier
-from adamctl.roles.ps.core import Core
-from adamctl.roles.ps.core_instructions import (
+from adamctl.roles.ps.apply.applier import Applier
+from adamctl.roles.ps.core.instructions import (
     AnswerAttach,
     AnswerPull,
     AnswerPush,
@@ -21,7 +20,8 @@ from adamctl.roles.ps.core_instructions import (
     Keep,
     Refuse,
 )
-from adamctl.roles.ps.core_job import Job, ShardContent
+from adamctl.roles.ps.core.job import Job, ShardContent
+from adamctl.roles.ps.core.server_core import Core
 from adamctl.wire.constants import UpdateKind
 from adamctl.wire.messages import AttachRequest, PullRequest, PushPart, PushRequest, PushSource
 from tests.roles.ps.ps_cluster import make_layout

@@ -12,10 +12,10 @@ import numpy as np
 from adamctl.config.records import BucketRecord, JobRecord, LayoutRecord, bucket_key, encode, job_key, layout_key
 from adamctl.model.layout import Distribution, ParameterLayout, Tensor, cut_layout, place_copies
 from adamctl.model.rule import RuleConfig
-from adamctl.net.faults import LinkFaults
+from adamctl.net.testing.faults import LinkFaults
 from adamctl.roles.context import RoleContext
 from adamctl.roles.ps import server
-from adamctl.roles.ps.client import ParameterClient, PushSet
+from adamctl.roles.ps.client.parameter_client import ParameterClient, PushSet
 from adamctl.wire.messages import CheckpointFile, ConfigChanges
 from tests.cluster import ClusterInMemory, memory_cluster
 

@@ -22,11 +22,11 @@ from adamctl.config.records import (
 )
 from adamctl.model.layout import Bucket, ParameterLayout
 from adamctl.model.rule import RuleConfig
-from adamctl.roles.ps.core import Core
-from adamctl.roles.ps.core_copies import HeldCopy
-from adamctl.roles.ps.core_replication_events import Ask, NodeView, Propose, ReplicationConfig
-from adamctl.roles.ps.following import JobView
-from adamctl.roles.ps.replica_body import CopyRecord
+from adamctl.roles.ps.core.job_records import JobView
+from adamctl.roles.ps.core.server_core import Core
+from adamctl.roles.ps.core.shard_message import CopyRecord
+from adamctl.roles.ps.replication.core.held_bucket import HeldCopy
+from adamctl.roles.ps.replication.core.instructions import Ask, NodeView, Propose, ReplicationConfig
 from adamctl.wire.messages import ConfigChanges, ConfigCompareAndSetReply, Message
 from tests.roles.ps.ps_cluster import make_tensors
 from tests.roles.ps.replica_server import JOB, Server, copied

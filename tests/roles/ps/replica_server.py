@@ -11,11 +11,9 @@ import numpy as np
 from adamctl.config.records import encode, node_key
 from adamctl.kernels.rules.make import make_rule
 from adamctl.model.rule import RuleConfig
-from adamctl.roles.ps.apply import Applier
-from adamctl.roles.ps.core import Core
-from adamctl.roles.ps.core_copies import HeldCopy
-from adamctl.roles.ps.core_flush import FlushCore
-from adamctl.roles.ps.core_instructions import (
+from adamctl.roles.ps.apply.applier import Applier
+from adamctl.roles.ps.core.flush import FlushCore
+from adamctl.roles.ps.core.instructions import (
     AnswerAttach,
     AnswerPull,
     AnswerPush,
@@ -26,10 +24,22 @@ from adamctl.roles.ps.core_instructions import (
     Refresh,
     Refuse,
 )
-from adamctl.roles.ps.core_job import Job, ShardContent
-from adamctl.roles.ps.core_replication import ReplicationCore
-from adamctl.roles.ps.core_replication_events import Ask, Build, Holds, LetGo, Load, Notice, Propose, ReadNode, Reply
-from adamctl.roles.ps.replica_body import CopyRecord
+from adamctl.roles.ps.core.job import Job, ShardContent
+from adamctl.roles.ps.core.server_core import Core
+from adamctl.roles.ps.core.shard_message import CopyRecord
+from adamctl.roles.ps.replication.core.held_bucket import HeldCopy
+from adamctl.roles.ps.replication.core.instructions import (
+    Ask,
+    Build,
+    Holds,
+    LetGo,
+    Load,
+    Notice,
+    Propose,
+    ReadNode,
+    Reply,
+)
+from adamctl.roles.ps.replication.core.replication_core import ReplicationCore
 from adamctl.wire.constants import UpdateKind
 from adamctl.wire.messages import AttachRequest, PullRequest, PushPart, PushRequest, PushResult, PushSource
 

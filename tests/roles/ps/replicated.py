@@ -22,7 +22,7 @@ from adamctl.model.layout import ParameterLayout, place_copies
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.context import RoleContext
 from adamctl.roles.ps import server
-from adamctl.roles.ps.core_copies import HeldCopy
+from adamctl.roles.ps.replication.core.held_bucket import HeldCopy
 from adamctl.wire.messages import ConfigChanges
 from tests.cluster import ClusterInMemory
 from tests.roles.ps.ps_cluster import SMALL, make_tensors

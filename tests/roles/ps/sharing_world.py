@@ -29,8 +29,8 @@ from adamctl.net.handshake import make_hello
 from adamctl.net.kinds import TransportKind
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.context import RoleContext
-from adamctl.roles.controller.memory import MemoryConfigurationStore
-from adamctl.roles.ps.client import ParameterClient, PushSet
+from adamctl.roles.controller.testing.memory import MemoryConfigurationStore
+from adamctl.roles.ps.client.parameter_client import ParameterClient, PushSet
 from adamctl.roles.ps.options import server_options
 from adamctl.roles.ps.server import ParameterServer
 from adamctl.wire.messages import ConfigChanges

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from adamctl.kernels import convert
+from adamctl.kernels.numeric import convert
 
 SIXTEEN = ["bfloat16", "float16"]
 

@@ -14,8 +14,8 @@ import pytest
 from adamctl.config.records import JobRecord, decode, encode, job_key
 from adamctl.model.layout import ParameterLayout
 from adamctl.roles.context import RoleContext
-from adamctl.roles.ps.client import ParameterClient
-from adamctl.roles.ps.storing import Storing
+from adamctl.roles.ps.client.parameter_client import ParameterClient
+from adamctl.roles.ps.store.flusher import Storing
 from adamctl.wire.messages import ConfigChanges
 from tests.cluster import ClusterInMemory
 from tests.roles.ps.ps_cluster import constant, make_client, push_of, start_servers

@@ -11,9 +11,9 @@ from random import Random
 
 import numpy as np
 
-from adamctl.roles.ps.core_sequence import ClientRecord, MemoryRecord
-from adamctl.roles.ps.log_record import JobIdentity, ShardState
-from adamctl.roles.ps.store import LogStore, Writing
+from adamctl.roles.ps.core.exactly_once import ClientRecord, MemoryRecord
+from adamctl.roles.ps.store.lmdb_log import LogStore, Writing
+from adamctl.roles.ps.store.record import JobIdentity, ShardState
 
 PAGE_BYTES = 4096
 JOB = JobIdentity("mnist", 7, "hash", "momentum")
@@ -92,7 +92,7 @@ def put(folder: Path, image: bytes) -> Path:
 _OPEN_ALL = """
 import json, os, sys
 from pathlib import Path
-from adamctl.roles.ps import store
+from adamctl.roles.ps.store import lmdb_log as store
 from tests.roles.ps.store_images import contents, writing
 
 read_log = store.read_log

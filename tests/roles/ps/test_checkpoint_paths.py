@@ -10,9 +10,9 @@ import pytest
 
 from adamctl.errors import DamagedDataError, RemoteError
 from adamctl.model.rule import RuleConfig
-from adamctl.roles.coordinator import manifest
-from adamctl.roles.ps.checkpoint import file_name, partial_name
-from adamctl.roles.ps.checkpoint_order import _files_of
+from adamctl.roles.coordinator.checkpoint import manifest
+from adamctl.roles.ps.checkpoint_files import file_name, partial_name
+from adamctl.roles.ps.client.checkpoint import _files_of
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import CheckpointFile, CheckpointRequest
 from tests.cluster import memory_cluster

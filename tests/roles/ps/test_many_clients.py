@@ -11,15 +11,15 @@ import numpy as np
 import psutil
 import pytest
 
-from adamctl.bench.ps_cluster import PsCluster, connect_store
-from adamctl.bench.ps_job import weights_record
-from adamctl.bench.ps_stress import run_ps_stress
+from adamctl.bench.ps.cluster import PsCluster, connect_store
+from adamctl.bench.ps.job import weights_record
+from adamctl.bench.ps.stress import run_ps_stress
 from adamctl.net.handshake import make_hello
 from adamctl.net.limits import ServerLimits
 from adamctl.net.loop import run
 from adamctl.net.stream import StreamTransport
-from adamctl.roles.ps.client import ParameterClient, PushSet
-from adamctl.roles.ps.routing import read_node
+from adamctl.roles.ps.client.parameter_client import ParameterClient, PushSet
+from adamctl.roles.ps.client.routing import read_node
 from adamctl.wire.codec import encode_request
 from adamctl.wire.messages import AttachRequest, Message, PullRequest, StatusRequest
 

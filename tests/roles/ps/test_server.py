@@ -15,8 +15,9 @@ import pytest
 from adamctl.config.records import BucketRecord, JobRecord, LayoutRecord, bucket_key, encode, job_key, layout_key
 from adamctl.errors import RemoteError
 from adamctl.model.rule import RuleConfig
-from adamctl.roles.ps import jobs, server
-from adamctl.roles.ps.client import load_parameters, read_checkpoint
+from adamctl.roles.ps import server
+from adamctl.roles.ps.client.parameter_client import load_parameters, read_checkpoint
+from adamctl.roles.ps.jobs import keeper as jobs
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import (
     ConfigChanges,

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from adamctl.errors import ProtocolError, RemoteError
-from adamctl.kernels import convert
-from adamctl.kernels.feedback import round_with_feedback
+from adamctl.kernels.numeric import convert
+from adamctl.kernels.numeric.feedback import round_with_feedback
 from adamctl.kernels.rules.make import make_rule
 from adamctl.model.rule import RuleConfig
 from adamctl.model.wire_types import WireType
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
-from adamctl.net.virtual import run_virtual
-from adamctl.roles.ps.client import ParameterClient, PushSet
-from adamctl.roles.ps.pulling import Puller
+from adamctl.net.testing.virtual_clock import run_virtual
+from adamctl.roles.ps.client.parameter_client import ParameterClient, PushSet
+from adamctl.roles.ps.client.pull import Puller
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import Hello, PulledPart, PullReply
 from tests.cluster import memory_cluster

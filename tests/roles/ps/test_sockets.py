@@ -30,10 +30,10 @@ from adamctl.net.limits import ServerLimits
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.addresses import KINDS
 from adamctl.roles.context import RoleContext
-from adamctl.roles.controller.memory import MemoryConfigurationStore
-from adamctl.roles.ps.client import ParameterClient, PushSet
+from adamctl.roles.controller.testing.memory import MemoryConfigurationStore
+from adamctl.roles.ps.client.parameter_client import ParameterClient, PushSet
+from adamctl.roles.ps.client.routing import read_node
 from adamctl.roles.ps.options import server_options
-from adamctl.roles.ps.routing import read_node
 from adamctl.roles.ps.server import ParameterServer
 from adamctl.wire.messages import AttachRequest, ConfigChanges, StatusReply, StatusRequest
 from tests.cluster import ROOTS

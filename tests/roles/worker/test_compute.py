@@ -9,8 +9,8 @@ import pytest
 
 from adamctl.kernels import native
 from adamctl.kernels.backend import installed
-from adamctl.kernels.network import Network
-from adamctl.kernels.steps import Steps
+from adamctl.kernels.step.network import Network
+from adamctl.kernels.step.steps import Steps
 from adamctl.model.description import Dense, Model, Softmax
 from adamctl.model.layout import build_layout
 from adamctl.roles.worker import compute

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from adamctl.errors import RemoteError, UnreachableError
-from adamctl.kernels.network import Context, Network
+from adamctl.kernels.step.network import Context, Network
 from adamctl.model.description import Dense, Model, Softmax
 from adamctl.model.layout import build_layout
-from adamctl.roles.ps.client import PendingPush, Pulled, PushOutcome, PushSet, RefusedPart
-from adamctl.roles.worker.core_following import Following
-from adamctl.roles.worker.core_foresight import Momentum
-from adamctl.roles.worker.core_slots import Slot, SlotState
+from adamctl.roles.ps.client.parameter_client import PendingPush, Pulled, PushOutcome, PushSet, RefusedPart
+from adamctl.roles.worker.core.following import Following
+from adamctl.roles.worker.core.foresight import Momentum
+from adamctl.roles.worker.core.slots import Slot, SlotState
 from adamctl.roles.worker.downpour import STALENESS_MAX, Downpour
 from adamctl.roles.worker.replica import Replica
 from adamctl.wire.constants import ErrorCode, UpdateKind

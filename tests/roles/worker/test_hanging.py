@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from adamctl.errors import AdamctlError
-from adamctl.roles.coordinator import core_hanging
 from adamctl.roles.coordinator import server as coordinator_server
+from adamctl.roles.coordinator.core import hanging as core_hanging
 from adamctl.roles.worker import lockstep, pace, session
 from adamctl.roles.worker.compute import ComputeThreads
 from tests.roles.coordinator.played_run import heard

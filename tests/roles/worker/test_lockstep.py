@@ -14,19 +14,19 @@ import pytest
 from adamctl.config.experiment import Experiment, OptimizerConfig, ScheduleConfig
 from adamctl.config.schedule import learning_rate
 from adamctl.kernels.backend import choose
-from adamctl.kernels.network import Network
 from adamctl.kernels.rules.make import make_rule
+from adamctl.kernels.step.network import Network
 from adamctl.model.description import Dense, Dropout, Model, Softmax
 from adamctl.model.initial import initial_rows
 from adamctl.model.layout import build_layout
-from adamctl.roles.coordinator.core_rounds import Rounds
-from adamctl.roles.coordinator.manifest import find_latest
+from adamctl.roles.coordinator.checkpoint.manifest import find_latest
+from adamctl.roles.coordinator.core.rounds import Rounds
 from adamctl.roles.data.client import DataClient
-from adamctl.roles.ps.client import load_parameters
+from adamctl.roles.ps.client.parameter_client import load_parameters
 from adamctl.roles.worker import lockstep
 from adamctl.roles.worker.compute import Batch, BatchDone
-from adamctl.roles.worker.core_batches import cut
-from adamctl.roles.worker.core_slots import StepActions
+from adamctl.roles.worker.core.batches import cut
+from adamctl.roles.worker.core.slots import StepActions
 from adamctl.roles.worker.lockstep import Lockstep, Place, place_of
 from adamctl.wire.messages import RunStepRequest, TrainTask
 from tests.roles.worker.test_server import EXAMPLES, FEATURES, World, check, make_experiment, until, world

@@ -10,7 +10,7 @@ import pytest
 
 from adamctl.roles.worker import mailbox
 from adamctl.roles.worker.compute import Batch, BatchDone
-from adamctl.roles.worker.core_slots import Slot, StepActions
+from adamctl.roles.worker.core.slots import Slot, StepActions
 from adamctl.roles.worker.mailbox import Mailbox, Siblings
 from adamctl.wire.messages import TrainTask
 

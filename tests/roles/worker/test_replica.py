@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adamctl.kernels.network import Network
+from adamctl.kernels.step.network import Network
 from adamctl.model.description import Dense, Model, Softmax
 from adamctl.model.layout import build_layout
-from adamctl.roles.worker.core_foresight import Momentum
-from adamctl.roles.worker.core_slots import Base
+from adamctl.roles.worker.core.foresight import Momentum
+from adamctl.roles.worker.core.slots import Base
 from adamctl.roles.worker.replica import Replica
 
 MODEL = Model((6,), (Dense(5, "relu"), Softmax(3)))

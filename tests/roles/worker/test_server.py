@@ -25,7 +25,7 @@ from adamctl.roles.coordinator.progress import RunProgress
 from adamctl.roles.data import server as data_server
 from adamctl.roles.ps import server as ps_server
 from adamctl.roles.worker import server
-from adamctl.roles.worker.core_slots import Slot
+from adamctl.roles.worker.core.slots import Slot
 from adamctl.roles.worker.divergence import DivergedError
 from adamctl.roles.worker.downpour import Downpour
 from tests.cluster import ClusterInMemory, memory_cluster

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from adamctl.kernels.backend import installed
-from adamctl.kernels.clip import LayerNormClip
-from adamctl.kernels.network import Network
+from adamctl.kernels.step.clip import LayerNormClip
+from adamctl.kernels.step.network import Network
 from adamctl.model import description as d
 from adamctl.model.layout import build_layout
 from adamctl.roles.worker.replica import Replica

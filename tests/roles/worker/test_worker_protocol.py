@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from adamctl.config.experiment import TrainConfig
-from adamctl.kernels.network import Network
+from adamctl.kernels.step.network import Network
 from adamctl.model.description import Conv2D, Dense, Model, Softmax
 from adamctl.model.layout import build_layout
 from adamctl.model.protocol import Prices
-from adamctl.roles.ps.measured import Measurements
+from adamctl.roles.ps.client.cost_estimate import Measurements
 from adamctl.roles.worker.downpour import Downpour
 from adamctl.roles.worker.protocol import WEIGH_EVERY_S, WEIGH_RARELY_S, PushProtocol, factor_tensors
 from adamctl.roles.worker.replica import Replica

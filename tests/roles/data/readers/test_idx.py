@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from data_examples import idx_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.roles.data.readers.idx import open_idx, read_idx
+from tests.roles.data.data_examples import idx_bytes
 
 
 @given(arrays(st.sampled_from([np.uint8, np.int32, np.float32]), array_shapes(max_dims=4, max_side=5)), st.booleans())

@@ -1,0 +1,172 @@
+"""`ParameterClient`: named arrays on parameter servers, for any framework, in plain calls."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from adamctl.api.parameter_client.arrays import Arrays
+from adamctl.api.parameter_client.asynchronous import AsyncParameterClient
+from adamctl.config.experiment import OptimizerConfig
+from adamctl.config.records import Acks
+from adamctl.errors import ConfigurationError
+from adamctl.model.rule import RuleConfig
+from adamctl.model.wire_types import WireType
+from adamctl.net.loop import new_event_loop
+from adamctl.wire.constants import UpdateKind
+
+Result = TypeVar("Result")
+JOIN_DEADLINE_S = 5.0
+
+
+class ParameterClient:
+    """A set of named float32 arrays on the parameter servers of a cluster, shared with other clients of one job.
+
+        with ParameterClient("adam://head:7070/mine") as ps:
+            params = ps.register({"w": w, "b": b}, rule=adam.Adagrad(0.05))
+            ps.push({"w": dw, "b": db})
+            params = ps.pull()
+
+    A thread of its own sends and receives, so pushes travel while you compute. Calls and what they raise are those of
+    `AsyncParameterClient`. One thread at a time may call; a process that was forked needs a client of its own.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        deadline_s: float = 60.0,
+        pushes_max: int = 4,
+        wire_push: WireType = "float32",
+        wire_pull: WireType = "float32",
+        connections: int = 1,
+    ) -> None:
+        """Connects to the controller at `url`, `adam://HOST:PORT/JOB`, or to etcd, `etcd://HOST:PORT/JOB`; arguments as
+        in `AsyncParameterClient`.
+
+        Raises:
+            ConfigurationError: the address is malformed, or a type of the wire unknown.
+            UnreachableError: no controller, or etcd, answers there.
+            HandshakeError: it refuses us: token or version.
+        """
+        self._pid = os.getpid()
+        self._loop = new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="adamctl-client", daemon=True)
+        self._thread.start()
+        atexit.register(self._stop)
+        try:
+            options = {"token": token, "deadline_s": deadline_s, "pushes_max": pushes_max, "connections": connections}
+            self._client = self._call(self._make(url, wire_push=wire_push, wire_pull=wire_pull, **options))
+        except BaseException:
+            self._stop()
+            raise
+
+    @staticmethod
+    async def _make(url: str, **options: Any) -> AsyncParameterClient:
+        client = AsyncParameterClient(url, **options)
+        await client.connect()
+        return client
+
+    def __enter__(self) -> ParameterClient:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._thread.is_alive():
+            self._close(end=False, wait=kind is None)
+
+    @property
+    def job(self) -> str:
+        """The job's full name, after `register`."""
+        return self._client.job
+
+    @property
+    def created(self) -> bool:
+        """Whether this client made the job and gave its initial values."""
+        return self._client.created
+
+    @property
+    def rolled_back(self) -> int:
+        """Updates of shards by this client that were acknowledged and are lost, since servers went on from stores."""
+        return self._client.rolled_back
+
+    def register(
+        self,
+        params: Arrays = None,
+        rule: OptimizerConfig | RuleConfig | None = None,
+        *,
+        servers: int | None = None,
+        acks: Acks | None = None,
+        replication: int | None = None,
+    ) -> Arrays:
+        """Takes part in the job, making it if there is none; returns its values, nested as `params`."""
+        register = self._client.register(params, rule, servers=servers, acks=acks, replication=replication)
+        return self._call(register)
+
+    def push(
+        self, gradients: Arrays, learning_rate: float | None = None, *, examples: int = 0, copy: bool = True
+    ) -> None:
+        """Sends gradients for the servers' rule to apply; returns when they are on their way."""
+        # Copied here, not in the other thread, which goes on sending what was pushed before.
+        staged = self._client.stage(gradients, UpdateKind.GRADIENT, learning_rate, examples, copy)
+        self._call(self._client.submit(staged))
+
+    def add(self, deltas: Arrays, *, copy: bool = True) -> None:
+        """Like `push`, but the servers add the values as they are, whatever the job's rule."""
+        self._call(self._client.submit(self._client.stage(deltas, UpdateKind.DELTA, 0.0, 0, copy)))
+
+    def pull(self, into: Arrays = None) -> Arrays:
+        """Returns the servers' values now, in the arrays that `register` returned or in those given."""
+        return self._call(self._client.pull(into))
+
+    def wait(self) -> None:
+        """Returns when every push was acknowledged: it is applied."""
+        self._call(self._client.wait())
+
+    def close(self, end: bool = False) -> None:
+        """Waits for pushes, leaves the cluster, and with `end` ends the job for everybody. Again, it does nothing."""
+        if self._thread.is_alive():
+            self._close(end, wait=True)
+
+    # --- the other thread --------------------------------------------------------------------------------------------
+
+    def _close(self, end: bool, wait: bool) -> None:
+        try:
+            self._call(self._client.close(end, wait=wait))
+        finally:
+            self._stop()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            left = asyncio.all_tasks(self._loop)
+            for task in left:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()
+
+    def _call(self, work: Coroutine[Any, Any, Result]) -> Result:
+        if os.getpid() != self._pid or not self._thread.is_alive():
+            work.close()
+            forked = os.getpid() != self._pid
+            why = "it was made in another process; make one in each" if forked else "it is closed; make another"
+            raise ConfigurationError(f"this ParameterClient cannot be used: {why}")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # an interrupt: nobody waits for it any more
+            raise
+
+    def _stop(self) -> None:
+        atexit.unregister(self._stop)
+        if os.getpid() == self._pid and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(JOIN_DEADLINE_S)

@@ -1,0 +1,116 @@
+"""Who a client is, and what one does whom servers have forgotten: the same as somebody else, and nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import platform
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from adamctl.config.names import as_name
+from adamctl.errors import AdamctlError, RemoteError
+from adamctl.net.address import host_id
+from adamctl.net.handshake import make_hello
+from adamctl.net.stream import StreamTransport
+from adamctl.roles.controller.client import cluster_client
+from adamctl.roles.ps.client.parameter_client import Base, ParameterClient, PushOutcome, PushSet, RefusedPart
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import Hello, NodeRegisterRequest
+
+ROLE = "client"
+CONNECT_DEADLINE_S = 5.0
+LEAVE_DEADLINE_S = 2.0
+log = logging.getLogger("adamctl.api")
+RENEWALS_MAX = 3
+"""For one push: who is forgotten as soon as it begins has too many others beside it."""
+
+
+def evicted(refused: Sequence[RefusedPart]) -> list[RefusedPart]:
+    """Returns those parts that were refused because the client's numbers are forgotten."""
+    return [part for part in refused if part.code == ErrorCode.CLIENT_EVICTED]
+
+
+async def push_again(servers: ParameterClient, push: PushSet, parts: Sequence[RefusedPart]) -> PushOutcome:
+    """Pushes parts of a push whose client was forgotten, under the numbers of another one; as float32.
+
+    Raises:
+        RemoteError: CLIENT_EVICTED: one of them was sent before and not answered, so it may have been applied.
+    """
+    unsure = [part for part in parts if part.unsure]
+    if unsure:
+        what = f"shard {unsure[0].shard}: the servers forgot this client before they had answered a push of it"
+        raise RemoteError(ErrorCode.CLIENT_EVICTED, f"{what}; nobody knows whether that was applied")
+    base = None if push.base is None else Base(push.base.pushes, np.zeros_like(push.base.sequences))
+    return await servers.start_push(replace(push, base=base), exact=True, only=[part.shard for part in parts])
+
+
+class Identity:
+    """Who a client is to the cluster: a name that nobody had, and an incarnation of the controllers.
+
+    Attributes:
+        store: the configuration service.
+        node, incarnation: 0 while it is no member.
+    """
+
+    def __init__(self, transport: StreamTransport, addresses: Sequence[str], token: str, deadline_s: float) -> None:
+        """Raises ConfigurationError: an address is malformed, or what speaking to etcd needs is not installed."""
+        self._token, self._deadline_s, self._cluster = token, deadline_s, ""
+        self.node, self.incarnation = _new_name(), 0
+        self.store = cluster_client(transport, addresses, self.hello)
+        self._beacons: asyncio.Task[None] | None = None
+
+    def hello(self) -> Hello:
+        return make_hello(ROLE, self.node, self.incarnation, self._token, cluster=self._cluster)
+
+    async def begin(self) -> None:
+        """Becomes a member of the cluster. Raises UnreachableError, HandshakeError."""
+        process = secrets.randbits(62) | 1
+        request = NodeRegisterRequest(self.node, ROLE, (), host_id(), os.getpid(), process=process)
+        try:
+            reply = await self.store.register(request, deadline_s=min(CONNECT_DEADLINE_S, self._deadline_s))
+        except BaseException:
+            await self.store.close()
+            raise
+        self.incarnation, self._cluster = reply.incarnation, reply.cluster
+        self._beacons = asyncio.create_task(self._send_beacons(reply.beacon_interval_s))
+
+    async def begin_anew(self) -> None:
+        """Becomes a member anew, under the same name, which owns the jobs that were made. Raises as `begin`."""
+        await self.end_beacons()
+        await self.leave()
+        await self.store.close()  # a connection is one incarnation's
+        await self.begin()
+
+    async def leave(self) -> None:
+        """Is no member any more. Raises UnreachableError."""
+        incarnation, self.incarnation = self.incarnation, 0
+        if incarnation:
+            await self.store.leave(self.node, incarnation, deadline_s=LEAVE_DEADLINE_S)
+
+    async def end_beacons(self) -> None:
+        beacons, self._beacons = self._beacons, None
+        if beacons is not None:
+            beacons.cancel()
+            await asyncio.gather(beacons, return_exceptions=True)
+
+    async def _send_beacons(self, interval_s: float) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                await self.store.beacon(self.node, self.incarnation, deadline_s=self._deadline_s)
+            except RemoteError as error:
+                # Membership only shows others that we live; servers know us by our incarnation all the same.
+                log.warning("client %s is no longer listed: %s", self.node, error)
+                return
+            except AdamctlError as error:
+                log.warning("client %s: %s", self.node, error)
+
+
+def _new_name() -> str:
+    """Returns a name that no client has had."""
+    return f"{ROLE}-{as_name(platform.node())[:60]}-{os.getpid()}-{secrets.token_hex(4)}"

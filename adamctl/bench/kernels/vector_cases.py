@@ -1,0 +1,98 @@
+"""Vector commands and conversions as cases, from memory to memory; and factors made into updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from adamctl.bench.kernels.cases import Case
+from adamctl.bench.kernels.measuring import Call
+from adamctl.kernels.backend import Backend
+from adamctl.kernels.numeric import convert, vectors
+from adamctl.kernels.operation import Array
+from adamctl.kernels.rules import FactorUpdate, apply_factors, make_rule
+from adamctl.model.rule import RuleConfig
+
+ELEMENT_BYTES = 4
+SHARD_ELEMENTS = 1 << 18
+
+Pair = Callable[[Array, Array, Backend], object]
+
+VECTORS: dict[str, tuple[int, Pair]] = {
+    "dot": (2, lambda x, y, backend: vectors.dot(x, y, backend)),
+    "axpy": (3, lambda x, y, backend: vectors.axpy(1e-9, x, y, backend)),
+    "scale": (2, lambda x, y, backend: vectors.scale(1.0, x, backend)),
+    "multiply": (3, lambda x, y, backend: vectors.multiply(x, y, y, backend)),
+    "copy": (2, lambda x, y, backend: vectors.copy(x, y)),
+    "norm": (1, lambda x, y, backend: vectors.norm(x, backend)),
+}
+"""Per command: float32 streams read and written, and the call."""
+
+
+def vector_cases(elements: int) -> Iterator[Case]:
+    """Yields every vector command, then every conversion, over that many elements."""
+    for name, (streams, call) in VECTORS.items():
+        yield Case(
+            name=f"{name}, {elements >> 20} Mi elements",
+            group="vector",
+            work=float(ELEMENT_BYTES * elements * streams),
+            bound="memory",
+            make=partial(_vector, call, elements),
+            peer={"vector": name, "elements": elements},
+        )
+    for name in ("bfloat16", "float16"):
+        for narrow in (True, False):
+            yield Case(
+                name=f"{'to' if narrow else 'from'} {name}, {elements >> 20} Mi elements",
+                group="convert",
+                work=float((ELEMENT_BYTES + 2) * elements),
+                bound="memory",
+                make=partial(_convert, name, narrow, elements),
+                peer={"vector": name, "narrow": narrow, "elements": elements},
+            )
+
+
+def factor_cases(examples: int, outputs: int, inputs: int) -> Iterator[Case]:
+    """Yields the update of a dense layer by factors, all shards of it, through the add and the SGD rule (Adam 4.3.2).
+
+    Its limit is the product rate: an update is a multiplication and an addition, so k M N of them are 2 k M N of those.
+    """
+    for rule in ("add", "sgd"):
+        yield Case(
+            name=f"factors into {rule}, {examples} examples, {outputs}x{inputs}",
+            group="factors",
+            work=2.0 * examples * outputs * inputs,
+            bound="product",
+            make=partial(_factors, rule, examples, outputs, inputs),
+            peer={"examples": examples, "outputs": outputs, "inputs": inputs},
+        )
+
+
+def _vector(call: Pair, elements: int, backend: Backend) -> Call:
+    x, y = _numbers(elements), np.ones(elements, np.float32)
+    return lambda: call(x, y, backend)
+
+
+def _convert(name: str, narrow: bool, elements: int, backend: Backend) -> Call:
+    values = _numbers(elements)
+    short: Any = np.zeros(elements, np.uint16 if name == "bfloat16" else np.float16)
+    function: Any = getattr(convert, f"{'to' if narrow else 'from'}_{name}")
+    return (lambda: function(values, short, backend)) if narrow else (lambda: function(short, values, backend))
+
+
+def _factors(name: str, examples: int, outputs: int, inputs: int, backend: Backend) -> Call:
+    rule, update = make_rule(RuleConfig(name), backend), FactorUpdate()
+    weights = _numbers(outputs * inputs)
+    errors = _numbers(examples * outputs).reshape(examples, outputs)
+    activations = _numbers(examples * inputs).reshape(examples, inputs)
+    size = max(1, SHARD_ELEMENTS // inputs) * inputs
+    shards = [weights[start : start + size] for start in range(0, len(weights), size)]
+    states = [rule.initial_state(len(shard)) for shard in shards]
+    return lambda: apply_factors(rule, shards, states, errors, activations, 1e-9, update)
+
+
+def _numbers(elements: int) -> Array:
+    return np.random.default_rng(1).standard_normal(elements, np.float32) * np.float32(1e-3)

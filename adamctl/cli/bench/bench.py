@@ -1,0 +1,260 @@
+"""`adamctl bench NAME`: measurements against the limits of this machine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from adamctl.cli import options
+from adamctl.cli.lazy import TableGroup
+from adamctl.cli.number_types import ABOVE_ZERO
+from adamctl.cli.output import echo, print_json, table
+
+command = TableGroup(
+    name="bench",
+    help="Measure against the limits of this machine.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    table={
+        "net": ("adamctl.cli.bench.bench:net", "1 MiB frames over one connection against plain blocking sockets"),
+        "kernels": (
+            "adamctl.cli.bench.bench:kernels",
+            "Each kernel against product rate and memory bandwidth, and PyTorch",
+        ),
+        "ps-throughput": (
+            "adamctl.cli.bench.ps:ps_throughput",
+            "Parameter servers end to end against sockets, products and memory",
+        ),
+        "replication": ("adamctl.cli.bench.replication:replication", "What three copies of every bucket cost"),
+        "failover": ("adamctl.cli.bench.failover:failover", "How long pushes stand still when a server is lost"),
+        "store": (
+            "adamctl.cli.bench.bench:store",
+            "Parameter servers' store against the disk: flush, recovery, long runs",
+        ),
+        "worker": (
+            "adamctl.cli.bench.bench:worker",
+            "Training steps per second by threads and batch size, against PyTorch",
+        ),
+    },
+)
+COUNT = click.IntRange(min=1)
+_HIDDEN_COLUMNS = frozenset({"fractions", "rounds_s", "rounds_seconds", "connections_per_example", "peer_error"})
+
+
+class Counts(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic since click 8.3
+    """Whole numbers from 1 on, separated by commas."""
+
+    name = "N,N,..."
+
+    def convert(
+        self, value: str | tuple[int, ...], parameter: click.Parameter | None, context: click.Context | None
+    ) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        parts = value.split(",")
+        if not all(part.strip().isdecimal() and int(part) >= 1 for part in parts):
+            self.fail(f"expected whole numbers from 1 on, separated by commas; found {value!r}", parameter, context)
+        return tuple(int(part) for part in parts)
+
+
+def usual_thread_counts() -> tuple[int, ...]:
+    """Returns the powers of two up to this process's cores, and the cores."""
+    from adamctl.kernels.threads import available_cores
+
+    cores = available_cores()
+    return tuple(sorted({*(1 << power for power in range(cores.bit_length())), cores}))
+
+
+@click.command("net")
+@click.option("--transport", multiple=True, type=click.Choice(["tcp", "unix"]), help="Only this one.")
+@click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds of each side; the best counts.")
+@click.option("--gigabytes", type=ABOVE_ZERO, default=2.0, show_default=True, help="Sent in each round.")
+@options.json_option
+def net(transport: tuple[str, ...], rounds: int, gigabytes: float, as_json: bool) -> None:
+    """Measure 1 MiB frames over one loopback connection against plain blocking sockets."""
+    from adamctl.bench.net.net import run_net_benchmark
+
+    report = run_net_benchmark(
+        transports=transport or ("tcp", "unix"), rounds=rounds, bytes_per_round=int(gigabytes * 1e9)
+    )
+    if as_json:
+        print_json(report)
+        return
+    print_results(report)
+
+
+@click.command("store")
+@click.option("--folder", type=click.Path(file_okay=False, exists=True, path_type=Path), help="On the disk to measure.")
+@click.option("--megabytes", type=COUNT, default=512, show_default=True, help="Of the model that is written.")
+@click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds of each side; the best counts.")
+@click.option("--loss-window-s", type=ABOVE_ZERO, default=5.0, show_default=True, help="Of the long runs.")
+@click.option("--hours", type=ABOVE_ZERO, default=1.0, show_default=True, help="Of updates in the long runs.")
+@click.option("--long-run-megabytes", type=COUNT, default=4, show_default=True, help="Of the model in the long runs.")
+@click.option(
+    "--training",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Pairs of training runs with a store and without, of about half a minute.",
+)
+@options.json_option
+def store(
+    folder: Path | None, megabytes: int, rounds: int, loss_window_s: float, hours: float, long_run_megabytes: int,
+    training: int, as_json: bool,
+) -> None:  # fmt: skip
+    """Measure the parameter server's store against this disk's sequential writing and reading."""
+    from adamctl.bench.store.store import run_store_benchmark
+
+    report = run_store_benchmark(
+        folder=folder,
+        megabytes=megabytes,
+        rounds=rounds,
+        window_s=loss_window_s,
+        hours=hours,
+        long_run_megabytes=long_run_megabytes,
+        training_pairs=training,
+        progress=lambda line: echo(line, err=True),
+    )
+    if as_json:
+        print_json(report)
+        return
+    print_results(report)
+
+
+@click.command("worker")
+@options.experiment_options
+@click.option("--thread-counts", type=Counts(), help="Thread counts.  [default: powers of two up to the cores]")
+@click.option("--batches", type=Counts(), default="32,64,128", show_default=True, help="Examples per step.")
+@click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds of each setting; the median counts.")
+@click.option("--seconds", type=ABOVE_ZERO, default=1.0, show_default=True, help="Length of a round.")
+@click.option("--vs", type=click.Choice(["torch"]), help="Compare with PyTorch's best setting.")
+@click.option("--peer-python", default=sys.executable, metavar="PYTHON", help="Interpreter that has PyTorch.")
+@options.plot_option
+@options.json_option
+def worker(
+    experiment: str, settings: tuple[str, ...], data: tuple[str, ...], thread_counts: tuple[int, ...] | None,
+    batches: tuple[int, ...], rounds: int, seconds: float, vs: str | None, peer_python: str, plot: Path | None,
+    as_json: bool, **flags: Any,
+) -> None:  # fmt: skip
+    """Measure training steps of EXP.toml's model on this machine's cores: made-up examples, nothing sent."""
+    loaded = options.load(experiment, settings, data, flags)
+    from adamctl.bench.peer import require
+    from adamctl.bench.worker.worker import run_worker_benchmark
+
+    if vs:
+        require(peer_python, vs)
+    report = run_worker_benchmark(
+        loaded.experiment,
+        thread_counts or usual_thread_counts(),
+        batches,
+        rounds=rounds,
+        seconds=seconds,
+        peer_python=peer_python if vs else None,
+        progress=lambda line: echo(line, err=True),
+    )
+    if as_json:
+        print_json(report)
+    else:
+        _show_worker(report)
+    if plot is not None:
+        from adamctl.bench.plot import plot_worker
+
+        plot_worker(report, plot)
+
+
+def _show_worker(report: dict[str, Any]) -> None:
+    print_results(report)
+    for lock in report.get("interpreter_lock", ()):
+        echo(
+            f"batch {lock['batch']}: a step of one thread holds the interpreter lock for {lock['held_share']:.1%}; by "
+            f"that alone 16 threads on as many cores reach {lock['predicted_speed_up']['16']:.1f} x one"
+        )
+    if "comparison" in report:
+        echo(_comparison(report["comparison"]))
+
+
+@click.command("kernels")
+@click.argument("experiments", nargs=-1, type=click.Path(), metavar="EXP.toml...")
+@click.option("--only", multiple=True, metavar="WORD", help="Only kernels with this in their name, or of this group.")
+@click.option("--batch", type=COUNT, default=32, show_default=True, help="Examples per step.")
+@click.option("--threads", type=COUNT, default=1, show_default=True, help="Threads that do the same at once.")
+@click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds of each; the median counts.")
+@click.option("--seconds", type=ABOVE_ZERO, default=0.1, show_default=True, help="Length of a round.")
+@click.option("--vs", type=click.Choice(["torch"]), help="Let PyTorch do the same.")
+@click.option("--peer-python", default=sys.executable, metavar="PYTHON", help="Interpreter that has PyTorch.")
+@options.plot_option
+@options.json_option
+def kernels(
+    experiments: tuple[str, ...], only: tuple[str, ...], batch: int, threads: int, rounds: int, seconds: float,
+    vs: str | None, peer_python: str, plot: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Measure each kernel against this machine's limits: the layers of the models given (or, with none, of a set that
+    has every kind of layer), update rules, vector operations."""
+    from adamctl.bench.kernels.kernels import all_cases, run_kernels_benchmark, select
+    from adamctl.bench.kernels.sample_models import SAMPLES
+    from adamctl.bench.peer import require
+
+    if vs:
+        require(peer_python, vs)
+    models = [options.load(path, (), (), {}).experiment.model for path in experiments]
+    cases = list(all_cases([(model, batch) for model in models or SAMPLES]))
+    report = run_kernels_benchmark(
+        select(cases, only),
+        threads=threads,
+        rounds=rounds,
+        seconds=seconds,
+        peer_python=peer_python if vs else None,
+        progress=lambda line: echo(line, err=True),
+    )
+    if as_json:
+        print_json(report)
+    else:
+        print_results(report | {"results": [_in_one_column(row) for row in report["results"]]})
+    if plot is not None:
+        from adamctl.bench.plot import plot_kernels
+
+        plot_kernels(report, plot)
+
+
+def _in_one_column(row: dict[str, Any]) -> dict[str, Any]:
+    """Both units of rates under the implementation's name, for a table that fits a screen."""
+    units = {"_gflop_per_s": "GFLOP/s", "_gb_per_s": "GB/s"}
+    unit = next(unit for unit in units if f"limit{unit}" in row)
+    shown = {key.removesuffix(unit): value for key, value in row.items()}
+    return {"kernel": shown.pop("kernel"), "unit": units[unit], **shown}
+
+
+def _comparison(comparison: dict[str, Any]) -> str:
+    ours, peer = comparison["adamctl"], comparison["torch"]
+    return (
+        f"best against best: adamctl {comparison['adamctl_images_per_s']:,.0f} images/s "
+        f"({ours['threads']} thread(s), batch {ours['batch']}), PyTorch {comparison['torch_images_per_s']:,.0f} "
+        f"({peer['threads']} thread(s), batch {peer['batch']}, {peer['setting']}): "
+        f"ratio {comparison['ratio_vs_torch']:.2f}"
+    )
+
+
+def print_results(report: dict[str, Any]) -> None:
+    """Prints a benchmark's results as a table, its machine below."""
+    results = report["results"]
+    filled = dict.fromkeys(key for result in results for key, value in result.items() if value is not None)
+    columns = [key for key in filled if key not in _HIDDEN_COLUMNS]
+    rows = [[_cell(result.get(column)) for column in columns] for result in results]
+    numbers = [
+        index
+        for index, column in enumerate(columns)
+        if any(isinstance(result.get(column), (int, float)) for result in results)
+    ]
+    echo(table(columns, rows, right=numbers))
+    echo()
+    for title in ("machine", "versions"):
+        echo(f"{title}: " + ", ".join(f"{key} {value}" for key, value in report[title].items()))
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, (int, float)) and abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,197 @@
+"""`adamctl ckpt list|save|verify|restore|prune`: the checkpoints of a run."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from shlex import join as command_line
+from typing import TYPE_CHECKING
+
+import click
+
+from adamctl.cli import options
+from adamctl.cli.lazy import TableGroup
+from adamctl.cli.number_types import ABOVE_ZERO
+from adamctl.cli.output import echo, print_json, table
+
+if TYPE_CHECKING:
+    from adamctl.cli.checkpoint.store import Stored
+
+command = TableGroup(
+    name="ckpt",
+    help="List, save, verify, restore and prune the checkpoints of a run.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    table={
+        "list": ("adamctl.cli.checkpoint.ckpt:list_", "Show the checkpoints of a run"),
+        "save": ("adamctl.cli.checkpoint.ckpt:save", "Have a running job write a checkpoint now"),
+        "verify": ("adamctl.cli.checkpoint.ckpt:verify", "Read and check every byte of checkpoints"),
+        "restore": ("adamctl.cli.checkpoint.ckpt:restore", "Make a new run folder that begins with a checkpoint"),
+        "prune": ("adamctl.cli.checkpoint.ckpt:prune", "Remove old checkpoints of a run"),
+    },
+)
+
+_COLUMNS = ("checkpoint", "pass", "examples", "top-1", "size", "files", "state", "run", "age")
+
+
+@click.command("list")
+@click.argument("run")
+@options.runs_option
+@options.json_option
+def list_(run: str, run_dir: str, as_json: bool) -> None:
+    """Show the checkpoints of RUN: a run folder, NAME/NNN, or NAME for its newest run.
+
+    `state` is complete, unfinished (a crash, or being written now) or damaged, as far as manifest, sizes and headers
+    tell; `adamctl ckpt verify` reads everything. `run` is done where there is nothing left to train.
+    """
+    from adamctl.cli.checkpoint.store import folder_of_checkpoints, stored
+
+    folder = folder_of_checkpoints(run, Path(run_dir))
+    found = stored(folder)
+    now = datetime.now(UTC)
+    if as_json:
+        print_json({"folder": str(folder), "checkpoints": [one.described(now) for one in found]})
+        return
+    if not found:
+        echo(f"{folder} holds no checkpoint")
+        return
+    echo(table(_COLUMNS, [_row(one, now) for one in found], right=(1, 2, 3, 4, 5, 8)))
+    for one in found:
+        if one.finished and one.damage:
+            echo(one.damage, err=True)
+
+
+def _row(one: Stored, now: datetime) -> tuple[str, ...]:
+    from adamctl.live.units import duration, share, size
+
+    values = one.described(now)
+    return (
+        values["checkpoint"],
+        "-" if values["passes"] is None else f"{values['passes']:.2f}",
+        "-" if values["examples"] is None else f"{values['examples']:,}",
+        share(values["top1"]),
+        size(values["size_bytes"]),
+        str(values["files"] or "-"),
+        values["state"],
+        "-" if one.manifest is None else "done" if one.manifest.complete else "goes on",
+        duration(values["age_seconds"]),
+    )
+
+
+@click.command("save")
+@click.argument("job", required=False)
+@options.controller_option
+@options.token_option
+@click.option("--wait", "wait_s", type=ABOVE_ZERO, default=600.0, show_default=True, help="Seconds to wait for it.")
+@options.json_option
+def save(job: str | None, controller: tuple[str, ...], token: str, wait_s: float, as_json: bool) -> None:
+    """Have JOB write a checkpoint now, and return when it is finished; training goes on meanwhile.
+
+    Each shard is written as it is at one version; pushes are not stopped. JOB may be left out where only one runs. The
+    controller's address is what `adamctl train` prints as "watch it with".
+    """
+    addresses = options.addresses(controller)
+    from adamctl.cli.checkpoint.save import save_now
+    from adamctl.net import loop
+
+    saved = loop.run(save_now(addresses, token, job, wait_s))
+    if as_json:
+        print_json(saved)
+    else:
+        echo(f"checkpoint {saved['number']} of job {saved['job']}: {saved['folder']}")
+
+
+@click.command("verify")
+@click.argument("place")
+@options.runs_option
+@options.json_option
+def verify(place: str, run_dir: str, as_json: bool) -> int:
+    """Check every byte of PLACE: one checkpoint, or all finished ones of a run.
+
+    Checked are headers, sizes, the checksum of every record and every file, the manifest too, and that nothing is
+    missing. Damage ends the command with exit code 5 and a line for each damaged part.
+    """
+    from adamctl.cli.checkpoint.damage import find_damage
+    from adamctl.cli.checkpoint.store import chosen
+
+    damage = {str(folder): find_damage(folder) for folder in chosen(place, Path(run_dir))}
+    if as_json:
+        found = [{"folder": folder, "damage": lines} for folder, lines in damage.items()]
+        print_json({"ok": not any(damage.values()), "checkpoints": found})
+    else:
+        for folder, lines in damage.items():
+            echo(f"{folder}: {f'{len(lines)} damaged parts' if lines else 'whole'}")
+    for line in (line for lines in damage.values() for line in lines):
+        echo(line, err=True)
+    return 5 if any(damage.values()) else 0
+
+
+@click.command("restore")
+@click.argument("place")
+@click.option("--into", metavar="DIR", help="The run folder to make; by default the next one of the experiment's name.")
+@click.option("--ps", type=int, help="Parameter servers of the new run; any number.")
+@options.set_option
+@click.option(
+    "--parameters-only", is_flag=True, help="Begin at the first pass with these parameters (train.warmstart_from)."
+)
+@options.runs_option
+@options.json_option
+def restore(
+    place: str,
+    into: str | None,
+    ps: int | None,
+    settings: tuple[str, ...],
+    parameters_only: bool,
+    run_dir: str,
+    as_json: bool,
+) -> None:
+    """Make a new run folder that begins with PLACE: a checkpoint, or the newest one of a run.
+
+    It is verified, then copied, so the new run needs nothing of the old one; the experiment is the old one's, with what
+    --ps and --set change. The command to go on with is printed: `adamctl train ... --resume`, which takes up passes,
+    rule state and all, on any number of servers; with --parameters-only one that begins anew from these parameters.
+    (`train --resume RUN` does the same without a copy, and `train.warmstart_from` that of --parameters-only.)
+    """
+    from adamctl.cli.checkpoint.restore import restore_run
+
+    changes = (*settings, *((f"cluster.ps={ps}",) if ps is not None else ()))
+    made = restore_run(place, Path(run_dir), Path(into) if into else None, changes, parameters_only)
+    base = ("--run-dir", run_dir) if run_dir != "runs" else ()
+    resume = () if parameters_only else ("--resume", str(made.folder))
+    train = command_line(["adamctl", "train", str(made.folder / "experiment.toml"), *resume, *base])
+    if as_json:
+        values = {"folder": str(made.folder), "checkpoint": str(made.checkpoint), "servers": made.servers}
+        print_json(values | {"command": train})
+        return
+    echo(f"{made.folder} begins with {made.source}, for {made.servers} parameter server(s); go on with")
+    echo(f"  {train}")
+
+
+@click.command("prune")
+@click.argument("run")
+@click.option("--keep", type=int, default=3, show_default=True, metavar="N", help="Keep the newest N complete ones.")
+@click.option("--every", type=int, metavar="K", help="Keep also those whose number is a multiple of K.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@options.runs_option
+@options.json_option
+def prune(run: str, keep: int, every: int | None, dry_run: bool, run_dir: str, as_json: bool) -> None:
+    """Remove old checkpoints of RUN, and what crashes left unfinished.
+
+    One complete checkpoint always stays: the newest, which is read through first; if it is damaged, the one before it.
+    """
+    from adamctl.cli.checkpoint.store import folder_of_checkpoints, plan_pruning, stored, with_newest_verified
+    from adamctl.live.units import size
+    from adamctl.roles.coordinator.checkpoint.manifest import abandon
+
+    found = with_newest_verified(stored(folder_of_checkpoints(run, Path(run_dir))))
+    plan = plan_pruning(found, keep, every)
+    for one in plan.removed if not dry_run else ():
+        abandon(one.folder)
+    freed_bytes = sum(one.size_bytes for one in plan.removed)
+    if as_json:
+        kept, removed = ([one.folder.name for one in part] for part in (plan.kept, plan.removed))
+        print_json({"kept": kept, "removed": removed, "freed_bytes": freed_bytes, "dry_run": dry_run})
+        return
+    for one in plan.removed:
+        echo(f"{'would remove' if dry_run else 'removed'} {one.folder} ({one.state}, {size(one.size_bytes)})")
+    would = "would be " if dry_run else ""
+    echo(f"{len(plan.removed)} {would}removed, {len(plan.kept)} {would}kept, {size(freed_bytes)} {would}freed")

@@ -1,0 +1,144 @@
+"""`adamctl train EXP.toml`: one run, from nothing to a trained model and back to nothing running."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from shlex import join as command_line
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from adamctl.cli import options
+from adamctl.cli.output import echo, print_json
+
+if TYPE_CHECKING:
+    from adamctl.launch.front import Outcome
+
+
+@click.command("train")
+@options.experiment_options
+@click.option(
+    "--join", multiple=True, metavar="ADDR", help="Run on this controller's cluster instead of starting roles here."
+)
+@options.join_store_option
+@click.option(
+    "--resume",
+    default="none",
+    metavar="auto|RUN",
+    help="Go on from the newest checkpoint of this name, or of RUN: a run folder, NAME/NNN or NAME, or a checkpoint. "
+    "--passes may be another number: from there on, the learning rate follows its schedule stretched over that many. "
+    "A finished run goes on only with more of them.",
+)
+@options.runs_option
+@options.token_option
+@options.json_option
+@click.option("--plain", is_flag=True, help="Plain progress lines even on a terminal.")
+@click.option("--detach", is_flag=True, help="Return when it trains; it goes on without this terminal. See attach.")
+@click.option("--detached-fd", type=int, hidden=True)
+def command(
+    experiment: str,
+    settings: tuple[str, ...],
+    data: tuple[str, ...],
+    join: tuple[str, ...],
+    resume: str,
+    run_dir: str,
+    token: str,
+    as_json: bool,
+    plain: bool,
+    detach: bool,
+    detached_fd: int | None,
+    **flags: Any,
+) -> int:
+    """Train the network of EXP.toml.
+
+    Starts every role on this machine and ends it again; with --join or --config-store, uses the servers and workers of
+    a running cluster. Ctrl-C, or the end of the terminal, writes a checkpoint and stops; a second Ctrl-C stops at once.
+    With --detach the run goes on by itself: adamctl attach shows it, adamctl run stop ends it.
+    """
+    loaded = options.load(experiment, settings, data, flags)
+    if detach:
+        from adamctl.cli.run.detach import detach as start
+
+        return start(sys.argv[1:], as_json)
+    from adamctl.launch.train import TrainOptions, train
+    from adamctl.live.reporter import Reporter, choose_reporter
+
+    reporter: Reporter
+    begun: Callable[[Path], None] | None = None
+    if detached_fd is not None:
+        from adamctl.launch.detaching import Announcing
+
+        reporter = announcing = Announcing(detached_fd)
+        begun = announcing.begun
+    else:
+        reporter = choose_reporter(sys.stderr, plain=plain)
+    chosen = TrainOptions(
+        join=options.addresses(join) if join or options.config_store() else (),
+        resume=resume,
+        runs=Path(run_dir),
+        environment=os.environ,
+        token=token,
+        readings=not plain and sys.stderr.isatty(),
+        detached=detached_fd is not None,
+        begun=begun or (lambda folder: None),
+    )
+    try:
+        outcome, folder = train(loaded.experiment, chosen, reporter)
+    finally:
+        reporter.close()
+    if as_json:
+        print_json(_result(outcome, folder, loaded.experiment.seed))
+    return _report(outcome, folder, resume, chosen.join)
+
+
+def _result(outcome: Outcome, folder: Path, seed: int) -> dict[str, Any]:
+    """Returns what `--json` prints: "Numbers programs read", where the run is and how the command ends."""
+    from adamctl.launch.run_folder import checkpoints
+    from adamctl.roles.coordinator.checkpoint.manifest import best
+
+    progress = outcome.progress
+    result = dict(progress.result or {}) if progress is not None else {}
+    result |= {"run_folder": str(folder.absolute()), "seed": seed, "exit_code": outcome.exit_code}
+    if result.get("best") is not None:
+        kept = best(checkpoints(folder))
+        result["best"] = {**result["best"], "checkpoint": None if kept is None else str(kept[0].absolute())}
+    if outcome.message:
+        result["error"] = outcome.message
+    return result
+
+
+def _report(outcome: Outcome, folder: Path, resume: str, join: Sequence[str]) -> int:
+    """Prints what a person wants to know to stderr; the first cause of a failure last."""
+    from adamctl.live.view import closing_lines
+
+    progress = outcome.progress
+    if progress is not None and progress.final and not outcome.message:
+        for line in closing_lines(progress, str(folder), _next_commands(outcome, folder, resume, join)):
+            echo(line, err=True)
+    if outcome.message:
+        echo(f"adamctl: error: {outcome.message}", err=True)
+    return outcome.exit_code
+
+
+def _next_commands(outcome: Outcome, folder: Path, resume: str, join: Sequence[str] = ()) -> list[str]:
+    """Returns what to type next; a run that had no checkpoint yet begins once more where it began.
+
+    One that was interrupted or told to stop goes on with the same command, on the cluster that it had joined.
+    """
+    from adamctl.launch.run_folder import DEFAULT_BASE, EXPERIMENT, checkpoints
+    from adamctl.roles.controller.etcd.url import is_etcd
+
+    stopped = outcome.signal or (outcome.progress is not None and outcome.progress.state == "stopped")
+    if not stopped:
+        logs = f"adamctl logs {quote(str(folder))}"
+        return [f"adamctl eval {quote(str(folder))}", logs] if checkpoints(folder) else [logs]
+    command, base = ["adamctl", "train", str(folder / EXPERIMENT)], folder.parent.parent
+    place = str(folder) if checkpoints(folder) else resume
+    if place != "none":
+        command += ["--resume", place]
+    command += [part for address in join for part in ("--config-store" if is_etcd(address) else "--join", address)]
+    return [command_line([*command, *(() if base == DEFAULT_BASE else ("--run-dir", str(base)))])]

@@ -1,0 +1,159 @@
+"""The in-memory twin of `adamctl.net.stream`: its protocol code unchanged, over pipes whose faults come from one seed.
+
+    network = MemoryNetwork(Random(seed), LinkFaults(loss=0.1))
+    server = await network.serve(["memory://ps-0"], identity, handler)
+    connection = await network.connect("memory://ps-0", hello, deadline_s=5)
+    network.partition("worker-0", "ps-0")
+
+Nodes are named by the `node` of their HELLO. Frames travel singly: unlike on a stream, one can be lost, doubled or
+overtaken while the connection goes on. HELLO and the end of a connection are only ever delayed or, by a partition, cut
+off. Time is the running loop's; under `adamctl.net.testing.virtual_clock` a run is repeated exactly by its seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from random import Random
+
+from adamctl.errors import ConfigurationError, DeadlineError, UnreachableError
+from adamctl.net.address import parse_address
+from adamctl.net.connection import ClientProtocol, StreamConnection
+from adamctl.net.kinds import TransportKind
+from adamctl.net.limits import ClientLimits, ServerLimits
+from adamctl.net.pool import BufferPool
+from adamctl.net.server import StreamServer
+from adamctl.net.testing.faults import FaultPlan, LinkFaults
+from adamctl.net.testing.memory_pipe import MemoryPipe, join_pipes
+from adamctl.net.transport import ArrivalHandler, Handler
+from adamctl.wire.messages import Hello
+
+
+class MemoryNetwork:
+    """Implements `adamctl.net.transport.Transport` for all nodes of a test, on one loop.
+
+    Args:
+        random: the only source of chance; everything drawn from it is drawn in the order of events.
+        faults: of every link that has none of its own.
+
+    Attributes:
+        trace: what was sent when, if `keep_trace`: (time, from, to, what, copies that will arrive).
+    """
+
+    def __init__(
+        self,
+        random: Random,
+        faults: LinkFaults | None = None,
+        *,
+        server_limits: ServerLimits | None = None,
+        client_limits: ClientLimits | None = None,
+        keep_trace: bool = False,
+    ) -> None:
+        self.plan = FaultPlan(random, faults or LinkFaults())
+        self.server_limits = server_limits or ServerLimits()
+        self.client_limits = client_limits or ClientLimits()
+        self.kind: TransportKind = "auto"
+        self.trace: list[tuple[float, str, str, str, int]] = []
+        self.pool = BufferPool(self.client_limits.memory_bytes_max)
+        self._keep_trace = keep_trace
+        self._listeners: dict[str, StreamServer] = {}
+        self._pipes: dict[MemoryPipe, str] = {}  # ends of living connections, and the node each belongs to
+
+    # --- faults -----------------------------------------------------------------------------------------------------
+
+    def set_faults(self, faults: LinkFaults, source: str | None = None, destination: str | None = None) -> None:
+        """Changes the behaviour of one direction between two nodes, or of all that have none of their own."""
+        link = None if source is None or destination is None else (source, destination)
+        self.plan.set_faults(faults, link)
+
+    def partition(self, source: str, destination: str, *, both_ways: bool = False) -> None:
+        """From now on nothing from `source` arrives at `destination`, not even what is on its way."""
+        self.plan.partition((source, destination))
+        if both_ways:
+            self.plan.partition((destination, source))
+
+    def heal(self, source: str | None = None, destination: str | None = None) -> None:
+        """Ends the partition of one direction, or, without arguments, all."""
+        self.plan.heal(None if source is None or destination is None else (source, destination))
+
+    def crash(self, node: str, *, silent: bool = False) -> None:
+        """Ends a node as kill -9 does: its servers stop listening and its connections break.
+
+        Args:
+            silent: as if its machine lost power: its peers are told nothing.
+        """
+        for name in [name for name, server in self._listeners.items() if server.identity.node == node]:
+            del self._listeners[name]
+        for pipe in [pipe for pipe, owner in self._pipes.items() if owner == node]:
+            pipe.cut(tell_peer=not silent)
+
+    # --- Transport --------------------------------------------------------------------------------------------------
+
+    async def connect(self, address: str, hello: Hello, *, deadline_s: float) -> StreamConnection:
+        """See `adamctl.net.transport.Transport.connect`. Takes a delay each way; a partition makes it wait."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + deadline_s
+        target = parse_address(address)
+        if target.scheme != "memory":
+            raise ConfigurationError(f"expected memory://name, found {address!r}")
+        protocol = ClientProtocol(loop, self.pool, self.client_limits, address, lossy=True)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._open(target.path, hello.node, protocol)
+        except TimeoutError:
+            raise DeadlineError(f"{address} did not accept a connection within {deadline_s:g} s; is it up?") from None
+        return await StreamConnection.greeted(protocol, hello, deadline)
+
+    async def _open(self, name: str, node: str, protocol: ClientProtocol) -> None:
+        server = self._listeners.get(name)
+        peer = server.identity.node if server is not None else name
+        delay_s = self.plan.delay((node, peer)) + self.plan.delay((peer, node))
+        await asyncio.sleep(delay_s)
+        if self.plan.is_partitioned((node, peer)) or self.plan.is_partitioned((peer, node)):
+            await asyncio.get_running_loop().create_future()  # nothing comes back: the deadline ends it
+        if self._listeners.get(name) is not server or server is None:
+            raise UnreachableError(f"cannot reach memory://{name}: nobody listens there; is it up?")
+        accepted = server.protocol_factory(f"memory://{name}")()
+        ours, theirs = join_pipes(self.plan, self._note, (node, peer), protocol, accepted)
+        self._pipes[ours], self._pipes[theirs] = node, peer
+        ours.on_lost = theirs.on_lost = self._forget
+        accepted.connection_made(theirs)
+        protocol.connection_made(ours)
+
+    async def serve(
+        self,
+        addresses: Sequence[str],
+        identity: Hello,
+        handler: Handler,
+        *,
+        on_disconnect: Callable[[int], None] | None = None,
+        arriving: ArrivalHandler | None = None,
+        limits: ServerLimits | None = None,
+    ) -> StreamServer:
+        """See `adamctl.net.transport.Transport.serve`."""
+        names = []
+        for address in addresses:
+            target = parse_address(address)
+            if target.scheme != "memory":
+                raise ConfigurationError(f"expected memory://name, found {address!r}")
+            if target.path in self._listeners:
+                raise ConfigurationError(f"{address} is taken by another server; choose another name")
+            names.append(target.path)
+        # Nothing stands still half-way on this network, and a timer that never ends would hide a deadlock.
+        limits = limits or self.server_limits
+        server = StreamServer(identity, handler, limits, on_disconnect, arriving, sweep=False)
+        for name in names:
+            self._listeners[name] = server
+            server.listening(f"memory://{name}", lambda name=name: self._unlisten(name, server))  # type: ignore[misc]
+        return server
+
+    def _unlisten(self, name: str, server: StreamServer) -> None:
+        if self._listeners.get(name) is server:
+            del self._listeners[name]
+
+    def _forget(self, pipe: MemoryPipe) -> None:
+        self._pipes.pop(pipe, None)
+
+    def _note(self, source: str, destination: str, what: str, copies: int) -> None:
+        if self._keep_trace:
+            self.trace.append((asyncio.get_running_loop().time(), source, destination, what, copies))

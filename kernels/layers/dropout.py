@@ -1,0 +1,186 @@
+"""Inverted dropout: while training each input is zeroed with probability `rate`, the rest scaled by 1 / (1 - rate).
+
+Outside training the layer is the identity, so nothing needs scaling there (Srivastava et al. 2014, section
+10). Whether an input is kept depends on one number drawn per step, the example's place in the batch and the
+input's place in the layer, and on nothing else: h = mix(mix(position + key) ^ mix(example + key')), kept where h
+>= rate * 2^32. So a slice makes, without its neighbours, exactly its part of the mask of the whole layer, if its
+generator is in the same state as the whole layer's would be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.kernels.backend import Backend, choose, compiled_if
+from adamctl.kernels.layers.slicing import OutputSlice, Region, SlicedOperation, check_slice
+from adamctl.kernels.native import Call, NativeCall
+from adamctl.kernels.operation import Array, Buffers, Operation, empty_buffers
+
+Words = NDArray[np.uint32]
+FACTORS = np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
+SHIFTS = np.uint32(16), np.uint32(15), np.uint32(16)
+WORD_BITS = 32
+
+
+class Dropout(Operation):
+    """Inputs and outputs [n, *input_shape]. The mask is kept for backward; NaN stays NaN, dropped or not."""
+
+    def __init__(
+        self,
+        input_shape: tuple[int, ...],
+        rate: float,
+        backend: str | None = None,
+        positions: NDArray[np.uint32] | None = None,
+    ) -> None:
+        """`positions` [*input_shape] are the inputs' places in the whole layer where this is a slice of one."""
+        super().__init__(input_shape, input_shape)
+        self.rate, self.features = rate, prod(input_shape)
+        self.backend: Backend = choose(backend)
+        self._compiled = compiled_if(self.backend, "dropout")
+        places = np.arange(self.features, dtype=np.uint32) if positions is None else positions.reshape(self.features)
+        self.positions: Words = np.ascontiguousarray(places)
+        self._threshold = np.uint32(min(round(rate * 2**WORD_BITS), 2**WORD_BITS - 1))
+
+    def allocate(
+        self, batch_max: int, needs_input_error: bool = True, dtype: type[np.floating] = np.float32
+    ) -> Buffers:
+        buffers = empty_buffers(self, batch_max, needs_input_error, dtype)
+        buffers.scratch["mask"] = np.ones((batch_max, self.features), dtype)
+        buffers.scratch["position_hashes"] = np.zeros(self.features, np.uint32)
+        buffers.scratch["words"] = np.array([0, 0, self._threshold], np.uint32)
+        buffers.scratch["scale"] = np.array([1 / (1 - self.rate)], np.float32)
+        if self._compiled is None:
+            buffers.scratch["examples"] = np.arange(batch_max, dtype=np.uint32)
+            buffers.scratch["example_hashes"] = np.zeros(batch_max, np.uint32)
+            for name in ("hashes", "shifted"):
+                buffers.scratch[name] = np.zeros((max(batch_max, 1), max(self.features, batch_max)), np.uint32)
+        return buffers
+
+    def forward(
+        self,
+        inputs: Array,
+        weights: Sequence[Array],
+        buffers: Buffers,
+        training: bool,
+        generator: np.random.Generator,
+    ) -> Array:
+        """outputs = inputs * mask / (1 - rate) while training, inputs otherwise."""
+        self._check_inputs(inputs, buffers)
+        batch = inputs.shape[0]
+        outputs = buffers.output[:batch]
+        if not training:
+            outputs[...] = inputs
+            return outputs
+        self._draw(buffers, generator)
+        rows = batch, self.features
+        if self._compiled is not None:
+            self._compiled.drop(inputs.reshape(rows), *self._arguments(batch, buffers))
+        else:
+            self._drop(inputs.reshape(rows), outputs.reshape(rows), buffers)
+        return outputs
+
+    def backward(
+        self,
+        output_error: Array,
+        inputs: Array,
+        weights: Sequence[Array],
+        gradients: Sequence[Array | None],
+        buffers: Buffers,
+        needs_input_error: bool = True,
+    ) -> Array | None:
+        """input error = output error * mask / (1 - rate)."""
+        self._check("output error", output_error, self.output_shape)
+        if not needs_input_error:
+            return None
+        batch = len(output_error)
+        error = buffers.input_error[:batch]
+        np.multiply(output_error, buffers.scratch["mask"][:batch].reshape(error.shape), out=error)
+        return error
+
+    def slice(self, part: OutputSlice) -> SlicedOperation:
+        """Cuts a vector by units, an image by rows or maps; each reads what it makes."""
+        flat = len(self.output_shape) == 1
+        check_slice(part, self.output_shape, ("units",) if flat else ("rows", "maps"), type(self).__name__)
+        own, every = slice(part.start, part.stop), slice(None)
+        others = (every,) * (len(self.output_shape) - 1)
+        region: Region = (*others, own) if part.axis == "maps" else (own, *others)
+        positions = self.positions.reshape(self.input_shape)[region]
+        return SlicedOperation(Dropout(positions.shape, self.rate, self.backend, positions), region, region, ())
+
+    def native_draw(self, buffers: Buffers, generator: np.random.Generator) -> Callable[[], None] | None:
+        return (lambda: self._draw(buffers, generator)) if self._compiled is not None else None
+
+    def native_forward(
+        self, batch: int, weights: Sequence[Array], buffers: Buffers, inputs: Array
+    ) -> list[Call] | None:
+        if self._compiled is None:
+            return None
+        rows = inputs.reshape(batch, self.features)
+        return [NativeCall(self._compiled.drop, (rows, *self._arguments(batch, buffers)))]
+
+    def native_backward(
+        self,
+        batch: int,
+        weights: Sequence[Array],
+        gradients: Sequence[Array | None],
+        buffers: Buffers,
+        output_error: Array,
+        inputs: Array,
+        needs_input_error: bool,
+    ) -> list[Call] | None:
+        if self._compiled is None:
+            return None
+        if not needs_input_error:
+            return []
+        rows, mask = (batch, self.features), buffers.scratch["mask"][:batch]
+        error = buffers.input_error[:batch].reshape(rows)
+        return [NativeCall(self._compiled.drop_error, (output_error.reshape(rows), mask, error))]
+
+    def _draw(self, buffers: Buffers, generator: np.random.Generator) -> None:
+        """Draws what decides a step's mask."""
+        key = int(generator.bit_generator.random_raw())  # type: ignore[arg-type, unused-ignore]
+        word = 2**WORD_BITS
+        buffers.scratch["words"][:2] = key % word, key // word % word
+
+    def _arguments(self, batch: int, buffers: Buffers) -> tuple[Any, ...]:
+        """Returns what the compiled forward takes after the inputs."""
+        scratch = buffers.scratch
+        outputs = buffers.output[:batch].reshape(batch, self.features)
+        return self.positions, scratch["position_hashes"], scratch["words"], scratch["scale"], scratch["mask"], outputs
+
+    def _drop(self, inputs: Array, outputs: Array, buffers: Buffers) -> None:
+        """Makes the mask of a step and outputs = inputs * mask, all [n, features]."""
+        batch = len(inputs)
+        scratch: dict[str, Words] = buffers.scratch  # type: ignore[assignment]
+        low, high, threshold = scratch["words"]
+        hashes, shifted = scratch["hashes"], scratch["shifted"]
+        examples, by_position = scratch["example_hashes"][:batch], scratch["position_hashes"]
+        np.add(scratch["examples"][:batch], high, out=examples)
+        mix(examples, shifted[0, :batch])
+        mask: Array = buffers.scratch["mask"][:batch]  # type: ignore[assignment]
+        np.add(self.positions, low, out=by_position)
+        mix(by_position, shifted[0, : self.features])
+        drawn = hashes[:batch, : self.features]
+        np.bitwise_xor(by_position, examples[:, None], out=drawn)
+        mix(drawn, shifted[:batch, : self.features])
+        np.greater_equal(drawn, threshold, out=mask, casting="unsafe")
+        mask *= 1 / (1 - self.rate)
+        np.multiply(inputs, mask, out=outputs)
+
+
+def mix(values: Words, scratch: Words) -> None:
+    """Scrambles 32-bit words in place: each bit of a word changes about half of the bits of its result.
+
+    Shifts and odd factors in turn, the finaliser of MurmurHash3 with the constants that Wellons found to have less
+    bias ("Prospecting for hash functions", 2018).
+    """
+    for shift, factor in zip(SHIFTS, (*FACTORS, None), strict=True):
+        np.right_shift(values, shift, out=scratch)
+        np.bitwise_xor(values, scratch, out=values)
+        if factor is not None:
+            np.multiply(values, factor, out=values)

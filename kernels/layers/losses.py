@@ -1,0 +1,187 @@
+"""What training minimises: the mean loss of a batch and its derivative, from integer class labels.
+
+Cross entropy of a softmax: mean of -ln p[label]; its derivative at the logits is (p - onehot) / n. Squared
+error (Adam 2.2): mean of 0.5 * sum_i (t_i - a_i)^2 with one-hot targets t; its derivative at the outputs is
+(a - t) / n. Logistic (DistBelief 5's one-vs-all classifiers): mean of the summed cross entropies of yes-or-no outputs
+with one-hot targets, sum_i ln(1 + exp(z_i)) - z[label]; its derivative at the logits z is (p - onehot) / n, p_i = 1 /
+(1 + exp(-z_i)).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.kernels.array import Array
+from adamctl.kernels.backend import choose, compiled_if
+from adamctl.kernels.layers.activations import activate
+from adamctl.kernels.native import Call, NativeCall, Result
+from adamctl.model.description import Loss as LossName
+
+Labels = NDArray[np.int32] | NDArray[np.int64]
+LABEL_TYPES = frozenset(np.dtype(name).char for name in ("int32", "int64"))
+PROBABILITY_MIN = float(np.finfo(np.float32).tiny)
+
+
+class LossResult(NamedTuple):
+    """The summed loss of a batch and how many examples had their label's output largest (the first of equals)."""
+
+    loss_sum: float
+    correct: int
+
+
+class Loss(ABC):
+    """Compares outputs [n, units] with labels [n], int32 or int64 in [0, units)."""
+
+    compiled_name: ClassVar[str]
+
+    def __init__(self, backend: str | None = None) -> None:
+        self._compiled = compiled_if(choose(backend), "losses")
+
+    def evaluate(self, outputs: Array, labels: Labels) -> LossResult:
+        """Returns the loss of a batch, no derivative."""
+        return self._measured(outputs, labels, None)
+
+    def backward(self, outputs: Array, labels: Labels, error: Array) -> LossResult:
+        """As `evaluate`, and writes the derivative of the mean loss into `error` [n, units]."""
+        return self._measured(outputs, labels, error)
+
+    def bind_backward(self, batch: int, error: Array) -> Callable[[Array, Labels], tuple[float, int]]:
+        """Returns `backward` of batches of this size as a function of outputs and labels: (summed loss, correct)."""
+        if self._compiled is None:
+            return lambda outputs, labels: self.backward(outputs, labels, error)
+        shape, run = (batch,), self._run_compiled
+
+        def backward(outputs: Array, labels: Labels) -> tuple[float, int]:
+            if labels.shape == shape and labels.dtype.char in LABEL_TYPES:
+                loss_sum, correct = run(outputs, labels, error)
+                if correct >= 0:
+                    return loss_sum, correct
+            return self.backward(outputs, labels, error)  # says what is wrong
+
+        return backward
+
+    def native_backward(self, outputs: Array, labels: Labels, error: Array, result: Result) -> list[Call] | None:
+        """Returns `backward` of these arrays as a call; `result` [2] takes the float64 loss and how many were correct.
+
+        A label out of range makes the second -1.
+        """
+        if self._compiled is None:
+            return None
+        return [NativeCall(getattr(self._compiled, self.compiled_name), (outputs, labels, error), result)]
+
+    def finish(self, outputs: Array) -> Array:
+        """Makes of what `evaluate` and `backward` take what a user gets to see, in place; returns it."""
+        return outputs
+
+    def _measured(self, outputs: Array, labels: Labels, error: Array | None) -> LossResult:
+        if outputs.ndim != 2 or labels.shape != outputs.shape[:1]:
+            raise ValueError(f"labels: expected shape [{len(outputs)}]; found {list(labels.shape)}")
+        if labels.dtype not in (np.int32, np.int64):
+            raise ValueError(f"labels: expected int32 or int64; found {labels.dtype}")
+        if self._compiled is not None and outputs.dtype == np.float32:
+            loss_sum, correct = self._run_compiled(outputs, labels, error)
+            if correct < 0:
+                _refuse(labels, outputs.shape[1])
+            return LossResult(loss_sum, correct)
+        if len(labels) and (labels.min() < 0 or labels.max() >= outputs.shape[1]):
+            _refuse(labels, outputs.shape[1])
+        correct = int(np.count_nonzero(np.argmax(outputs, axis=1) == labels)) if len(labels) else 0
+        return LossResult(self._run_numpy(outputs, labels, error), correct)
+
+    @abstractmethod
+    def _run_compiled(self, outputs: Array, labels: Labels, error: Array | None) -> tuple[float, int]: ...
+
+    @abstractmethod
+    def _run_numpy(self, outputs: Array, labels: Labels, error: Array | None) -> float: ...
+
+
+class CrossEntropy(Loss):
+    """-ln p[label], p at least the smallest normal float32; the derivative is that at the logits of the softmax."""
+
+    compiled_name = "cross_entropy_error"
+
+    def _run_compiled(self, outputs: Array, labels: Labels, error: Array | None) -> tuple[float, int]:
+        if error is None:
+            return self._compiled.cross_entropy(outputs, labels)  # type: ignore[no-any-return]
+        return self._compiled.cross_entropy_error(outputs, labels, error)  # type: ignore[no-any-return]
+
+    def _run_numpy(self, outputs: Array, labels: Labels, error: Array | None) -> float:
+        rows = np.arange(len(labels))
+        if error is not None:
+            error[...] = outputs
+            error[rows, labels] -= 1
+            error /= max(len(labels), 1)
+        picked = np.maximum(outputs[rows, labels], PROBABILITY_MIN)
+        return float(-np.log(picked, dtype=np.float64).sum())
+
+
+class SquaredError(Loss):
+    """0.5 * sum_i (t_i - a_i)^2; the derivative is that at the outputs."""
+
+    compiled_name = "squared_error_error"
+
+    def _run_compiled(self, outputs: Array, labels: Labels, error: Array | None) -> tuple[float, int]:
+        if error is None:
+            return self._compiled.squared_error(outputs, labels)  # type: ignore[no-any-return]
+        return self._compiled.squared_error_error(outputs, labels, error)  # type: ignore[no-any-return]
+
+    def _run_numpy(self, outputs: Array, labels: Labels, error: Array | None) -> float:
+        difference = outputs.astype(np.float64)
+        difference[np.arange(len(labels)), labels] -= 1
+        if error is not None:
+            error[...] = difference / max(len(labels), 1)
+        return float(0.5 * np.square(difference).sum())
+
+
+class Logistic(Loss):
+    """sum_i ln(1 + exp(z_i)) - z[label] of logits; the derivative is that at them. One-hot targets are never made.
+
+    Exact however large a logit is: ln(1 + exp(z)) = max(z, 0) + ln(1 + exp(-|z|)).
+    """
+
+    compiled_name = "logistic_error"
+
+    def __init__(self, backend: str | None = None) -> None:
+        self._compiled = compiled_if(choose(backend), "logistic")
+
+    def finish(self, outputs: Array) -> Array:
+        """Makes probabilities of logits."""
+        activate("sigmoid", outputs)
+        return outputs
+
+    def _run_compiled(self, outputs: Array, labels: Labels, error: Array | None) -> tuple[float, int]:
+        if error is None:
+            return self._compiled.logistic(outputs, labels)  # type: ignore[no-any-return]
+        return self._compiled.logistic_error(outputs, labels, error)  # type: ignore[no-any-return]
+
+    def _run_numpy(self, outputs: Array, labels: Labels, error: Array | None) -> float:
+        rows = np.arange(len(labels))
+        logits = outputs.astype(np.float64)
+        losses = np.maximum(logits, 0) + np.log1p(np.exp(-np.abs(logits)))
+        if error is not None:
+            error[...] = outputs
+            activate("sigmoid", error)
+            error[rows, labels] -= 1
+            error /= max(len(labels), 1)
+        return float(losses.sum() - logits[rows, labels].sum())
+
+
+LOSSES: dict[LossName, type[Loss]] = {
+    "cross_entropy": CrossEntropy,
+    "squared_error": SquaredError,
+    "logistic": Logistic,
+}
+
+
+def make_loss(name: LossName, backend: str | None = None) -> Loss:
+    """Returns the loss of a model description."""
+    return LOSSES[name](backend)
+
+
+def _refuse(labels: Labels, units: int) -> None:
+    raise ValueError(f"labels: expected values in [0, {units}); found {labels.min()} to {labels.max()}")

@@ -1,0 +1,292 @@
+"""A network built from its description, and one thread's training context (Adam 3.2.1).
+
+The network is shared by all threads and holds no state of a step. Each thread makes its own `Context`,
+which holds everything a step writes; weights are read where they are, without locks, while other threads
+change them (Adam 3.2.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.kernels.backend import choose, load
+from adamctl.kernels.layers.losses import Labels, make_loss
+from adamctl.kernels.native import Call
+from adamctl.kernels.needed import step_kernels
+from adamctl.kernels.operation import Array, Buffers, Factors
+from adamctl.kernels.step.build import NetworkLayer, build_layers
+from adamctl.kernels.step.plan import BoundLayer, NativePlan, StepPlan, native_plan, step_plan
+from adamctl.kernels.step.steps import Accruing, Steps, native_steps
+from adamctl.model.description import Model
+from adamctl.model.layout import ParameterLayout, Tensor, build_layout
+from adamctl.model.shapes import infer
+
+Views = Sequence[Array]
+PLANS_MAX = 8  # batch sizes of one context; whole batches and the last of a range are two
+
+
+class StepResult(NamedTuple):
+    """The mean loss of a step's batch and how many of its examples were classified correctly.
+
+    `after` tells whether the step made the calls that `Network.prepare` was given for after it.
+    """
+
+    loss: float
+    correct: int
+    after: bool = False
+
+
+@dataclass
+class Context:
+    """One thread's buffers. Only that thread touches them.
+
+    Attributes:
+        gradient: flat float32 vector in the order of the parameter layout, padding zero; the last step's gradient.
+        gradient_views: the same memory, one array per tensor.
+        generator: the thread's own source of chance (dropout).
+        buffers: one per layer of `network.layers`.
+        plans: of the last few batch sizes.
+        inputs: what went into each layer in the current step; one more at the end: the network's outputs.
+        after: calls for native steps to make at their end.
+    """
+
+    gradient: Array
+    gradient_views: list[Array]
+    generator: np.random.Generator
+    buffers: list[Buffers]
+    loss_error: Array
+    layers: tuple[NetworkLayer, ...]
+    plans: dict[int, StepPlan | NativePlan] = field(default_factory=dict)
+    inputs: list[Array] = field(default_factory=list)
+    after: Sequence[Call] = ()
+
+    def factors(self, layer: int) -> Factors | None:
+        """Returns the last step's factors of a dense layer, by its index in the model; None for other layers.
+
+        The arrays are this context's buffers: good until its next step.
+        """
+        for position, candidate in enumerate(self.layers):
+            if candidate.shape.index == layer:
+                return candidate.operation.factors(self.buffers[position], self.inputs[position])
+        return None
+
+
+class Network:
+    """The operations of a model, for batches of up to `batch_max` examples.
+
+    Attributes:
+        layers: the operations in order; a convolution may carry the pooling that follows it.
+        layout: tensor order, shapes and offsets (the cut into shards is for one server and of no concern here).
+        tensors: the layout's tensors.
+        flat_size: elements of a flat vector of all parameters.
+    """
+
+    def __init__(self, model: Model, batch_max: int, backend: str | None = None) -> None:
+        self.model, self.batch_max = model, batch_max
+        self.backend = choose(backend)
+        self.shapes = infer(model)
+        self.layout: ParameterLayout = build_layout(model, 1)
+        self.tensors: tuple[Tensor, ...] = self.layout.tensors
+        self.flat_size = self.layout.flat_size
+        self.layers = build_layers(model, self.shapes, self.tensors, self.backend)
+        self.loss = make_loss(model.loss, self.backend)
+        first = [position for position, layer in enumerate(self.layers) if layer.tensors]
+        self._backward_stop = first[0] if first else len(self.layers)
+
+    def compile(self, progress: Callable[[str], None] | None = None, clipping: bool = False) -> None:
+        """Loads what steps and evaluations need, or on a machine's first use compiles it: no step has to wait for it.
+
+        `progress` is told the name of each kernel before it is loaded; `clipping`: gradients are clipped, too.
+        """
+        if self.backend == "numba":
+            load(step_kernels(self.model, clipping), progress)
+
+    def views(self, flat: Array) -> list[Array]:
+        """Returns one view per tensor of a flat vector of `flat_size` elements."""
+        if flat.shape != (self.flat_size,):
+            raise ValueError(f"parameters: expected shape [{self.flat_size}]; found {list(flat.shape)}")
+        return [flat[t.offset : t.offset + t.size].reshape(t.shape) for t in self.tensors]
+
+    def context(self, seed: int, training: bool = True) -> Context:
+        """Returns buffers for one thread; `seed` feeds its generator. `training` False leaves out backward's."""
+        gradient = np.zeros(self.flat_size if training else 0, np.float32)
+        buffers = [
+            layer.operation.allocate(self.batch_max, training and position > self._backward_stop)
+            for position, layer in enumerate(self.layers)
+        ]
+        self._share_input_errors(buffers)
+        return Context(
+            gradient=gradient,
+            gradient_views=self.views(gradient) if training else [],
+            generator=np.random.default_rng(seed),
+            buffers=buffers,
+            loss_error=np.zeros((self.batch_max if training else 0, self.shapes[-1].output[0]), np.float32),
+            layers=self.layers,
+        )
+
+    def _share_input_errors(self, buffers: list[Buffers]) -> None:
+        """Lets layers write their input errors by turns into two pieces of memory (Adam 3.2.1).
+
+        Each is read by the layer before and then has served, except by a dense one, which keeps it as a factor.
+        """
+        shared: list[list[Buffers]] = [[], []]
+        for position in range(1, len(buffers)):
+            if buffers[position].input_error.size and not self.layers[position - 1].is_dense:
+                shared[position % 2].append(buffers[position])
+        for users in shared:
+            memory = np.zeros(max((user.input_error.size for user in users), default=0), np.float32)
+            for user in users:
+                user.input_error = memory[: user.input_error.size].reshape(user.input_error.shape)
+
+    def step(
+        self,
+        context: Context,
+        weights: Array | Views,
+        images: Array,
+        labels: Labels,
+        skip_dense_gradients: bool = False,
+    ) -> StepResult:
+        """Computes the gradient of the mean loss of a batch: afterwards it is in `context.gradient`.
+
+        Args:
+            context: this thread's.
+            weights: the flat vector of all parameters, or its `views`.
+            images: [n, *model.input], float32, n <= batch_max.
+            labels: [n], int32 or int64.
+            skip_dense_gradients: leave the weight gradients of dense layers as they were: only factors are sent.
+        """
+        self._check_batch(images)
+        batch = len(images)
+        plan = context.plans.get(batch)
+        if plan is None or not plan.fits(weights, skip_dense_gradients):
+            if not batch:
+                return self._empty_step(context, images)
+            plan = self._plan(context, weights, batch, skip_dense_gradients)
+        inputs: list[Array] = []
+        context.inputs = inputs
+        loss_sum, correct = plan.run(images, labels, inputs)
+        return StepResult(loss_sum / batch, correct, plan.makes_after)
+
+    def prepare(
+        self,
+        context: Context,
+        weights: Array | Views,
+        skip_dense_gradients: bool = False,
+        after: Sequence[Call] = (),
+    ) -> None:
+        """Lays out the steps of whole batches, which may compile a little, so that the first one need not.
+
+        Where they are native they make the calls `after` them, too, and say so in their result.
+        """
+        context.after = after
+        if self.batch_max:
+            self._plan(context, weights, self.batch_max, skip_dense_gradients)
+
+    def _plan(
+        self, context: Context, weights: Array | Views, batch: int, skip_dense_gradients: bool
+    ) -> StepPlan | NativePlan:
+        """Lays out the steps of batches of this size and keeps the plan in the context.
+
+        Of whole batches as native functions: others come once in a pass and are not worth compiling for.
+        """
+        parts = self._bound(context, weights, skip_dense_gradients)
+        error = context.loss_error[:batch]
+        plan: StepPlan | NativePlan | None = None
+        if batch == self.batch_max:
+            images_shape = (batch, *self.model.input)
+            plan = native_plan(weights, skip_dense_gradients, parts, self.loss, error, images_shape, context.after)
+        if plan is None:
+            plan = step_plan(weights, skip_dense_gradients, parts, self.loss, error)
+        if len(context.plans) >= PLANS_MAX:
+            context.plans.clear()
+        context.plans[batch] = plan
+        return plan
+
+    def native_steps(
+        self, context: Context, weights: Array | Views, accruing: Accruing, after: Sequence[Call] = ()
+    ) -> Steps | None:
+        """Returns steps of whole batches, accruing included, that come back to Python together.
+
+        `after` are made between a step and its accruing. None if some of a step is not native.
+        """
+        parts = self._bound(context, weights, False)
+        images_shape = (self.batch_max, *self.model.input)
+        return native_steps(parts, self.loss, context.loss_error, images_shape, after, context.gradient, accruing)
+
+    def _bound(self, context: Context, weights: Array | Views, skip_dense_gradients: bool) -> list[BoundLayer]:
+        views = self._views_of(weights)
+        parts: list[BoundLayer] = []
+        for position, layer in enumerate(self.layers):
+            gradients: list[Array | None] = [context.gradient_views[index] for index in layer.tensors]
+            if skip_dense_gradients and layer.is_dense:
+                gradients[0] = None
+            needs_input_error = position > self._backward_stop
+            own = [views[index] for index in layer.tensors]
+            parts.append(
+                BoundLayer(
+                    layer.operation, own, gradients, context.buffers[position], context.generator,
+                    bool(gradients) or needs_input_error, needs_input_error, layer.is_dense,
+                )
+            )  # fmt: skip
+        return parts
+
+    def _empty_step(self, context: Context, images: Array) -> StepResult:
+        context.gradient[...] = 0
+        context.inputs = [images, *(buffers.output[:0] for buffers in context.buffers)]
+        for layer, buffers in zip(self.layers, context.buffers, strict=True):
+            if layer.is_dense:
+                buffers.scratch["errors"] = buffers.output[:0]
+        return StepResult(0.0, 0)
+
+    def evaluate(self, context: Context, weights: Array | Views, images: Array, labels: Labels) -> tuple[float, int]:
+        """Returns (summed loss, correct) over any number of examples; nothing is dropped out."""
+        views = self._views_of(weights)
+        loss_sum, correct = 0.0, 0
+        for start in range(0, len(images), self.batch_max):
+            part = images[start : start + self.batch_max]
+            measured = self.loss.evaluate(self._outputs(context, views, part), labels[start : start + len(part)])
+            loss_sum, correct = loss_sum + measured.loss_sum, correct + measured.correct
+        return loss_sum, correct
+
+    def predict(self, context: Context, weights: Array | Views, images: Array) -> Array:
+        """Returns the outputs [n, units] for up to `batch_max` examples, a view that the context's next use changes.
+
+        A classifier's are probabilities.
+        """
+        return self.loss.finish(self._outputs(context, weights, images))
+
+    def _outputs(self, context: Context, weights: Array | Views, images: Array) -> Array:
+        """Returns the outputs as the loss takes them."""
+        self._check_batch(images)
+        views = self._views_of(weights)
+        values = images
+        for layer, buffers in zip(self.layers, context.buffers, strict=True):
+            own = [views[index] for index in layer.tensors]
+            values = layer.operation.forward(values, own, buffers, False, context.generator)
+        return values
+
+    def _views_of(self, weights: Array | Views) -> Views:
+        return self.views(weights) if isinstance(weights, np.ndarray) else weights
+
+    def _check_batch(self, images: Array) -> None:
+        good = images.shape[1:] == self.model.input and len(images) <= self.batch_max and images.dtype == np.float32
+        if not good or not images.flags.c_contiguous:
+            raise ValueError(
+                f"images: expected contiguous float32 [n <= {self.batch_max}, "
+                f"{', '.join(map(str, self.model.input))}]; found {images.dtype} {list(images.shape)}"
+            )
+
+
+def activation_bytes(network: Network) -> int:
+    """Returns the bytes of one training context of a network: what each further thread costs."""
+    context = network.context(0)
+    arrays: list[NDArray[np.generic]] = [context.gradient, context.loss_error]
+    for buffers in context.buffers:
+        arrays += [buffers.output, buffers.input_error, *buffers.scratch.values()]
+    memory = {id(whole): whole for array in arrays for whole in (array if array.base is None else array.base,)}
+    return sum(array.nbytes for array in memory.values())

@@ -1,0 +1,278 @@
+"""One training step laid out for a batch size and a place of the weights: what every step shares is decided once.
+
+A step of a small network is some twenty calls of compiled kernels and products, which release the interpreter lock,
+and the Python between them, which holds it and so keeps other threads from going on. The plan keeps that part small:
+views, arguments and the order of the calls are ready before training (Adam 3.2.1), and a step only makes the calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.kernels.layers.losses import LABEL_TYPES, Labels, Loss
+from adamctl.kernels.native import Call, NativeSteps, Result, can_compile, compile_calls
+from adamctl.kernels.operation import Array, Backward, Buffers, Forward, Operation
+
+Position: TypeAlias = int
+"""Of a layer among the network's operations."""
+
+Piece: TypeAlias = Callable[[Array], object]
+"""Part of a step, as a function of the images."""
+
+
+class BoundLayer(NamedTuple):
+    """A layer and what its steps work on.
+
+    Attributes:
+        weights, gradients: its own tensors; a gradient None where nobody needs it.
+        takes_part: whether backward comes through it at all.
+    """
+
+    operation: Operation
+    weights: Sequence[Array]
+    gradients: Sequence[Array | None]
+    buffers: Buffers
+    generator: np.random.Generator
+    takes_part: bool
+    needs_input_error: bool
+    is_dense: bool
+
+    def forward(self, batch: int) -> Forward:
+        return self.operation.bind_forward(batch, self.weights, self.buffers, self.generator)
+
+    def backward(self, batch: int) -> Backward:
+        return self.operation.bind_backward(batch, self.weights, self.gradients, self.buffers, self.needs_input_error)
+
+
+class StepPlan(NamedTuple):
+    """The calls of a step.
+
+    Attributes:
+        weights: what the plan was made for, the flat vector or its views; the plan keeps it alive.
+        skip_dense_gradients: whether weight gradients of dense layers are left out.
+        forwards: one call per layer: inputs to outputs.
+        loss: outputs and labels to (summed loss, correct); its derivative goes into `loss_error`.
+        loss_error: error at the outputs, [n, units].
+        backwards: (position, call) of the layers that take part, last first: the error at the layer's outputs and its
+            inputs to the error at its inputs.
+    """
+
+    weights: object
+    skip_dense_gradients: bool
+    forwards: tuple[Forward, ...]
+    loss: Callable[[Array, Labels], tuple[float, int]]
+    loss_error: Array
+    backwards: tuple[tuple[Position, Backward], ...]
+
+    @property
+    def makes_after(self) -> bool:
+        """Whether the calls that belong after a step are made in it."""
+        return False
+
+    def fits(self, weights: object, skip_dense_gradients: bool) -> bool:
+        return self.weights is weights and self.skip_dense_gradients is skip_dense_gradients
+
+    def run(self, images: Array, labels: Labels, inputs: list[Array]) -> tuple[float, int]:
+        """Makes the calls; `inputs`, empty, takes what goes into each layer, and the outputs.
+
+        Returns the summed loss and how many were classified correctly.
+        """
+        values = images
+        inputs.append(values)
+        for forward in self.forwards:
+            values = forward(values)
+            inputs.append(values)
+        error = self.loss_error
+        measured = self.loss(values, labels)
+        for position, backward in self.backwards:
+            error = backward(error, inputs[position])  # type: ignore[assignment]  # None only after the last
+        return measured
+
+
+class NativePlan:
+    """As `StepPlan`, with whatever layers can say as calls of kernels and products made by native functions.
+
+    Between them Python holds the interpreter lock; a network of nothing else is one function (see
+    `adamctl.kernels.native`).
+    """
+
+    def __init__(
+        self,
+        weights: object,
+        skip_dense_gradients: bool,
+        pieces: Sequence[list[Call] | Piece],
+        values: Sequence[Array],
+        step: StepOutputs,
+        makes_after: bool = False,
+    ) -> None:
+        """Args:
+        pieces: what to do, in order: calls, or a function of the images.
+        values: the images' stand-in, which the calls name, and what goes into each later layer, and the outputs.
+        step: where the loss, its error, and the errors of dense layers go.
+        """
+        self.weights, self.skip_dense_gradients, self.makes_after = weights, skip_dense_gradients, makes_after
+        self._values, self._step = tuple(values[1:]), step
+        self._losses = step.result.view(np.float64)
+        self._pieces: list[Piece] = []
+        for native, group in groupby(pieces, key=lambda piece: isinstance(piece, list)):
+            if native:
+                calls = [call for piece in group if isinstance(piece, list) for call in piece]
+                self._pieces.append(_native_piece(compile_calls(calls, {0: values[0]})))
+            else:
+                self._pieces += [piece for piece in group if not isinstance(piece, list)]
+
+    def fits(self, weights: object, skip_dense_gradients: bool) -> bool:
+        return self.weights is weights and self.skip_dense_gradients is skip_dense_gradients
+
+    def run(self, images: Array, labels: Labels, inputs: list[Array]) -> tuple[float, int]:
+        """As `StepPlan.run`."""
+        inputs.append(images)
+        inputs += self._values
+        step = self._step
+        if labels.shape != step.labels.shape or labels.dtype.char not in LABEL_TYPES:
+            step.loss.backward(self._values[-1], labels, step.error)  # says what is wrong
+        step.labels[...] = labels
+        for scratch, error in step.kept_errors:
+            scratch["errors"] = error
+        for piece in self._pieces:
+            piece(images)
+        correct = int(step.result[1])
+        if correct < 0:
+            step.loss.backward(self._values[-1], labels, step.error)
+        return float(self._losses[0]), correct
+
+
+class StepOutputs(NamedTuple):
+    """What a step writes beside the layers' buffers.
+
+    Attributes:
+        labels: [n], the step's.
+        result: two words: float64 sum of losses, how many were correct.
+        error: at the outputs, [n, units].
+        kept_errors: scratch of dense layers, and the errors that they keep there as factors.
+    """
+
+    loss: Loss
+    labels: NDArray[np.int32] | NDArray[np.int64]
+    result: NDArray[np.int64]
+    error: Array
+    kept_errors: list[tuple[dict[str, NDArray[np.generic]], Array]]
+
+
+def step_plan(
+    weights: object, skip_dense_gradients: bool, layers: Sequence[BoundLayer], loss: Loss, error: Array
+) -> StepPlan:
+    """Returns the plan of batches of `len(error)` examples; `error` [n, units] takes the loss's derivative."""
+    batch = len(error)
+    backwards = [(position, layer.backward(batch)) for position, layer in enumerate(layers) if layer.takes_part]
+    return StepPlan(
+        weights,
+        skip_dense_gradients,
+        tuple(layer.forward(batch) for layer in layers),
+        loss.bind_backward(batch, error),
+        error,
+        tuple(reversed(backwards)),
+    )
+
+
+def native_plan(
+    weights: object,
+    skip_dense_gradients: bool,
+    layers: Sequence[BoundLayer],
+    loss: Loss,
+    error: Array,
+    images_shape: tuple[int, ...],
+    after: Sequence[Call] = (),
+) -> NativePlan | None:
+    """As `step_plan`, with calls that are made `after` the step; None if nothing could be native."""
+    if not can_compile() or not len(error):
+        return None
+    values = [np.zeros(images_shape, np.float32)]
+    step = StepOutputs(loss, np.zeros(len(error), np.int64), np.zeros(2, np.int64), error, [])
+    pieces = step_pieces(layers, values, step, step.result)
+    if not any(isinstance(piece, list) for piece in pieces):
+        return None
+    if after:
+        pieces.append(list(after))
+    return NativePlan(weights, skip_dense_gradients, pieces, values, step, bool(after))
+
+
+def step_pieces(
+    layers: Sequence[BoundLayer], values: list[Array], step: StepOutputs, result: Result
+) -> list[list[Call] | Piece]:
+    """Returns what a step does, in order: calls where it can be native, else functions of the images.
+
+    Args:
+        values: the images' stand-in; takes what goes into each later layer, and the outputs.
+        result: two words that take the loss and how many were correct.
+    """
+    batch, error, pieces = len(step.error), step.error, list[list[Call] | Piece]()
+    draws = [draw for layer in layers if (draw := layer.operation.native_draw(layer.buffers, layer.generator))]
+    if draws:
+        pieces.append(_drawing_piece(draws))
+    for layer in layers:
+        calls = layer.operation.native_forward(batch, layer.weights, layer.buffers, values[-1])
+        pieces.append(calls if calls is not None else _forward_piece(layer.forward(batch), values))
+        values.append(layer.buffers.output[:batch])
+    calls = step.loss.native_backward(values[-1], step.labels, error, result)
+    pieces.append(calls if calls is not None else _loss_piece(step, values[-1]))
+    for position in reversed(range(len(layers))):
+        layer = layers[position]
+        if not layer.takes_part:
+            continue
+        calls = layer.operation.native_backward(
+            batch, layer.weights, layer.gradients, layer.buffers, error, values[position], layer.needs_input_error
+        )
+        pieces.append(calls if calls is not None else _backward_piece(layer.backward(batch), error, values, position))
+        if layer.is_dense:
+            step.kept_errors.append((layer.buffers.scratch, error))
+        error = layer.buffers.input_error[:batch]
+    return pieces
+
+
+def _drawing_piece(draws: Sequence[Callable[[], None]]) -> Piece:
+    def piece(images: Array) -> None:
+        for draw in draws:
+            draw()
+
+    return piece
+
+
+def _forward_piece(forward: Forward, values: Sequence[Array]) -> Piece:
+    if len(values) == 1:
+        return forward
+    inputs = values[-1]
+    return lambda images: forward(inputs)
+
+
+def _loss_piece(step: StepOutputs, outputs: Array) -> Piece:
+    def piece(images: Array) -> None:
+        loss_sum, step.result[1] = step.loss.backward(outputs, step.labels, step.error)
+        step.result.view(np.float64)[0] = loss_sum
+
+    return piece
+
+
+def _backward_piece(backward: Backward, error: Array, values: Sequence[Array], position: Position) -> Piece:
+    if not position:
+        return lambda images: backward(error, images)
+    inputs = values[position]
+    return lambda images: backward(error, inputs)
+
+
+def _native_piece(steps: NativeSteps) -> Piece:
+    row = np.zeros(1, np.int64)
+    place = row.__array_interface__["data"][0]
+
+    def piece(images: Array) -> None:
+        row[0] = images.__array_interface__["data"][0]
+        status = steps(place, 1)
+        if status:
+            raise RuntimeError(f"a compiled kernel failed with status {status}")
+
+    return piece

@@ -1,0 +1,149 @@
+"""Several steps of one thread as one native call, where all of a step is native and their batches are at hand.
+
+Coming back to Python costs little by itself, and much more once a step has gone through megabytes and swept the
+interpreter out of the caches: some fifty microseconds that hold its lock (see docs/decisions/0013). So a thread that
+finds several batches waiting trains on them one after another without coming back; clipping, accruing and applying to
+the shared weights (Adam 3.2.2) belong to each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.kernels.layers.losses import Loss
+from adamctl.kernels.native import REFUSED, Call, NativeCheck, Word, can_compile, compile_calls, joined
+from adamctl.kernels.numeric.accrue import Accrual
+from adamctl.kernels.operation import Array
+from adamctl.kernels.step.plan import BoundLayer, Piece, StepOutputs, step_pieces
+
+STEPS_MAX = 16
+FLOAT32, INT32 = np.dtype(np.float32), np.dtype(np.int32)
+
+IMAGES, LABELS, ACCRUED, FILLED, RATE, LOSS, CORRECT, CLIPPED = range(8)
+WORDS = 8
+ARGUMENTS = Struct("=qqqqf4x24x")  # arrays, addresses and the rate; place for what the step returns
+RESULTS = Struct("=40xdqq")
+
+
+class StepBatch(Protocol):
+    """A batch of `Steps`: contiguous float32 images and int32 labels, and the rate at which it moves the weights."""
+
+    @property
+    def images(self) -> Array: ...
+
+    @property
+    def labels(self) -> NDArray[np.int32]: ...
+
+    @property
+    def local_learning_rate(self) -> float: ...
+
+
+StepMade: TypeAlias = tuple[float, int, int]
+"""What came of a step: summed loss, correctly classified examples, layers whose gradient was scaled down."""
+
+
+class Accruing(NamedTuple):
+    """Where steps accrue.
+
+    Attributes:
+        accrual: makes the calls.
+        slots: flat vectors, one of which is chosen at each call.
+        filled: [slots], whether a slot holds anything; written by the step that accrues.
+        weights: what the gradient is also applied to, if anything.
+    """
+
+    accrual: Accrual
+    slots: Sequence[Array]
+    filled: NDArray[np.int64]
+    weights: Array | None
+
+
+class Steps:
+    """Makes up to STEPS_MAX steps of whole batches at a call."""
+
+    def __init__(self, calls: Sequence[Call], values: Sequence[Array], step: StepOutputs, accruing: Accruing) -> None:
+        """Args:
+        calls: of one step, in which the first of `values`, the step's labels and the first slot and its flag stand for
+            those of each step.
+        values: what goes into each layer, and the outputs.
+        """
+        self._images_shape, self._outputs, self._step = values[0].shape, values[-1], step
+        filled = accruing.filled
+        self._slots = [(_address(slot), _address(filled[place:])) for place, slot in enumerate(accruing.slots)]
+        stand_ins = {IMAGES: values[0], LABELS: step.labels, ACCRUED: accruing.slots[0], FILLED: filled[:1]}
+        self._native = compile_calls(calls, stand_ins, WORDS, objects=(IMAGES, LABELS))
+        table = np.zeros((STEPS_MAX, WORDS), np.int64)
+        self._address, self._table = _address(table), table.data.cast("B")
+
+    def take(self, images: Array, labels: NDArray[np.int32]) -> bool:
+        """Whether a batch is one that can be trained on here: others go through `Network.step`."""
+        return (
+            images.shape == self._images_shape
+            and labels.shape == self._step.labels.shape
+            and labels.dtype == INT32
+            and images.dtype == FLOAT32
+            and images.flags.c_contiguous
+            and labels.flags.c_contiguous
+        )
+
+    def run(self, batches: Sequence[StepBatch], slot: int) -> list[StepMade]:
+        """Makes steps of batches that it takes, in order, accruing in a slot.
+
+        Raises:
+            ValueError: a label is out of range; the steps before it were made.
+        """
+        table, (accrued, filled), place = self._table, self._slots[slot], 0
+        for batch in batches:
+            rate = batch.local_learning_rate
+            ARGUMENTS.pack_into(table, place, id(batch.images), id(batch.labels), accrued, filled, rate)
+            place += ARGUMENTS.size
+        status = self._native(self._address, len(batches))
+        if status:
+            self._failed(status, batches)
+        return list(RESULTS.iter_unpack(table[:place]))
+
+    def _failed(self, status: int, batches: Sequence[StepBatch]) -> None:
+        if status == REFUSED:
+            for batch in batches:  # says what is wrong
+                self._step.loss.backward(self._outputs, batch.labels, self._step.error)
+        raise RuntimeError(f"a compiled kernel failed with status {status}")
+
+
+def native_steps(
+    layers: Sequence[BoundLayer],
+    loss: Loss,
+    error: Array,
+    images_shape: tuple[int, ...],
+    after: Sequence[Call],
+    gradient: Array,
+    accruing: Accruing,
+) -> Steps | None:
+    """Returns the steps of batches of `len(error)` examples; None if some of a step is not native.
+
+    Args:
+        layers: as for a plan, with their gradients in `gradient`.
+        error: [n, units], takes the loss's derivative.
+        after: calls that are made after backward and before accruing.
+    """
+    if not can_compile() or not len(error):
+        return None
+    values = [np.zeros(images_shape, np.float32)]
+    step = StepOutputs(loss, np.zeros(len(error), np.int32), np.zeros(2, np.int64), error, [])
+    calls = [calls_of(piece) for piece in step_pieces(layers, values, step, Word(LOSS))]
+    calls.insert(len(layers) + 1, [NativeCheck(Word(CORRECT))])  # after forward and loss
+    accrue = accruing.accrual.native(accruing.slots[0], accruing.weights, gradient, accruing.filled[:1], Word(RATE))
+    whole = joined(*calls, list(after), accrue)
+    return None if whole is None else Steps(whole, values, step, accruing)
+
+
+def calls_of(piece: list[Call] | Piece) -> list[Call] | None:
+    return piece if isinstance(piece, list) else None
+
+
+def _address(array: NDArray[np.generic]) -> int:
+    return int(array.__array_interface__["data"][0])

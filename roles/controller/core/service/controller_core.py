@@ -1,0 +1,286 @@
+"""The configuration service as a pure state machine: an event and a clock reading in, instructions out.
+
+The shell carries out the instructions of a step in order, and sends and answers nothing before the persisting
+instructions in front of it are on disk. So neither an answer nor a promise to another controller tells what a power
+failure could take back.
+
+Changes become commands, commands become values of the log (`core_paxos`), and only what is decided is applied
+(`core_commands`). Reads, watches and beacons are answered by the leader after a majority has confirmed, since they
+came, that it still leads.
+
+Membership: a registered process has a key `/nodes/{id}` and an incarnation that was never issued before. It lives while
+its beacons come; silent for `lost_after_s`, it loses its key. A name whose process is still alive is refused to another
+process. If that has closed its connection, the other waits until the old one has surely ended (somebody who reaped it
+says so, or its addresses refuse connections) or has been silent for so long that its lease is over; should it still be
+there, its next beacon is refused with STALE_INCARNATION. When a leader begins, every node counts as heard from now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from adamctl.config.records import NodeRecord
+from adamctl.roles.controller.core.paxos.forming import Forming
+from adamctl.roles.controller.core.paxos.messages import Entry, Member, PaxosSnapshot, Received, Vote
+from adamctl.roles.controller.core.paxos.paxos_core import PaxosCore
+from adamctl.roles.controller.core.service.commands import Command, carry_out, decode_commands
+from adamctl.roles.controller.core.service.config import ControllerConfig
+from adamctl.roles.controller.core.service.events import (
+    Beacon,
+    CompareAndSet,
+    Disconnected,
+    Event,
+    Gone,
+    Instruction,
+    Leave,
+    Notice,
+    Read,
+    Refuse,
+    Register,
+    Replace,
+    Tick,
+    Watch,
+)
+from adamctl.roles.controller.core.service.limits import Limits
+from adamctl.roles.controller.core.service.nodes import NodeTable
+from adamctl.roles.controller.core.service.requests import Requests
+from adamctl.roles.controller.core.service.retiring import Retiring
+from adamctl.roles.controller.core.service.state import KeyState, Snapshot, snapshot_problem
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.unreadable import UNREADABLE
+
+__all__ = ["ControllerConfig", "ControllerCore"]
+
+REFUSALS_MAX = 16
+_STATE = msgspec.msgpack.Decoder(Snapshot)
+
+
+class ControllerCore:
+    """One member. Not thread-safe; knows no clock but the `now` it is given."""
+
+    def __init__(
+        self,
+        config: ControllerConfig | None = None,
+        *,
+        name: str = "controller",
+        peers: Mapping[str, str] | None = None,
+        identity: int = 1,
+        chance: Callable[[], float] = lambda: 0.5,
+    ) -> None:
+        """
+        Args:
+            name: of this controller.
+            peers: name -> address of the controllers to form a cluster with, this one included; none: it is alone.
+            identity: of its folder, if that is empty; random, greater than 0.
+            chance: gives numbers from 0 to 1.
+        """
+        self.config = config or ControllerConfig()
+        self.state = KeyState(history_keys_max=self.config.history_keys_max, sessions_max=self.config.sessions_max)
+        self.limits = Limits(self.config)
+        self.nodes = NodeTable()
+        self.paxos = PaxosCore(self, self, self.config.paxos, Forming(peers or {}), chance)
+        self._fresh = Vote(name, identity)
+        self._out: list[Instruction] = []
+        self.now = 0.0
+        self._recovering = False
+        self._refusals: dict[str, str] = {}  # address -> why a message of it was not taken
+        self._ticked_s = 0.0
+        self._requests = Requests(self)
+        self._retiring = Retiring(self)
+
+    def recover(
+        self, vote: Vote | None, snapshot: PaxosSnapshot | None, entries: Iterable[Entry], now: float
+    ) -> list[Instruction]:
+        """Takes up what the store held, and returns what to do first. Nothing held: a new folder."""
+        self.now = self._ticked_s = now
+        self._recovering = True
+        self.paxos.start(vote or self._fresh, vote is None, snapshot, entries, now)
+        self._recovering = False
+        self._requests.pump(now)
+        return self._taken()
+
+    def step(self, event: Event, now: float) -> list[Instruction]:
+        """Returns what to do about an event at clock reading `now` (seconds, never going back)."""
+        self.now = now
+        requests = self._requests
+        match event:
+            case Received():
+                problem = self.limits.accepts(event.address, event.limits)
+                if problem is None:
+                    problem = self._refused(event.address, self.paxos.receive(event, now))
+                if problem:
+                    self.put(Notice(problem))
+            case Read() | Watch() | Beacon():
+                requests.confirm(event, now)
+            case CompareAndSet():
+                requests.change(event)
+            case Register():
+                requests.register(event)
+            case Leave():
+                requests.leave(event)
+            case Replace():
+                requests.replace(event)
+            case Disconnected():
+                requests.disconnected(event.connection)
+            case Gone():
+                node = self.nodes.get(event.node)
+                if node is not None and node.connection is None and node.record.incarnation == event.incarnation:
+                    requests.part(node, "is lost: its process has ended")
+            case Tick():
+                self._tick(now)
+        requests.pump(now)
+        return self._taken()
+
+    def snapshot(self) -> tuple[PaxosSnapshot, tuple[Entry, ...]]:
+        """Returns what may take the place of the log: what is decided, and what is only accepted after it."""
+        accepted = self.paxos.acceptor.accepted
+        return self.paxos.acceptor.snapshot(), () if accepted is None else (accepted,)
+
+    @property
+    def next_deadline_s(self) -> float:
+        """Clock reading at which a Tick is due, or inf."""
+        return min(self._requests.next_deadline_s, self.paxos.next_deadline_s)
+
+    @property
+    def watchers(self) -> int:
+        return len(self._requests.watchers)
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        return self.paxos.acceptor.members
+
+    @property
+    def leader(self) -> Member | None:
+        """The leader, as far as this member knows."""
+        leader = self.paxos.leader
+        return next((member for member in self.members if member.identity == leader), None)
+
+    @property
+    def outvoted(self) -> str:
+        """Why this member cannot take part in the cluster: most of the others have other limits. "" if it can."""
+        if not self.limits.differing:
+            return ""
+        peers = self.paxos.forming.peers
+        known = {member.name: member.address for member in self.members} or peers
+        own = self.paxos.acceptor.vote.name
+        return self.limits.outvoted([address for name, address in known.items() if name != own])
+
+    def own_address(self, name: str) -> str:
+        """Returns where the other controllers reach this one; empty if there are none."""
+        peers = self.paxos.forming.peers
+        return peers[name] if len(peers) > 1 else ""
+
+    def living(self) -> dict[str, NodeRecord]:
+        """Returns the registered nodes by name."""
+        return {node.record.node: node.record for node in self.nodes}
+
+    def heard_s(self) -> dict[str, float]:
+        """Returns the clock reading at which each living node was last heard from; nothing unless this one leads."""
+        return {node.record.node: node.heard_s for node in self.nodes} if self.paxos.leading else {}
+
+    def unconnected(self) -> list[NodeRecord]:
+        """Returns the nodes whose last connection is closed: perhaps gone, perhaps about to come back."""
+        return [node.record for node in self.nodes if node.connection is None] if self.paxos.leading else []
+
+    # --- Outbox -------------------------------------------------------------------------------------------------------
+
+    def put(self, instruction: Instruction) -> None:
+        self._out.append(instruction)
+
+    def _refused(self, address: str, problem: str) -> str:
+        """Returns what to say about a message that was refused; each reason once while it stays the last one."""
+        if not problem or self._refusals.get(address) == problem:
+            return ""
+        self._refusals.pop(address, None)
+        self._refusals[address] = problem
+        while len(self._refusals) > REFUSALS_MAX:
+            del self._refusals[next(iter(self._refusals))]
+        return f"a message of the controller at {address} is not taken: {problem}"
+
+    def _taken(self) -> list[Instruction]:
+        out, self._out = self._out, []
+        return out
+
+    # --- Leader: what Paxos tells -------------------------------------------------------------------------------------
+
+    def apply(self, entry: Entry) -> None:
+        """A value is decided. The answers to its requests are given where they were made."""
+        for index, command in enumerate(decode_commands(entry.value)):
+            outcome = carry_out(self.state, command)
+            if outcome.effect is not None:
+                self.nodes.follow(self.state, (*outcome.effect.puts, *outcome.effect.deletes), self.now)
+            if not self._recovering:
+                self._requests.carried_out(entry, index, outcome)
+        if entry.members and not self._recovering:
+            self._requests.members_changed(entry)
+
+    def encode_state(self) -> bytes:
+        return msgspec.msgpack.encode(self.state.snapshot())
+
+    def value_problem(self, value: bytes) -> str:
+        try:
+            decode_commands(value)
+        except UNREADABLE as error:
+            return f"expected commands as a value, found none: {error}"
+        return ""
+
+    def state_problem(self, state: bytes) -> str:
+        try:
+            return snapshot_problem(_STATE.decode(state))
+        except UNREADABLE as error:
+            return f"expected the keys' state, found none: {error}"
+
+    def restore_state(self, state: bytes) -> None:
+        self.state.restore(_STATE.decode(state))
+        self.nodes.restore(self.state, self.now)
+
+    def began_to_lead(self, now: float) -> None:
+        """Nobody could reach us before: every node counts as heard from now."""
+        self._ticked_s = now
+        self.nodes.refresh(now)
+        self._retiring.began_to_lead(now)
+        if len(self.members) > 1:
+            self.put(Notice(f"leads the controllers since slot {self.paxos.acceptor.chosen_to}"))
+
+    def ceased_to_lead(self) -> None:
+        """Refuses what cannot be answered here any more. What was proposed may yet be done, under its session."""
+        self._requests.refuse_all()
+        if not self._recovering:
+            self.put(Notice("leads the controllers no more"))
+
+    def confirmed(self, token: int, now: float) -> None:
+        self._requests.confirmed(token, now)
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def _tick(self, now: float) -> None:
+        self.paxos.tick(now)
+        if now - self._ticked_s > self.config.lost_after_s / 2:
+            # We were stopped or stalled ourselves; beacons that came meanwhile are still queued behind this event.
+            self.nodes.refresh(now, keep_connections=True)
+        self._ticked_s = now
+        if self.paxos.leading:
+            for node in list(self.nodes):
+                silent_s = now - node.heard_s
+                if silent_s > self.config.lost_after_s:
+                    self._requests.part(node, f"is lost: no beacon for {silent_s:.1f} s")
+            self._retiring.tick(now)
+        self._requests.time_out(now)
+
+    def submit(self, command: Command) -> None:
+        """Proposes a change of our own, whose answer nobody waits for."""
+        self._requests.submit(command)
+
+    # --- used by `core_requests` --------------------------------------------------------------------------------------
+
+    def refuse_follower(self, token: int) -> None:
+        """Refuses a request that only the leader answers, and says who that is."""
+        leader = self.leader
+        if leader is None or leader.identity == self.paxos.identity:
+            text = f"controller {self.paxos.acceptor.vote.name} knows no leader at the moment; try again or elsewhere"
+            self.put(Refuse(token, ErrorCode.NOT_LEADER, text))
+        else:
+            text = f"controller {leader.name} at {leader.address} leads"
+            self.put(Refuse(token, ErrorCode.NOT_LEADER, text, {"leader": leader.address}))

@@ -1,0 +1,139 @@
+"""What goes into the configuration service's core and what comes out: events and instructions.
+
+`token` is the shell's handle on a request; it comes back in exactly one Answer or Refuse. `connection` names the
+requester's connection for as long as it lasts. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from adamctl.config.records import NodeRecord
+from adamctl.roles.controller.core.paxos.messages import Append, Received, SaveSnapshot, SaveVote, Send
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import ConfigChanges, ConfigEntry, Message, NodeRegisterRequest
+
+# --- events ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    token: int
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompareAndSet:
+    """`role` and `node` are the asker's, whom `core_permissions` may refuse; an empty role: this process itself."""
+
+    token: int
+    session: str
+    sequence: int
+    changes: ConfigChanges
+    known_serial: int = 0
+    role: str = ""
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    token: int
+    connection: int
+    prefix: str
+    after_revision: int
+    wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    token: int
+    connection: int
+    request: NodeRegisterRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Beacon:
+    token: int
+    connection: int
+    node: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    token: int
+    node: str
+    incarnation: int
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Nobody listens any more where this node did: its process has ended. Counts only while it is not connected."""
+
+    node: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Comes at least every quarter of `lost_after_s` and at every `next_deadline_s`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Put another member in the place of a controller that is lost. `identity`: of the lost one; 0: not known."""
+
+    token: int
+    old: str
+    name: str
+    address: str
+    identity: int = 0
+
+
+Event: TypeAlias = (
+    Read | CompareAndSet | Watch | Register | Beacon | Leave | Disconnected | Gone | Tick | Replace | Received
+)
+
+# --- instructions ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Reply to a request. `entries` is the body, None for a reply without one."""
+
+    token: int
+    message: Message
+    entries: tuple[ConfigEntry, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    token: int
+    code: ErrorCode
+    message: str
+    details: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Find out at once whether this node's process has certainly ended; if it has, say so with `Gone`."""
+
+    record: NodeRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that people should read in the log."""
+
+    message: str
+
+
+Persist: TypeAlias = SaveVote | Append | SaveSnapshot
+Instruction: TypeAlias = Persist | Send | Answer | Refuse | Probe | Notice

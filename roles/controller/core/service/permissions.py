@@ -1,0 +1,95 @@
+"""Who may change which key: the part of the table of permissions that only the state can tell. Pure.
+
+    /nodes/{id}                  nobody: by registering, beacons and leaving alone
+    /jobs/{id}/buckets/{n}       parameter servers
+    /jobs/{id}/served/{node}     that parameter server
+    /jobs/{id}, and all under it its coordinator; whoever creates it (coordinator, client); operators
+    /jobs/{id}, to end it        any client where no coordinator keeps it: the client that made it may have died
+    /drains/{node}               operators
+    /retired                     nobody: the controllers do it themselves
+
+Whatever is not said here nobody may change.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from msgspec.structs import replace
+
+from adamctl.config.records import JobRecord, NodeRecord, decode, job_key, node_key, served_key
+from adamctl.roles.controller.core.service.events import CompareAndSet, Refuse
+from adamctl.roles.controller.core.service.state import KeyState
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import ConfigChanges
+from adamctl.wire.permissions import JOB_OWNERS, OPERATORS
+from adamctl.wire.unreadable import UNREADABLE
+
+_BUCKET: Final = re.compile(r"/jobs/[^/]+/buckets/[^/]+")
+_OF_JOB: Final = re.compile(r"/jobs/([^/]+)(/.+)?")
+_DRAIN: Final = re.compile(r"/drains/[^/]+")
+
+
+def change_refusal(state: KeyState, role: str, node: str, changes: ConfigChanges) -> str:
+    """Returns why a node of a role may not make these changes; empty: it may."""
+    for key in (*changes.puts, *changes.deletes):
+        if not _may_change(state, role, node, key, changes):
+            return f"{role} {node} may not change {key[:200]!a}"
+    return ""
+
+
+def refused(state: KeyState, asked: object) -> Refuse | None:
+    """Returns the answer to a request that its asker may not make; None if it may."""
+    if not isinstance(asked, CompareAndSet) or not asked.role:
+        return None
+    text = change_refusal(state, asked.role, asked.node, asked.changes)
+    return Refuse(asked.token, ErrorCode.NOT_ALLOWED, text) if text else None
+
+
+def _may_change(state: KeyState, role: str, node: str, key: str, changes: ConfigChanges) -> bool:
+    of_job = _OF_JOB.fullmatch(key)
+    if role in OPERATORS:
+        return of_job is not None or _DRAIN.fullmatch(key) is not None
+    if of_job is None:
+        return False
+    job = of_job[1]
+    if role == "ps":
+        return _BUCKET.fullmatch(key) is not None or key == served_key(job, node)
+    return role in JOB_OWNERS and _owns(state, role, node, job, changes)
+
+
+def _owns(state: KeyState, role: str, node: str, job: str, changes: ConfigChanges) -> bool:
+    """Says whether a job is, and remains, a coordinator's, or is created by these changes."""
+    key = job_key(job)
+    if role == "client" and _ends_shared(state, key, changes):
+        return True
+    if key in changes.puts and not _names(changes.puts[key], role, node):
+        return False
+    if key in changes.puts and changes.conditions.get(key) == 0:
+        return True  # where there is such a job, nothing is changed, and the asker is told of the conflict
+    entry = state.get(key)
+    return entry is not None and _names(entry.value, "coordinator", node)
+
+
+def _ends_shared(state: KeyState, key: str, changes: ConfigChanges) -> bool:
+    """Says whether these changes only end a job that clients share: whoever made it may have died."""
+    entry = state.get(key)
+    if entry is None or set(changes.puts) != {key} or changes.deletes:
+        return False
+    try:
+        job = decode(entry.value, JobRecord)
+        maker = state.get(node_key(job.coordinator)) if job.coordinator else None
+        shared = maker is None or decode(maker.value, NodeRecord).role == "client"
+        return shared and decode(changes.puts[key], JobRecord) == replace(job, state="ended")
+    except UNREADABLE:
+        return False
+
+
+def _names(value: bytes, role: str, node: str) -> bool:
+    """Says whether a job's record names this node as its coordinator, or, where a client made it, nobody."""
+    try:
+        coordinator = decode(value, JobRecord).coordinator
+    except UNREADABLE:
+        return False
+    return coordinator == node or (role == "client" and not coordinator)

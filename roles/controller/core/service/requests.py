@@ -1,0 +1,399 @@
+"""Requests that wait: for confirmation, for their command to be decided, for a change to watch. Pure.
+
+A part of `ControllerCore`, which it works on. On a member that does not lead nothing waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from adamctl.config.names import NAME_CHARACTERS_MAX, NAME_EXPECTED, is_name
+from adamctl.config.records import NodeRecord
+from adamctl.roles.controller.core.paxos.forming import cluster_identity
+from adamctl.roles.controller.core.paxos.messages import Entry, Member
+from adamctl.roles.controller.core.service.commands import (
+    Change,
+    Command,
+    Join,
+    Outcome,
+    Part,
+    encode_commands,
+    within_bytes,
+)
+from adamctl.roles.controller.core.service.events import (
+    Answer,
+    Beacon,
+    CompareAndSet,
+    Leave,
+    Notice,
+    Probe,
+    Read,
+    Refuse,
+    Register,
+    Replace,
+    Watch,
+)
+from adamctl.roles.controller.core.service.nodes import NODES_PREFIX, Node
+from adamctl.roles.controller.core.service.permissions import refused
+from adamctl.roles.controller.core.service.state import Effect
+from adamctl.roles.controller.core.service.validate import request_problem, size_bytes_of
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import ConfigReadReply, ConfigWatchReply, Empty, NodeRegisterReply
+
+if TYPE_CHECKING:
+    from adamctl.roles.controller.core.service.controller_core import ControllerCore
+
+Confirmable: TypeAlias = Read | Watch | Beacon
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A command that waits for its slot. `asked` is whose it is; None: nobody waits for the answer."""
+
+    command: Command
+    size_bytes: int
+    asked: CompareAndSet | Register | Leave | None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Watcher:
+    request: Watch
+    deadline_s: float
+
+
+class Requests:
+    """See the module.
+
+    Attributes:
+        watchers: by token.
+    """
+
+    def __init__(self, core: ControllerCore) -> None:
+        self.watchers: dict[int, _Watcher] = {}
+        self._core = core
+        self._confirming: dict[int, tuple[Confirmable, float]] = {}  # by token, with the time of arrival
+        self._queue: deque[_Pending] = deque()
+        self._proposed: list[_Pending] = []  # the commands of the open slot, in their order
+        self._replace: Replace | None = None  # waits, or is proposed
+        self._replacing = False
+
+    @property
+    def next_deadline_s(self) -> float:
+        if not self.watchers:
+            return float("inf")
+        return min(watcher.deadline_s for watcher in self.watchers.values())
+
+    # --- in -----------------------------------------------------------------------------------------------------------
+
+    def confirm(self, event: Confirmable, now: float) -> None:
+        """Takes a request that needs no slot."""
+        core = self._core
+        if core.paxos.leadership is None:
+            core.refuse_follower(event.token)
+            return
+        self._confirming[event.token] = (event, now)
+        core.paxos.confirm(event.token, now)
+        core.paxos.settle(now)
+
+    def change(self, event: CompareAndSet) -> None:
+        problem = request_problem(event)
+        if problem:
+            self._core.put(Refuse(event.token, ErrorCode.BAD_MESSAGE, problem))
+        else:
+            command = Change(event.session, event.sequence, event.changes, event.known_serial)
+            self._submit(command, event)
+
+    def register(self, event: Register) -> None:
+        core, request = self._core, event.request
+        if not (is_name(request.node) and is_name(request.role)):
+            found = f"{request.role[:NAME_CHARACTERS_MAX]!a} {request.node[:NAME_CHARACTERS_MAX]!a}"
+            text = f"{found} are no names for a role and a node; expected {NAME_EXPECTED}"
+            core.put(Refuse(event.token, ErrorCode.BAD_CONFIGURATION, text))
+            return
+        old = core.nodes.get(request.node)
+        same = old is not None and old.record.is_process(request.host, request.pid, request.process)
+        if core.paxos.leading and old is not None and old.connection is None and not same:
+            self._wait_for_end_of(old, event.token)
+            return
+        if core.paxos.leading and old is not None and old.connection is not None and not same:
+            text = (
+                f"the name {request.node!r} belongs to a living {old.record.role} (process {old.record.pid} on "
+                f"{host_name(old.record)}); choose another --name, or end that process first"
+            )
+            core.put(Refuse(event.token, ErrorCode.BAD_CONFIGURATION, text))
+            return
+        revision = core.state.revision_of(f"{NODES_PREFIX}{request.node}")
+        self._submit(Join(request, revision), event)
+
+    def _wait_for_end_of(self, old: Node, token: int) -> None:
+        """Refuses a name until the process that has it must know that it is a member no more, or has surely ended.
+
+        It may be there still, cut off from us, and believe in its lease.
+        """
+        core = self._core
+        core.put(Probe(old.record))
+        text = f"{old.record.node} was process {old.record.pid} on {host_name(old.record)}, which may still be there"
+        core.put(Refuse(token, ErrorCode.NOT_READY, text))
+
+    def leave(self, event: Leave) -> None:
+        self._submit(Part(event.node, event.incarnation), event, event.why or "left")
+
+    def part(self, node: Node, why: str) -> None:
+        """Proposes to remove a node, once."""
+        if not node.parting and self._core.paxos.leading:
+            node.parting = True
+            self._submit(Part(node.record.node, node.record.incarnation), None, why)
+
+    def replace(self, event: Replace) -> None:
+        core = self._core
+        if not core.paxos.leading:
+            core.refuse_follower(event.token)
+        elif self._replace is not None:
+            core.put(Refuse(event.token, ErrorCode.OVER_QUOTA, "another controller is being replaced; try again"))
+        elif isinstance(members := self._replaced(event), str):
+            core.put(Refuse(event.token, ErrorCode.BAD_CONFIGURATION, members))
+        elif members == core.members:
+            core.put(Answer(event.token, Empty()))  # done before
+        else:
+            self._replace = event
+
+    def _replaced(self, event: Replace) -> tuple[Member, ...] | str:
+        """Returns the members after a replacement, or why it cannot be."""
+        core = self._core
+        members = core.members
+        names = ", ".join(member.name for member in members)
+        new = core.paxos.forming.stranger(event.name, event.address, core.now)
+        there = any((member.name, member.address) == (event.name, event.address) for member in members)
+        if event.identity and event.identity not in [member.identity for member in members]:
+            if there:
+                return members  # done before; who is there now must not be exchanged for one of long ago
+            return f"controller {event.old} has been replaced already; the controllers are {names}"
+        if there and new is None and event.name != event.old and event.old not in [member.name for member in members]:
+            return members  # done before
+        old = next((member for member in members if member.name == event.old), None)
+        if old is None:
+            return f"expected one of the controllers {names} to replace, found {event.old!r}"
+        if core.paxos.hears(old, core.now):
+            return f"controller {old.name} at {old.address} answers; only one that has ended can be replaced"
+        if event.name != event.old and any(member.name == event.name for member in members):
+            return f"{event.name!r} is a controller already; the new one needs a name of its own"
+        if new is None:
+            return (
+                f"no controller called {event.name} at {event.address} has introduced itself yet; start it first, with "
+                f"an empty --dir, --name {event.name} and --peers naming it and the living controllers, then try again"
+            )
+        kept = [member for member in members if member != old]
+        return tuple(sorted([*kept, Member(event.name, new, event.address)]))
+
+    def disconnected(self, connection: int) -> None:
+        self._core.nodes.disconnected(connection)
+        for token, watcher in list(self.watchers.items()):
+            if watcher.request.connection == connection:
+                del self.watchers[token]
+                self._core.put(Refuse(token, ErrorCode.SHUTTING_DOWN, "the connection was closed"))
+
+    def submit(self, command: Command) -> None:
+        """Proposes a change that nobody has asked for."""
+        self._submit(command, None)
+
+    def _submit(self, command: Command, asked: CompareAndSet | Register | Leave | None, why: str = "") -> None:
+        core = self._core
+        if core.paxos.leadership is None:
+            if asked is not None:
+                core.refuse_follower(asked.token)
+            return
+        size_bytes = size_bytes_of(command)
+        if size_bytes > core.config.command_bytes_max and asked is not None:
+            text = f"a request of {size_bytes} bytes; at most {core.config.command_bytes_max} can be made at once"
+            core.put(Refuse(asked.token, ErrorCode.OVER_QUOTA, text))
+            return
+        self._queue.append(_Pending(command, size_bytes, asked, why))
+
+    # --- the open slot ------------------------------------------------------------------------------------------------
+
+    def pump(self, now: float) -> None:
+        """Proposes what waits, as long as the open slot is free."""
+        paxos = self._core.paxos
+        while paxos.can_propose and (self._queue or self._replace is not None):
+            if self._replace is not None:
+                self._propose_members(self._replace)
+            else:
+                self._proposed = self._batch()
+                if not self._proposed:
+                    return
+                paxos.propose(encode_commands([pending.command for pending in self._proposed]))
+            paxos.settle(now)
+
+    def _batch(self) -> list[_Pending]:
+        config = self._core.config
+        for pending in tuple(self._queue):  # the slot is open, so it is known whose jobs there are
+            refuse = refused(self._core.state, pending.asked)
+            if refuse is not None:
+                self._queue.remove(pending)
+                self._core.put(refuse)
+        batch = [self._queue.popleft()] if self._queue else []
+        size = sum(pending.size_bytes for pending in batch)
+        while self._queue and len(batch) < config.batch_commands_max:
+            size += self._queue[0].size_bytes
+            if size > config.batch_bytes_max:
+                break
+            batch.append(self._queue.popleft())
+        return batch
+
+    def _propose_members(self, event: Replace) -> None:
+        members = self._replaced(event)
+        if isinstance(members, str):
+            self._replace = None
+            self._core.put(Refuse(event.token, ErrorCode.BAD_CONFIGURATION, members))
+        else:
+            self._replacing = True
+            self._core.paxos.propose(b"", members)
+
+    def members_changed(self, entry: Entry) -> None:
+        self._core.paxos.forming.forget({member.identity for member in entry.members})
+        names = ", ".join(f"{member.name} at {member.address}" for member in entry.members)
+        self._core.put(Notice(f"the controllers are from now on: {names}"))
+        if self._replace is not None and self._replacing:
+            self._core.put(Answer(self._replace.token, Empty()))
+            self._replace = None
+            self._replacing = False
+
+    # --- out ----------------------------------------------------------------------------------------------------------
+
+    def carried_out(self, entry: Entry, index: int, outcome: Outcome) -> None:
+        """Answers the request behind the entry's command, if it was made here, and those who watch."""
+        core = self._core
+        leadership = core.paxos.leadership
+        ours = leadership is not None and entry.ballot == leadership.ballot and index < len(self._proposed)
+        pending = self._proposed[index] if ours else None
+        if pending is not None:
+            self._answer(pending, outcome)
+        if outcome.effect is not None and (outcome.effect.puts or outcome.effect.deletes):
+            self._notify(outcome.effect)
+        if pending is not None and pending.why and outcome.record is not None:
+            record = outcome.record
+            core.put(Notice(f"{record.role} {record.node} on {host_name(record)} {pending.why}"))
+        if pending is not None and index == len(self._proposed) - 1:
+            self._proposed = []
+
+    def _answer(self, pending: _Pending, outcome: Outcome) -> None:
+        core, asked = self._core, pending.asked
+        if asked is None:
+            return
+        if outcome.code != ErrorCode.OK:
+            core.put(Refuse(asked.token, outcome.code, outcome.message, outcome.details))
+        elif isinstance(asked, CompareAndSet):
+            core.put(Answer(asked.token, outcome.reply()))
+        elif isinstance(asked, Leave):
+            core.put(Answer(asked.token, Empty()))
+        elif outcome.record is None:
+            self.register(asked)  # the name was taken or freed in the meantime: look again
+        else:
+            record = outcome.record
+            node = core.nodes.get(record.node)
+            if node is not None:
+                node.connection = asked.connection
+            config, cluster = core.config, cluster_identity(core.paxos.acceptor.vote.cluster)
+            times_s = (config.beacon_interval_s, config.lost_after_s, config.granted_s)
+            reply = NodeRegisterReply(record.incarnation, *times_s, cluster)
+            core.put(Answer(asked.token, reply))
+            text = f"{record.role} {record.node} joined from {host_name(record)}, incarnation {record.incarnation}"
+            core.put(Notice(text))
+
+    def confirmed(self, token: int, now: float) -> None:
+        """Answers a request that needed no slot, from what has been decided up to now."""
+        event, arrived_s = self._confirming.pop(token)
+        core = self._core
+        match event:
+            case Read():
+                core.put(Answer(token, ConfigReadReply(core.state.revision), core.state.read(event.prefix)))
+            case Watch():
+                self._watch(event, now)
+            case Beacon():
+                self._beacon(event, arrived_s)
+
+    def refuse_all(self) -> None:
+        """This member leads no more."""
+        core = self._core
+        tokens = [*self._confirming, *self.watchers]
+        for pending in (*self._proposed, *self._queue):
+            if pending.asked is not None:
+                tokens.append(pending.asked.token)
+        if self._replace is not None:
+            tokens.append(self._replace.token)
+        self._confirming.clear()
+        self.watchers.clear()
+        self._queue.clear()
+        self._proposed = []
+        self._replace = None
+        self._replacing = False
+        for token in tokens:
+            core.refuse_follower(token)
+
+    # --- watches and beacons ------------------------------------------------------------------------------------------
+
+    def _watch(self, event: Watch, now: float) -> None:
+        core = self._core
+        answer = self._watch_answer(event)
+        if answer is not None:
+            core.put(answer)
+        elif len(self.watchers) >= core.config.watchers_max:
+            text = f"{core.config.watchers_max} requests are watching already, which is the limit"
+            core.put(Refuse(event.token, ErrorCode.OVER_QUOTA, text))
+        else:
+            wait_s = min(max(event.wait_s, 0.0), core.config.wait_s_max)
+            self.watchers[event.token] = _Watcher(event, now + wait_s)
+
+    def _watch_answer(self, event: Watch) -> Answer | None:
+        changes = self._core.state.changes(event.prefix, event.after_revision)
+        if not (changes.reset or changes.entries or changes.deleted):
+            return None
+        if len(within_bytes(changes.deleted)) < len(changes.deleted):  # too many names for a header: start afresh
+            message = ConfigWatchReply(changes.revision, (), True)
+            return Answer(event.token, message, self._core.state.read(event.prefix))
+        message = ConfigWatchReply(changes.revision, changes.deleted, changes.reset)
+        return Answer(event.token, message, changes.entries)
+
+    def _notify(self, effect: Effect) -> None:
+        keys = (*effect.puts, *effect.deletes)
+        for token, watcher in list(self.watchers.items()):
+            if any(key.startswith(watcher.request.prefix) for key in keys):
+                answer = self._watch_answer(watcher.request)
+                if answer is not None:
+                    del self.watchers[token]
+                    self._core.put(answer)
+
+    def time_out(self, now: float) -> None:
+        """Ends the watches whose time is over."""
+        for token, watcher in list(self.watchers.items()):
+            if watcher.deadline_s <= now:
+                del self.watchers[token]
+                self._core.put(Answer(token, ConfigWatchReply(self._core.state.revision), ()))
+
+    def _beacon(self, event: Beacon, arrived_s: float) -> None:
+        core = self._core
+        node = core.nodes.get(event.node)
+        if node is not None and node.record.incarnation == event.incarnation and not node.parting:
+            node.heard_s = max(node.heard_s, arrived_s)
+            node.connection = event.connection
+            core.put(Answer(event.token, Empty()))
+            return
+        if node is None or node.record.incarnation == event.incarnation:
+            text = (
+                f"{event.node} (incarnation {event.incarnation}) is no longer a member: it left, or was silent for "
+                f"more than {core.config.lost_after_s:g} s; start it again"
+            )
+        else:
+            text = (
+                f"the name {event.node} was taken over by incarnation {node.record.incarnation} (process "
+                f"{node.record.pid} on {host_name(node.record)}); this is incarnation {event.incarnation}"
+            )
+        core.put(Refuse(event.token, ErrorCode.STALE_INCARNATION, text))
+
+
+def host_name(record: NodeRecord) -> str:
+    """Returns the part of a host's identity that people know it by."""
+    return record.host.partition("/")[0]

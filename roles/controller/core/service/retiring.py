@@ -1,0 +1,97 @@
+"""Which incarnations have come to their end, and when everybody is told (pure).
+
+A part of `ControllerCore`. Parameter servers remember what each client has pushed last, and would for ever: what ends
+that is a record under `/retired`. An incarnation is in it when its node has been gone for `retire_after_s` under one
+leader, who knows only of the time in which it led. Nothing of a process that has ended is on its way for so long.
+
+Nothing rests on that time but that nobody is bothered who still lives: servers refuse whoever is retired.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from adamctl.config.records import RETIRED_KEY, RetiredRecord, decode, encode
+from adamctl.roles.controller.core.service.commands import Change
+from adamctl.wire.messages import ConfigChanges
+from adamctl.wire.unreadable import UNREADABLE
+
+if TYPE_CHECKING:
+    from adamctl.roles.controller.core.service.controller_core import ControllerCore
+
+PAUSES_PER_HORIZON = 10
+"""So often at most the record changes while a client may wait for its end: each change costs servers something."""
+
+
+class Retiring:
+    """See the module. Of a member that does not lead it does nothing."""
+
+    def __init__(self, core: ControllerCore) -> None:
+        self._core = core
+        self._alive: frozenset[int] = frozenset()
+        self._gone: dict[int, float] = {}  # -> since when, as this leader has seen it
+        self._before, self._since_s = 0, 0.0  # whoever had ended when we began to lead, and when that was
+        self._seen = 0
+        self._told_s = float("-inf")
+        self._session, self._sequence = "", 0
+
+    def began_to_lead(self, now: float) -> None:
+        """Nobody knows how long those have been gone who are."""
+        self._gone.clear()
+        self._before = self._seen = self._core.state.incarnation
+        self._since_s, self._told_s = now, float("-inf")
+        self._alive = self._living()
+        self._begin_session()
+
+    def tick(self, now: float) -> None:
+        """Notes who has gone, and proposes the record that follows from it, if it is time."""
+        self._note(now)
+        horizon_s = self._core.config.retire_after_s
+        if now - self._since_s < horizon_s or now - self._told_s < horizon_s / PAUSES_PER_HORIZON:
+            return
+        known, revision = self._known()
+        over = [one for one, since_s in self._gone.items() if now - since_s >= horizon_s and not known.has(one)]
+        if not over and max(known.floor, 0) >= self._before:
+            return
+        floor = max((known.floor, self._before, *over))
+        waiting = (one for one, since_s in self._gone.items() if now - since_s < horizon_s)
+        kept = sorted(one for one in {*self._alive, *waiting} if one <= floor)
+        self._told_s = now
+        self._propose(RetiredRecord(floor, tuple(kept)), revision)
+
+    def _note(self, now: float) -> None:
+        alive, newest = self._living(), self._core.state.incarnation
+        for one in {*self._alive, *range(self._seen + 1, newest + 1)} - alive:
+            self._gone[one] = now
+        self._alive, self._seen = alive, newest
+
+    def _living(self) -> frozenset[int]:
+        return frozenset(node.record.incarnation for node in self._core.nodes)
+
+    def _known(self) -> tuple[RetiredRecord, int]:
+        """Returns the record, and its revision; what cannot be read is written anew."""
+        entry = self._core.state.get(RETIRED_KEY)
+        if entry is None:
+            return RetiredRecord(), 0
+        try:
+            known = decode(entry.value, RetiredRecord)
+        except UNREADABLE:
+            known = RetiredRecord()
+        for one in [one for one in self._gone if known.has(one)]:
+            del self._gone[one]
+        return known, entry.revision
+
+    def _propose(self, record: RetiredRecord, revision: int) -> None:
+        if self._core.state.remembered(self._session) is None and self._sequence:
+            self._begin_session()
+        self._sequence += 1
+        changes = ConfigChanges({RETIRED_KEY: revision}, {RETIRED_KEY: encode(record)})
+        self._core.submit(Change(self._session, self._sequence, changes, self._core.state.serial))
+
+    def _begin_session(self) -> None:
+        """Under a name that nobody has used: a member leads under one ballot once, and counts its requests."""
+        leadership = self._core.paxos.leadership
+        if leadership is not None:
+            ballot = leadership.ballot
+            self._session = f"retired-{ballot.round}-{ballot.identity}-{self._core.state.serial}"
+            self._sequence = 0

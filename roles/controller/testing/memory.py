@@ -1,0 +1,95 @@
+"""The configuration service inside this process: the same core without network or disk, for tests of other roles."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import cast
+
+from adamctl.config.records import NodeRecord, encode, node_key
+from adamctl.errors import RemoteError
+from adamctl.roles.controller.core.service.controller_core import ControllerConfig, ControllerCore
+from adamctl.roles.controller.core.service.events import (
+    Answer,
+    CompareAndSet,
+    Disconnected,
+    Event,
+    Instruction,
+    Read,
+    Refuse,
+    Tick,
+    Watch,
+)
+from adamctl.roles.controller.core.service.state import Changes
+from adamctl.wire.messages import (
+    ConfigChanges,
+    ConfigCompareAndSetReply,
+    ConfigEntry,
+    ConfigReadReply,
+    ConfigWatchReply,
+)
+
+
+class MemoryConfigurationStore:
+    """A `ConfigurationStore` that lives and dies with this object. Nodes put into it are never lost."""
+
+    def __init__(self, config: ControllerConfig | None = None) -> None:
+        self.core = ControllerCore(replace(config or ControllerConfig(), lost_after_s=float("inf")))
+        self.core.recover(None, None, (), 0.0)
+        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._token = 0
+        self._sequence = 0
+
+    async def read(self, prefix: str) -> tuple[int, list[ConfigEntry]]:
+        answer = await self._ask(Read(self._next_token(), prefix))
+        return cast(ConfigReadReply, answer.message).revision, list(answer.entries or ())
+
+    async def compare_and_set(self, changes: ConfigChanges) -> ConfigCompareAndSetReply:
+        self._sequence += 1
+        answer = await self._ask(
+            CompareAndSet(self._next_token(), f"local-{self._sequence}", 1, changes, self.core.state.serial)
+        )
+        return cast(ConfigCompareAndSetReply, answer.message)
+
+    async def watch(self, prefix: str, after_revision: int, wait_s: float) -> Changes:
+        token = self._next_token()
+        timer = asyncio.get_running_loop().call_later(wait_s, self._step, Tick())
+        try:
+            answer = await self._ask(Watch(token, token, prefix, after_revision, wait_s))
+        finally:
+            timer.cancel()
+            self._step(Disconnected(token))
+        reply = cast(ConfigWatchReply, answer.message)
+        return Changes(reply.revision, answer.entries or (), reply.deleted, reply.reset)
+
+    async def put_node(self, record: NodeRecord) -> None:
+        """Makes a node a member without a process behind it."""
+        await self.compare_and_set(ConfigChanges({}, {node_key(record.node): encode(record)}))
+
+    def _next_token(self) -> int:
+        self._token += 1
+        return self._token
+
+    async def _ask(self, event: Read | CompareAndSet | Watch) -> Answer:
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[event.token] = future
+        try:
+            self._step(event)
+            return await future
+        finally:
+            self._waiting.pop(event.token, None)
+
+    def _step(self, event: Event) -> None:
+        for instruction in self.core.step(event, asyncio.get_running_loop().time()):
+            self._carry_out(instruction)
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        if not isinstance(instruction, Answer | Refuse):
+            return
+        future = self._waiting.get(instruction.token)
+        if future is None or future.done():
+            return
+        if isinstance(instruction, Answer):
+            future.set_result(instruction)
+        else:
+            future.set_exception(RemoteError(int(instruction.code), instruction.message))

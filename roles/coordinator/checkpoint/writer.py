@@ -1,0 +1,155 @@
+"""Writes checkpoints: every server its shards, then the manifest; keeps the newest."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+
+from adamctl.config.experiment import Experiment
+from adamctl.errors import ConfigurationError
+from adamctl.model.layout import ParameterLayout
+from adamctl.roles.coordinator.checkpoint import manifest
+from adamctl.roles.coordinator.checkpoint.manifest import Manifest, ManifestFile, ManifestTensor
+from adamctl.roles.coordinator.core.evaluate import best_of
+from adamctl.roles.coordinator.core.events import RunSnapshot
+from adamctl.roles.coordinator.core.ranges import RangeBook
+from adamctl.roles.manifest_bytes import FORMAT_VERSION
+from adamctl.roles.ps.client.parameter_client import ParameterClient
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of one run into `RUN/checkpoints`, one at a time."""
+
+    def __init__(
+        self, run_folder: Path, job: str, experiment: Experiment, layout: ParameterLayout, parameters: ParameterClient
+    ) -> None:
+        self.folder = (run_folder / manifest.CHECKPOINTS_NAME).absolute()
+        self._job, self._experiment, self._layout = job, experiment, layout
+        self._parameters = parameters
+
+    async def prepare(self) -> None:
+        """Removes what a crash has left unfinished, so that numbers can be used again."""
+        train = self._experiment.train
+        await asyncio.to_thread(manifest.clean, self.folder, train.checkpoint_keep, train.keep_best)
+
+    async def write(self, number: int, snapshot: RunSnapshot, complete: bool) -> Path:
+        """Writes checkpoint `number` and removes the oldest beyond `checkpoint_keep`.
+
+        Returns its folder. The best one stays.
+
+        Raises:
+            UnreachableError, RemoteError: a server did not write its part.
+            DamagedDataError, OSError: the files could not be finished. Nothing of it remains in any of these cases.
+        """
+        folder = manifest.checkpoint_folder(self.folder, number)
+
+        def described(files: tuple[ManifestFile, ...]) -> Manifest:
+            return Manifest(
+                format_version=FORMAT_VERSION,
+                job=self._job,
+                number=number,
+                seed=self._experiment.seed,
+                layout_hash=self._layout.hash,
+                servers_expected=self._experiment.cluster.ps,
+                tensors=tuple(ManifestTensor.of(tensor) for tensor in self._layout.tensors),
+                files=files,
+                state=snapshot,
+                experiment=self._experiment,
+                complete=complete,
+                written_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            )
+
+        try:
+            await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+            files = await self._parameters.checkpoint(str(folder))
+            await asyncio.to_thread(manifest.finish, folder, files, described)
+        except BaseException:
+            await asyncio.shield(asyncio.to_thread(manifest.abandon, folder))
+            raise
+        train = self._experiment.train
+        await asyncio.to_thread(manifest.clean, self.folder, max(train.checkpoint_keep, 1), train.keep_best)
+        return folder
+
+
+def find_start(
+    resume: str, run_folder: Path, experiment: Experiment, layout: ParameterLayout
+) -> tuple[Path, RunSnapshot | None] | None:
+    """Returns the checkpoint to begin with, verified, and its state, None to warm start from it; blocking.
+
+    Raises:
+        ConfigurationError: there is none where one was named, or it does not fit, or its run has nothing left to do.
+        DamagedDataError: it is not what was written.
+    """
+    found = manifest.find_resume(resume, run_folder)
+    if found is not None:
+        described = manifest.verify(found)
+        check_resumable(described, found, experiment, layout)
+        check_goes_on(described, found, experiment)
+        return found.absolute(), described.state
+    start = experiment.train.warmstart_from
+    if not start:
+        return None
+    found = manifest.find_checkpoint(start, "train.warmstart_from")
+    check_model(manifest.verify(found), found, layout)
+    return found.absolute(), None
+
+
+def check_model(found: Manifest, folder: Path, layout: ParameterLayout) -> None:
+    """Raises ConfigurationError if a checkpoint is not of this model, naming the tensors that differ."""
+    ours = tuple(ManifestTensor.of(tensor) for tensor in layout.tensors)
+    if found.tensors != ours:
+        differing = sorted(
+            {tensor.name for tensor in set(found.tensors) ^ set(ours)} or {tensor.name for tensor in ours}
+        )
+        raise ConfigurationError(
+            f"{folder}: expected a checkpoint of this model, found one that differs in {', '.join(differing[:4])}; "
+            "go on with the model it was made with, or start anew without it"
+        )
+
+
+def check_resumable(found: Manifest, folder: Path, experiment: Experiment, layout: ParameterLayout) -> None:
+    """Raises ConfigurationError if an experiment cannot go on from a checkpoint, naming what differs."""
+    check_model(found, folder, layout)
+    if not found.state.pass_examples:
+        raise ConfigurationError(
+            f"{folder}: expected a checkpoint of a run, found one that was imported, from which no run can go on; "
+            f"begin one from it with --set train.warmstart_from={folder}"
+        )
+    if found.seed != experiment.seed:
+        raise ConfigurationError(
+            f"{folder}: it was made with seed {found.seed}, which decides the order of the examples; found seed = "
+            f"{experiment.seed}; set seed = {found.seed}, or start anew with --resume none"
+        )
+    if found.experiment.optimizer.type != experiment.optimizer.type:
+        raise ConfigurationError(
+            f"{folder}: it holds the state of rule {found.experiment.optimizer.type!r}; found optimizer.type = "
+            f"{experiment.optimizer.type!r}; use the same one, or start anew with --resume none"
+        )
+
+
+def check_goes_on(found: Manifest, folder: Path, experiment: Experiment) -> None:
+    """Raises ConfigurationError if a checkpoint's run has done already what the experiment asks for, naming what."""
+    done = _what_is_done(found, experiment)
+    if done:
+        what, more = done
+        raise ConfigurationError(f"{folder}: its run has {what}; to go on, {more}; to start anew, use --resume none")
+
+
+def _what_is_done(found: Manifest, experiment: Experiment) -> tuple[str, str] | None:
+    """Returns what a run has done that was all it had to do, and what to ask for beyond that."""
+    train, state = experiment.train, found.state
+    book = RangeBook(train.passes, max(state.pass_examples, 1), 1 << 62, train.pass_fraction)
+    book.restore(state.passes)
+    if book.finished:
+        return f"finished its {train.passes} passes", f"ask for more with --passes {train.passes + 1} or above"
+    seen = [result for result in state.evaluations if result.split == experiment.evaluated_on]
+    best = best_of(seen)
+    if not found.complete or best is None:
+        return None
+    if train.target is not None and seen[best].top1 >= train.target:
+        return f"reached its target of {train.target:g}", "set another --target, or none"
+    if train.patience is not None and len(seen) - 1 - best >= train.patience:
+        worse = f"ended after {len(seen) - 1 - best} evaluations that were not better than its best"
+        return worse, "set another train.patience, or none"
+    return None

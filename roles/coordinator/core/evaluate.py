@@ -1,0 +1,165 @@
+"""One look at a held-out split, cut into ranges, and what a run's evaluations say together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, inf
+
+from adamctl.roles.coordinator.core.events import RunPlan
+from adamctl.roles.coordinator.core.work import WorkerKey
+from adamctl.roles.coordinator.progress import EvaluationResult, mean_loss
+from adamctl.wire.messages import EvaluateTask, TaskReport
+
+EVALUATION_RANGE_EXAMPLES = 1000
+TIME_TO = ("0.90", "0.95", "0.97", "0.98", "0.985", "0.99", "0.993")
+
+
+class Evaluation:
+    """One look, by one worker, from one snapshot of the parameters.
+
+    `exclusive`: nothing is trained meanwhile. `worker` is who does it, None until somebody has begun. `train_seconds`
+    and `progress` are those of the beginning, when the parameters are pulled.
+    """
+
+    def __init__(self, passes: float, examples: int, exclusive: bool) -> None:
+        self.passes, self.examples, self.exclusive = passes, examples, exclusive
+        self.number = 0
+        self.begin(None, 0.0, 0.0)
+
+    def begin(self, worker: WorkerKey | None, train_seconds: float, progress: float) -> None:
+        """Starts, or starts again: without a worker if the one who had it died."""
+        self.worker, self.train_seconds, self.progress = worker, train_seconds, progress
+        step = EVALUATION_RANGE_EXAMPLES
+        self.left = [(at, min(at + step, self.examples)) for at in range(0, self.examples, step)]
+        self.out: dict[int, int] = {}
+        self.seen = self.correct = 0
+        self.loss_sum = 0.0
+
+    def result(self, split: str) -> EvaluationResult:
+        """Returns top-1 as a share and the mean loss per example."""
+        return EvaluationResult(
+            passes=self.passes,
+            progress=self.progress,
+            train_seconds=self.train_seconds,
+            split=split,
+            top1=self.correct / self.examples,
+            loss=mean_loss(self.loss_sum, self.examples),
+        )
+
+
+class EvaluationDesk:
+    """The evaluations of a run: at most one at a time; `due` is the mark that the current one was ordered for."""
+
+    def __init__(self, split: str, examples: int = 0) -> None:
+        self.split, self.examples = split, examples
+        self.results: list[EvaluationResult] = []
+        self.current: Evaluation | None = None
+        self.due: float | None = None
+        self._number = 0
+
+    @property
+    def exclusive(self) -> bool:
+        return self.current is not None and self.current.exclusive
+
+    def order(self, passes: float, exclusive: bool, due: float | None = None) -> None:
+        """Has an evaluation done; `due` is None for the last one of a run, which a resumed run decides on anew."""
+        assert self.current is None and self.examples > 0
+        self.current, self.due = Evaluation(passes, self.examples, exclusive), due
+
+    def cancel(self) -> None:
+        """Drops the current one; `due` stays, so that a resumed run makes up for it."""
+        self.current = None
+
+    def is_with(self, worker: WorkerKey) -> bool:
+        """Whether this worker has the current evaluation and ranges of it are left to give it."""
+        return self.current is not None and self.current.worker == worker and bool(self.current.left)
+
+    def begin(self, worker: WorkerKey, train_seconds: float, progress: float) -> None:
+        assert self.current is not None
+        self._number += 1
+        self.current.begin(worker, train_seconds, progress)
+        self.current.number = self._number
+
+    def take(self, task_id: int) -> EvaluateTask:
+        """Hands the next range to the worker that has the evaluation; call it only while `is_with` holds."""
+        assert self.current is not None
+        start, stop = self.current.left.pop(0)
+        self.current.out[task_id] = stop - start
+        return EvaluateTask(task_id, self.current.number, self.split, start, stop)
+
+    def report(self, worker: WorkerKey, report: TaskReport) -> EvaluationResult | None:
+        """Notes a finished range; returns the result with the last one. What is not current is ignored."""
+        current = self.current
+        if current is None or current.worker != worker or report.id not in current.out:
+            return None
+        current.seen += current.out.pop(report.id)
+        current.correct += report.correct
+        current.loss_sum += report.loss_sum
+        if current.seen < current.examples:
+            return None
+        self.current = self.due = None
+        self.results.append(current.result(self.split))
+        return self.results[-1]
+
+    def lose(self, worker: WorkerKey) -> None:
+        """The worker is dead: another begins anew, for the parameters have moved on."""
+        if self.current is not None and self.current.worker == worker:
+            self.current.begin(None, 0.0, 0.0)
+
+
+def best_of(results: Sequence[EvaluationResult]) -> int | None:
+    """Returns the index of the best result: by top-1, then by loss, then the earliest. None without any."""
+    return max(range(len(results)), key=lambda index: (*merit(results[index]), -index), default=None)
+
+
+def merit(result: EvaluationResult) -> tuple[float, float]:
+    """Returns what results are compared by; a loss that is not finite is the worst."""
+    return result.top1, -inf if result.loss is None else -result.loss
+
+
+def enough_seen(plan: RunPlan, results: Sequence[EvaluationResult]) -> tuple[str, str] | None:
+    """Returns why a run need not go on after the last of these results: the reason, and the cause in words."""
+    if plan.target is not None and results[-1].top1 >= plan.target:
+        return "target", f"target {plan.target:g} reached"
+    best = best_of(results)
+    if plan.patience is None or best is None or len(results) - 1 - best < plan.patience:
+        return None
+    seen = f"top-1 {results[best].top1:.4f} after pass {results[best].passes:g}"
+    worse = f"in {len(results) - 1 - best} evaluations (train.patience)"
+    return "patience", f"no better {plan.evaluate_on} result than {seen} {worse}"
+
+
+class Marks:
+    """Points of a run, `every` passes apart, at which something is due. The end itself is not among them."""
+
+    def __init__(self, every_passes: float, pass_examples: int, examples_total: int, next_index: int = 1) -> None:
+        self.every_passes = every_passes
+        self.pass_examples = pass_examples
+        self.examples_total = examples_total
+        self.next_index = next_index
+
+    def _position(self, index: int) -> int:
+        return ceil(index * self.every_passes * self.pass_examples - 1e-6)
+
+    def reached(self, handed_out: int) -> float | None:
+        """Returns the latest mark reached since the last call, in passes, or None; missed ones fold into it."""
+        if self.every_passes <= 0:
+            return None
+        found = None
+        while (position := self._position(self.next_index)) <= handed_out and position < self.examples_total:
+            found = round(self.next_index * self.every_passes, 6)
+            self.next_index += 1
+        return found
+
+
+def time_to(evaluations: Sequence[EvaluationResult], target: float | None) -> dict[str, float]:
+    """Returns accuracy -> seconds of training at the first evaluation that reached it, for those reached."""
+    wanted = list(TIME_TO)
+    if target is not None and not any(float(name) == target for name in wanted):
+        wanted.append(f"{target:g}")
+    reached: dict[str, float] = {}
+    for name in sorted(wanted, key=float):
+        first = next((e.train_seconds for e in evaluations if e.top1 >= float(name)), None)
+        if first is not None:
+            reached[name] = first
+    return reached

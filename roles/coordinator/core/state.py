@@ -1,0 +1,229 @@
+"""Where a run stands: everything its state machine remembers, and what can be asked of it at any time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import floor, inf
+from typing import Any
+
+from adamctl.roles.coordinator.core import events
+from adamctl.roles.coordinator.core.clock import Tally, TrainingClock
+from adamctl.roles.coordinator.core.evaluate import EVALUATION_RANGE_EXAMPLES, Evaluation, EvaluationDesk, Marks
+from adamctl.roles.coordinator.core.events import RunPlan, RunSnapshot
+from adamctl.roles.coordinator.core.hanging import HangWatch
+from adamctl.roles.coordinator.core.pace import Pace
+from adamctl.roles.coordinator.core.ranges import RangeBook
+from adamctl.roles.coordinator.core.rounds import Rounds
+from adamctl.roles.coordinator.core.steps import StepDesk
+from adamctl.roles.coordinator.core.work import TrainingWork, WorkerKey
+from adamctl.wire.messages import NextTaskRequest
+
+NO_LIMIT = 1 << 62
+CHECKPOINT_RETRY_S = 5.0
+
+
+@dataclass
+class Worker:
+    """One that has joined. `parked`: token of its waiting request, the request, when it is answered at the latest.
+
+    `steps` are those of the ranges it has reported. `next_step`: in step, the one for which it waits with all its parts
+    of those before done; 0 if it has not said.
+    """
+
+    key: WorkerKey
+    ranges_max: int
+    heard_s: float
+    parked: tuple[int, NextTaskRequest, float] | None = None
+    told_drain: bool = False
+    examples: int = 0
+    steps: int = 0
+    next_step: int = 0
+    status: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Ending:
+    """Why and how the run comes to its end: `reason` is `passes`, `target` or `stop`.
+
+    `checkpoint` is the last one's number, 0 before it is begun and after it has failed; it is tried again at `retry_s`.
+    """
+
+    reason: str
+    cause: str
+    wait_until_s: float
+    checkpoint_wanted: bool
+    checkpoint: int = 0
+    retry_s: float = -inf
+    retries: int = 0
+    give_up_s: float = inf
+
+    def put_off(self, now_s: float, patience_s: float) -> bool:
+        """Has the last checkpoint, which has failed, tried again; False after `patience_s` of that, or after a stop."""
+        if not self.retries:
+            self.give_up_s = now_s + patience_s
+        if self.reason == "stop" or now_s >= self.give_up_s:
+            return False
+        self.checkpoint, self.retries, self.retry_s = 0, self.retries + 1, now_s + CHECKPOINT_RETRY_S
+        return True
+
+
+class RunState:
+    """One run, to be read only: `adamctl.roles.coordinator.core.run_core.RunCore` changes it."""
+
+    def __init__(self, plan: RunPlan, now_s: float) -> None:
+        self.plan, self.now_s, self.started_s = plan, now_s, now_s
+        self.workers: dict[WorkerKey, Worker] = {}
+        self.tally, self.clock = Tally(), TrainingClock()
+        self.book = RangeBook(plan.passes, 1, 1, plan.pass_fraction)
+        self.desk = EvaluationDesk(plan.evaluate_on)
+        self.ending: Ending | None = None
+        self.final_state = ""
+        self.cause = ""
+        self.checkpoint_number = 0
+        self.pace, self.steps = Pace(plan.max_staleness), StepDesk(self.step_limit)
+        self.hanging = HangWatch(plan.silent_after_s)
+        self._set_up(0.0)
+        self._ready = False
+        self._trained_since_evaluation = False
+        self._checkpoint_wanted = False
+        self._checkpoint_writing = 0
+        self._evaluated = False  # what the last evaluation saw is what servers hold
+        self._best_is_written = True  # until it is, a lone replica waits, so that it is written as it was evaluated
+        self._saves_wanted: list[int] = []  # tokens that the next checkpoint to be begun is for
+        self._saves_writing: list[int] = []  # tokens that the one being written is for
+        self._warm_worker: WorkerKey | None = None
+        self._joining: list[tuple[events.WorkerJoins, float]] = []
+        self._alone_since_s = now_s
+        self._gather_until_s = inf
+        self._last_task_id = 0
+        self._replicas = 0
+
+    def _set_up(self, elapsed_before_s: float) -> None:
+        """What depends on how many examples a pass has."""
+        book = self.book
+        self.work = TrainingWork(book, self.clock, self.tally)
+        self.rounds = Rounds(self.work, self.plan.batch, self.plan.range_batches)
+        self._evaluation_marks = Marks(self.plan.evaluate_every, book.examples, book.examples_total)
+        self._checkpoint_marks = Marks(self.plan.checkpoint_every, book.examples, book.examples_total)
+        self._elapsed_before_s = elapsed_before_s
+
+    # --- what can be asked at any time ------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        if self.final_state:
+            return self.final_state
+        if not self._ready:
+            return "starting"
+        if self.desk.exclusive:
+            return "evaluating"
+        if self.ending is not None:
+            return "finishing"
+        return "warmstart" if self._warming else "training"
+
+    @property
+    def saves_its_end(self) -> bool:
+        """Says whether the last checkpoint has been begun: what is reported now is not in it, and counts no more."""
+        return self.ending is not None and self.ending.checkpoint > 0
+
+    def is_early(self, evaluation: Evaluation) -> bool:
+        """Says whether what an evaluation is of is not done yet: all that is out, or as many passes."""
+        if evaluation.exclusive:
+            return self.clock.ranges_out > 0
+        return self.ending is None and self.book.done < floor(evaluation.passes * self.book.examples)
+
+    @property
+    def elapsed_s(self) -> float:
+        return self._elapsed_before_s + self.now_s - self.started_s
+
+    @property
+    def train_seconds(self) -> float:
+        return self.clock.seconds(self.now_s)
+
+    @property
+    def passes_handed_out(self) -> float:
+        return round(self.book.handed_out / self.book.examples, 6)
+
+    @property
+    def _warming(self) -> bool:
+        return self.tally.steps < self.plan.warmstart_steps
+
+    @property
+    def _halted(self) -> bool:
+        """Nothing is handed out for training; workers finish what they have."""
+        return self.ending is not None or self.desk.exclusive or not self._best_is_written
+
+    @property
+    def _gathered(self) -> bool:
+        """Whether steps that all take together may begin: all that are wanted have come, or it took too long."""
+        return self.now_s >= self._gather_until_s
+
+    def step_limit(self, replica: WorkerKey) -> int:
+        """Returns the last step that a replica may begin now: of its own, or, where all go in step, of the run."""
+        if self.plan.in_step:
+            return self.rounds.settled + 1
+        bounded = self.plan.max_staleness is not None and not self.final_state
+        return self.pace.limit(replica) if bounded else NO_LIMIT
+
+    def wakeup_s(self) -> float:
+        """Returns the clock reading at which a `Tick` is due if nothing else happens first, inf for never."""
+        if self.final_state or not self._ready:
+            return min((until_s for _, until_s in self._joining), default=inf)
+        times = [self._deadline_s(worker) for worker in self.workers.values()]
+        times += self.steps.wakeup_s(), self.hanging.wakeup_s()
+        if self.now_s < self._gather_until_s:
+            times.append(self._gather_until_s)
+        if self._needs_worker:
+            times.append(self._alone_since_s + self.plan.no_worker_s)
+        if self.ending is not None and self.clock.ranges_out:
+            times.append(self.ending.wait_until_s)
+        if self.ending is not None and self.now_s < self.ending.retry_s:
+            times.append(self.ending.retry_s)
+        return min(times, default=inf)
+
+    def _holding(self) -> dict[WorkerKey, float]:
+        """Returns who has something that others may be waiting for, and to how many steps it comes at most."""
+        current, found = self.desk.current, {}
+        range_steps = max(EVALUATION_RANGE_EXAMPLES / self.plan.batch, 1.0)
+        for key, worker in self.workers.items():
+            evaluates = current is not None and current.worker == key
+            if self.plan.in_step:
+                holds = bool(self.work.out(key)) and worker.next_step <= self.rounds.settled + 1
+            else:
+                holds = bool(self.work.out(key)) and self.pace.is_slowest(key)
+            if holds or (evaluates and self.desk.exclusive):
+                found[key] = range_steps if evaluates else 1.0
+        return found
+
+    def _deadline_s(self, worker: Worker) -> float:
+        return worker.parked[2] if worker.parked else worker.heard_s + self.plan.silent_after_s
+
+    def snapshot(self) -> RunSnapshot:
+        """Returns what the run needs to go on from here later."""
+        tally = self.tally
+        return RunSnapshot(
+            passes=self.book.state(),
+            pass_examples=self.book.examples,
+            examples=tally.examples,
+            duplicates=tally.duplicates,
+            steps=tally.steps,
+            updates=tally.updates,
+            train_seconds=self.train_seconds,
+            elapsed_seconds=self.elapsed_s,
+            compute_seconds=tally.compute_s,
+            wait_seconds=tally.wait_s,
+            staleness=list(tally.staleness),
+            gradient_ages=list(tally.ages),
+            evaluations=list(self.desk.results),
+            evaluation_due=self.desk.due,
+            checkpoint=self.checkpoint_number,
+            evaluated=self._evaluated,
+        )
+
+    @property
+    def _needs_worker(self) -> bool:
+        return not self.workers and (self.ending is None or self.desk.current is not None)
+
+    @property
+    def _end_text(self) -> str:
+        return f"{self.final_state}: {self.cause}" if self.cause else self.final_state

@@ -1,0 +1,93 @@
+"""Training ranges in workers' hands: handing out, reports, deaths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from adamctl.roles.coordinator.core.clock import Tally, TrainingClock
+from adamctl.roles.coordinator.core.ranges import Range, RangeBook
+from adamctl.wire.messages import TaskReport, TrainTask
+
+WorkerKey: TypeAlias = tuple[str, int]
+"""Node name and incarnation: a restarted process is another worker."""
+
+LOST_KEPT_MAX = 4096
+"""Assignments of dead workers remembered, so that a late report is recognised."""
+
+
+@dataclass
+class Assignment:
+    """A range that was handed out. `lost`: its worker was taken for dead and the range given back."""
+
+    worker: WorkerKey
+    given: Range
+    lost: bool = False
+
+
+class TrainingWork:
+    """Who has which range. Invariant: the clock runs exactly while a range is out and not lost."""
+
+    def __init__(self, book: RangeBook, clock: TrainingClock, tally: Tally) -> None:
+        self.book, self.clock, self.tally = book, clock, tally
+        self.assignments: dict[int, Assignment] = {}
+        self._out: dict[WorkerKey, int] = {}
+
+    def out(self, worker: WorkerKey) -> int:
+        """Ranges that a worker has and did not report."""
+        return self._out.get(worker, 0)
+
+    def hand_out(self, worker: WorkerKey, task_id: int, now_s: float) -> TrainTask | None:
+        given = self.book.take()
+        if given is None:
+            return None
+        return self.assign(worker, task_id, given, now_s)
+
+    def assign(self, worker: WorkerKey, task_id: int, given: Range, now_s: float) -> TrainTask:
+        """Notes that a worker has a range."""
+        self.assignments[task_id] = Assignment(worker, given)
+        self._out[worker] = self.out(worker) + 1
+        self.clock.hand_out(now_s)
+        progress_start, progress_stop = self.book.progress(given)
+        return TrainTask(task_id, given.pass_number, given.start, given.stop, progress_start, progress_stop)
+
+    def report(self, worker: WorkerKey, report: TaskReport, now_s: float) -> bool:
+        """Notes a finished range, also a late one of a worker taken for dead; False if it is not this worker's.
+
+        What another has done meanwhile counts as duplicate, not as progress.
+        """
+        assignment = self.assignments.get(report.id)
+        if assignment is None or assignment.worker != worker:
+            return False
+        del self.assignments[report.id]
+        if not assignment.lost:
+            self._return(worker, now_s)
+        progress = self.book.finish(assignment.given)
+        self.tally.add_report(report, assignment.given.examples, progress)
+        return True
+
+    def lose(self, worker: WorkerKey, now_s: float) -> int:
+        """Takes back what a worker has, to be handed out again first; returns how many examples that is."""
+        taken = self.take_back(worker, now_s)
+        for _, given in taken:
+            self.book.give_back(given)
+        return sum(given.examples for _, given in taken)
+
+    def take_back(self, worker: WorkerKey, now_s: float) -> list[tuple[int, Range]]:
+        """Returns (task, range) of everything a worker has, which is no longer its own."""
+        taken: list[tuple[int, Range]] = []
+        for number, assignment in self.assignments.items():
+            if assignment.worker == worker and not assignment.lost:
+                assignment.lost = True
+                self._return(worker, now_s)
+                taken.append((number, assignment.given))
+        lost = [task_id for task_id, assignment in self.assignments.items() if assignment.lost]
+        for task_id in lost[: max(len(lost) - LOST_KEPT_MAX, 0)]:
+            del self.assignments[task_id]
+        return taken
+
+    def _return(self, worker: WorkerKey, now_s: float) -> None:
+        self.clock.take_back(now_s)
+        self._out[worker] -= 1
+        if not self._out[worker]:
+            del self._out[worker]

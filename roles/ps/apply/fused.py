@@ -1,0 +1,106 @@
+"""Gradients and deltas for many shards, applied in one call while the interpreter is free for others.
+
+Batch by batch, a thread that shares the interpreter with the event loop and with other apply threads would wait for it
+a few times for every shard, and find nothing of it in its cache. What is not plain, and batches with updates that are
+not finite, are left to those who look at each update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from adamctl.kernels.rules.rule import Rule, ShardGradients
+from adamctl.roles.ps.apply.batch_buffers import Prepared, rule_for
+from adamctl.roles.ps.apply.update_sources import address_of
+from adamctl.roles.ps.core.shard import Batch
+from adamctl.wire.constants import UpdateKind
+
+_FACTORS = int(UpdateKind.FACTORS)
+
+
+@dataclass
+class PlainGroup:
+    """Batches of one rule, and for each the addresses of its gradients."""
+
+    used: Rule
+    batches: list[Batch] = field(default_factory=list)
+    gradients: list[list[int]] = field(default_factory=list)
+
+
+def plain_groups(rule: Rule, batches: list[Batch]) -> tuple[list[PlainGroup], list[Batch]]:
+    """Returns batches of float32 gradients or deltas, nothing else and none refused, by rule; and those left."""
+    if not rule.is_compiled:
+        return [], batches
+    groups: dict[Rule, PlainGroup] = {}
+    left: list[Batch] = []
+    for batch in batches:
+        found = _plain(rule, batch)
+        if found is None:
+            left.append(batch)
+            continue
+        used, addresses = found
+        group = groups.get(used)
+        if group is None:
+            group = groups[used] = PlainGroup(used)
+        group.batches.append(batch)
+        group.gradients.append(addresses)
+    return list(groups.values()), left
+
+
+def _plain(rule: Rule, batch: Batch) -> tuple[Rule, list[int]] | None:
+    shard = batch.shard
+    if shard.steps is not None:
+        return None
+    used: Rule | None = None
+    offset = 4 * shard.row_start * shard.row_size
+    addresses: list[int] = []
+    for update in batch.updates:
+        source = update.source
+        if update.code or source is None:
+            return None
+        header = source.header
+        its = rule_for(source, rule)
+        if header.kind == _FACTORS or header.dtype != "float32" or (used is not None and its is not used):
+            return None
+        used = its
+        addresses.append(address_of(source) + offset)
+    return (used, addresses) if used is not None else None
+
+
+class Together:
+    """Applies groups of plain batches. For one thread; its memory is kept and grows to the largest shard."""
+
+    def __init__(self) -> None:
+        self._spare = np.empty(0, np.float32)
+
+    def prepare(self, rule: Rule, group: PlainGroup) -> Callable[[], list[Batch]]:
+        """Returns what applies each batch of a group, `rule` being the job's; nothing is written before it is called.
+
+        It returns the batches with something that is not finite: of them nothing was applied, and all is as it was.
+        """
+        largest = max(batch.shard.size for batch in group.batches)
+        if self._spare.size < largest:
+            self._spare = np.empty(largest, np.float32)
+        prepared = [Prepared(rule, batch) for batch in group.batches]
+        shards: list[ShardGradients] = []
+        for work, gradients in zip(prepared, group.gradients, strict=True):
+            rates = [update.push.learning_rate for update in work.batch.updates]
+            shards.append((work.current, work.target, work.state_for(group.used), gradients, rates))
+        apply_all = group.used.prepare_shards(shards, self._spare)
+
+        def apply() -> list[Batch]:
+            for batch in group.batches:
+                batch.begun = True
+            left: list[Batch] = []
+            for batch, bad in zip(group.batches, apply_all(), strict=True):
+                if bad:
+                    batch.begun, batch.new_state = False, None
+                    left.append(batch)
+                else:
+                    batch.applied = len(batch.updates)
+            return left
+
+        return apply

@@ -1,0 +1,374 @@
+"""Checkpoint files: each server writes the shards it holds, each at one version (docs/formats/checkpoint.md).
+
+A file is a header and one record per shard; every record has its own checksum, so that damage is found and named. A
+checkpoint is a folder of such files and the coordinator's `manifest.json`. Records say which rows of which tensor they
+hold, so a job is restored onto any number of servers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from struct import Struct
+from typing import Any, BinaryIO, Final, TypeVar
+
+import msgspec
+import numpy as np
+
+from adamctl.errors import DamagedDataError
+from adamctl.kernels.operation import Array
+from adamctl.model.layout import Tensor
+from adamctl.roles.manifest_bytes import decode_manifest
+from adamctl.roles.ps.core.exactly_once import MemoryRecord
+from adamctl.wire.checksum import crc32
+from adamctl.wire.messages import CheckpointFile
+from adamctl.wire.unreadable import UNREADABLE
+
+MANIFEST_NAME: Final = "manifest.json"
+FILE_MAGIC: Final = b"ADAMSHRD"
+FILE_VERSION: Final = 1
+FILE_HEADER: Final = Struct("<8sII")  # magic, version, length of the descriptor
+RECORD_MAGIC: Final = b"SHRD"
+RECORD_HEADER: Final = Struct("<4sIQ")  # magic, length of the description, length of the arrays
+CHECKSUM: Final = Struct("<I")  # CRC-32
+END_MAGIC: Final = b"SEND"
+DESCRIPTION_BYTES_MAX: Final = 64 << 20
+
+StructT = TypeVar("StructT", bound=msgspec.Struct)
+
+
+class FileDescriptor(msgspec.Struct, frozen=True, array_like=True):
+    """Whose shards a file holds, and how their arrays are to be read."""
+
+    job: str
+    node: str
+    layout_hash: str
+    rule: str
+    state_names: tuple[str, ...]
+    tensors: tuple[Tensor, ...]
+
+
+class ShardRecord(msgspec.Struct, frozen=True, array_like=True):
+    """One shard at one version; its arrays follow: values, then the rule's state arrays, float32, all of one size."""
+
+    shard: int
+    tensor: int
+    row_start: int
+    row_stop: int
+    epoch: int
+    counter: int
+    pushes: int
+    memory: MemoryRecord
+
+
+@dataclass(frozen=True)
+class ShardImage:
+    """A shard's whole state at one version, flat float32 arrays."""
+
+    record: ShardRecord
+    values: Array
+    state: Sequence[Array]
+
+
+class CheckpointWriter:
+    """Writes one file under a temporary name; blocking, for a thread."""
+
+    def __init__(self, folder: Path | int, name: str, descriptor: FileDescriptor) -> None:
+        """`folder`: its path, or a descriptor of it, which the caller closes.
+
+        The file is a new one, whatever lay there under its name. Raises OSError if the folder cannot be written to.
+        """
+        if isinstance(folder, Path):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        else:
+            self._folder = os.dup(folder)
+        self.name, self.temporary_name = name, partial_name(name)
+        try:
+            self._file: BinaryIO = os.fdopen(self._create(), "wb")
+        except BaseException:
+            os.close(self._folder)
+            raise
+        self._hash = blake2b(digest_size=16)
+        self._size_bytes = 0
+        self._shards: list[int] = []
+        encoded = msgspec.msgpack.encode(descriptor)
+        self._write_checked(FILE_HEADER.pack(FILE_MAGIC, FILE_VERSION, len(encoded)), encoded)
+
+    def add(self, image: ShardImage) -> None:
+        """Appends one shard. Raises OSError."""
+        arrays = [np.ascontiguousarray(array, "<f4") for array in (image.values, *image.state)]
+        description = msgspec.msgpack.encode(image.record)
+        header = RECORD_HEADER.pack(RECORD_MAGIC, len(description), sum(array.nbytes for array in arrays))
+        self._write_checked(header, description)
+        self._write_checked(*(array.data.cast("B") for array in arrays))
+        self._shards.append(image.record.shard)
+
+    def finish(self) -> CheckpointFile:
+        """Writes the end mark and syncs the file to disk. Raises OSError."""
+        self._write_checked(RECORD_HEADER.pack(END_MAGIC, 0, len(self._shards)))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        os.close(self._folder)
+        return CheckpointFile(
+            self.name, self.temporary_name, self._size_bytes, self._hash.hexdigest(), tuple(self._shards)
+        )
+
+    def abandon(self) -> None:
+        """Removes what was written."""
+        self._file.close()
+        with suppress(FileNotFoundError):
+            os.unlink(self.temporary_name, dir_fd=self._folder)
+        os.close(self._folder)
+
+    def _create(self) -> int:
+        with suppress(FileNotFoundError):
+            os.unlink(self.temporary_name, dir_fd=self._folder)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(self.temporary_name, flags, 0o600, dir_fd=self._folder)
+
+    def _write_checked(self, *pieces: bytes | memoryview) -> None:
+        checksum = 0
+        for piece in pieces:
+            checksum = crc32(piece, checksum)
+        for written in (*pieces, CHECKSUM.pack(checksum)):
+            self._file.write(written)
+            self._hash.update(written)
+            self._size_bytes += len(written)
+
+
+def partial_name(name: str) -> str:
+    """Returns what a file is called until its checkpoint is finished."""
+    return f".{name}.partial"
+
+
+def file_name(node: str) -> str:
+    """Returns the name of a server's file: its node name, with anything unusual in file names replaced."""
+    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", node)
+    distinct = "" if plain == node else "-" + blake2b(node.encode(), digest_size=4).hexdigest()
+    return f"shards-{plain}{distinct}.adam"
+
+
+@dataclass(frozen=True)
+class StoredShard:
+    """Where a record's arrays are: `arrays` of `size` elements from byte `offset`, then their checksum."""
+
+    record: ShardRecord
+    path: Path
+    offset: int
+    size: int
+    arrays: int
+
+
+class ShardFile:
+    """Reads one file. Descriptions are checked when it is opened, arrays when they are read."""
+
+    def __init__(self, path: Path, expected_bytes: int | None = None) -> None:
+        """Raises DamagedDataError naming the file, and the shard where there is one."""
+        self.path = path
+        self.shards: list[StoredShard] = []
+        try:
+            found_bytes = path.stat().st_size
+            if expected_bytes is not None and found_bytes != expected_bytes:
+                raise _damaged(path, f"expected {expected_bytes} bytes, found {found_bytes}")
+            with open(path, "rb") as file:
+                self.descriptor = self._read_descriptor(file)
+                self._index(file, found_bytes)
+        except FileNotFoundError as error:
+            raise _damaged(path, "the file is missing") from error
+
+    def _read_descriptor(self, file: BinaryIO) -> FileDescriptor:
+        header = file.read(FILE_HEADER.size)
+        if len(header) < FILE_HEADER.size or header[:8] != FILE_MAGIC:
+            raise _damaged(self.path, f"expected it to begin with {FILE_MAGIC!r}; found {header[:8]!r}")
+        _, version, length = FILE_HEADER.unpack(header)
+        if version != FILE_VERSION:
+            raise _damaged(self.path, f"expected format version {FILE_VERSION}; found {version}")
+        encoded = self._checked(file, header, length, "its header")
+        return self._decoded(encoded, FileDescriptor, "its header")
+
+    def _checked(self, file: BinaryIO, before: bytes, length: int, what: str) -> bytes:
+        content = file.read(min(length, DESCRIPTION_BYTES_MAX)) if length <= DESCRIPTION_BYTES_MAX else b""
+        stored = file.read(CHECKSUM.size)
+        if len(content) != length or stored != CHECKSUM.pack(crc32(content, crc32(before))):
+            raise _damaged(self.path, f"the checksum of {what} is wrong")
+        return content
+
+    def _index(self, file: BinaryIO, file_bytes: int) -> None:
+        arrays = 1 + len(self.descriptor.state_names)
+        while True:
+            header = file.read(RECORD_HEADER.size)
+            if len(header) < RECORD_HEADER.size:
+                raise _damaged(self.path, f"it ends after {len(self.shards)} shards without its end mark")
+            magic, length, array_bytes = RECORD_HEADER.unpack(header)
+            if magic == END_MAGIC:
+                self._checked(file, header, 0, "its end mark")
+                if array_bytes != len(self.shards) or file.tell() != file_bytes:
+                    raise _damaged(self.path, f"expected {array_bytes} shards and its end; found {len(self.shards)}")
+                return
+            where = f"record {len(self.shards)}"
+            if magic != RECORD_MAGIC:
+                raise _damaged(self.path, f"{where} begins with {magic!r}; expected {RECORD_MAGIC!r}")
+            record = self._decoded(self._checked(file, header, length, where), ShardRecord, where)
+            stored = StoredShard(record, self.path, file.tell(), array_bytes // (4 * arrays), arrays)
+            if array_bytes != self._size(record) * 4 * arrays:
+                raise _damaged(self.path, f"shard {record.shard} has {array_bytes} bytes, which its rows do not need")
+            if file.tell() + array_bytes + CHECKSUM.size > file_bytes:
+                raise _damaged(self.path, f"shard {record.shard} is cut off")
+            self.shards.append(stored)
+            file.seek(array_bytes + CHECKSUM.size, os.SEEK_CUR)
+
+    def _size(self, record: ShardRecord) -> int:
+        tensors = self.descriptor.tensors
+        if not 0 <= record.tensor < len(tensors):
+            return -1
+        return (record.row_stop - record.row_start) * tensors[record.tensor].row_size
+
+    def _decoded(self, encoded: bytes, kind: type[StructT], what: str) -> StructT:
+        try:
+            return msgspec.msgpack.decode(encoded, type=kind)
+        except UNREADABLE as error:
+            raise _damaged(self.path, f"{what} is not what this version writes: {error}") from error
+
+    def read(self, stored: StoredShard) -> ShardImage:
+        """Raises DamagedDataError naming the file and the shard if the record's checksum is wrong."""
+        with open(self.path, "rb") as file:
+            file.seek(stored.offset)
+            content = file.read(stored.size * stored.arrays * 4)
+            checksum = file.read(CHECKSUM.size)
+        if checksum != CHECKSUM.pack(crc32(content)):
+            raise _damaged(self.path, f"the checksum of shard {stored.record.shard} is wrong")
+        parts = np.frombuffer(content, "<f4").reshape(stored.arrays, stored.size)
+        return ShardImage(stored.record, parts[0], list(parts[1:]))
+
+
+class Checkpoint:
+    """A finished checkpoint: all its files and where each row of each tensor is."""
+
+    def __init__(self, folder: Path, files: Sequence[ShardFile]) -> None:
+        self.folder = folder
+        self.files = tuple(files)
+        self.descriptor = files[0].descriptor
+        self._by_tensor: dict[int, list[tuple[StoredShard, ShardFile]]] = {}
+        for file in files:
+            if file.descriptor.layout_hash != self.descriptor.layout_hash:
+                raise _damaged(file.path, "it belongs to another checkpoint: the layout's hash differs")
+            for stored in file.shards:
+                self._by_tensor.setdefault(stored.record.tensor, []).append((stored, file))
+        for found in self._by_tensor.values():
+            found.sort(key=lambda pair: pair[0].record.row_start)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.descriptor.tensors
+
+    def images(self) -> Iterator[ShardImage]:
+        """Reads and checks every shard."""
+        for found in self._by_tensor.values():
+            for stored, file in found:
+                yield file.read(stored)
+
+    def rows(self, tensor: int, row_start: int, row_stop: int) -> tuple[list[Array], ShardRecord | None]:
+        """Returns values and state of rows of a tensor, flat, and the record if it is cut exactly so.
+
+        Raises:
+            DamagedDataError: rows are missing or a shard that holds some is damaged.
+        """
+        row_size = self.tensors[tensor].row_size
+        arrays = [
+            np.empty((row_stop - row_start) * row_size, np.float32) for _ in range(1 + len(self.descriptor.state_names))
+        ]
+        reached = row_start
+        exact = None
+        for stored, file in self._by_tensor.get(tensor, ()):
+            record = stored.record
+            if record.row_stop <= reached or record.row_start > reached or reached >= row_stop:
+                continue
+            image = file.read(stored)
+            stop = min(record.row_stop, row_stop)
+            for array, source in zip(arrays, (image.values, *image.state), strict=True):
+                part = source[(reached - record.row_start) * row_size : (stop - record.row_start) * row_size]
+                array[(reached - row_start) * row_size : (stop - row_start) * row_size] = part
+            if (record.row_start, record.row_stop) == (row_start, row_stop):
+                exact = record
+            reached = stop
+        if reached < row_stop:
+            raise _damaged(self.folder, f"rows {reached} to {row_stop} of {self.tensors[tensor].name} are missing")
+        return arrays, exact
+
+
+def read_checkpoint(
+    folder: str | Path, manifest: Mapping[str, Any] | None = None, *, verify: bool = False
+) -> Checkpoint:
+    """Opens a finished checkpoint.
+
+    Args:
+        manifest: its `manifest.json` if it was read already; `files` lists name, size_bytes, checksum and shards.
+        verify: also compares every file with its checksum in the manifest and every shard with its own.
+
+    Raises:
+        DamagedDataError: a file is missing, cut off or altered; the message names it, and the shard where known.
+    """
+    folder = Path(folder)
+    described = read_manifest(folder) if manifest is None else manifest
+    entries = described.get("files")
+    if not isinstance(entries, list) or not entries:
+        raise _damaged(folder / MANIFEST_NAME, 'expected a list "files" that is not empty')
+    files = []
+    for entry in entries:
+        try:
+            name, size_bytes, checksum = str(entry["name"]), int(entry["size_bytes"]), str(entry["checksum"])
+        except (KeyError, TypeError, ValueError) as error:
+            what = f'each of "files" needs name, size_bytes and checksum: {error}'
+            raise _damaged(folder / MANIFEST_NAME, what) from error
+        if Path(name).name != name:
+            raise _damaged(folder / MANIFEST_NAME, f"expected the name of a file in this folder; found {name!r}")
+        files.append(ShardFile(folder / name, size_bytes))
+        if verify:
+            _verify(files[-1], checksum)
+    return Checkpoint(folder, files)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Raises DamagedDataError if there is no readable manifest: the checkpoint was never finished, or is damaged."""
+    path = folder / MANIFEST_NAME
+    try:
+        return decode_manifest(path.read_bytes())
+    except FileNotFoundError as error:
+        raise _damaged(path, "it is missing, so this checkpoint was never finished; use an earlier one") from error
+    except (OSError, DamagedDataError) as error:
+        raise _damaged(path, str(error)) from error
+
+
+def load_parameters(folder: str | Path) -> dict[str, Array]:
+    """Returns the values of all tensors of a finished checkpoint by name, in their shapes.
+
+    Raises:
+        DamagedDataError: a file is missing or damaged; the message names it.
+    """
+    checkpoint = read_checkpoint(folder)
+    return {
+        tensor.name: checkpoint.rows(index, 0, tensor.shape[0])[0][0].reshape(tensor.shape)
+        for index, tensor in enumerate(checkpoint.tensors)
+    }
+
+
+def _verify(file: ShardFile, checksum: str) -> None:
+    for stored in file.shards:  # first, because they name the shard
+        file.read(stored)
+    found = blake2b(digest_size=16)
+    with open(file.path, "rb") as opened:
+        while piece := opened.read(1 << 20):
+            found.update(piece)
+    if found.hexdigest() != checksum:
+        raise _damaged(file.path, f"expected checksum {checksum}; found {found.hexdigest()}")
+
+
+def _damaged(path: Path, what: str) -> DamagedDataError:
+    return DamagedDataError(f"checkpoint {path}: {what}")

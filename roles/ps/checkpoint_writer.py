@@ -1,0 +1,152 @@
+"""Writes a server's shards of a job to a checkpoint while pushes go on."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from adamctl.errors import RemoteError
+from adamctl.net.transport import Request
+from adamctl.roles.ps.checkpoint_files import CheckpointWriter, FileDescriptor, ShardImage, ShardRecord, file_name
+from adamctl.roles.ps.core.admission import save_refusal
+from adamctl.roles.ps.core.instructions import Image, Instruction
+from adamctl.roles.ps.core.job import Job
+from adamctl.roles.ps.core.server_core import Core
+from adamctl.roles.ps.core.shard import Shard
+from adamctl.roles.rooted import Roots
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import CheckpointFile, CheckpointReply, CheckpointRequest
+
+AHEAD_BYTES_MAX = 32 << 20
+"""Shards held for writing at once: bounds the memory that writing beside pushes takes (their copies)."""
+
+
+_TOLD = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
+"""What went wrong with a disk; anything else would say what exists where."""
+
+
+def _told(error: OSError) -> str:
+    return str(error.strerror) if error.errno in _TOLD else "the folder cannot be written to; its log says why"
+
+
+class Saver:
+    """Writes checkpoints as they are asked for."""
+
+    def __init__(
+        self,
+        core: Core,
+        node: str,
+        log: logging.Logger,
+        carry_out: Callable[[list[Instruction]], None],
+        roots: Roots,
+        coordinator: Callable[[str], str],
+    ) -> None:
+        """`roots` are where checkpoints may be asked for; `coordinator` says who coordinates a job, "" if nobody."""
+        self._core, self._node, self._log, self._carry_out = core, node, log, carry_out
+        self._roots, self._coordinator = roots, coordinator
+
+    async def save(self, request: Request, message: CheckpointRequest) -> None:
+        """Answers one request."""
+        job = self._core.jobs.get(message.job)
+        if job is None or not job.ready:
+            code = ErrorCode.UNKNOWN_JOB if job is None else ErrorCode.NOT_READY
+            request.fail(code, f"job {message.job!r} is not served here")
+            return
+        coordinator = self._coordinator(message.job)
+        if coordinator not in ("", request.peer.node):
+            text = f"job {message.job!r} is coordinated by {coordinator}, not by {request.peer.node}"
+            request.fail(ErrorCode.NOT_ALLOWED, text)
+            return
+        leased = job.leased
+        refusal = save_refusal(request, job, leased, self._core.lease_holds())
+        try:
+            if refusal is None:
+                folder = await asyncio.to_thread(self._roots.open_folder, message.folder, create=True)
+                try:
+                    files = await save_shards(job, self._node, folder, self._hold)
+                finally:
+                    os.close(folder)
+                refusal = save_refusal(request, job, leased or job.leased, self._core.lease_holds())
+        except OSError as error:
+            self._log.error("checkpoint of job %s: %s", message.job, error)
+            request.fail(ErrorCode.INTERNAL, f"{self._node} cannot write its part: {_told(error)}")
+        except RemoteError as error:
+            request.fail(error.code, str(error))
+        except asyncio.CancelledError:
+            request.fail(ErrorCode.SHUTTING_DOWN, "the server is closing")
+            raise
+        except Exception:
+            self._log.exception("checkpoint of job %s", message.job)
+            request.fail(ErrorCode.INTERNAL, f"{self._node} cannot write its part; its log says why")
+        else:
+            if refusal is not None:
+                request.fail(refusal.code, refusal.message)
+            else:
+                request.reply(CheckpointReply(files))
+
+    def _hold(self, shard: Shard) -> Awaitable[Image]:
+        waiting: asyncio.Future[Image] = asyncio.get_running_loop().create_future()
+        self._carry_out(self._core.image(waiting, shard))
+        return waiting
+
+
+async def save_shards(
+    job: Job, node: str, folder: Path | int, image: Callable[[Shard], Awaitable[Image]]
+) -> tuple[CheckpointFile, ...]:
+    """Writes all shards we hold, each at one version; `image` holds a shard's state until it is released.
+
+    Raises:
+        OSError: the folder cannot be written to, or the disk is full; nothing is left behind.
+    """
+    shards = [job.shards[index] for index in sorted(job.shards)]
+    if not shards:
+        return ()
+    descriptor = FileDescriptor(
+        job.name, node, job.layout_hash, job.rule.name, tuple(job.rule.state_names), job.layout.tensors
+    )
+    writer = await asyncio.to_thread(CheckpointWriter, folder, file_name(node), descriptor)
+    try:
+        for start, stop in _portions(shards):
+            images = await asyncio.gather(*(image(shard) for shard in shards[start:stop]))
+            try:
+                await asyncio.to_thread(_write, writer, images)
+            finally:
+                for held in images:
+                    held.release()
+        return (await asyncio.to_thread(writer.finish),)
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+def _write(writer: CheckpointWriter, images: list[Image]) -> None:
+    for held in images:
+        shard = held.shard
+        record = ShardRecord(
+            shard.index,
+            shard.tensor,
+            shard.row_start,
+            shard.row_stop,
+            held.epoch,
+            held.counter,
+            held.pushes,
+            held.memory,
+        )
+        writer.add(ShardImage(record, held.values.array, held.state.arrays))
+
+
+def _portions(shards: list[Shard]) -> list[tuple[int, int]]:
+    portions: list[tuple[int, int]] = []
+    start, filled_bytes = 0, 0
+    for index, shard in enumerate(shards):
+        size_bytes = 4 * shard.size * (1 + len(shard.state.arrays))
+        if index > start and filled_bytes + size_bytes > AHEAD_BYTES_MAX:
+            portions.append((start, index))
+            start, filled_bytes = index, 0
+        filled_bytes += size_bytes
+    portions.append((start, len(shards)))
+    return portions

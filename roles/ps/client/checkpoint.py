@@ -1,0 +1,106 @@
+"""Has every server of a job write its shards, and again where buckets move to another server meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from adamctl.errors import RemoteError, UnreachableError
+from adamctl.roles.ps.checkpoint_files import file_name, partial_name
+from adamctl.roles.ps.client.delivery import REQUEST_LATER
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import CheckpointFile, CheckpointReply, CheckpointRequest
+
+if TYPE_CHECKING:
+    from adamctl.roles.ps.client.parameter_client import ParameterClient
+
+_CHECKSUM = re.compile(r"[0-9a-f]{32}")
+
+
+async def order_checkpoint(client: ParameterClient, folder: str, deadline_s: float) -> tuple[CheckpointFile, ...]:
+    """Returns all files, sorted by name; together they hold every shard once.
+
+    Where buckets have copies, it begins anew when a server is gone or a bucket has moved, until `deadline_s` is over.
+
+    Raises:
+        DeadlineError, UnreachableError, RemoteError: a server did not; its message names it.
+    """
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + deadline_s
+    attempt = 0
+    while True:
+        left_s = max(until_s - loop.time(), 0.001)
+        problem: UnreachableError | RemoteError
+        try:
+            parts = await gather_all(_one(client, node, folder, left_s) for node in client.routing.servers)
+            files = tuple(sorted((file for part in parts for file in part), key=lambda file: file.name))
+            moved = _not_once(files, len(client.layout.shards))
+            if not moved:
+                return files
+            problem = RemoteError(ErrorCode.NOT_READY, f"{moved} shards moved while the checkpoint was written")
+        except UnreachableError as error:
+            problem = error
+        except RemoteError as error:
+            if error.code not in (*REQUEST_LATER, ErrorCode.UNKNOWN_JOB):
+                raise
+            problem = error
+        if not client.copies or loop.time() >= until_s:
+            raise problem
+        await client.look()
+        await client.pause(attempt)
+        attempt += 1
+
+
+async def _one(client: ParameterClient, node: str, folder: str, deadline_s: float) -> tuple[CheckpointFile, ...]:
+    async def ask() -> tuple[CheckpointFile, ...]:
+        connection = await client.reach(node, "administration")
+        try:
+            reply = await connection.request(CheckpointRequest(client.job, folder), deadline_s=deadline_s)
+        except RemoteError as error:
+            raise RemoteError(error.code, f"parameter server {node}: {error}", error.details) from error
+        finally:
+            await connection.close()
+        assert isinstance(reply.message, CheckpointReply)
+        return _files_of(node, reply.message.files, len(client.layout.shards))
+
+    if not client.copies:
+        return await ask()
+    return await client.rerouting.answer(ask(), lambda: node not in client.routing.servers)
+
+
+def _files_of(node: str, files: tuple[CheckpointFile, ...], shards: int) -> tuple[CheckpointFile, ...]:
+    """Returns what a server says of its file, under the names that follow from its own.
+
+    Raises:
+        RemoteError: BAD_MESSAGE, it says what no server can.
+    """
+    if not files:
+        return ()
+    file = files[0]
+    known = all(0 <= shard < shards for shard in file.shards)
+    if len(files) > 1 or not known or file.size_bytes < 0 or _CHECKSUM.fullmatch(file.checksum) is None:
+        text = f"parameter server {node}: expected its file, its length, checksum and shards below {shards}"
+        raise RemoteError(ErrorCode.BAD_MESSAGE, f"{text}; found {str(files)[:200]!a}")
+    name = file_name(node)
+    return (msgspec.structs.replace(file, name=name, temporary_name=partial_name(name)),)
+
+
+def _not_once(files: Iterable[CheckpointFile], shards: int) -> int:
+    """Returns how many shards are in no file or in several."""
+    found = Counter(shard for file in files for shard in file.shards)
+    return sum(found[shard] != 1 for shard in range(shards))
+
+
+async def gather_all(work: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
+    """Runs all at once; if one fails, cancels the others and raises its error."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

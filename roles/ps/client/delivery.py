@@ -1,0 +1,264 @@
+"""Brings one push to its servers, each part until it has a final answer, however often it must be sent."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from adamctl.errors import RemoteError, UnreachableError
+from adamctl.net.transport import Connection
+from adamctl.roles.ps.client.envelope import Envelope, cut_push
+from adamctl.roles.ps.client.push_set import Numbers, PushSet
+from adamctl.roles.ps.client.rollback import tell_numbers
+from adamctl.roles.ps.client.rounding import Rounding
+from adamctl.roles.ps.client.server_channel import Lane, Order
+from adamctl.roles.ps.client.shared_memory import forget_regions
+from adamctl.wire.constants import ErrorCode, UpdateKind
+from adamctl.wire.messages import PushReply, PushRequest
+
+if TYPE_CHECKING:
+    from adamctl.roles.ps.client.parameter_client import ParameterClient
+
+LATER = frozenset({ErrorCode.SEQUENCE_GAP, ErrorCode.NEWER_EPOCH, ErrorCode.NOT_READY, ErrorCode.OVER_QUOTA})
+"""A part with one of these was not consumed; the same number is sent again after a pause."""
+
+GAPS_MAX = 4
+"""Gaps in a row that the oldest of our pushes may meet before the server is told of our numbers again."""
+
+MOVED = frozenset({ErrorCode.STALE_EPOCH, ErrorCode.UNKNOWN_SHARD})
+"""Another server may hold the part now; the routing is read again first."""
+
+LOOK = frozenset({ErrorCode.NOT_READY, ErrorCode.NEWER_EPOCH})
+"""Likewise where buckets have copies: the server may have lost its lease, or its place."""
+
+REQUEST_LATER = frozenset(
+    {
+        ErrorCode.NOT_READY,
+        ErrorCode.OVER_QUOTA,
+        ErrorCode.SHUTTING_DOWN,
+        ErrorCode.DEADLINE_PASSED,
+        ErrorCode.NEWER_EPOCH,
+    }
+)
+
+
+@dataclass(frozen=True)
+class RefusedPart:
+    """A shard to which nothing was applied. `code` is a member of `ErrorCode`.
+
+    `unsure`: it was sent before, without an answer. With CLIENT_EVICTED, that may have been applied.
+    """
+
+    shard: int
+    code: int
+    message: str
+    unsure: bool = False
+
+
+class Delivery:
+    """One push under way.
+
+    Attributes:
+        staleness, ages, refused, updates: as in `PushOutcome`, complete when `run` has returned.
+        sequences: per shard of the layout, this push's number there.
+        unanswered: shards of which we do not know yet what became of this push.
+    """
+
+    def __init__(
+        self,
+        client: ParameterClient,
+        number: int,
+        push: PushSet,
+        sequences: Numbers,
+        rounding: Rounding | None = None,
+        whole: bool = True,
+    ) -> None:
+        """`rounding`: the push in 16 bits, sent in its place. `whole`: each shard of its tensors has a number."""
+        self.staleness: list[int] = []
+        self.ages: list[int] = []
+        self.refused: list[RefusedPart] = []
+        self.updates = 0
+        self._client, self._number, self.sequences = client, number, sequences
+        self._push = push if rounding is None else rounding.push
+        self.unanswered: set[int] = set(np.flatnonzero(sequences).tolist())
+        self._whole = whole
+        self._unsure: set[int] = set()  # sent, and not answered
+        self._envelopes = 0
+        # Named to servers by where they lie, and not yet answered: on which connection last.
+        self._shown: dict[Order, Connection] = {}
+        self._given_up: dict[Order, set[Connection]] = {}
+        self._rounding = rounding
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Returns when every part is applied or refused for good.
+
+        Raises:
+            RemoteError: the whole push is refused (unknown job, layout mismatch).
+        """
+        try:
+            only = None if self._whole else self.unanswered
+            await self._send_all(cut_push(self._push, self.sequences.tolist(), self._client.routing, only))
+        finally:
+            # Servers may go on reading what the caller is now free to change: where we gave up, or went elsewhere.
+            try:
+                shown = {*self._shown.values(), *(one for given_up in self._given_up.values() for one in given_up)}
+                if shown:
+                    self._shown, self._given_up = {}, {}
+                    self._client.shared.renew(*self._push.arrays())
+                    await forget_regions(shown)
+            finally:
+                if self._rounding is not None:
+                    self._rounding.give_back()
+
+    async def _send_all(self, envelopes: list[Envelope]) -> None:
+        """Sends envelopes, and those that become of what has moved meanwhile; returns when all are answered."""
+        if len(envelopes) > 1:
+            self._begin(envelopes)
+        try:
+            if len(envelopes) == 1:
+                await self._send(envelopes[0])
+            while self._tasks:
+                done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+                self._tasks -= done
+                for task in done:
+                    task.result()
+        finally:
+            tasks, self._tasks = self._tasks, set()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)  # what they send is the caller's again
+
+    def _begin(self, envelopes: list[Envelope]) -> None:
+        self._tasks.update(asyncio.create_task(self._send(envelope)) for envelope in envelopes)
+
+    async def _send(self, envelope: Envelope) -> None:
+        lane = self._client.lane(*envelope.way)
+        self._envelopes += 1
+        order = (self._number, self._envelopes)
+        unanswered = {part.shard for part in envelope.parts}
+        async with lane.unfinished(order):
+            if self._rounding is not None:
+                await self._rounding.until(envelope)
+            attempt, gaps = 0, 0
+            while unanswered:
+                if await lane.turn(order):
+                    self._move(envelope, unanswered)  # the server may have lost its place meanwhile
+                    if not unanswered:
+                        break
+                codes = await self._attempt(lane, order, envelope, unanswered, attempt)
+                gaps = gaps + 1 if ErrorCode.SEQUENCE_GAP in codes and lane.is_next(order) else 0
+                if gaps >= GAPS_MAX:  # nobody older is on the way there: it has lost what it had acknowledged
+                    gaps = 0
+                    await tell_numbers(self._client, lane)
+                self._move(envelope, unanswered)
+                if unanswered:
+                    await self._client.pause(attempt)
+                    attempt += 1
+
+    async def _attempt(
+        self, lane: Lane, order: Order, envelope: Envelope, unanswered: set[int], attempt: int
+    ) -> set[int]:
+        """Sends what is unanswered once, and takes in what comes back; where that is trouble, the routing is read.
+
+        Returns the codes of shards that are to be sent again.
+        """
+        client = self._client
+        whole = len(unanswered) == len(envelope.parts)
+        message = envelope.request(self._push, client.routing, None if whole else unanswered)
+        request = lane.request(
+            message,
+            envelope.body,
+            deadline_s=client.attempt_s,
+            direct=partial(self._direct, order, envelope, message),
+        )
+        try:
+            reply = await client.answer(lane, request, unanswered)
+        except UnreachableError:  # deadlines included
+            self._unsure |= unanswered
+            shown = self._shown.pop(order, None)
+            if shown is not None:
+                self._given_up.setdefault(order, set()).add(shown)
+            lane.be_careful()
+            if client.copies:
+                await client.look()
+            return set()
+        except RemoteError as error:
+            self._answered(order)
+            lane.trouble = str(error)
+            lane.be_careful()
+            if error.code == ErrorCode.LAYOUT_MISMATCH and attempt == 0:
+                await lane.drop()  # a connection that the server no longer knows; attach again
+            elif error.code not in REQUEST_LATER:
+                raise
+            elif client.copies:
+                await client.look()
+            return set()
+        self._answered(order)
+        assert isinstance(reply.message, PushReply)
+        codes = self._settle(reply.message, envelope, unanswered, lane)
+        if codes & MOVED:
+            await client.reread()
+        elif client.copies and codes & LOOK:
+            await client.look()
+        return codes
+
+    def _answered(self, order: Order) -> None:
+        """A server that has answered has no use for the memory, nor have earlier requests on that connection."""
+        shown = self._shown.pop(order, None)
+        if shown is not None and order in self._given_up:
+            self._given_up[order].discard(shown)
+
+    def _move(self, envelope: Envelope, unanswered: set[int]) -> None:
+        """Takes what has moved out of an envelope, and sends it elsewhere."""
+        routing = self._client.routing
+        elsewhere = {shard for shard in unanswered if routing.way_of(shard) != envelope.way}
+        if elsewhere:
+            unanswered -= elsewhere
+            moved = cut_push(self._push, self.sequences.tolist(), routing, elsewhere)
+            for other in moved:  # whose order is not known there; older pushes may be moving, too
+                self._client.lane(*other.way).be_careful()
+            self._begin(moved)
+
+    async def _direct(
+        self, order: Order, envelope: Envelope, message: PushRequest, connection: Connection
+    ) -> PushRequest | None:
+        """Returns the request for a server that has mapped the memory which all of the envelope's arrays lie in."""
+        if connection.kind == "tcp":
+            return None
+        found = self._client.shared.direct_push(message, envelope)
+        if found is None or not await connection.share(found.region, deadline_s=self._client.attempt_s):
+            return None
+        self._shown[order] = connection
+        return found.message
+
+    def _settle(self, reply: PushReply, envelope: Envelope, unanswered: set[int], lane: Lane) -> set[int]:
+        """Takes in final answers and returns the codes of the others."""
+        self._client.measured.told(envelope.server, reply.load)
+        codes: set[int] = set()
+        by_shard = {part.shard: part for part in envelope.parts}
+        layout = self._client.layout
+        for result in reply.results:
+            if result.shard not in unanswered:
+                continue
+            code = result.code
+            if code == ErrorCode.OK:
+                self.staleness.append(result.staleness)
+                self.ages.append(result.age)
+                source = envelope.sources[by_shard[result.shard].source]
+                factor = source.examples if source.kind == UpdateKind.FACTORS else 1
+                self.updates += layout.shards[result.shard].size * factor
+            elif code in LATER or code in MOVED:
+                lane.trouble = f"shard {result.shard}: {result.message or ErrorCode(code).name}"
+                lane.be_careful()
+                codes.add(code)
+                continue
+            else:
+                self.refused.append(RefusedPart(result.shard, code, result.message, result.shard in self._unsure))
+            unanswered.discard(result.shard)
+            self.unanswered.discard(result.shard)
+        return codes

@@ -1,0 +1,73 @@
+"""A push that is on its way, and what has become of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.errors import DeadlineError
+from adamctl.roles.ps.client.delivery import RefusedPart
+from adamctl.roles.ps.client.pull import Pulled
+from adamctl.roles.ps.client.push_set import Numbers, PushSet
+
+
+@dataclass(frozen=True)
+class PushOutcome:
+    """What became of a push.
+
+    Attributes:
+        staleness: per applied shard, pushes of others between the base and the application (repeated answers: 0).
+        ages: likewise, pushes of everybody, this client's own included.
+        refused: shards to which nothing was applied, and why; their numbers are spent.
+        updates: parameter updates applied, as Adam 4.3.2 counts them.
+    """
+
+    staleness: tuple[int, ...]
+    refused: tuple[RefusedPart, ...]
+    updates: int
+    ages: tuple[int, ...] = ()
+
+
+@dataclass
+class PendingPush:
+    """A push on its way. Await it, or call `wait`; its arrays are borrowed until then.
+
+    Attributes:
+        number: counts this client's pushes from 1.
+        sequences: per shard of the layout, the number this push has there; 0 for shards it does not touch.
+    """
+
+    number: int
+    push: PushSet
+    sequences: Numbers
+    _done: asyncio.Future[PushOutcome] = field(repr=False)
+
+    async def wait(self, deadline_s: float) -> PushOutcome:
+        """Raises DeadlineError after `deadline_s` seconds; delivery then goes on in the background."""
+        finished, _ = await asyncio.wait([self._done], timeout=deadline_s)
+        if not finished:
+            raise DeadlineError(f"push {self.number} was not acknowledged within {deadline_s:g} s; still being sent")
+        return self._done.result()
+
+    def __await__(self) -> Generator[Any, None, PushOutcome]:
+        return asyncio.shield(self._done).__await__()
+
+    @property
+    def done(self) -> bool:
+        return self._done.done()
+
+    def lacking(self, pulled: Pulled) -> NDArray[np.bool_]:
+        """Returns, per shard of the layout, whether this push is not contained in what was pulled there."""
+        missing: NDArray[np.bool_] = pulled.sequences < self.sequences
+        return missing
+
+
+def mark_retrieved(done: asyncio.Future[PushOutcome]) -> None:
+    """A caller that no longer waits must not cause a message about an exception nobody saw."""
+    if not done.cancelled():
+        done.exception()

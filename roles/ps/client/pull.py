@@ -1,0 +1,241 @@
+"""Receives parameters from their servers straight into a flat vector."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.errors import DeadlineError, ProtocolError, RemoteError, UnreachableError
+from adamctl.kernels.numeric.convert import NARROW, widened
+from adamctl.kernels.operation import Array
+from adamctl.model.layout import ELEMENT_BYTES
+from adamctl.model.wire_types import WIRE_ELEMENT_BYTES
+from adamctl.net.transport import Connection
+from adamctl.roles.ps.client.delivery import LATER, LOOK, MOVED, REQUEST_LATER
+from adamctl.roles.ps.client.push_set import Base, Numbers
+from adamctl.roles.ps.client.rollback import check_pulled
+from adamctl.roles.ps.client.route_table import Way
+from adamctl.roles.ps.client.shared_memory import direct_pull, forget_regions
+from adamctl.wire.constants import BODY_BYTES_MAX, ErrorCode
+from adamctl.wire.messages import PullReply, PullRequest
+
+if TYPE_CHECKING:
+    from adamctl.roles.ps.client.parameter_client import ParameterClient
+
+PULL_SHARDS_MAX = 800  # per request: their parts must fit into a typed header of 64 KiB
+ROUNDED_BYTES_MAX = 8 << 20  # of float32, per request for 16 bits: one is rounded while others are sent and widened
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """What arrived, per shard of the layout; zeros where a shard was not asked for.
+
+    Attributes:
+        shards: the indices that were asked for.
+        epochs, versions: the version (epoch, counter) each shard is at.
+        pushes: pushes of everybody that it contains.
+        sequences: the last of this client's own pushes that it contains.
+    """
+
+    shards: NDArray[np.int64]
+    epochs: Numbers
+    versions: Numbers
+    pushes: Numbers
+    sequences: Numbers
+
+    @property
+    def base(self) -> Base:
+        """What gradients computed from these parameters name as their base."""
+        return Base(self.pushes, self.sequences)
+
+
+class Puller:
+    """One pull under way."""
+
+    def __init__(self, client: ParameterClient, into: Array, shards: Sequence[int] | None, exact: bool = False) -> None:
+        """Raises ValueError if `into` is not a C-contiguous float32 vector of the layout's flat size."""
+        self._client, self._layout = client, client.layout
+        if into.dtype != np.float32 or into.shape != (self._layout.flat_size,) or not into.flags.c_contiguous:
+            raise ValueError(
+                f"expected a C-contiguous float32 vector of {self._layout.flat_size} elements; "
+                f"found {into.dtype} {list(into.shape)}"
+            )
+        count = len(self._layout.shards)
+        self._wire = "float32" if exact else client.wire.pull
+        self._into = into
+        # By the shards of requests that named `into` by where it lies, and are not answered: on which connection.
+        self._shown: dict[tuple[int, ...], Connection] = {}
+        self._view = into.data.cast("B")
+        self._wanted = range(count) if shards is None else tuple(shards)
+        epochs, versions, pushes, sequences = (np.zeros(count, np.int64) for _ in range(4))
+        self._pulled = Pulled(np.asarray(self._wanted, np.int64), epochs, versions, pushes, sequences)
+
+    async def run(self, deadline_s: float) -> Pulled:
+        """Raises DeadlineError with what is missing, RemoteError if the job is unknown."""
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        settled = self._client.settled() if self._client.copies else None
+        try:
+            async with asyncio.timeout(deadline_s):
+                await self._pull(self._wanted)
+                if settled is not None:
+                    await check_pulled(self._client, self._pulled, settled)
+        except TimeoutError as error:
+            ways = self._client.routing.runs
+            trouble = "; ".join(f"{way.server}: {self._client.lane(*way).trouble}" for way in ways)
+            what = f"job {self._client.job!r}: no parameters within {deadline_s:g} s ({trouble})"
+            raise DeadlineError(what) from error
+        size = sum(self._layout.shards[shard].size for shard in self._wanted)
+        self._client.measured.pulled(size * ELEMENT_BYTES, loop.time() - started_s)
+        return self._pulled
+
+    async def _pull(self, wanted: Sequence[int]) -> None:
+        """Pulls shards from where the routing says, again from elsewhere if they have moved."""
+        attempt = 0
+        while wanted:
+            by_way: dict[Way, list[int]] = {}
+            for shard in wanted:
+                by_way.setdefault(self._client.routing.way_of(shard), []).append(shard)
+            requests = [(way, part) for way, shards in by_way.items() for part in self._split(shards)]
+            tasks = [asyncio.create_task(self._request(way, part)) for way, part in requests]
+            try:
+                unanswered = await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)  # what they receive into is the caller's again
+                if self._shown:  # servers may go on writing what nobody waits for any more
+                    shown, self._shown = self._shown, {}
+                    self._client.shared.renew(self._into)
+                    await forget_regions(shown.values())
+            wanted = [shard for left in unanswered for shard in left]
+            if wanted:
+                await self._client.pause(attempt)
+                attempt += 1
+
+    def _split(self, shards: list[int]) -> list[list[int]]:
+        parts: list[list[int]] = [[]]
+        bytes_max = BODY_BYTES_MAX if self._wire == "float32" else ROUNDED_BYTES_MAX
+        filled_bytes = 0
+        for shard in shards:
+            size_bytes = self._layout.shards[shard].size * ELEMENT_BYTES
+            if parts[-1] and (filled_bytes + size_bytes > bytes_max or len(parts[-1]) == PULL_SHARDS_MAX):
+                parts.append([])
+                filled_bytes = 0
+            parts[-1].append(shard)
+            filled_bytes += size_bytes
+        return parts
+
+    def _targets(self, shards: list[int]) -> list[memoryview]:
+        """Returns writable buffers for the shards' values in order, neighbours joined."""
+        ranges: list[list[int]] = []
+        for index in shards:
+            shard = self._layout.shards[index]
+            start, stop = shard.offset * ELEMENT_BYTES, (shard.offset + shard.size) * ELEMENT_BYTES
+            if ranges and ranges[-1][1] == start:
+                ranges[-1][1] = stop
+            else:
+                ranges.append([start, stop])
+        return [self._view[start:stop] for start, stop in ranges]
+
+    async def _request(self, way: Way, shards: list[int]) -> list[int]:
+        """Asks one server and returns the shards still to be had."""
+        client = self._client
+        message = PullRequest(client.job, client.routing.epochs_of(shards), tuple(shards), self._wire)
+        lane = client.lane(*way)
+        into = self._targets(shards) if self._wire == "float32" else None
+        try:
+            request = lane.request(
+                message, deadline_s=client.attempt_s, into=into, direct=partial(self._direct, message)
+            )
+            reply = await client.answer(lane, request, shards)
+        except UnreachableError:
+            if client.copies:
+                await client.look()
+            return shards
+        except RemoteError as error:
+            self._shown.pop(message.shards, None)
+            lane.trouble = str(error)
+            if error.code == ErrorCode.LAYOUT_MISMATCH:
+                await lane.drop()
+            elif error.code not in REQUEST_LATER:
+                raise
+            elif client.copies:
+                await client.look()
+            return shards
+        assert isinstance(reply.message, PullReply)
+        self._shown.pop(message.shards, None)
+        try:
+            if self._wire != "float32":
+                await self._widen(reply.message, reply.body)
+            left = self._take(reply.message, reply.body)
+        finally:
+            if len(reply.body):
+                reply.release()
+        codes = {code for _, code in left}
+        if codes & MOVED:
+            await client.reread()
+        elif client.copies and codes & LOOK:
+            await client.look()
+        for shard, code in left:
+            lane.trouble = f"shard {shard}: {ErrorCode(code).name}"
+            if code not in LATER and code not in MOVED:
+                raise RemoteError(code, f"parameter server {way.server} refuses shard {shard}: {ErrorCode(code).name}")
+        return [shard for shard, _ in left]
+
+    async def _direct(self, message: PullRequest, connection: Connection) -> PullRequest | None:
+        """Returns the request for a server that has mapped the memory which values are to be written into."""
+        place = self._client.shared.find(self._into) if message.dtype == "float32" else None
+        if place is None or not await connection.share(place.region, deadline_s=self._client.attempt_s):
+            return None
+        self._shown[message.shards] = connection
+        return direct_pull(message, place, [self._layout.shards[shard].offset for shard in message.shards])
+
+    async def _widen(self, reply: PullReply, body: memoryview) -> None:
+        """Writes 16-bit values as float32. Raises ProtocolError if they are not those of the shards."""
+        parts = [part for part in reply.parts if part.code == ErrorCode.OK]
+        width, start = WIRE_ELEMENT_BYTES[self._wire], 0
+        for part in parts:
+            size = self._layout.shards[part.shard].size
+            if (part.size, part.offset) != (size, start * width):
+                what = f"expected {size} elements of shard {part.shard} at byte {start * width}"
+                raise ProtocolError(f"{what}; found {part.size} at {part.offset}")
+            start += size
+        if start * width != len(body):
+            raise ProtocolError(f"expected {start} values of {self._wire}; found {len(body)} bytes")
+        if not start:
+            return
+        values = np.frombuffer(body, NARROW[self._wire])
+
+        def work() -> None:
+            taken = 0
+            for part in parts:
+                shard = self._layout.shards[part.shard]
+                widened(values[taken : taken + part.size], self._into[shard.offset : shard.offset + part.size])
+                taken += part.size
+
+        await self._client.wire.widen(start, work)
+
+    def _take(self, reply: PullReply, body: memoryview) -> list[tuple[int, int]]:
+        """Notes versions, copies values that did not arrive in place, returns (shard, code) of what failed."""
+        failed: list[tuple[int, int]] = []
+        pulled = self._pulled
+        in_place = len(body) > 0 and np.may_share_memory(np.frombuffer(body, np.uint8), self._into)
+        for part in reply.parts:
+            shard = part.shard
+            if part.code != ErrorCode.OK:
+                failed.append((shard, part.code))
+                continue
+            if len(body) and not in_place and self._wire == "float32":
+                start = self._layout.shards[shard].offset * ELEMENT_BYTES
+                size_bytes = part.size * ELEMENT_BYTES
+                self._view[start : start + size_bytes] = body[part.offset : part.offset + size_bytes]
+            pulled.epochs[shard], pulled.versions[shard] = part.epoch, part.version
+            pulled.pushes[shard], pulled.sequences[shard] = part.pushes, part.sequence
+        return failed

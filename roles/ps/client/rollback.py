@@ -1,0 +1,85 @@
+"""What a client knows of its own numbers, and what it learns of those that were acknowledged and are lost.
+
+Where all copies of a bucket are lost, it goes on from what was found in stores, which may be older than what clients
+were told. A client says up to which number it knows what became of every push; a server that has fewer goes on after
+that number, and says how many it has passed over. So nothing is applied twice, and no loss goes unnoticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from adamctl.errors import RemoteError, UnreachableError
+from adamctl.net.transport import Body
+from adamctl.roles.ps.client.push_set import Numbers
+
+if TYPE_CHECKING:
+    from adamctl.roles.ps.client.delivery import Delivery
+    from adamctl.roles.ps.client.parameter_client import ParameterClient
+    from adamctl.roles.ps.client.pull import Pulled
+    from adamctl.roles.ps.client.server_channel import Lane
+
+
+class Rollbacks:
+    """What the servers of one client have passed over.
+
+    Attributes:
+        numbers: of this client, over all shards, that were acknowledged and are lost.
+    """
+
+    def __init__(self, job: str, notice: Callable[[str], None]) -> None:
+        self.numbers = 0
+        self._job, self._notice = job, notice
+        self._told: dict[tuple[str, int], int] = {}
+
+    def told(self, server: str, incarnation: int, numbers: int) -> None:
+        """A process of a server says how many numbers it has passed over so far; said again, it counts once."""
+        new = numbers - self._told.get((server, incarnation), 0)
+        if new <= 0:
+            return
+        self._told[server, incarnation] = numbers
+        self.numbers += new
+        self._notice(
+            f"job {self._job!r} was rolled back: {server} goes on from what was found in stores, without {new} updates "
+            "of shards that were acknowledged to this client"
+        )
+
+
+def settled_numbers(issued: Numbers, deliveries: Iterable[Delivery]) -> Numbers:
+    """Returns, per shard, the number up to which everything is answered."""
+    settled = issued.copy()
+    for delivery in deliveries:
+        open_shards = list(delivery.unanswered)
+        settled[open_shards] = np.minimum(settled[open_shards], delivery.sequences[open_shards] - 1)
+    return settled
+
+
+def settled_body(settled: Numbers, shards: Iterable[int]) -> Body:
+    """Returns, of some shards, those that were pushed to, each with its settled number.
+
+    A server that was restarted may remember less of us: what it had acknowledged and not yet saved is lost. It goes on
+    from these numbers, none of which we will ever send again.
+    """
+    found = np.asarray(tuple(shards), np.int64)
+    found = found[settled[found] > 0]
+    return [np.stack([found, settled[found]], axis=1).astype("<i8")] if found.size else ()
+
+
+async def tell_numbers(client: ParameterClient, lane: Lane) -> None:
+    """Tells a server of our numbers once more, if it can be reached."""
+    with suppress(UnreachableError, RemoteError):
+        await client.attach_to(lane.node, await lane.connected())
+
+
+async def check_pulled(client: ParameterClient, pulled: Pulled, settled: Numbers) -> None:
+    """Looks whether shards contain all of our own pushes that were answered before we asked for them.
+
+    If not, they were rolled back while we had a connection to their new server, which does not know yet what we know.
+    """
+    shards = pulled.shards[pulled.sequences[pulled.shards] < settled[pulled.shards]]
+    for way in sorted({client.routing.way_of(shard) for shard in shards.tolist()}):
+        await tell_numbers(client, client.lane(*way))

@@ -1,0 +1,215 @@
+"""Rounds a client's pushes to 16 bits, with error feedback, while what is rounded already is being sent.
+
+Gradients and deltas are rounded with the residual of this client's last push of the same tensor and kind
+(`adamctl.kernels.numeric.feedback`), so the sum of what the servers get over many pushes is that of the float32 values within
+one rounding. Factors are rounded without: the error of a product cannot be put into the next one's factors. A push is
+rounded once, in the order of `start`; what is sent again is the same bytes. Residuals end with the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.kernels.numeric.convert import NARROW, Narrow, narrowed
+from adamctl.kernels.numeric.feedback import round_with_feedback
+from adamctl.kernels.operation import Array
+from adamctl.model.layout import ParameterLayout
+from adamctl.model.wire_types import WIRE_ELEMENT_BYTES, WireType, of_factors
+from adamctl.roles.ps.client.envelope import Envelope
+from adamctl.roles.ps.client.push_set import PushSet, TensorUpdate
+from adamctl.wire.constants import BODY_BYTES_MAX, UpdateKind
+
+HERE_ELEMENTS_MAX = 1 << 17  # takes less time than to wake a thread for it and be woken by it
+PIECE_ELEMENTS = 1 << 19  # rounded at a time; what waits for them is woken after each
+FACTOR_BYTES_MAX = BODY_BYTES_MAX // 2  # larger ones may have to become a product, which is sent as float32
+
+Piece = Callable[[], None]
+
+
+class Rounding:
+    """One push that is being rounded.
+
+    Attributes:
+        push: the same push in 16 bits; its arrays are valid as far as `until` has returned for them.
+    """
+
+    def __init__(
+        self, push: PushSet, buffer: NDArray[np.uint16], given_back: Callable[[NDArray[np.uint16]], None]
+    ) -> None:
+        self.push, self.buffer = push, buffer
+        self._given_back = given_back
+        self.pieces: list[Piece] = []
+        self.done = 0
+        self._failure: BaseException | None = None
+        self._first: dict[int, int] = {}
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    def add(self, tensor: int, pieces: list[Piece]) -> None:
+        """The work of one tensor: pieces of PIECE_ELEMENTS in order, or a single one for its factors."""
+        self._first[tensor] = len(self.pieces)
+        self.pieces.extend(pieces)
+
+    async def until(self, envelope: Envelope) -> None:
+        """Returns when all that an envelope sends is rounded."""
+        needed = max((self._needed(s.tensor, s.row_stop, s.kind) for s in envelope.sources), default=0)
+        if self.done < needed:
+            if self._failure is not None:
+                raise self._failure
+            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((needed, waiting))
+            await waiting
+
+    def give_back(self) -> None:
+        """The push is over: nothing of it will be sent any more."""
+        self._given_back(self.buffer)
+
+    def _needed(self, tensor: int, row_stop: int, kind: int) -> int:
+        """Returns how many pieces must be done for the rows of a tensor before `row_stop`."""
+        first = self._first.get(tensor)
+        if first is None:  # sent as it is
+            return 0
+        if kind == UpdateKind.FACTORS:
+            return first + 1
+        elements = row_stop * self.push.layout.tensors[tensor].row_size
+        return first - (-elements // PIECE_ELEMENTS)
+
+    def advance(self, done: int, failure: BaseException | None = None) -> None:
+        """So many pieces are done; called on the event loop."""
+        self.done, self._failure = done, failure
+        still: list[tuple[int, asyncio.Future[None]]] = []
+        for needed, waiting in self._waiting:
+            if waiting.done():
+                continue
+            if failure is not None:
+                waiting.set_exception(failure)
+            elif needed <= done:
+                waiting.set_result(None)
+            else:
+                still.append((needed, waiting))
+        self._waiting = still
+
+
+class Rounder:
+    """All pushes of one client. Used on the event loop only, except the work itself, which has a thread of its own.
+
+    Buffers are made for as many pushes as are under way at once, and used again.
+    """
+
+    def __init__(self, layout: ParameterLayout, wire: WireType) -> None:
+        self.wire = wire
+        self._layout = layout
+        self._residuals: dict[tuple[UpdateKind, int], Array] = {}
+        self._free: list[NDArray[np.uint16]] = []
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="round")
+        self._under_way = 0
+
+    def start(self, push: PushSet) -> Rounding:
+        """Begins to round a push, after all that were begun before; its arrays are borrowed until it is done."""
+        rounding = Rounding(replace(push, updates=dict(push.updates)), self._buffer(_elements(push)), self._free.append)
+        start = 0
+        for tensor, update in push.updates.items():
+            if update.activations is None:
+                stop = start + update.values.size
+                out = rounding.buffer[start:stop].view(NARROW[self.wire])
+                rounding.add(tensor, self._with_feedback(update, tensor, out))
+                rounding.push.updates[tensor] = TensorUpdate(update.kind, out)
+            elif _rounds_factors(update):
+                stop = start + update.values.size + update.activations.size
+                rounded, piece = _factors(update, rounding.buffer[start:stop].view(NARROW[of_factors(self.wire)]))
+                rounding.add(tensor, [piece])
+                rounding.push.updates[tensor] = rounded
+            else:
+                stop = start
+            start = _aligned(stop)
+        self._begin(rounding, start)
+        return rounding
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _begin(self, rounding: Rounding, elements: int) -> None:
+        if not self._under_way and elements <= HERE_ELEMENTS_MAX:
+            for piece in rounding.pieces:
+                piece()
+            rounding.done = len(rounding.pieces)
+            return
+        self._under_way += 1
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(self._thread, _round_all, rounding, loop)
+        work.add_done_callback(lambda done: self._ended(rounding, done))
+
+    def _ended(self, rounding: Rounding, done: asyncio.Future[None]) -> None:
+        self._under_way -= 1
+        if not done.cancelled():
+            rounding.advance(rounding.done if done.exception() else len(rounding.pieces), done.exception())
+
+    def _with_feedback(self, update: TensorUpdate, tensor: int, out: Narrow) -> list[Piece]:
+        key = (update.kind, tensor)
+        residual = self._residuals.get(key)
+        if residual is None:
+            residual = self._residuals[key] = np.zeros(update.values.size, np.float32)
+        pieces: list[Piece] = []
+        for start in range(0, out.size, PIECE_ELEMENTS):
+            part = slice(start, start + PIECE_ELEMENTS)
+            values, kept, rounded = update.values[part], residual[part], out[part]
+            pieces.append(lambda v=values, k=kept, r=rounded: round_with_feedback(v, k, r))  # type: ignore[misc]
+        return pieces
+
+    def _buffer(self, elements: int) -> NDArray[np.uint16]:
+        """Returns a free buffer that is large enough; one that is not makes room for a new one."""
+        for place, buffer in enumerate(self._free):
+            if buffer.size >= elements:
+                return self._free.pop(place)
+        if self._free:
+            self._free.pop()
+        return np.empty(elements, np.uint16)
+
+
+def _round_all(rounding: Rounding, loop: asyncio.AbstractEventLoop) -> None:
+    for number, piece in enumerate(rounding.pieces, 1):
+        piece()
+        if number < len(rounding.pieces):
+            try:
+                loop.call_soon_threadsafe(rounding.advance, number)
+            except RuntimeError:  # the loop is closed: nobody waits any more
+                return
+
+
+def _factors(update: TensorUpdate, out: Narrow) -> tuple[TensorUpdate, Piece]:
+    """Returns factors in 16 bits and the work that fills them in."""
+    errors, activations = update.values, update.activations
+    assert activations is not None
+    narrow = out[: errors.size], out[errors.size :]
+
+    def work() -> None:
+        # Accrued errors of one layer may be a part of wider rows.
+        narrowed(np.ascontiguousarray(errors).reshape(-1), narrow[0])
+        narrowed(activations.reshape(-1), narrow[1])
+
+    rounded = TensorUpdate(update.kind, narrow[0].reshape(errors.shape), narrow[1].reshape(activations.shape))
+    return rounded, work
+
+
+def _rounds_factors(update: TensorUpdate) -> bool:
+    """Whether factors certainly fit into a frame; else a run's product may be sent in their place."""
+    assert update.activations is not None
+    size = update.values.size + update.activations.size
+    return size * WIRE_ELEMENT_BYTES["bfloat16"] <= FACTOR_BYTES_MAX
+
+
+def _elements(push: PushSet) -> int:
+    """Returns how long a buffer for a push must be."""
+    activations = (update.activations for update in push.updates.values())
+    sizes = (0 if found is None else found.size for found in activations)
+    return sum(_aligned(u.values.size + size) for u, size in zip(push.updates.values(), sizes, strict=True))
+
+
+def _aligned(elements: int) -> int:
+    """The next multiple of a cache line of 16-bit numbers."""
+    return -(-elements // 32) * 32

@@ -1,0 +1,185 @@
+"""When a push whose parts are all settled is answered: now, when it is durable, when copies have it, or when the loss
+window holds again (pure).
+
+Three levels (docs/formats/store.md, docs/decisions/0015-replication.md): `applied` answers when the push is in memory,
+but holds answers back while more is unsaved than the loss window allows; `replicated` answers when every in-sync copy
+has prepared every shard's state with the push in it; `durable` when that is on disk everywhere.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from adamctl.roles.ps.core.admission import NO_LEASE
+from adamctl.roles.ps.core.flush import Entry, FlushCore, Waiter
+from adamctl.roles.ps.core.instructions import AnswerPush, Free, Instruction, Refuse
+from adamctl.roles.ps.core.job import Job
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import PushResult
+
+if TYPE_CHECKING:
+    from adamctl.roles.ps.replication.core.bucket_group import ShardReplica
+
+WAITING_MAX = 1 << 16
+MOVED = "the bucket has moved before all of its copies had this"
+
+
+class CopiesWaiter(Waiter):
+    """Who waits for copies of shards, and perhaps for the log: `copies` are the shards, `job` is theirs.
+
+    `leased`: others could take them over when the wait began. All may have been taken over since, so that the job has
+    nothing here any more that needs a lease.
+    """
+
+    __slots__ = ("copies", "job", "leased")
+
+    def __init__(self, job: Job, copies: Sequence[tuple[ShardReplica, int]]) -> None:
+        super().__init__(None)
+        self.job, self.copies, self.leased = job, copies, job.leased
+
+
+class Acknowledgements:
+    """The answers of one server that wait.
+
+    Attributes:
+        waiting: pushes that wait to be durable, or for copies.
+        held: pushes that wait for the loss window.
+    """
+
+    def __init__(self, flush: FlushCore | None, lease_holds: Callable[[], bool] | None = None) -> None:
+        self._flush = flush
+        self.lease_holds = lease_holds
+        self.waiting = 0
+        self._held: deque[tuple[AnswerPush, Waiter]] = deque()
+
+    @property
+    def held(self) -> int:
+        return len(self._held)
+
+    @property
+    def crowded(self) -> bool:
+        return self.waiting + len(self._held) >= WAITING_MAX
+
+    def take(
+        self,
+        answer: AnswerPush,
+        stored: Iterable[tuple[Entry, int]],
+        job: Job,
+        now: float,
+        waiter: CopiesWaiter | None = None,
+    ) -> list[Instruction]:
+        """Returns what to do about a push whose parts are all settled.
+
+        Args:
+            stored: entries of the shards that it changed, with the changes that must be durable before it is answered.
+            waiter: that waits for copies already, None if there are none to wait for.
+        """
+        alone = waiter is None
+        if waiter is None:
+            waiter = CopiesWaiter(job, ())
+        if self._flush is not None:
+            for entry, changes in stored:
+                self._flush.wait(waiter, entry, changes)
+        pressed = bool(self._held) or (self._flush is not None and self._flush.pressed(now))
+        if not waiter.missing and not pressed:
+            return [answer] if alone else self._final(answer, waiter)
+        later = AnswerPush(answer.token, answer.message, False)
+        if waiter.missing:
+            waiter.token = later
+            self.waiting += 1
+        else:
+            self._held.append((later, waiter))
+        return [Free(answer.token)] if answer.queued else []
+
+    def take_copies(
+        self,
+        answer: AnswerPush,
+        stored: Iterable[tuple[Entry, int]],
+        copies: Sequence[tuple[ShardReplica, int]],
+        job: Job,
+        now: float,
+    ) -> list[Instruction]:
+        """As `take`, of a push to shards with copies elsewhere: `copies` are those, with the counters that they must
+        have. Without any, it is the lease alone that is looked at.
+        """
+        waiter = CopiesWaiter(job, copies)
+        for replica, counter in copies:
+            replica.wait(waiter, counter)
+        return self.take(answer, stored, job, now, waiter)
+
+    def _final(self, answer: AnswerPush, waiter: Waiter) -> list[Instruction]:
+        """Returns the answer, or what is answered instead of it by now."""
+        if not isinstance(waiter, CopiesWaiter):
+            return [answer]
+        last = self._last_look(answer, waiter)
+        return [Free(answer.token), last] if answer.queued and isinstance(last, Refuse) else [last]
+
+    def _last_look(self, answer: AnswerPush, waiter: CopiesWaiter) -> AnswerPush | Refuse:
+        """Returns what a push is answered when the copies have it: what they are may have changed meanwhile.
+
+        A refusal is harmless: the push is sent again and found to have been applied.
+        """
+        job = waiter.job
+        if (waiter.leased or job.leased) and self.lease_holds is not None and not self.lease_holds():
+            return Refuse(answer.token, ErrorCode.NOT_READY, NO_LEASE)
+        groups = {replica.group for replica, _ in waiter.copies}
+        short = next((group for group in groups if group.short and not group.gone), None)
+        if short is not None:
+            return Refuse(answer.token, ErrorCode.NOT_READY, job.short.get(short.bucket, "too few copies are in sync"))
+        bucket_of = job.layout.bucket_of_shard
+        gone = {bucket_of[r.shard] for r in answer.message.results} - job.buckets.keys()
+        gone |= {group.bucket for group in groups if group.gone}
+        if not gone:
+            return answer
+        results = tuple(
+            PushResult(r.shard, ErrorCode.STALE_EPOCH, job.epochs.get(bucket_of[r.shard], 0), 0, 0, MOVED)
+            if bucket_of[r.shard] in gone
+            else r
+            for r in answer.message.results
+        )
+        routing = {**answer.message.routing, **{bucket: job.epochs.get(bucket, 0) for bucket in gone}}
+        message = msgspec.structs.replace(answer.message, results=results, routing=routing)
+        return AnswerPush(answer.token, message, answer.queued)
+
+    def durable(self, waiters: Iterable[Waiter], now: float) -> list[Instruction]:
+        """Answers those whose wait is over, and those that were held back if the window holds again."""
+        out = self.over(waiters)
+        if self._held and (self._flush is None or not self._flush.pressed(now)):
+            for answer, waiter in self._held:
+                out.extend(self._final(answer, waiter))
+            self._held.clear()
+        return out
+
+    def over(self, waiters: Iterable[Waiter]) -> list[Instruction]:
+        """Answers those whose wait is over. A waiter may also hold what is to be answered to another server."""
+        out: list[Instruction] = []
+        for waiter in waiters:
+            token, waiter.token = waiter.token, None
+            if isinstance(token, AnswerPush):
+                self.waiting -= 1
+                out.extend(self._final(token, waiter))
+            elif isinstance(waiter, CopyWaiter) and token is not None:
+                out.append(token)
+        return out
+
+    def in_vain(self, waiters: Iterable[Waiter], code: int, message: str) -> list[Instruction]:
+        """Refuses those who waited for what is no longer held here: they were applied, but will never be durable."""
+        out: list[Instruction] = []
+        for waiter in waiters:
+            token, waiter.token = waiter.token, None
+            if isinstance(token, AnswerPush):
+                self.waiting -= 1
+                out.append(Refuse(token.token, code, message))
+            elif isinstance(waiter, CopyWaiter) and token is not None:
+                out.append(Refuse(token.token, code, message))
+        return out
+
+
+class CopyWaiter(Waiter):
+    """A primary that waits until its states are durable in a copy; the token is a `Reply`."""
+
+    __slots__ = ()

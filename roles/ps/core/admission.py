@@ -1,0 +1,89 @@
+"""Whether a job can be attached to, pushed to and pulled from at this moment (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from adamctl.roles.ps.core.exactly_once import ClientKey
+from adamctl.roles.ps.core.instructions import AnswerAttach, Instruction, Refuse
+from adamctl.roles.ps.core.job import Job
+from adamctl.roles.ps.core.shard import Token
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import AttachReply, AttachRequest
+
+if TYPE_CHECKING:
+    from adamctl.roles.ps.core.server_core import Core
+
+LOST = "the server failed while it wrote parameters over, see its log; resume the run from its last checkpoint"
+RECOVERS = "the server failed while it wrote parameters over, see its log; started again, it goes on from its store"
+NO_LEASE = "this server's lease has run out, so another one may serve its buckets now; retry"
+
+
+def attach_refusal(token: Token, job: Job, request: AttachRequest) -> Refuse | None:
+    """Returns why a client cannot attach to a job now, None if it can.
+
+    What an attaching client tells is kept with shards, so all that are to be served here must be here.
+    """
+    if job.failed is not None:
+        return Refuse(token, *job.failed)
+    if request.layout_hash != job.layout_hash:
+        return Refuse(
+            token,
+            ErrorCode.LAYOUT_MISMATCH,
+            f"job {job.name!r} has parameter layout {job.layout_hash}, the client has {request.layout_hash}; "
+            "both must run the same model on the same number of servers",
+        )
+    if job.building:
+        return Refuse(token, ErrorCode.NOT_READY, f"job {job.name!r}: {len(job.building)} buckets are still being made")
+    if job.resuming:
+        return Refuse(token, ErrorCode.NOT_READY, f"job {job.name!r}: being taken up from the store")
+    if job.taking:
+        why = job.refusing.get(min(job.taking), "buckets are being taken over")
+        return Refuse(token, ErrorCode.NOT_READY, f"job {job.name!r}: {why}")
+    return None
+
+
+def attached(
+    core: Core, token: Token, job: Job, client: ClientKey, settled: Iterable[tuple[int, int]], now: float
+) -> list[Instruction]:
+    """Answers a client that attaches with the numbers of its that are known here.
+
+    `settled`: (shard, number) where the client was told of every number so far what became of it.
+    """
+    passed = [job.go_on_from(index, client, number) for index, number in settled]
+    changed = [shard for shard in passed if shard is not None]
+    for shard in changed:
+        if core.flush is not None and shard.entry is not None:
+            core.flush.changed(shard.entry, now, 0)
+    found = ((shard.index, shard.memory.clients.get(client)) for shard in job.shards.values())
+    known = [(index, entry.accepted) for index, entry in found if entry is not None and entry.accepted]
+    epochs = {bucket.index: bucket.epoch for bucket in job.buckets.values()}
+    shipped = core.replication.changed(job, changed) if changed and core.replication is not None else []
+    return [AnswerAttach(token, AttachReply(epochs, job.rolled_back_of.get(client, 0)), known), *shipped]
+
+
+def save_refusal(token: Token, job: Job, leased: bool, lease_holds: bool) -> Refuse | None:
+    """Returns why a checkpoint of what is served of a job is not to be written, or not to be answered; None: it may.
+
+    To be asked before and after: what was read while others could serve the buckets may be older than what they have.
+
+    Args:
+        leased: whether others could take buckets over when it began, or can now.
+        lease_holds: whether our lease holds now; a lease that holds has held all the time.
+    """
+    if job.failed is not None:
+        return Refuse(token, *job.failed)
+    return Refuse(token, ErrorCode.NOT_READY, NO_LEASE) if leased and not lease_holds else None
+
+
+def not_now(token: Token, job: Job, epochs: Iterable[int], pushes: bool) -> Refuse | None:
+    """Returns why a request for buckets with copies elsewhere cannot be served now; None: it can.
+
+    A refusal concerns the request as a whole; nothing of it is taken, so it can be sent again as it is.
+    """
+    for reasons in (job.refusing, job.short if pushes else {}):
+        for bucket in epochs if reasons else ():
+            if bucket in reasons:
+                return Refuse(token, ErrorCode.NOT_READY, reasons[bucket])
+    return None

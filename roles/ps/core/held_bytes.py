@@ -1,0 +1,46 @@
+"""How much each client may have a server hold for steps that are not complete (pure).
+
+A part of a step is let in however much waits, since it may be what all the others wait for. So that a client whose
+steps are never completed cannot take all the room for itself, what is held of one client has a bound of its own.
+"""
+
+from __future__ import annotations
+
+from adamctl.roles.ps.core.exactly_once import ClientKey
+from adamctl.roles.ps.core.job import Job
+from adamctl.roles.ps.core.shard import Push
+from adamctl.wire.messages import PushRequest
+
+
+class HeldBytes:
+    """Bodies of pushes with parts that are held for steps, or wait behind such parts, by client."""
+
+    def __init__(self, bytes_max: int) -> None:
+        """`bytes_max`: of one client, and one body more."""
+        self._bytes_max = bytes_max
+        self._bytes: dict[ClientKey, int] = {}
+
+    def of(self, client: ClientKey) -> int:
+        return self._bytes.get(client, 0)
+
+    def admits(self, job: Job, client: ClientKey, request: PushRequest) -> bool:
+        """Says whether a push may be taken in: if its client has room, or others wait for it."""
+        if self.of(client) <= self._bytes_max:
+            return True
+        shards = (job.shards.get(part.shard) for part in request.parts)
+        steps = (shard.steps for shard in shards if shard is not None)
+        return any(one is not None and one.lacks(request.step, request.step_part, client) for one in steps)
+
+    def take(self, client: ClientKey, push: Push) -> None:
+        push.holder = client
+        self._bytes[client] = self.of(client) + push.held_bytes
+
+    def give_back(self, push: Push) -> None:
+        """The push is answered."""
+        if push.holder is None:
+            return
+        left = self.of(push.holder) - push.held_bytes
+        if left:
+            self._bytes[push.holder] = left
+        else:
+            self._bytes.pop(push.holder, None)

@@ -1,0 +1,209 @@
+"""One job on one parameter server: its layout, the buckets we hold, what has been counted (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from adamctl.kernels.operation import Array
+from adamctl.kernels.rules.rule import Rule
+from adamctl.model.layout import ELEMENT_BYTES, Bucket, ParameterLayout
+from adamctl.roles.ps.core.exactly_once import ClientKey, ClientMemory
+from adamctl.roles.ps.core.flush import Entry
+from adamctl.roles.ps.core.shard import BucketState, Shard, State, Values
+from adamctl.wire.constants import UpdateKind
+
+STALENESS_MAX = 256  # the histogram's last column counts this and more
+
+KINDS: Mapping[str, frozenset[int]] = {"add": frozenset({UpdateKind.DELTA, UpdateKind.FACTORS})}
+"""What a rule takes; every other rule takes all kinds. Factors under `add` are a delta's."""
+
+KINDS_OF_GRADIENT_RULES = frozenset({UpdateKind.GRADIENT, UpdateKind.FACTORS, UpdateKind.DELTA})
+
+
+@dataclass(frozen=True)
+class ShardContent:
+    """What a shard begins with: flat values and state, and, from a checkpoint or the store, its version and memory.
+
+    `epoch`: of the record in the store, 0 if there is none.
+    """
+
+    index: int
+    values: Array
+    state: list[Array]
+    counter: int = 0
+    pushes: int = 0
+    memory: ClientMemory | None = None
+    epoch: int = 0
+
+
+class Job:
+    """One job.
+
+    Attributes:
+        rule: what updates are applied with.
+        identity: what tells this job from another of the same name, for the shell.
+        epochs: every bucket of the job -> the highest epoch we know of.
+        buckets: those whose primary we are and that are ready.
+        building: those that are being made.
+        resuming: buckets are ours again only when their new epochs are agreed; until then nobody may attach, because
+            what an attaching client tells is kept with shards that are not here yet.
+        shards: of `buckets`, by index.
+        failed: (code, message) if the buckets could not be made, or values in them were lost.
+        staleness: applied pushes per shard by staleness: pushes of others since what they were computed from.
+        gradient_ages: likewise by age, which also counts the client's own.
+        updates: parameter updates applied, as Adam 4.3.2 counts them.
+        durable: pushes are acknowledged when they are on disk.
+        rolled_back: shard -> pushes that its clients know as acknowledged and that a restart has taken back.
+        rolled_back_of: client -> how many of those are its own, over all shards.
+        left: entries of shards that are no longer held, for whoever keeps the log.
+        parted: shards that are no longer held, with parts of a step that nobody has answered for.
+        refusing, short: buckets that can be neither pushed to nor pulled from now, or not pushed to -> why.
+        taking: buckets that are ours but not here yet, besides those in `building`.
+        leased: some bucket has other copies that may take it over, so that it is served only while our lease holds.
+    """
+
+    def __init__(self, name: str, layout: ParameterLayout, rule: Rule, identity: Any = None) -> None:
+        self.name, self.layout, self.rule, self.identity = name, layout, rule, identity
+        self.layout_hash = layout.hash
+        self.kinds = KINDS.get(rule.name, KINDS_OF_GRADIENT_RULES)
+        self.epochs: dict[int, int] = {}
+        self.buckets: dict[int, BucketState] = {}
+        self.building: dict[int, int] = {}
+        self.resuming = False
+        self.shards: dict[int, Shard] = {}
+        self.failed: tuple[int, str] | None = None
+        self.staleness = [0] * (STALENESS_MAX + 1)
+        self.gradient_ages = [0] * (STALENESS_MAX + 1)
+        self.updates = self.pushes = self.refused = 0
+        self.durable = False
+        self.rolled_back: dict[int, int] = {}
+        self.rolled_back_of: dict[ClientKey, int] = {}
+        self.left: list[Entry] = []
+        self.parted: list[Shard] = []
+        self.refusing: dict[int, str] = {}
+        self.short: dict[int, str] = {}
+        self.taking: set[int] = set()
+        self.leased = False
+
+    @property
+    def ready(self) -> bool:
+        return not self.building and not self.resuming and self.failed is None
+
+    def holds(self, bucket: int) -> bool:
+        """Says whether we serve a bucket or are about to."""
+        return bucket in self.buckets or bucket in self.building
+
+    def configure(self, primaries: Mapping[int, tuple[int, bool]]) -> list[int]:
+        """Takes in the configuration of all buckets, as (epoch, whether we are the primary).
+
+        Returns the buckets that are to be built now. Older epochs than those known are ignored.
+        """
+        to_build: list[int] = []
+        for bucket, (epoch, ours) in primaries.items():
+            if epoch < self.epochs.get(bucket, 0):
+                continue
+            self.epochs[bucket] = epoch
+            if not ours:
+                self.drop(bucket)
+            elif bucket in self.buckets:
+                self.buckets[bucket].epoch = epoch
+            else:
+                if bucket not in self.building:
+                    to_build.append(bucket)
+                self.building[bucket] = epoch
+        return to_build
+
+    def install(self, bucket: Bucket, contents: Iterable[ShardContent], threads: int) -> None:
+        """Begins to serve a bucket, and shares all shards out over the apply threads anew."""
+        state = BucketState(bucket.index, self.building.pop(bucket.index))
+        self.buckets[bucket.index] = state
+        for content in contents:
+            described = self.layout.shards[content.index]
+            shard = Shard(content.index, described.tensor, described.row_start, described.row_stop, state)
+            shard.size = described.size
+            shard.row_size = self.layout.tensors[described.tensor].row_size
+            shard.values = Values(content.values, shard)
+            shard.state = State(content.state)
+            shard.counter, shard.pushes = content.counter, content.pushes
+            shard.given = self.layout.tensors[described.tensor].distribution == "given"
+            shard.memory = content.memory or ClientMemory()
+            self.shards[content.index] = shard
+        self._stripe(threads)
+
+    def drop(self, bucket: int) -> None:
+        """Stops serving a bucket; what was queued is answered as stale when it comes out of its batch."""
+        self.building.pop(bucket, None)
+        state = self.buckets.pop(bucket, None)
+        if state is not None:
+            state.dropped = True
+            described = self.layout.buckets[bucket]
+            for index in range(described.shard_start, described.shard_stop):
+                shard = self.shards.pop(index, None)
+                if shard is not None and shard.entry is not None:
+                    self.left.append(shard.entry)
+                if shard is not None and shard.steps is not None:
+                    self.parted.append(shard)
+
+    def drop_all(self) -> None:
+        for bucket in tuple(self.buckets):
+            self.drop(bucket)
+
+    def give_up(self, code: int, why: str) -> None:
+        """Serves no bucket any more, nor whoever asks for one."""
+        self.failed = (code, f"job {self.name!r}: {why}")
+        self.drop_all()
+
+    def go_on_from(self, index: int, client: ClientKey, number: int) -> Shard | None:
+        """After a restart that took acknowledged pushes back, goes on with a client's next number on a shard.
+
+        No number up to this one will be sent again: the client was told of each what became of it. Returns the shard if
+        its memory has changed, which makes a version of its own: others may have the one before. While a batch is under
+        way nothing is done; the client finds a gap, and attaches again.
+        """
+        shard = self.shards.get(index)
+        entry = shard.memory.find(client) if shard is not None else None
+        if shard is None or entry is None or entry.accepted != entry.done or number <= entry.done:
+            return None
+        if shard.batch is not None:
+            return None
+        self.rolled_back[index] = self.rolled_back.get(index, 0) + number - entry.done
+        self.rolled_back_of[client] = self.rolled_back_of.get(client, 0) + number - entry.done
+        shard.counter += 1
+        shard.memory.accept(entry, number)
+        shard.memory.settle(entry, number, 0, shard.counter)
+        return shard
+
+    def _stripe(self, threads: int) -> None:
+        """Gives each thread a contiguous stripe of shards with about the same bytes."""
+        total = sum(shard.size for shard in self.shards.values())
+        passed = 0
+        for index in sorted(self.shards):
+            shard = self.shards[index]
+            shard.thread = min(threads * (2 * passed + shard.size) // (2 * total), threads - 1)
+            passed += shard.size
+
+    @property
+    def size_bytes(self) -> int:
+        """Values and rule state in memory, without spare buffers."""
+        return sum(shard.size * (1 + len(shard.state.arrays)) for shard in self.shards.values()) * ELEMENT_BYTES
+
+    def count_staleness(self, staleness: int, age: int) -> None:
+        self.staleness[staleness if staleness < STALENESS_MAX else STALENESS_MAX] += 1
+        self.gradient_ages[age if age < STALENESS_MAX else STALENESS_MAX] += 1
+
+    def staleness_quantile(self, share: float) -> int:
+        """Returns the staleness that at least this share of applied pushes does not exceed."""
+        return quantile(self.staleness, share)
+
+
+def quantile(histogram: list[int], share: float) -> int:
+    """Returns the lowest index at which the cumulated histogram reaches a share of its total; 0 if it is empty."""
+    needed = share * sum(histogram)
+    passed = 0
+    for index, count in enumerate(histogram):
+        passed += count
+        if count and passed >= needed:
+            return index
+    return 0

@@ -1,0 +1,248 @@
+"""Whose is what in the store's log: which jobs hold which buckets, and where the records of their shards are (pure).
+
+What a log was found to hold is kept until its job says what becomes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from adamctl.kernels.operation import Array
+from adamctl.model.layout import Bucket
+from adamctl.roles.ps.core.flush import Entry, FlushCore, Waiter
+from adamctl.roles.ps.core.job import Job
+from adamctl.roles.ps.core.job_records import JobView
+from adamctl.roles.ps.core.shard import Shard
+from adamctl.roles.ps.replication.core.held_bucket import HeldShard
+from adamctl.roles.ps.store.record import Holding, JobIdentity
+from adamctl.roles.ps.store.recovered_jobs import FoundJob, FoundShard, Held
+
+
+class Holdings:
+    """All jobs in the log of one server.
+
+    Attributes:
+        found: what the log holds of jobs and is in memory no more, or not yet: found when it was opened, or spared.
+    """
+
+    def __init__(
+        self,
+        found: dict[JobIdentity, FoundJob],
+        loaded: dict[int, list[Array]],
+        flush: FlushCore,
+        clock: Callable[[], float],
+        kick: Callable[[], None],
+    ) -> None:
+        """`loaded`: number -> arrays of records that were read; `kick`: somebody waits for a group to begin."""
+        self.found = found
+        self._loaded, self._flush, self._clock, self._kick = loaded, flush, clock, kick
+        self._held: dict[str, Held] = {}
+
+    def take(self, identity: JobIdentity, buckets: Mapping[int, int]) -> Held:
+        """Notes that buckets (-> epoch) are made here, to be written; returns what is held of their job.
+
+        What was found of other buckets stays: the replication core may ask for it.
+        """
+        held = self._held_of(identity)
+        found = self.found.get(identity)
+        if found is not None and found.holding.buckets.keys() <= buckets.keys():
+            del self.found[identity]
+        following = self._following
+        for bucket, epoch in buckets.items():
+            began = held.buckets[bucket][1] if bucket in held.buckets else following
+            held.buckets[bucket] = (epoch, began)
+        self._flush.changed(held.entry, self._clock(), 0)
+        return held
+
+    def _held_of(self, identity: JobIdentity) -> Held:
+        held = self._held.get(identity.name)
+        if held is None or held.identity != identity:
+            found = self.found.get(identity)
+            held = self._held[identity.name] = Held(identity, found.holding_entry if found is not None else None)
+            if found is not None:
+                held.buckets = dict(found.holding.buckets)
+        return held
+
+    @property
+    def _following(self) -> int:
+        """The number of the first record that is in no group yet."""
+        group = self._flush.group
+        return self._flush.next_sequence + (len(group.items) if group is not None else 0)
+
+    def keep(
+        self,
+        identity: JobIdentity,
+        bucket: int,
+        epoch: int,
+        shards: Iterable[Shard | HeldShard],
+        loaded: Mapping[int, Entry] | None = None,
+        restored: bool = False,
+    ) -> None:
+        """Gives those shards of a copy of a bucket places in the log that have none, and notes that it is held.
+
+        `loaded`: the places that they were read from. Without them the bucket comes from another server: what the log
+        was found to hold of it stays until the new state of each shard is on disk, for should the others be lost
+        meanwhile, there is nothing else. `restored`: see `adopt`.
+        """
+        held = self._held_of(identity)
+        shards = list(shards)
+        inherited = self._inherited(identity, bucket, [shard.index for shard in shards])
+        for shard in shards:
+            old = inherited.get(shard.index)
+            if shard.entry is None:
+                shard.entry = old or (loaded or {}).get(shard.index) or Entry(None, 0, identity)
+            elif old is not None and old is not shard.entry:
+                self._flush.forget(old)
+            shard.entry.size_bytes, shard.entry.spared = size_bytes(shard), False
+            if isinstance(shard, Shard) or shard.copy is not None:
+                shard.entry.owner = shard
+                if restored:
+                    self._write_once(shard.entry)
+                if shard.entry is old and loaded is None:
+                    self._flush.changed(old, self._clock(), 0)
+        _, began = held.buckets.get(bucket, (0, self._following))
+        held.buckets[bucket] = (epoch, began)
+        self._hurry(held)
+
+    def _inherited(self, identity: JobIdentity, bucket: int, indices: Iterable[int]) -> dict[int, Entry]:
+        """Takes the places of a bucket's shards that count from what was found; nobody reads them back any more."""
+        found = self.found.get(identity)
+        _, began = found.holding.buckets.pop(bucket, (0, 0)) if found is not None else (0, 0)
+        if found is None or not began:
+            return {}
+        entries = {}
+        for index in indices:
+            if index not in found.shards:
+                continue
+            one = found.shards.pop(index)
+            self._loaded.pop(one.sequence, None)
+            late = one.entry.flying and one.entry.owner is not None  # a state of the former owner is being taken
+            if one.counts(began) and not late:
+                entries[index] = one.entry
+            else:
+                self._flush.forget(one.entry)
+        self._forget_empty(identity)
+        return entries
+
+    def let_go(self, identity: JobIdentity, bucket: int, spared: Mapping[int, Entry] | None = None) -> None:
+        """Notes that a bucket is held no longer; its shards' entries are freed by the core.
+
+        `spared`: those that are not (shard -> entry). The bucket is among what is found then, until `free`.
+        """
+        held = self._held.get(identity.name)
+        if held is None or held.identity != identity or bucket not in held.buckets:
+            for entry in (spared or {}).values():
+                self._flush.forget(entry)
+        elif spared:
+            found = self.found.setdefault(identity, FoundJob(Holding(identity, {}), held.entry))
+            found.holding.buckets[bucket] = held.buckets[bucket]
+            found.shards |= {index: FoundShard(0, entry) for index, entry in spared.items()}
+        else:
+            del held.buckets[bucket]
+            self._hurry(held)
+
+    def free_full(self, identity: JobIdentity, view: JobView, node: str) -> None:
+        """Frees what was found of buckets that are not for us, `node`, and have all copies that they should."""
+        found = self.found.get(identity)
+        for bucket in tuple(found.holding.buckets) if found is not None else ():
+            record, described = view.buckets[bucket], view.layout.buckets[bucket]
+            members = {record.primary, *record.in_sync}
+            if node not in members and node not in record.learners and len(members) >= view.record.replication:
+                self.free(identity, bucket, range(described.shard_start, described.shard_stop))
+
+    def free(self, identity: JobIdentity, bucket: int, indices: Iterable[int]) -> None:
+        """Frees what was found of a bucket that as many others hold as should; `indices`: its shards."""
+        held, found = self._held_of(identity), self.found[identity]
+        for index in indices:
+            if index in found.shards:
+                self._loaded.pop(found.shards[index].sequence, None)
+                self._flush.forget(found.shards.pop(index).entry)
+        held.buckets.pop(bucket, None)
+        del found.holding.buckets[bucket]
+        self._hurry(held)
+        self._forget_empty(identity)
+
+    def _forget_empty(self, identity: JobIdentity) -> None:
+        """Forgets what was found of a job when there are no buckets left that it could be asked for."""
+        found = self.found[identity]
+        if not found.holding.buckets:
+            self.unload(found)
+            self.forget_rest(self.found.pop(identity))
+
+    def _hurry(self, held: Held) -> None:
+        """What is held goes to disk with the next group, before any shard of it that somebody waits for."""
+        self._flush.changed(held.entry, self._clock(), 0)
+        self._flush.wait(Waiter(None), held.entry, held.entry.changes)
+        self._kick()
+
+    def adopt(
+        self, job: Job, bucket: int, identity: JobIdentity, entries: Mapping[int, Entry], restored: bool = False
+    ) -> None:
+        """Gives the shards of a bucket that is served now their places in the log; `entries` are those they have.
+
+        `restored`: what has no record is as in a checkpoint, which may be removed later; so it is written, too.
+        """
+        described = job.layout.buckets[bucket]
+        for index in range(described.shard_start, described.shard_stop):
+            shard = job.shards[index]
+            shard.entry = entries.get(index) or Entry(None, 0, identity)
+            shard.entry.owner, shard.entry.size_bytes = shard, size_bytes(shard)
+            if restored:
+                self._write_once(shard.entry)
+
+    def resumed(self, found: FoundJob, bucket: Bucket, entries: Mapping[int, Entry]) -> None:
+        """A bucket that was found is served again: frees its records but for `entries`, which its shards go on with."""
+        found.holding.buckets.pop(bucket.index, None)
+        for index in range(bucket.shard_start, bucket.shard_stop):
+            one = found.shards.pop(index, None)
+            if one is not None and entries.get(index) is not one.entry:
+                self._flush.forget(one.entry)
+
+    def _write_once(self, entry: Entry) -> None:
+        if not entry.sequence and not entry.changes:
+            self._flush.changed(entry, self._clock(), 0)
+
+    def forget_found(self, identity: JobIdentity) -> None:
+        """Frees what the log was found to hold of a job: it has ended, or begins anew."""
+        found = self.found.pop(identity, None)
+        if found is not None:
+            self.unload(found)
+            for entry in found.entries:
+                self._flush.forget(entry)
+
+    @property
+    def loaded_bytes(self) -> int:
+        """Memory that shards take which were read when the log was opened and that nobody has taken over yet."""
+        return sum(array.nbytes for arrays in list(self._loaded.values()) for array in arrays)
+
+    def unload_all(self) -> None:
+        """As `unload`, of all jobs."""
+        self._loaded.clear()
+
+    def unload(self, found: FoundJob) -> None:
+        """Gives the memory of a job's shards back; should they be needed all the same, they are read again."""
+        for one in found.shards.values():
+            self._loaded.pop(one.sequence, None)
+
+    def forget_rest(self, found: FoundJob) -> None:
+        """Frees what is left of a job that was taken up again and is no longer held."""
+        if self.found.get(found.holding.job) is found:
+            del self.found[found.holding.job]
+        for one in found.shards.values():
+            self._flush.forget(one.entry)
+
+    def release(self, name: str) -> None:
+        """Frees a job's holding; its shards are freed by the core."""
+        held = self._held.pop(name, None)
+        if held is not None:
+            self._flush.forget(held.entry)
+
+    def renumber(self) -> None:
+        """A group was not written: what follows is numbered from where it would have begun."""
+        for held in self._held.values():
+            held.renumber(self._flush.next_sequence)
+
+
+def size_bytes(shard: Shard | HeldShard) -> int:
+    """Returns the memory that a shard's state takes."""
+    return shard.size_bytes if isinstance(shard, HeldShard) else 4 * shard.size * (1 + len(shard.state.arrays))

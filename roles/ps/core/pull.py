@@ -1,0 +1,97 @@
+"""How a pull or a snapshot gets a shard at one version, and what is answered (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from adamctl.model.wire_types import WIRE_ELEMENT_BYTES
+from adamctl.roles.ps.core.admission import NO_LEASE
+from adamctl.roles.ps.core.instructions import AnswerPull, Image, Instruction, Refuse
+from adamctl.roles.ps.core.job import Job
+from adamctl.roles.ps.core.shard import Pull, Shard, Token
+from adamctl.roles.ps.core.validate import shard_refusal
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import PulledPart, PullReply, PullRequest
+
+MOVED = "the bucket has moved meanwhile"
+
+
+def gather(job: Job, pull: Pull, request: PullRequest) -> bool:
+    """Gives a pull all shards that it asks for; those that are being written over later. Says whether it has them."""
+    for position, index in enumerate(request.shards):
+        shard = job.shards.get(index)
+        if shard is None or request.epochs.get(shard.bucket.index) != shard.bucket.epoch:
+            code, message = shard_refusal(job, index, request.epochs)
+            pull.parts[position] = PulledPart(index, code, 0, 0, 0, 0, 0, 0, message)
+        elif shard.batch is not None and shard.batch.in_place:
+            shard.waiting.append((pull, position))
+            pull.missing += 1
+        else:
+            hold(pull, position, shard)
+    return not pull.missing
+
+
+def hold(pull: Pull, position: int, shard: Shard) -> None:
+    """Gives a pull the shard at its present version.
+
+    Nobody is told of the push that brings initial values before a restart would find them.
+    """
+    values = shard.values
+    values.readers += 1
+    pull.values[position] = values
+    entry = shard.memory.clients.get(pull.client)
+    done = entry.done if entry is not None else 0
+    epoch, size = shard.bucket.epoch, shard.size
+    pushes = 0 if shard.unfounded else shard.pushes
+    pull.parts[position] = PulledPart(shard.index, 0, epoch, shard.counter, pushes, done, position, size)
+
+
+def finish_pull(pull: Pull) -> AnswerPull:
+    """Lays the values out one after another, without padding, in the order they were asked for."""
+    offset = 0
+    parts: list[PulledPart] = []
+    for part in pull.parts:
+        assert part is not None
+        if not part.code:
+            part = PulledPart(part.shard, 0, part.epoch, part.version, part.pushes, part.sequence, offset, part.size)
+            offset += part.size * WIRE_ELEMENT_BYTES[pull.dtype]
+        parts.append(part)
+    values = [values for values in pull.values if values is not None]
+    return AnswerPull(pull.token, PullReply(tuple(parts), pull.routing), values, pull.dtype)
+
+
+def answer_waiting(job: Job, shard: Shard, lost: str, lease_holds: Callable[[], bool], out: list[Instruction]) -> None:
+    """Gives a shard's new version to the pulls and snapshots that have waited for its batch.
+
+    `lost`: why it is worth nothing. A pull is refused if another server may serve its shards by now.
+    """
+    for pull, position in shard.waiting:
+        if lost:
+            pull.parts[position] = PulledPart(shard.index, ErrorCode.INTERNAL, 0, 0, 0, 0, 0, 0, lost)
+        elif shard.bucket.dropped:
+            known = job.epochs.get(shard.bucket.index, 0)
+            pull.parts[position] = PulledPart(shard.index, ErrorCode.STALE_EPOCH, known, 0, 0, 0, 0, 0, MOVED)
+        else:
+            hold(pull, position, shard)
+        pull.missing -= 1
+        if pull.missing:
+            continue
+        if job.leased and not lease_holds():
+            for values in pull.values:
+                if values is not None:
+                    values.release()
+            out.append(Refuse(pull.token, ErrorCode.NOT_READY, NO_LEASE))
+        else:
+            out.append(finish_pull(pull))
+    shard.waiting.clear()
+    for token in shard.images:
+        out.append(image_of(shard, token))
+    shard.images.clear()
+
+
+def image_of(shard: Shard, token: Token) -> Image:
+    """Holds a shard's whole state for a snapshot."""
+    shard.values.readers += 1
+    shard.state.readers += 1
+    memory = shard.memory.record()
+    return Image(token, shard, shard.bucket.epoch, shard.counter, shard.pushes, memory, shard.values, shard.state)

@@ -1,0 +1,233 @@
+"""States of shards in one body between servers: descriptions, then the arrays, all of it under checksums (pure).
+
+    header          16 bytes: magic, version, 0, length of the descriptions, checksum
+    descriptions    MessagePack: per record a `ShardCopy` and the CRC-32 of its arrays; zeros until a multiple of 64
+                    bytes is full
+                    A `ShardCopy` holds its clients' memory whole, or, for a copy that has an older version and has
+                    said that it understands it, what has changed since
+    arrays          float32, little-endian, one after another in the order of the records
+
+The header's checksum is a CRC-32 of the header before it and the descriptions with their zeros; so every bit is under
+one of them, and arrays that go to several servers are summed up once. Writing copies nothing: a body is a list of
+buffers, the arrays themselves among them. Reading looks at no array before every length has been found to fit. Both
+take as long as summing up the bytes does, so bodies that are not small are written and read in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+import msgspec
+import numpy as np
+from msgspec import Raw
+
+from adamctl.errors import DamagedDataError
+from adamctl.kernels.operation import Array
+from adamctl.roles.ps.core.exactly_once import MemoryChange, MemoryRecord
+from adamctl.roles.ps.memory_budget import LINE, RecycledMemory
+from adamctl.wire.checksum import crc32
+from adamctl.wire.unreadable import UNREADABLE
+
+MAGIC: Final = b"ADRB"
+VERSION: Final = 1
+HEADER: Final = Struct("<4sHHII")
+CHECKSUM: Final = Struct("<I")
+_SUMMED: Final = HEADER.size - CHECKSUM.size
+ALIGNMENT: Final = 64
+HEAD_BYTES: Final = HEADER.size + 5 + ALIGNMENT
+"""What a body has at most besides its records: header, length of the list, zeros."""
+PAIR_BYTES: Final = 6
+"""Of a pair of a description and a checksum, besides the description."""
+ARRAYS_MAX: Final = 64
+SIZE_MAX: Final = 1 << 31
+
+
+class ShardCopy(msgspec.Struct, frozen=True, array_like=True):
+    """One shard at version (epoch, counter).
+
+    `size` elements in each array; `lengths` are those that follow in the body: `size`, or 1 for an array that has one
+    number for a whole shard. First the values, then the rule's state. All copies have prepared `committed`.
+    `change`, if it is there, takes the place of `memory`: what is different from the version with counter `since`.
+    """
+
+    job: str
+    born: int
+    shard: int
+    epoch: int
+    counter: int
+    pushes: int
+    size: int
+    lengths: tuple[int, ...]
+    memory: MemoryRecord
+    committed: int = 0
+    since: int = -1
+    change: MemoryChange | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRecord:
+    """A shard's state in a body. After reading, `arrays` are views of the body, each of `size` elements.
+
+    `described` is the copy as it is written, empty if that is still to be done.
+    """
+
+    copy: ShardCopy
+    arrays: Sequence[Array]
+    described: bytes = b""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its part of a body."""
+        return record_bytes(self.copy, self.described or describe(self.copy))
+
+
+def describe(copy: ShardCopy) -> bytes:
+    """Returns a description as it is written."""
+    return msgspec.msgpack.encode(copy)
+
+
+def record_bytes(copy: ShardCopy, described: bytes) -> int:
+    """Returns how many bytes of a body a record takes."""
+    return len(described) + PAIR_BYTES + 4 * sum(copy.lengths)
+
+
+_DECODER: Final = msgspec.msgpack.Decoder(tuple[tuple[ShardCopy, int], ...])
+
+
+def lengths_of(arrays: Sequence[Array]) -> tuple[int, ...]:
+    """Returns how many elements of flat arrays are sent: all, or one of those that are one number seen many times."""
+    return tuple(_length(array) for array in arrays)
+
+
+def arrays_checksum(record: CopyRecord) -> int:
+    """Returns the CRC-32 of the arrays of a record, as they are sent."""
+    checksum = 0
+    for array in record.arrays:
+        checksum = crc32(_sent(array), checksum)
+    return checksum
+
+
+def encode_body(
+    records: Iterable[CopyRecord], checksum_of: Callable[[CopyRecord], int] = arrays_checksum
+) -> list[bytes | memoryview]:
+    """Returns the buffers of a body; the arrays must stay as they are until it is sent."""
+    records = tuple(records)
+    pairs = [(Raw(record.described) if record.described else record.copy, checksum_of(record)) for record in records]
+    described = msgspec.msgpack.encode(pairs)
+    header = HEADER.pack(MAGIC, VERSION, 0, len(described), 0)[:_SUMMED]
+    described += bytes(-(HEADER.size + len(described)) % ALIGNMENT)
+    checksum = CHECKSUM.pack(crc32(described, crc32(header)))
+    return [header + checksum, described, *(_sent(array) for record in records for array in record.arrays)]
+
+
+def decode_body(body: memoryview) -> list[CopyRecord]:
+    """Returns the records of a body; valid as long as it is.
+
+    Raises:
+        DamagedDataError: it is not what was written, or not of this version.
+    """
+    return [CopyRecord(part.copy, part.arrays()) for part in _parts(body)]
+
+
+def own_records(body: memoryview, memory: RecycledMemory | None = None) -> list[CopyRecord]:
+    """Returns the records of a body in memory of their own, from `memory` if it is given; blocking.
+
+    Raises:
+        DamagedDataError: as `decode_body`.
+    """
+    if not len(body):
+        return []
+    return [CopyRecord(part.copy, _own(part.arrays(), memory)) for part in _parts(body)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A record in a body: its description, its bytes and what they should sum up to."""
+
+    copy: ShardCopy
+    data: memoryview
+    checksum: int
+
+    def arrays(self) -> list[Array]:
+        """Returns views of its arrays. Raises DamagedDataError."""
+        if crc32(self.data) != self.checksum:
+            raise DamagedDataError(f"the checksum of shard {self.copy.shard} of job {self.copy.job!r} is wrong")
+        elements = np.frombuffer(self.data, "<f4")
+        arrays, offset = [], 0
+        for length in self.copy.lengths:
+            array = elements[offset : offset + length]
+            arrays.append(array if length == self.copy.size else np.broadcast_to(array, (self.copy.size,)))
+            offset += length
+        return arrays
+
+
+def _parts(body: memoryview) -> list[_Part]:
+    """Returns what a body holds, all lengths checked; nothing of the arrays is looked at. Raises DamagedDataError."""
+    view = body.cast("B") if body.format != "B" else body
+    if len(view) < HEADER.size:
+        raise DamagedDataError(f"expected states of shards; found {len(view)} bytes, less than their header")
+    magic, version, zero, described_bytes, checksum = HEADER.unpack_from(view)
+    if (magic, version, zero) != (MAGIC, VERSION, 0):
+        raise DamagedDataError(f"expected states of shards of version {VERSION}; found {bytes(view[:8]).hex()}")
+    described_stop = HEADER.size + described_bytes
+    start = -(-described_stop // ALIGNMENT) * ALIGNMENT
+    if start > len(view):
+        raise DamagedDataError(f"expected descriptions of {described_bytes} bytes; found {len(view) - HEADER.size}")
+    if crc32(view[HEADER.size : start], crc32(view[:_SUMMED])) != checksum:
+        raise DamagedDataError(f"the checksum of {start} bytes that describe states of shards is wrong")
+    described = _described(view[HEADER.size : described_stop])
+    expected = 4 * sum(sum(copy.lengths) for copy, _ in described)
+    if expected != len(view) - start:
+        raise DamagedDataError(f"expected {expected} bytes of arrays; found {len(view) - start}")
+    parts = []
+    for copy, arrays_sum in described:
+        stop = start + 4 * sum(copy.lengths)
+        parts.append(_Part(copy, view[start:stop], arrays_sum))
+        start = stop
+    return parts
+
+
+def _own(arrays: Sequence[Array], memory: RecycledMemory | None) -> list[Array]:
+    """Returns copies of the arrays of one shard that lie side by side; a number for a whole shard stays one."""
+    starts = [0]
+    for array in arrays:
+        starts.append(starts[-1] + -(-_length(array) // LINE) * LINE)
+    flat = np.empty(starts[-1], np.float32) if memory is None else memory.new(starts[-1])
+    copies = []
+    for start, array in zip(starts, arrays, strict=False):
+        length = _length(array)
+        flat[start : start + length] = array[:length]
+        strides = (4,) if length == array.size else (0,)
+        copies.append(np.ndarray((array.size,), np.float32, flat[start:].data, strides=strides))
+    return copies
+
+
+def _described(described: memoryview) -> tuple[tuple[ShardCopy, int], ...]:
+    """Returns the descriptions, each of which fits itself. Raises DamagedDataError."""
+    try:
+        pairs = _DECODER.decode(described)
+    except UNREADABLE as error:
+        raise DamagedDataError(f"descriptions of shards are not what this version writes: {error}") from error
+    for copy, _ in pairs:
+        fits = 0 <= copy.size <= SIZE_MAX and 0 < len(copy.lengths) <= ARRAYS_MAX
+        if not fits or any(length not in (1, copy.size) for length in copy.lengths) or not copy.lengths[0] == copy.size:
+            raise DamagedDataError(f"shard {copy.shard} of {copy.size} elements cannot have arrays of {copy.lengths}")
+        if min(copy.shard, copy.epoch, copy.counter, copy.pushes) < 0:
+            raise DamagedDataError(f"shard {copy.shard} has a negative number: {copy.epoch}, {copy.counter}")
+    return pairs
+
+
+def _length(array: Array) -> int:
+    return 1 if _repeats(array) else array.size
+
+
+def _repeats(array: Array) -> bool:
+    return array.size > 1 and array.strides == (0,)
+
+
+def _sent(array: Array) -> memoryview:
+    whole = array[:1] if _repeats(array) else array
+    return np.ascontiguousarray(whole, "<f4").data.cast("B")

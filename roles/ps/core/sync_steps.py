@@ -1,0 +1,174 @@
+"""Steps that all replicas take together: the parts of one, for one shard, are held until they are complete (pure).
+
+A part is a push like any other: it has its number in its client's memory, it is answered once, and it is acknowledged
+only when the step that it belongs to is applied. So what is held here is in no snapshot, and is sent again to a server
+that was restarted. All parts of a step become one update: their sum, in the order of their places.
+
+The part of a replica that died is made again by another one. Should the dead one's have come after all, the second is
+moot: it waits with the others and changes nothing. So is a part of a step that the shard has had already. Nobody sends
+a part of a step before all parts of the one before are applied; a held step that is overtaken all the same had been
+complete, and lost by a restart that took acknowledged pushes back, so what is held of it is let go.
+
+Numbers of one client are settled in their order, else one that is still held would count as done. So whatever a client
+sends while a number of its is held, and which is no part of that step, waits behind it and comes after the step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from adamctl.roles.ps.core.shard import Batch, Push, Shard, Source, Update
+from adamctl.wire.constants import ErrorCode, UpdateKind
+
+if TYPE_CHECKING:
+    from adamctl.roles.ps.core.exactly_once import Client, ClientKey
+
+APPLIED_TOGETHER = 1 << 62
+"""As the base of a part: no push of others came between the parameters it was computed from and its application."""
+
+
+class Place(NamedTuple):
+    """Where a push stands: in `step`, from 1, as part number `part` of `parts`."""
+
+    step: int
+    part: int
+    parts: int
+
+
+class StepPart(Update):
+    """An accepted part of a step.
+
+    Attributes:
+        step: its number; 0 if the part does not fit the step it names and is refused.
+        moot: nothing is to be applied for it.
+    """
+
+    __slots__ = ("moot", "step")
+
+    def __init__(self, push: Push, position: int, source: Source | None, client: Client, sequence: int) -> None:
+        super().__init__(push, position, source, client, sequence, (APPLIED_TOGETHER, 0))
+        self.step = 0
+        self.moot = False
+
+    def refuse(self, code: int, message: str) -> None:
+        """Makes it one that is not part of any step."""
+        super().refuse(code, message)
+        self.moot = True
+
+
+class ShardSteps:
+    """The steps of one shard.
+
+    Attributes:
+        begun: the last step whose parts are complete, and so applied or about to be.
+        step: the one whose parts are held, greater than `begun`; 0 if none are.
+        parts: by place; `twins` are further ones for the same places.
+        behind: what follows on them, of clients that have parts here.
+    """
+
+    __slots__ = ("begun", "behind", "count", "parts", "step", "twins")
+
+    def __init__(self, begun: int) -> None:
+        self.begun = begun
+        self.step = self.count = 0
+        self.parts: dict[int, StepPart] = {}
+        self.twins: list[StepPart] = []
+        self.behind: list[Update] = []
+
+    @property
+    def held(self) -> list[Update]:
+        return [*self.parts.values(), *self.twins, *self.behind]
+
+    def lacks(self, step: int, place: int, client: ClientKey) -> bool:
+        """Says whether others than this client wait for a part."""
+        if step != self.step or place in self.parts:
+            return False
+        return any(part.client.key != client for part in self.parts.values())
+
+    def in_turn(self, update: Update) -> list[Update]:
+        """Returns the update if it may be applied or settled now; else keeps it behind what is held of its client."""
+        client = update.client
+        if not self.step or not any(part.client is client for part in (*self.parts.values(), *self.twins)):
+            return [update]
+        self.behind.append(update)
+        return []
+
+    def take(self, update: StepPart, place: Place) -> list[Update]:
+        """Takes in a part; returns what is to be applied or settled now, in this order."""
+        problem = _problem(update, place)
+        if problem is None and place.step == self.step and place.parts != self.count:
+            problem = ErrorCode.BAD_MESSAGE, f"step {self.step} has {self.count} parts; found one of {place.parts}"
+        if problem is not None:
+            update.refuse(*problem)
+            return self.in_turn(update)
+        update.step = place.step
+        if place.step <= self.begun or place.step < self.step:
+            update.moot = True
+            return self.in_turn(update)
+        overtaken = self.let_go() if place.step != self.step else []
+        self.step, self.count = place.step, place.parts
+        if place.part in self.parts:
+            update.moot = True
+            self.twins.append(update)
+        else:
+            self.parts[place.part] = update
+        return [*overtaken, *self._complete()]
+
+    def let_go(self) -> list[Update]:
+        """Returns what is held, its parts as moot: their step counts as done."""
+        released = self.held
+        for update in (*self.parts.values(), *self.twins):
+            update.moot = True
+        self.begun = max(self.begun, self.step)
+        self._clear()
+        return released
+
+    def _complete(self) -> list[Update]:
+        if len(self.parts) < self.count:
+            return []
+        parts: list[Update] = [self.parts[place] for place in range(self.count)]
+        whole = [*parts, *self.twins, *self.behind]
+        refused = next((update for update in parts if update.code), None)
+        if refused is not None:  # half a step is none
+            for update in (*parts, *self.twins):
+                update.code, update.message = refused.code, refused.message
+        self.begun = self.step
+        self._clear()
+        return whole
+
+    def _clear(self) -> None:
+        self.step = self.count = 0
+        self.parts, self.twins, self.behind = {}, [], []
+
+
+def take_part(shard: Shard, update: StepPart, place: Place, problem: tuple[int, str] | None) -> list[Update]:
+    """Takes in a part, `problem` being what is wrong with it; returns what is to be applied or settled now."""
+    if problem is not None:
+        update.code, update.message = problem
+    if shard.steps is None:
+        shard.steps = ShardSteps(shard.memory.step)
+    return shard.steps.take(update, place)
+
+
+def steps_done(shard: Shard, batch: Batch) -> None:
+    """Notes which steps a batch has taken a shard through, as part of what the shard remembers of its clients."""
+    if shard.steps is not None:
+        done = [update.step for update in batch.updates if isinstance(update, StepPart)]
+        shard.memory.step = max(shard.memory.step, *(step for step in done if step <= shard.steps.begun), 0)
+
+
+def find_queued(shard: Shard, client: Client, sequence: int) -> Update:
+    """Returns the accepted update of a number that is not done yet, whether it waits for its turn or for its step."""
+    under_way = shard.batch.updates if shard.batch is not None else []
+    held = shard.steps.held if shard.steps is not None else []
+    waiting = (*under_way, *shard.queue, *held)
+    return next(update for update in waiting if update.client is client and update.sequence == sequence)
+
+
+def _problem(update: StepPart, place: Place) -> tuple[int, str] | None:
+    if not 0 <= place.part < place.parts or place.step < 1:
+        return ErrorCode.BAD_MESSAGE, f"there is no part {place.part} of {place.parts} of step {place.step}"
+    if not update.code and update.source is not None and update.source.header.kind != UpdateKind.GRADIENT:
+        found = UpdateKind(update.source.header.kind).name
+        return ErrorCode.WRONG_KIND, f"the parts of a step are gradients; found {found}"
+    return None

@@ -1,0 +1,118 @@
+"""Makes the shards of buckets: from the job's seed, or from a checkpoint however its tensors were cut. Blocking."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from adamctl.errors import DamagedDataError
+from adamctl.kernels.operation import Array
+from adamctl.kernels.rules.rule import Rule
+from adamctl.model.initial import initial_rows
+from adamctl.model.layout import ELEMENT_BYTES, ParameterLayout
+from adamctl.roles.ps.checkpoint_files import Checkpoint, read_checkpoint
+from adamctl.roles.ps.core.exactly_once import ClientMemory
+from adamctl.roles.ps.core.job import ShardContent
+from adamctl.roles.ps.memory_budget import side_by_side
+
+
+def bytes_needed(layout: ParameterLayout, buckets: Sequence[int], rule: Rule) -> int:
+    """Returns the memory that buckets take: values and rule state, without buffers for writing beside readers."""
+    elements = sum(layout.buckets[bucket].size_bytes // ELEMENT_BYTES for bucket in buckets)
+    return elements * (1 + len(rule.state_names)) * ELEMENT_BYTES
+
+
+def build_buckets(
+    layout: ParameterLayout,
+    buckets: Sequence[int],
+    rule: Rule,
+    seed: int,
+    restore: str,
+    stored: Callable[[int], Mapping[int, ShardContent]] = lambda bucket: {},
+) -> dict[int, list[ShardContent]]:
+    """Returns the contents of buckets by index; of shards that `stored` has of a bucket, those.
+
+    It is asked for one bucket at a time, so that no two of them are in memory twice. The checkpoint in folder `restore`
+    need not be there any more if it has all.
+
+    Raises:
+        DamagedDataError: the checkpoint in folder `restore` is damaged, or is another model's.
+    """
+    checkpoint: Checkpoint | None = None
+    contents: dict[int, list[ShardContent]] = {}
+    for bucket in buckets:
+        found, made = stored(bucket), []
+        for shard in _shards(layout, bucket):
+            if shard in found:
+                made.append(found[shard])
+            elif restore:
+                checkpoint = checkpoint or _open(restore, layout, rule)
+                made.append(_restored(layout, shard, rule, checkpoint))
+            else:
+                made.append(_initial(layout, shard, rule, seed))
+        contents[bucket] = _together(made, rule)
+    return contents
+
+
+def _shards(layout: ParameterLayout, bucket: int) -> range:
+    return range(layout.buckets[bucket].shard_start, layout.buckets[bucket].shard_stop)
+
+
+def _together(contents: list[ShardContent], rule: Rule) -> list[ShardContent]:
+    """Moves the arrays of a bucket into one piece of memory; a number that a shard has one of stays where it is."""
+    moved = iter(side_by_side([array for content in contents for array in _per_element(content, rule)]))
+    return [
+        replace(
+            content,
+            values=next(moved),
+            state=[
+                array if name in rule.shard_state else next(moved)
+                for name, array in zip(rule.state_names, content.state, strict=True)
+            ],
+        )
+        for content in contents
+    ]
+
+
+def _per_element(content: ShardContent, rule: Rule) -> list[Array]:
+    return [content.values, *rule.per_element(content.state)]
+
+
+def _initial(layout: ParameterLayout, index: int, rule: Rule, seed: int) -> ShardContent:
+    shard = layout.shards[index]
+    values = initial_rows(layout.tensors[shard.tensor], shard.tensor, shard.row_start, shard.row_stop, seed)
+    return ShardContent(index, np.ascontiguousarray(values.reshape(-1)), rule.initial_state(shard.size))
+
+
+def _open(folder: str, layout: ParameterLayout, rule: Rule) -> Checkpoint:
+    checkpoint = read_checkpoint(folder)
+    ours = [(tensor.name, tensor.shape) for tensor in layout.tensors]
+    theirs = [(tensor.name, tensor.shape) for tensor in checkpoint.tensors]
+    if ours != theirs:
+        different = next((pair for pair in zip(ours, theirs, strict=False) if pair[0] != pair[1]), (ours, theirs))
+        raise DamagedDataError(
+            f"checkpoint {folder} is of another model: expected {different[0]}, found {different[1]}; "
+            "resume with the experiment that wrote it"
+        )
+    return checkpoint
+
+
+def _restored(layout: ParameterLayout, index: int, rule: Rule, checkpoint: Checkpoint) -> ShardContent:
+    """A shard that was cut as it is now also gets its version and memory back.
+
+    Cut otherwise, it has neither: then the layout's hash differs too, so no client of before can attach. State is
+    kept if the rule is the same.
+    """
+    shard = layout.shards[index]
+    (values, *state), record = checkpoint.rows(shard.tensor, shard.row_start, shard.row_stop)
+    if checkpoint.descriptor.rule != rule.name or checkpoint.descriptor.state_names != rule.state_names:
+        state = rule.initial_state(shard.size)
+    else:
+        state = rule.restored_state(state)
+    if record is None or checkpoint.descriptor.layout_hash != layout.hash:
+        return ShardContent(index, values, state)
+    memory = ClientMemory.restored(record.memory)
+    memory.begin_anew()
+    return ShardContent(index, values, state, record.counter, record.pushes, memory)

@@ -1,0 +1,210 @@
+"""Copies of buckets as the replication core asks for them: made, read back from the store, given places in its log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from typing import Any
+
+from adamctl.errors import AdamctlError, DamagedDataError
+from adamctl.roles.context import RoleContext
+from adamctl.roles.ps.core.flush import Entry
+from adamctl.roles.ps.core.instructions import Instruction
+from adamctl.roles.ps.core.job import Job, ShardContent
+from adamctl.roles.ps.core.job_records import JobView
+from adamctl.roles.ps.core.server_core import Core
+from adamctl.roles.ps.core.shard import Shard
+from adamctl.roles.ps.initial_values import build_buckets, bytes_needed
+from adamctl.roles.ps.jobs.keeper import JobKeeper, stored_identity
+from adamctl.roles.ps.replication.core.held_bucket import HeldShard
+from adamctl.roles.ps.replication.core.instructions import Build, Holds, LetGo, Load
+from adamctl.roles.ps.replication.core.recovery import Kept
+from adamctl.roles.ps.replication.shell import Replicating
+from adamctl.roles.ps.store.flusher import Storing
+from adamctl.roles.ps.store.recovered_jobs import FoundJob, entries_that_count, found_contents
+from adamctl.wire.constants import ErrorCode
+
+
+class Copies:
+    """Used on the event loop only."""
+
+    def __init__(
+        self,
+        context: RoleContext,
+        core: Core,
+        storing: Storing | None,
+        keeper: JobKeeper,
+        replicating: Replicating,
+        carry_out: Callable[[list[Instruction]], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._node, self._log = context.node, context.log
+        self._core, self._storing, self._keeper, self._replicating = core, storing, keeper, replicating
+        self._carry_out, self._spawn = carry_out, spawn
+        self._loaded: dict[tuple[str, int], dict[int, Entry]] = {}
+
+    # --- contents ---------------------------------------------------------------------------------------------------
+
+    def build(self, instruction: Build) -> None:
+        """Makes buckets as their job began."""
+        self._begin(instruction, self._build)
+
+    def load(self, instruction: Load) -> None:
+        """Reads buckets back from the store."""
+        self._begin(instruction, self._load)
+
+    def _begin(
+        self,
+        instruction: Build | Load,
+        work: Callable[[Job, JobView, Sequence[int]], Coroutine[Any, Any, list[Instruction]]],
+    ) -> None:
+        job, view = self._core.jobs.get(instruction.job), self._keeper.view(instruction.job)
+        if job is None or view is None:
+            return  # it has ended meanwhile
+        needed_bytes = bytes_needed(job.layout, instruction.buckets, job.rule)
+        problem = self._keeper.memory.problem(job.name, needed_bytes)
+        if problem is not None:
+            self._keeper.fail(job, ErrorCode.OVER_QUOTA, problem)
+            return
+        self._keeper.memory.begin(job.name, needed_bytes)  # before anybody else asks what there is
+        self._spawn(self._make(job, needed_bytes, view, lambda: work(job, view, instruction.buckets)))
+
+    async def _make(
+        self, job: Job, needed_bytes: int, view: JobView, work: Callable[[], Coroutine[Any, Any, list[Instruction]]]
+    ) -> None:
+        try:
+            if view.record.restore:
+                await asyncio.to_thread(self._keeper.roots.check, view.record.restore)
+            instructions = await work()
+        except (AdamctlError, OSError) as error:
+            code = ErrorCode.DAMAGED_DATA if isinstance(error, DamagedDataError) else ErrorCode.INTERNAL
+            self._keeper.fail(job, code, str(error))
+        except Exception as error:
+            self._log.exception("job %s: its copies could not be made", job.name)
+            why = "there is not enough memory" if isinstance(error, MemoryError) else "see its log"
+            self._keeper.fail(job, ErrorCode.INTERNAL, f"{self._node} could not make its copies; {why}")
+        else:
+            self._carry_out(instructions)
+        finally:
+            self._keeper.memory.end(job.name, needed_bytes)
+
+    async def _build(self, job: Job, view: JobView, buckets: Sequence[int]) -> list[Instruction]:
+        record = view.record
+        contents = await asyncio.to_thread(build_buckets, job.layout, buckets, job.rule, record.seed, record.restore)
+        if any(view.buckets[bucket].primary == self._node for bucket in buckets):
+            await self._keeper.tell_served(job, view)
+        if self._core.jobs.get(job.name) is not job:
+            return []
+        return self._replicating.built(job.name, contents)
+
+    async def _load(self, job: Job, view: JobView, buckets: Sequence[int]) -> list[Instruction]:
+        found = self._found(job.name, view)
+        there = [bucket for bucket in buckets if found is not None and bucket in found.holding.buckets]
+        contents: dict[int, Sequence[ShardContent] | None] = dict.fromkeys(buckets)
+        if not view.served:  # nobody has ever pushed anything
+            record = view.record
+            contents |= await asyncio.to_thread(
+                build_buckets, job.layout, buckets, job.rule, record.seed, record.restore
+            )
+        elif found is not None and there:
+            contents |= await asyncio.to_thread(self._read_back, job, view, there, found)
+            there = [bucket for bucket in there if contents[bucket] is not None]
+        if self._core.jobs.get(job.name) is not job:
+            return []
+        if found is not None and view.served:
+            for bucket in there:
+                self._loaded[job.name, bucket] = entries_that_count(found, job.layout, [bucket])
+        self._log.info("job %s: the store has %d of %d buckets that were asked for", job.name, len(there), len(buckets))
+        return self._replicating.loaded(job.name, contents)
+
+    def _found(self, name: str, view: JobView) -> FoundJob | None:
+        return self._storing.holdings.found.get(stored_identity(name, view)) if self._storing is not None else None
+
+    def _read_back(
+        self, job: Job, view: JobView, buckets: Sequence[int], found: FoundJob
+    ) -> dict[int, list[ShardContent] | None]:
+        """Reads buckets from the store; blocking. None of those that are not all there, and no checkpoint has the rest.
+
+        So is one that came to this server while its disk was full. Another server may have it.
+        """
+        assert self._storing is not None
+        store, layout, record = self._storing.store, job.layout, view.record
+
+        def stored(bucket: int) -> dict[int, ShardContent]:
+            return found_contents(store, found, layout, [bucket], job.rule)
+
+        contents: dict[int, list[ShardContent] | None] = {}
+        for bucket in buckets:
+            try:
+                contents |= build_buckets(layout, [bucket], job.rule, record.seed, record.restore, stored)
+            except DamagedDataError as error:
+                described = layout.buckets[bucket]
+                shards = described.shard_stop - described.shard_start
+                if not record.restore or len(entries_that_count(found, layout, [bucket])) == shards:
+                    raise
+                self._log.warning("job %s: the store has bucket %d in part, and %s", job.name, bucket, error)
+                contents[bucket] = None
+        return contents
+
+    # --- what is held -----------------------------------------------------------------------------------------------
+
+    def holds(self, instruction: Holds) -> None:
+        """A copy of a bucket is held from now on: it counts against the memory, and has places in the log."""
+        name, bucket = instruction.job, instruction.bucket
+        job, view = self._core.jobs.get(name), self._keeper.view(name)
+        if job is None or view is None:
+            return
+        if view.record.replication == 1 and self._node not in view.served:  # before it can be ours alone
+            self._spawn(self._keeper.tell_served(job, view))
+        self._keeper.memory.copies.pop((name, bucket), None)
+        shards: Iterable[Shard | HeldShard]
+        identity = stored_identity(name, view)
+        if instruction.serves:
+            if bucket not in job.buckets:
+                return
+            described = job.layout.buckets[bucket]
+            shards = [job.shards[index] for index in range(described.shard_start, described.shard_stop)]
+        else:
+            held = self._replicating.core.copies(name).get(bucket)
+            if held is None:
+                return
+            self._keeper.memory.copies[name, bucket] = bytes_needed(job.layout, [bucket], job.rule)
+            shards = held.shards.values()
+        if self._storing is not None:
+            loaded, restored = self._loaded.pop((name, bucket), None), bool(view.record.restore)
+            self._storing.holdings.keep(identity, bucket, instruction.epoch, shards, loaded, restored)
+
+    def kept(self, name: str) -> dict[int, Kept]:
+        """Returns what the store has of buckets that this server should not hold, or is only being given."""
+        view, kept = self._keeper.view(name), {}
+        if view is None:
+            return {}
+        entries: dict[int, Collection[Entry]] = {}
+        found = self._found(name, view)
+        for bucket in found.holding.buckets if found is not None else ():
+            assert found is not None
+            entries[bucket] = entries_that_count(found, view.layout, [bucket]).values()
+        for bucket, held in self._replicating.core.copies(name).items():
+            if not held.complete and not held.stored:
+                written = [shard.entry for shard in held.shards.values() if shard.entry is not None]
+                if len(written) == len(held.shards) and all(entry.sequence for entry in written):
+                    entries[bucket] = written
+        for bucket, there in entries.items():
+            record = view.buckets[bucket]
+            versions = [entry.version for entry in there]
+            if versions and self._node not in (record.primary, *record.in_sync):
+                places, pushes = [version[:2] for version in versions], sum(version[2] for version in versions)
+                kept[bucket] = Kept(record.epoch, True, len(versions), min(places), max(places), pushes)
+        return kept
+
+    def let_go(self, instruction: LetGo) -> None:
+        """A bucket is held no longer."""
+        name, bucket = instruction.job, instruction.bucket
+        self._keeper.memory.copies.pop((name, bucket), None)
+        self._loaded.pop((name, bucket), None)
+        job, view = self._core.jobs.get(name), self._keeper.view(name)
+        if job is None:
+            return
+        if self._storing is not None and view is not None:
+            self._storing.holdings.let_go(stored_identity(name, view), bucket, instruction.spared)
+        self._carry_out(self._core.forget_left(job))

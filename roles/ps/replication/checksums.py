@@ -1,0 +1,49 @@
+"""The checksums of states of shards that go to several servers, each summed up once. To be used from any thread."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from concurrent.futures import Future
+from threading import Lock
+from typing import TypeAlias
+
+from adamctl.roles.ps.core.shard_message import CopyRecord, arrays_checksum
+
+KEPT_MAX = 256
+SIZE_MIN = 1 << 12
+"""Elements; to sum up fewer takes less time than to look for what they sum up to."""
+
+Version: TypeAlias = tuple[str, int, int, int, int]
+
+
+class Checksums:
+    """The last ones, by job, shard and version: a version has the same bytes wherever it is sent."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._found: OrderedDict[Version, Future[int]] = OrderedDict()
+
+    def of(self, record: CopyRecord) -> int:
+        """Returns the checksum of a record's arrays; waits for another thread that is just summing them up."""
+        copy = record.copy
+        if copy.size < SIZE_MIN:
+            return arrays_checksum(record)
+        key = (copy.job, copy.born, copy.shard, copy.epoch, copy.counter)
+        with self._lock:
+            found = self._found.get(key)
+            if found is None:
+                mine = self._found[key] = Future[int]()
+                if len(self._found) > KEPT_MAX:
+                    self._found.popitem(last=False)
+        if found is not None:
+            return found.result()
+        try:
+            checksum = arrays_checksum(record)
+        except BaseException as error:
+            with self._lock:  # whoever waits fails as well; whoever comes later tries again
+                if self._found.get(key) is mine:
+                    del self._found[key]
+            mine.set_exception(error)
+            raise
+        mine.set_result(checksum)
+        return checksum

@@ -1,0 +1,400 @@
+"""What this server is for each bucket of one job: its primary, one of its copies, or nothing (pure).
+
+Records are taken in as they come, from the configuration service or from our own changes of them; an older one than is
+known is ignored. What a bucket becomes follows from its record and from what is in memory here:
+
+    record says       in memory             becomes
+    primary           served                served, with the members of the record
+    primary           a copy                taken over (core_takeover), then served
+    primary, a copy   nothing, just begun   made as the job began
+    primary, a copy   nothing               lost: another copy takes over, or all wait for each other's stores
+    a copy            served, handed over   a copy
+    a learner         a copy                filled by the primary
+    nothing           anything              let go; on disk it stays until as many hold it as should
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from adamctl.config.records import BucketRecord
+from adamctl.roles.ps.core.job import Job, ShardContent
+from adamctl.roles.ps.core.job_records import JobView
+from adamctl.roles.ps.replication.core.bucket_group import Group, Member
+from adamctl.roles.ps.replication.core.held_bucket import HeldCopy, copy_of_contents, copy_of_shards, spare_records
+from adamctl.roles.ps.replication.core.instructions import Build, Holds, LetGo, Load, Notice
+from adamctl.roles.ps.replication.core.outbox import Site
+from adamctl.roles.ps.replication.core.replica_link import Link
+from adamctl.roles.ps.replication.core.takeover import Takeover
+from adamctl.wire.constants import ErrorCode
+
+FIRST_EPOCH = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A bucket's record, and the revision at which it was written."""
+
+    record: BucketRecord
+    revision: int
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """All in sync, the primary first."""
+        others = tuple(node for node in self.record.in_sync if node != self.record.primary)
+        return (self.record.primary, *others)
+
+
+class JobCopies:
+    """One job's buckets on this server.
+
+    Attributes:
+        known: bucket -> its record.
+        groups: buckets that are served and may have other copies.
+        copies: buckets that are held for their primary, or are being taken over.
+        takeovers: buckets that are being taken over.
+        building, loading: buckets that the shell is making, or is looking for in the store.
+        lost: buckets that we should hold and do not.
+        links: (server, incarnation) -> what is sent there.
+        abandoned: buckets that were damaged here, until another server is their primary.
+        taken_up: buckets that have been taken over of late, to be told.
+        heard_s: server -> when it was heard of as a primary last.
+    """
+
+    def __init__(self, site: Site, job: Job, view: JobView) -> None:
+        self.site, self.job = site, job
+        self.born = view.revision
+        self.view = view
+        self.known: dict[int, Known] = {}
+        self.groups: dict[int, Group] = {}
+        self.copies: dict[int, HeldCopy] = {}
+        self.takeovers: dict[int, Takeover] = {}
+        self.building: set[int] = set()
+        self.loading: set[int] = set()
+        self.lost: set[int] = set()
+        self.links: dict[tuple[str, int], Link] = {}
+        self.heard_s: dict[str, float] = {}
+        self.taken_up: list[int] = []
+        self.abandoned: set[int] = set()
+        self._lost_since_s: dict[int, float] = {}
+
+    @property
+    def durable(self) -> bool:
+        return self.view.record.acks == "durable"
+
+    # --- records ----------------------------------------------------------------------------------------------------
+
+    def follow(self, view: JobView, now: float) -> None:
+        """Takes in all records of the job."""
+        self.view = view
+        to_build: list[int] = []
+        for bucket, record in view.buckets.items():
+            to_build += self.take(bucket, record, view.bucket_revisions[bucket], now)
+        if to_build:
+            self.site.emit(Build(self.job.name, to_build))
+
+    def take(self, bucket: int, record: BucketRecord, revision: int, now: float) -> list[int]:
+        """Takes in one record; returns the bucket if it is to be made."""
+        before = self.known.get(bucket)
+        if before is not None and before.revision >= revision:
+            return []
+        self.known[bucket] = known = Known(record, revision)
+        self.job.epochs[bucket] = max(record.epoch, self.job.epochs.get(bucket, 0))
+        node = self.site.node
+        build = False
+        if record.primary != node:
+            self.abandoned.discard(bucket)
+        if bucket in self.abandoned:
+            pass
+        elif record.primary == node:
+            build = self._lead(bucket, known, now)
+        elif node in record.in_sync:
+            build = self._second(bucket, known)
+        elif node in record.learners:
+            self._learn(bucket)
+        else:
+            self.let_go(bucket, spare=len(known.members) < self.view.record.replication)
+        self.flag(bucket)
+        return [bucket] if build else []
+
+    def _lead(self, bucket: int, known: Known, now: float) -> bool:
+        """We are the primary. Returns whether the bucket is to be made."""
+        self.lost.discard(bucket)
+        if bucket in self.job.buckets:
+            self.job.buckets[bucket].epoch = known.record.epoch
+            self._regroup(bucket)
+        elif bucket in self.copies:
+            copy = self.copies[bucket]
+            if not copy.stored and not copy.whole:  # an operator goes on with what is on disk of a copy being filled
+                self.let_go(bucket, spare=True)
+                self.lost.add(bucket)
+            elif copy.stored and not self._ours(known):
+                self.lost.add(bucket)
+            else:
+                self._take_over(bucket, known, now)
+        elif bucket in self.building:
+            self.job.building[bucket] = known.record.epoch
+        elif self._first(known) or (self.view.record.replication == 1 and len(known.members) == 1):
+            self.building.add(bucket)
+            self.job.building[bucket] = known.record.epoch
+            return True
+        else:
+            self.lost.add(bucket)
+        return False
+
+    def _second(self, bucket: int, known: Known) -> bool:
+        """We hold a copy that counts. Returns whether it is to be made."""
+        self.takeovers.pop(bucket, None)
+        self.lost.discard(bucket)
+        self.job.building.pop(bucket, None)
+        if bucket in self.job.buckets:
+            self._step_down(bucket, keep=True)
+        if bucket in self.copies:
+            self.copies[bucket].complete = True
+        elif bucket in self.building:
+            pass
+        elif self._first(known):
+            self.building.add(bucket)
+            return True
+        else:
+            self.lost.add(bucket)
+        return False
+
+    def _first(self, known: Known) -> bool:
+        """Says whether a bucket is as its job began, and was placed on this very process."""
+        return known.record.epoch == FIRST_EPOCH and known.revision > self.site.registered_revision
+
+    def _learn(self, bucket: int) -> None:
+        """Whatever we hold of it counts for nothing before the primary says so."""
+        held = self.copies.get(bucket)
+        if held is None or bucket in self.job.buckets or bucket in self.takeovers:
+            self.let_go(bucket, spare=True)
+        else:
+            held.complete = False  # it stays on disk until the primary fills it anew
+
+    def let_go(self, bucket: int, spare: bool = False) -> None:
+        """Nothing of a bucket is held in memory here any more, nor on disk unless it is spared there."""
+        spared = spare_records(self.job, bucket, self.copies.get(bucket)) if spare else {}
+        held = bucket in self.copies or bucket in self.job.buckets
+        self.lost.discard(bucket)
+        self.building.discard(bucket)
+        self.loading.discard(bucket)
+        self.takeovers.pop(bucket, None)
+        self._step_down(bucket, keep=False)
+        self.forget_copy(bucket)
+        self.flag(bucket)
+        if held:
+            self.site.emit(LetGo(self.job.name, bucket, spared))
+
+    def forget_copy(self, bucket: int) -> None:
+        """Drops what is held of a bucket for its primary."""
+        copy = self.copies.pop(bucket, None)
+        if copy is not None:
+            self.job.left += [shard.entry for shard in copy.shards.values() if shard.entry is not None]
+            self.site.emit(*self.site.core.forget_left(self.job))
+
+    def _step_down(self, bucket: int, keep: bool) -> None:
+        """Serves a bucket no longer. `keep`: as it is handed over to another member, it stays here as a copy."""
+        group = self.groups.pop(bucket, None)
+        if group is not None:
+            group.drop(self.site.over)
+            for link in self.links.values():
+                link.remove(group)
+        if keep and group is not None and group.idle:
+            shards = [replica.shard for replica in group.shards.values()]
+            described = self.job.layout.buckets[bucket]
+            copy = copy_of_shards(self.job, self.born, described, group.epoch, shards)
+            self.copies[bucket] = copy
+            for shard in shards:
+                shard.entry = None  # it is the copy's now
+            self.site.emit(Holds(self.job.name, bucket, group.epoch, False))
+        self.job.drop(bucket)
+        self.site.emit(*self.site.core.forget_left(self.job))
+
+    # --- what is made, found and taken over -------------------------------------------------------------------------
+
+    def built(self, bucket: int, contents: Sequence[ShardContent]) -> None:
+        """A bucket has been made as the job began."""
+        if bucket not in self.building:
+            return
+        self.building.discard(bucket)
+        known = self.known[bucket]
+        if known.record.primary == self.site.node:
+            self._serve(bucket, contents, None)
+            return
+        described = self.job.layout.buckets[bucket]
+        self.copies[bucket] = copy_of_contents(self.job, self.born, described, FIRST_EPOCH, contents)
+        self.site.emit(Holds(self.job.name, bucket, known.record.epoch, False))
+
+    def search(self, now: float) -> None:
+        """Has the shell look for lost buckets in the store.
+
+        At once if no process that the record means lives any more; else if no other copy has taken the bucket over for
+        long: its primary may be waiting for what is in our store.
+        """
+        sought: list[int] = []
+        for bucket in self.lost:
+            if bucket in self.loading or bucket in self.copies:
+                continue
+            known = self.known[bucket]
+            since_s = self._lost_since_s.setdefault(bucket, now)
+            alone = all(self.site.registered_after(node, known.revision) for node in known.members) or self._ours(known)
+            if alone or now - since_s >= self.site.config.lease_s:
+                sought.append(bucket)
+        for bucket in [bucket for bucket in self._lost_since_s if bucket not in self.lost]:
+            del self._lost_since_s[bucket]
+        if sought:
+            self.loading.update(sought)
+            self.site.emit(Load(self.job.name, sought))
+
+    def _ours(self, known: Known) -> bool:
+        """Says whether this very process was made a bucket's primary, by itself or by an operator."""
+        return known.record.primary == self.site.node and known.revision > self.site.registered_revision
+
+    def loaded(self, bucket: int, contents: Sequence[ShardContent] | None, now: float) -> None:
+        """What the store was found to hold of a bucket; it counts if nobody has it in memory."""
+        if bucket not in self.loading:
+            return
+        self.loading.discard(bucket)
+        described = self.job.layout.buckets[bucket]
+        epoch = max((content.epoch for content in contents or ()), default=0)
+        copy = copy_of_contents(self.job, self.born, described, epoch, contents or ())
+        copy.stored = True
+        self.copies[bucket] = copy
+        self.site.emit(Holds(self.job.name, bucket, epoch, False))
+        if self._ours(self.known[bucket]):
+            self.lost.discard(bucket)
+            self._take_over(bucket, self.known[bucket], now)
+            self.flag(bucket)
+
+    def _take_over(self, bucket: int, known: Known, now: float) -> None:
+        others = {
+            node: 0 if self.site.registered_after(node, known.revision) else self.site.incarnation_of(node)
+            for node in known.members[1:]
+        }
+        copy = self.copies[bucket]
+        self.takeovers[bucket] = Takeover(self.site, self.born, copy, known.record.epoch, others, self.durable)
+        self.takeovers[bucket].advance(now)
+        self.finish_takeover(bucket)
+
+    def finish_takeover(self, bucket: int) -> None:
+        """Begins to serve a bucket that has been made whole."""
+        takeover = self.takeovers.get(bucket)
+        if takeover is None or not takeover.done:
+            if takeover is not None and takeover.patient and takeover.empty and self.job.failed is None:
+                text = f"no server has bucket {bucket} of job {self.job.name!r} any more, in memory or in its store"
+                self.job.failed = (ErrorCode.INTERNAL, f"{text}; resume the run from its last checkpoint")
+                self.site.emit(Notice(self.job.name, bucket, text, True))
+            return
+        del self.takeovers[bucket]
+        copy = self.copies.pop(bucket)
+        self.job.building[bucket] = takeover.epoch
+        entries = {index: shard.entry for index, shard in copy.shards.items()}
+        self._serve(bucket, copy.contents(), takeover)
+        for index, entry in entries.items():
+            if entry is not None:
+                self.job.shards[index].entry = entry
+                entry.owner = self.job.shards[index]
+        self.taken_up.append(bucket)
+        self.flag(bucket)
+
+    def _serve(self, bucket: int, contents: Sequence[ShardContent], takeover: Takeover | None) -> None:
+        known = self.known[bucket]
+        self.job.building.setdefault(bucket, known.record.epoch)
+        self.job.install(self.job.layout.buckets[bucket], contents, self.site.core.threads)
+        self.job.buckets[bucket].epoch = known.record.epoch
+        self._regroup(bucket, takeover)
+        self.site.emit(Holds(self.job.name, bucket, known.record.epoch, True))
+        self.flag(bucket)
+
+    def has_others(self, bucket: int) -> bool:
+        """Says whether a bucket that is served has other copies in sync."""
+        group = self.groups.get(bucket)
+        return group is not None and any(not member.lost for member in group.in_sync())
+
+    def abandon(self, bucket: int) -> None:
+        """What is served of a bucket is damaged; another copy is to be its primary."""
+        self.abandoned.add(bucket)
+        spared = spare_records(self.job, bucket, self.copies.get(bucket))
+        self._step_down(bucket, keep=False)
+        self.site.emit(LetGo(self.job.name, bucket, spared))
+        self.flag(bucket)
+
+    # --- other copies of what is served -----------------------------------------------------------------------------
+
+    def _regroup(self, bucket: int, takeover: Takeover | None = None) -> None:
+        """Makes the members of a served bucket those of its record."""
+        known = self.known[bucket]
+        record, settings = known.record, self.view.record
+        group = self.groups.get(bucket)
+        if group is None:
+            if settings.replication == 1 and not record.learners and len(known.members) == 1:
+                return  # a single copy costs nothing
+            minimum = settings.min_in_sync if settings.replication > 1 else 1
+            group = Group(self.job, self.born, bucket, settings.acks != "applied", minimum)
+            self.groups[bucket] = group
+            self.site.core.wait_for_copies()
+        present = set(group.members)
+        nodes = (*known.members[1:], *record.learners)
+        incarnations = {
+            node: self.site.incarnation_of(node)
+            for node in nodes
+            if not self.site.registered_after(node, known.revision)
+        }
+        for member in group.follow(record, incarnations):
+            self._unlink(group, member)
+            present.discard(member.node)  # it may be there anew, as a learner
+        for node, member in group.members.items():
+            if node not in present and not member.lost:
+                known_there = takeover.known(node) if takeover is not None and node in takeover.others else None
+                self.link(member).add(group, member, known_there)
+        group.recount(self.site.over)
+
+    def link(self, member: Member) -> Link:
+        """Returns what leads to the process that holds a copy."""
+        key = (member.node, member.incarnation)
+        if key not in self.links:
+            self.links[key] = Link(self.site, self.job.name, self.born, self.durable, *key)
+        return self.links[key]
+
+    def _unlink(self, group: Group, member: Member) -> None:
+        link = self.links.get((member.node, member.incarnation))
+        if link is not None:
+            link.remove(group)
+
+    def links_of(self, group: Group) -> list[Link]:
+        """Returns what leads to the copies of a bucket that take states."""
+        found = (self.links.get((m.node, m.incarnation)) for m in group.members.values() if m.begun and not m.lost)
+        return [link for link in found if link is not None]
+
+    def forget_links(self) -> None:
+        """Drops links that lead to no copy any more; late answers find nothing of theirs."""
+        for key in [key for key, link in self.links.items() if not link.members]:
+            del self.links[key]
+
+    # --- what clients are told --------------------------------------------------------------------------------------
+
+    def flag(self, bucket: int) -> None:
+        """Tells the core of pushes and pulls what it may do with a bucket."""
+        job, group = self.job, self.groups.get(bucket)
+        job.refusing.pop(bucket, None)
+        job.short.pop(bucket, None)
+        if bucket in self.takeovers:
+            job.refusing[bucket] = f"bucket {bucket} is being taken over"
+        elif bucket in self.abandoned:
+            job.refusing[bucket] = f"bucket {bucket} was damaged here; another copy takes over"
+        elif bucket in self.lost and self.known[bucket].record.primary == self.site.node:
+            job.refusing[bucket] = f"bucket {bucket} waits for servers that hold copies of it"
+        elif group is not None and group.closing:
+            job.refusing[bucket] = f"bucket {bucket} is being handed over to {group.closing}"
+        elif group is not None and group.short:
+            members = len(self.known[bucket].members)
+            job.short[bucket] = f"bucket {bucket} has {members} copies in sync; pushes need {group.min_in_sync}"
+        job.taking = set(self.takeovers) | {bucket for bucket in self.lost if bucket in job.refusing}
+        job.leased = any(group.leased for group in self.groups.values())
+
+    def close(self) -> None:
+        """The job is over."""
+        for bucket in (*self.groups, *self.copies):
+            self.let_go(bucket)

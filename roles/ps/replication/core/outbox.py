@@ -1,0 +1,149 @@
+"""What the parts of the replication core share: who we are, who else lives, what was asked of whom (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from adamctl.roles.ps.core.flush import Entry, Waiter
+from adamctl.roles.ps.core.instructions import Image, Instruction
+from adamctl.roles.ps.core.shard_message import CopyRecord
+from adamctl.roles.ps.replication.core.instructions import Ask, NodeView, ReplicationConfig
+from adamctl.wire.messages import Message
+
+if TYPE_CHECKING:
+    from adamctl.roles.ps.core.server_core import Core
+
+
+class Asker(Protocol):
+    """Somebody who has asked another server something. `lives`: it has refused to answer."""
+
+    def answered(self, order: int, message: Message, records: Sequence[CopyRecord], now: float) -> None: ...
+
+    def failed(self, order: int, lives: bool, why: str, now: float) -> None: ...
+
+
+class Site:
+    """This server among the others.
+
+    Attributes:
+        incarnation, registered_revision: of this process, as the configuration service has it.
+        nodes: the living servers.
+        out: what the shell is to do, in order, of the event that is being dealt with.
+        over: whose wait for copies has ended with it.
+        stirred: something has happened that a change of a record may follow from.
+        fill_bytes: that may be sent to learners now.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        node: str,
+        config: ReplicationConfig,
+        lease_holds: Callable[[], bool],
+        confirmed_s: Callable[[], float],
+        clock: Callable[[], float],
+        unix_s: Callable[[], float],
+        store_clock: Callable[[], float],
+    ) -> None:
+        self.core, self.node, self.config = core, node, config
+        self.lease_holds, self._confirmed_s = lease_holds, confirmed_s
+        self.clock, self.unix_s, self.store_clock = clock, unix_s, store_clock
+        self.incarnation = self.registered_revision = 0
+        self.nodes: Mapping[str, NodeView] = {}
+        self.draining: frozenset[str] = frozenset()
+        self.out: list[Instruction] = []
+        self.fill_bytes = float(config.message_bytes_max)
+        self.over: list[Waiter] = []
+        self._filled_s: float | None = None
+        self.stirred = False
+        self._nodes_changed_s = float("-inf")
+        self._order = 0
+        self._asked: dict[int, Asker] = {}
+
+    def next_order(self) -> int:
+        self._order += 1
+        return self._order
+
+    def emit(self, *instructions: Instruction) -> None:
+        self.out.extend(instructions)
+
+    def taken(self) -> list[Instruction]:
+        """Returns what has come together, and begins anew."""
+        out, self.out = self.out, []
+        return out
+
+    def changed(self, entry: Entry | None) -> None:
+        """What stands in the store's log for a shard is not its newest state any more."""
+        if entry is not None and self.core.flush is not None:
+            self.core.flush.changed(entry, self.store_clock())
+
+    def is_silent(self, since_s: float | None, now: float) -> bool:
+        """Says whether another server, which owes an answer since then, is to be given up.
+
+        Only if we were heard and answered by the controllers when it had owed one for a while: else it may be us whom
+        nothing reaches, and we would give up those that are well and in touch with each other.
+        """
+        if since_s is None or now - since_s < self.config.member_silent_s:
+            return False
+        return self._confirmed_s() >= since_s + self.config.member_silent_s / 2
+
+    def silence_due_s(self, since_s: float, now: float) -> float:
+        """Returns when to ask `is_silent` again."""
+        due_s = since_s + self.config.member_silent_s
+        return due_s if due_s > now else now + self.config.beacon_s / 4
+
+    def settled(self, now: float) -> bool:
+        """Says whether no server has come or gone lately."""
+        return now - self._nodes_changed_s >= self.config.settle_s
+
+    def follow(self, nodes: Mapping[str, NodeView], draining: frozenset[str], now: float) -> None:
+        """Takes in who lives."""
+        if set(nodes) != set(self.nodes):
+            self._nodes_changed_s = now
+        self.nodes, self.draining = dict(nodes), draining
+
+    def refill(self, now: float) -> None:
+        """Lets as much be sent to learners as the time that has passed allows."""
+        if self._filled_s is not None:
+            more = (now - self._filled_s) * self.config.learner_bytes_per_s
+            self.fill_bytes = min(self.fill_bytes + more, float(self.config.message_bytes_max))
+        self._filled_s = now
+
+    @property
+    def fill_wait_s(self) -> float:
+        """Returns how long it takes until something may be sent to learners."""
+        return max(1.0 - self.fill_bytes, 0.0) / self.config.learner_bytes_per_s
+
+    def ask(
+        self,
+        asker: Asker,
+        peer: str,
+        message: Message,
+        records: Sequence[CopyRecord] = (),
+        images: Sequence[Image] = (),
+        deadline_s: float | None = None,
+    ) -> int:
+        """Sends a request to another server; returns its order."""
+        order = self.next_order()
+        self._asked[order] = asker
+        deadline_s = self.config.member_silent_s if deadline_s is None else deadline_s
+        self.emit(Ask(order, peer, message, records, images, deadline_s))
+        return order
+
+    def asker(self, order: int) -> Asker | None:
+        """Returns who made a request that has come to its end; None if it has before."""
+        return self._asked.pop(order, None)
+
+    def registered_after(self, node: str, revision: int) -> bool:
+        """Says whether the process of this name is not the one that a record of `revision` means."""
+        view = self.nodes.get(node)
+        return view is None or view.revision > revision
+
+    def revision_of(self, node: str) -> int:
+        view = self.nodes.get(node)
+        return view.revision if view is not None else 0
+
+    def incarnation_of(self, node: str) -> int:
+        view = self.nodes.get(node)
+        return view.record.incarnation if view is not None else 0

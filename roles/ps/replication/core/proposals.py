@@ -1,0 +1,373 @@
+"""Which changes of a job's records this server proposes now, and what becomes of them (pure).
+
+Every change is conditional on the bucket's record and on our own node key, so that nothing is changed by a process that
+counts as dead or has been started anew since. One change of a bucket is under way at most. Removing a member that is
+lost, or promoting one that is ready, follows from what was seen here; taking a bucket over from the primary's node key;
+all else from the plan (core_plan).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from adamctl.config.records import BucketRecord, bucket_key, encode, node_key
+from adamctl.model.layout import bucket_ranges
+from adamctl.roles.ps.core.instructions import Refresh
+from adamctl.roles.ps.replication.core.bucket_group import Group
+from adamctl.roles.ps.replication.core.instructions import Notice, Propose
+from adamctl.roles.ps.replication.core.job_buckets import JobCopies, Known
+from adamctl.roles.ps.replication.core.outbox import Site
+from adamctl.roles.ps.replication.core.placement import (
+    AddLearner,
+    HandOver,
+    RemoveMember,
+    Situation,
+    Step,
+    plan,
+    takeover_rank,
+)
+from adamctl.roles.ps.replication.core.replica_link import HAS_NONE, SILENT
+from adamctl.wire.messages import ConfigChanges, ConfigCompareAndSetReply
+
+CLOSING_S_MAX_LEASES = 2.0
+CHANGES_MAX = 64
+"""Buckets in one compare-and-set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One bucket's record as it should become, and the keys that must be as they were seen."""
+
+    bucket: int
+    record: BucketRecord
+    conditions: dict[str, int]
+
+
+class Proposals:
+    """The changes of one job's records. What is due at one moment is one compare-and-set.
+
+    Attributes:
+        pending: order -> what was proposed.
+        shunned: server -> (as which incarnation, until when) it is given no learner.
+    """
+
+    def __init__(self, site: Site, copies: JobCopies) -> None:
+        self._site, self._copies = site, copies
+        self.pending: dict[int, list[Change]] = {}
+        self.shunned: dict[str, tuple[int, float]] = {}
+        self._busy: set[int] = set()
+        self._due: list[Change] = []
+        self._retry_s: dict[int, float] = {}
+        self._dead_since_s: dict[int, tuple[int, float]] = {}  # bucket -> (revision of its record, since when)
+        self._closed_s: dict[int, float] = {}
+        self._reopened_s: dict[int, float] = {}
+        self._unsure: dict[int, int] = {}  # bucket -> revision of its record when the answer was lost
+        self.plan_s = float("-inf")
+
+    # --- proposing --------------------------------------------------------------------------------------------------
+
+    def _propose(self, bucket: int, record: BucketRecord, conditions: dict[str, int] | None = None) -> None:
+        """Puts a change among those that are due.
+
+        Whoever stays in the record must be the process that we know: a change makes the record younger than its node
+        key, so that a process that was started meanwhile would count as one that holds a copy.
+        """
+        staying = {*record.in_sync, *record.learners} - {self._site.node}
+        same = {node_key(node): self._site.revision_of(node) for node in staying if node in self._site.nodes}
+        key = bucket_key(self._copies.job.name, bucket)
+        demanded = {
+            key: self._copies.known[bucket].revision,
+            node_key(self._site.node): self._site.registered_revision,
+        }
+        self._busy.add(bucket)
+        self._due.append(Change(bucket, record, {**same, **demanded, **(conditions or {})}))
+
+    def _send(self) -> None:
+        """Proposes what is due, together."""
+        due, self._due = self._due, []
+        name = self._copies.job.name
+        for changes, together in put_together(name, due):
+            order = self._site.next_order()
+            self.pending[order] = changes
+            self._site.emit(Propose(order, name, together, _reasons(changes)))
+
+    def proposed(self, order: int, reply: ConfigCompareAndSetReply | None, now: float) -> bool:
+        """A change was answered; returns whether it was one of this job's."""
+        changes = self.pending.pop(order, None)
+        if changes is None:
+            return False
+        name = self._copies.job.name
+        self._busy -= {change.bucket for change in changes}
+        if reply is not None and not reply.conflicts:
+            for change in changes:
+                self._copies.take(change.bucket, change.record, reply.revision, now)
+            self.plan_s = min(self.plan_s, now)
+            self._site.emit(Notice(name, changes[0].bucket, _reasons(changes)))
+            return True
+        for change in changes:
+            if reply is None:
+                self._retry_s[change.bucket] = now + 10 * self._site.config.retry_s
+                self._unsure[change.bucket] = self._copies.known[change.bucket].revision
+            elif not change.conditions.keys().isdisjoint(reply.conflicts):
+                self._retry_s[change.bucket] = now + self._site.config.retry_s
+        self._site.emit(Refresh(name))
+        return True
+
+    def followed(self, now: float) -> None:
+        """Records, servers or drains may have changed."""
+        self.plan_s = now
+
+    # --- what follows from what is seen ---------------------------------------------------------------------------
+
+    def review(self, now: float) -> None:
+        """Proposes whatever is due."""
+        for bucket, known in tuple(self._copies.known.items()):
+            if bucket in self._busy or now < self._retry_s.get(bucket, now):
+                continue
+            if bucket in self._copies.groups:
+                self._review_group(bucket, known, self._copies.groups[bucket], now)
+            elif bucket in self._copies.abandoned:
+                self._review_abandoned(bucket, known)
+            elif bucket in self._copies.takeovers:
+                self._review_takeover(bucket, known, now)
+            elif bucket in self._copies.copies:
+                self._review_copy(bucket, known, now)
+        if now >= self.plan_s:
+            self.plan_s = now + self._site.config.heartbeat_s
+            self._plan(now)
+        self._send()
+
+    def _review_group(self, bucket: int, known: Known, group: Group, now: float) -> None:
+        for member in group.members.values():
+            if member.lost == SILENT and not group.can_spare(member):
+                member.lost = ""  # another one has been lost since
+        lost = {member.node: member.lost for member in group.members.values() if member.lost}
+        ready = [member.node for member in group.members.values() if member.ready]
+        if lost:
+            self._remove(bucket, known, lost, now)
+        elif ready:
+            self._copies.flag(bucket)  # from now on it may be a member without our knowing it
+            record = known.record
+            learners = [node for node in record.learners if node not in ready]
+            in_sync = [*self._in_sync(record), *ready]
+            changed = record.changed(
+                self._site.unix_s(), f"{', '.join(ready)} has everything", in_sync=in_sync, learners=learners
+            )
+            self._propose(bucket, changed)
+        elif self._unsure.get(bucket) == known.revision:  # after this, what was proposed can no longer come to pass
+            self._propose(bucket, known.record.changed(self._site.unix_s(), "nobody knows what became of a change"))
+        elif group.closing:
+            self._review_closing(bucket, known, group, now)
+
+    def _review_abandoned(self, bucket: int, known: Known) -> None:
+        """Gives a bucket that is damaged here to the first member that lives."""
+        others = [node for node in known.members[1:] if node in self._site.nodes]
+        if others:
+            in_sync = [node for node in self._in_sync(known.record) if node != self._site.node]
+            why = f"damaged on {self._site.node}"
+            self._propose(bucket, known.record.changed(self._site.unix_s(), why, primary=others[0], in_sync=in_sync))
+
+    # --- handing over -----------------------------------------------------------------------------------------------
+
+    def _review_closing(self, bucket: int, known: Known, group: Group, now: float) -> None:
+        """Hands a bucket over when nothing is under way any more, or goes on serving it if that takes too long."""
+        target = group.members.get(group.closing)
+        in_sync = self._in_sync(known.record)
+        if target is None or group.closing not in in_sync:
+            self._reopen(group, now)
+        elif group.quiet:
+            order = [group.closing, *(node for node in in_sync if node != group.closing)]
+            why = f"handed over by {self._site.node}"
+            unix_s = self._site.unix_s()
+            self._propose(bucket, known.record.changed(unix_s, why, primary=group.closing, in_sync=order))
+        elif now - self._closed_s.get(bucket, now) > CLOSING_S_MAX_LEASES * self._site.config.lease_s:
+            self._reopen(group, now)
+
+    def _reopen(self, group: Group, now: float) -> None:
+        group.closing = ""
+        self._reopened_s[group.bucket] = now
+        self._retry_s.pop(group.bucket, None)
+        self._copies.flag(group.bucket)
+
+    def _review_takeover(self, bucket: int, known: Known, now: float) -> None:
+        takeover = self._copies.takeovers[bucket]
+        lost = {node: other.lost for node, other in takeover.others.items() if other.lost}
+        if lost:
+            self._remove(bucket, known, lost, now)
+
+    def _remove(self, bucket: int, known: Known, lost: dict[str, str], now: float) -> None:
+        """Removes members; those that are gone only if the configuration service says so as well."""
+        record = known.record
+        conditions = {}
+        for node, why in lost.items():
+            if why == SILENT or (why == HAS_NONE and node in record.learners):  # it may have no room
+                self.shunned[node] = (self._site.incarnation_of(node), now + self._site.config.shun_s)
+            if why == "it is gone":
+                conditions[node_key(node)] = self._site.revision_of(node)
+        changed = record.changed(
+            self._site.unix_s(),
+            "; ".join(f"{node} removed: {why}" for node, why in lost.items()),
+            in_sync=[node for node in self._in_sync(record) if node not in lost],
+            learners=[node for node in record.learners if node not in lost],
+        )
+        self._propose(bucket, changed, conditions)
+
+    def _is_shunned(self, node: str, now: float) -> bool:
+        """Says whether a server is given no learner; one that was started again is another."""
+        incarnation, until_s = self.shunned.get(node, (0, now))
+        return now < until_s and incarnation == self._site.incarnation_of(node)
+
+    def _in_sync(self, record: BucketRecord) -> list[str]:
+        """Returns who is in sync, in order; a record may leave out the primary if it is alone."""
+        return list(record.in_sync) if record.primary in record.in_sync else [record.primary, *record.in_sync]
+
+    # --- taking over ------------------------------------------------------------------------------------------------
+
+    def _review_copy(self, bucket: int, known: Known, now: float) -> None:
+        site, record = self._site, known.record
+        held = self._copies.copies[bucket]
+        if site.node not in (record.primary, *record.in_sync) or not held.complete:
+            return
+        if not site.registered_after(record.primary, known.revision):
+            self._dead_since_s.pop(bucket, None)
+            return
+        if held.stored:
+            self._review_stored(bucket, known, now)
+            return
+        living = [node for node in site.nodes if not site.registered_after(node, known.revision)]
+        rank = takeover_rank(record, site.node, {*living, site.node})
+        if rank is None or now < self._dead_s(bucket, known, now) + rank * site.config.beacon_s:
+            return
+        gone = [node for node in self._in_sync(record) if node != site.node and node not in living]
+        conditions = {node_key(node): site.revision_of(node) for node in {*gone, record.primary}}
+        changed = record.changed(
+            site.unix_s(),
+            f"{record.primary} is gone",
+            primary=site.node,
+            in_sync=[node for node in self._in_sync(record) if node not in gone and node != record.primary],
+            learners=[node for node in record.learners if node in living],
+        )
+        self._propose(bucket, changed, conditions)
+
+    def _dead_s(self, bucket: int, known: Known, now: float) -> float:
+        """Returns since when the primary that a record names is known to be gone."""
+        revision, since_s = self._dead_since_s.get(bucket, (-1, now))
+        if revision != known.revision:
+            since_s = now
+        self._dead_since_s[bucket] = (known.revision, since_s)
+        return since_s
+
+    def _review_stored(self, bucket: int, known: Known, now: float) -> None:
+        """Nobody seems to have a bucket in memory: the first of its members begins when all of them are back.
+
+        It waits until any that has it in memory would have taken it over.
+        """
+        site, members = self._site, known.members
+        present = all(node in site.nodes for node in members)
+        wait_s = (len(members) + 1 + members.index(site.node)) * site.config.beacon_s
+        if not present:
+            self._dead_since_s.pop(bucket, None)
+        elif now >= self._dead_s(bucket, known, now) + wait_s:
+            why = "no copy was left in memory; taken up from the stores"
+            conditions = {node_key(known.record.primary): site.revision_of(known.record.primary)}
+            changed = known.record.changed(site.unix_s(), why, primary=site.node, in_sync=members)
+            self._propose(bucket, changed, conditions)
+
+    # --- the plan ---------------------------------------------------------------------------------------------------
+
+    def _plan(self, now: float) -> None:
+        """Begins what the plan says about the buckets that are served here."""
+        copies, site = self._copies, self._site
+        settings = copies.view.record
+        moving = any(group.members for group in copies.groups.values())
+        if not copies.job.buckets or (settings.replication == 1 and not moving and site.node not in site.draining):
+            return
+        arrays = 1 + len(copies.job.rule.state_names)
+        living = {
+            node: view.record.capacity_bytes
+            for node, view in site.nodes.items()
+            if node == site.node or (view.record.can_keep(settings.acks) and not self._is_shunned(node, now))
+        }
+        situation = Situation(
+            copies.job.name,
+            settings.replication,
+            {bucket.index: bucket.size_bytes * arrays for bucket in copies.job.layout.buckets},
+            {bucket: known.record for bucket, known in copies.known.items()},
+            living,
+            site.draining,
+            site.settled(now) and settings.replication > 1,
+        )
+        self._begin(plan(situation, site.node), now)
+
+    def _begin(self, steps: Iterable[Step], now: float) -> None:
+        for step in steps:
+            bucket, known = step.bucket, self._copies.known[step.bucket]
+            group = self._copies.groups.get(bucket)
+            waits = now < self._retry_s.get(bucket, now)
+            if bucket not in self._copies.job.buckets or bucket in self._busy or waits or (group and group.closing):
+                continue
+            if isinstance(step, HandOver):
+                self._close(bucket, group, step.node, now)
+            else:
+                self._change(step, known)
+
+    def _change(self, step: AddLearner | RemoveMember, known: Known) -> None:
+        record, unix_s = known.record, self._site.unix_s()
+        in_sync, learners = self._in_sync(record), list(record.learners)
+        conditions = {}
+        if isinstance(step, AddLearner):
+            conditions[node_key(step.node)] = self._site.revision_of(step.node)
+            learners.append(step.node)
+        else:
+            in_sync = [node for node in in_sync if node != step.node]
+            learners = [node for node in learners if node != step.node]
+        why = f"{step.node}: {step.why}" if isinstance(step, AddLearner) else step.why
+        changed = record.changed(unix_s, why, in_sync=in_sync, learners=learners)
+        self._propose(step.bucket, changed, conditions)
+
+    def _close(self, bucket: int, group: Group | None, node: str, now: float) -> None:
+        """Takes nothing in any more, so that the bucket can be handed over."""
+        reopened_s = self._reopened_s.get(bucket, float("-inf"))
+        if group is not None and node in group.members and now - reopened_s >= self._site.config.lease_s:
+            group.closing = node
+            self._closed_s[bucket] = now
+            self._copies.flag(bucket)
+            self._review_closing(bucket, self._copies.known[bucket], group, now)
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def next_deadline_s(self, now: float) -> float:
+        """Returns when to review again."""
+        config = self._site.config
+        busy = self._busy
+        due_s = self.plan_s if self._copies.job.buckets else float("inf")
+        for bucket, retry_s in self._retry_s.items():
+            if retry_s > now and bucket not in busy:
+                due_s = min(due_s, retry_s)
+        for bucket in self._dead_since_s:
+            if bucket not in busy:
+                due_s = min(due_s, now + config.beacon_s / 4)
+        for group in self._copies.groups.values():
+            if group.closing and group.bucket not in busy and self._retry_s.get(group.bucket, now) <= now:
+                closed_s = self._closed_s.get(group.bucket, now)
+                due_s = min(due_s, max(closed_s + CLOSING_S_MAX_LEASES * config.lease_s, now + config.retry_s))
+        return max(due_s, now)
+
+
+def put_together(job: str, changes: Sequence[Change]) -> Iterator[tuple[list[Change], ConfigChanges]]:
+    """Yields at most CHANGES_MAX changes each time, and the compare-and-set that makes all of them or none."""
+    for start in range(0, len(changes), CHANGES_MAX):
+        some = list(changes[start : start + CHANGES_MAX])
+        conditions: dict[str, int] = {}
+        for change in some:
+            conditions |= change.conditions
+        yield some, ConfigChanges(conditions, {bucket_key(job, one.bucket): encode(one.record) for one in some})
+
+
+def _reasons(changes: list[Change]) -> str:
+    """Returns `bucket 1: why; buckets 3, 7-9: why`, or the like."""
+    buckets_of: dict[str, list[int]] = {}
+    for change in changes:
+        buckets_of.setdefault(change.record.why, []).append(change.bucket)
+    return "; ".join(f"{bucket_ranges(buckets)}: {why}" for why, buckets in buckets_of.items())

@@ -1,0 +1,290 @@
+"""What is sent to one other server for one job: states of dirty shards, heartbeats, the filling of learners (pure).
+
+One state of a shard is under way at most; what changes meanwhile makes the shard dirty again when that one is answered,
+so that a hot shard costs one state per round trip, however often it is updated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from adamctl.roles.ps.core.instructions import Image, Refresh
+from adamctl.roles.ps.core.shard_message import HEAD_BYTES, CopyRecord, record_bytes
+from adamctl.roles.ps.replication.core.bucket_group import Group, Member, Part, ShardReplica
+from adamctl.roles.ps.replication.core.outbox import Site
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import Message, ReplicaPrepareReply, ReplicaPrepareRequest
+
+DATA_DEADLINE_S = 20.0
+"""At least; who answers nothing at all for `member_silent_s` is removed long before."""
+HAS_NONE = "it holds no copy"
+SILENT = "it does not answer"
+HOLDS_NOTHING = frozenset({ErrorCode.UNKNOWN_SHARD, ErrorCode.STALE_INCARNATION, ErrorCode.BAD_MESSAGE})
+
+
+@dataclass(slots=True)
+class Flight:
+    """A message under way: the states in it, with their counters, and the copies that it begins or has put on disk."""
+
+    parts: list[tuple[ShardReplica, int, Member]] = field(default_factory=list)
+    begins: list[tuple[Group, Member]] = field(default_factory=list)
+    syncs: list[tuple[Group, Member]] = field(default_factory=list)
+
+
+class Link:
+    """From a primary to one process that holds copies of its buckets of one job.
+
+    Attributes:
+        members: bucket -> the copy there.
+        dirty: shards whose newest state is to be sent.
+        fill: shards that learners have never had, sent at a limited rate.
+        flying: shard -> order of the message that its state is in.
+        takes_changes: it has said that it understands records that tell of clients only what has changed.
+        quiet_since_s: since when it has answered nothing though it was asked; None if it owes no answer.
+    """
+
+    def __init__(self, site: Site, job: str, born: int, durable: bool, node: str, incarnation: int) -> None:
+        self._site, self._job, self._born, self._durable = site, job, born, durable
+        self.node, self.incarnation = node, incarnation
+        self.members: dict[int, tuple[Group, Member]] = {}
+        self.dirty: dict[ShardReplica, None] = {}
+        self.fill: dict[ShardReplica, None] = {}
+        self.flying: dict[ShardReplica, int] = {}
+        self.flights: dict[int, Flight] = {}
+        self.takes_changes = False
+        self.quiet_since_s: float | None = None
+        self.sent_s = self.retry_s = float("-inf")
+
+    # --- who is at the other end ------------------------------------------------------------------------------------
+
+    def add(self, group: Group, member: Member, known: dict[int, int] | None = None) -> None:
+        """A copy is kept there. `known`: shard -> the counter that it has; what differs is sent."""
+        self.members[group.bucket] = (group, member)
+        for replica in group.shards.values() if member.begun else ():
+            counter = replica.shard.counter if known is None else known.get(replica.shard.index, -1)
+            replica.prepared[member.node] = counter
+            if counter < replica.shard.counter:
+                self.dirty[replica] = None
+
+    def remove(self, group: Group) -> None:
+        """No copy of a bucket is kept there any more."""
+        self.members.pop(group.bucket, None)
+        for replica in group.shards.values():
+            self.dirty.pop(replica, None)
+            self.fill.pop(replica, None)
+            self.flying.pop(replica, None)
+
+    def changed(self, replica: ShardReplica) -> None:
+        """A shard has a new state."""
+        if replica not in self.flying and replica not in self.fill:
+            self.dirty[replica] = None
+
+    # --- sending ----------------------------------------------------------------------------------------------------
+
+    def ship(self, now: float) -> None:
+        """Sends what there is to send and room for."""
+        if now < self.retry_s:
+            return
+        while self._room and (self.dirty or (self.fill and self._site.fill_bytes > 0)):
+            if not self._send_states(now):
+                return
+
+    def _send_states(self, now: float) -> bool:
+        """Sends one message of states; False if there was none that can be sent now."""
+        flight, records, images = Flight(), list[CopyRecord](), list[Image]()
+        filled, epochs = HEAD_BYTES, {}
+        while replica := self._next(filled, not records):
+            record, image = replica.record(self._since(replica))
+            group, member = self.members[replica.group.bucket]
+            flight.parts.append((replica, record.copy.counter, member))
+            epochs[group.bucket] = group.epoch
+            records.append(record)
+            images.append(image)
+            filled += record.size_bytes
+        if not records:
+            return False
+        order = self._send(flight, epochs, {}, records, images, now)
+        for replica, _, _ in flight.parts:
+            self.flying[replica] = order
+        return True
+
+    def _since(self, replica: ShardReplica) -> int:
+        """Returns the counter that a shard's copy there surely has, if what has changed since can be sent to it."""
+        return replica.prepared.get(self.node, -1) if self.takes_changes else -1
+
+    def _next(self, filled: int, first: bool) -> ShardReplica | None:
+        """Returns the next shard of a message that has so many bytes, taken off its list; None: it is full."""
+        for waiting in (self.dirty, self.fill):
+            while waiting and (waiting is self.dirty or self._site.fill_bytes > 0):
+                replica = next(iter(waiting))
+                if replica.changing:  # when that is done it is dirty again
+                    del waiting[replica]
+                    continue
+                size_bytes = record_bytes(*replica.describe(self._since(replica)))
+                if not first and filled + size_bytes > self._site.config.message_bytes_max:
+                    return None
+                del waiting[replica]
+                if waiting is self.fill:
+                    self._site.fill_bytes -= size_bytes
+                return replica
+        return None
+
+    def tick(self, now: float) -> None:
+        """Begins and ends the filling of learners, and sends a heartbeat if nothing else was sent lately."""
+        if now < self.retry_s:
+            return
+        for group, member in self.members.values():
+            if not member.begun and not member.beginning:
+                self._begin(group, member, now)
+            elif member.full and not member.synced and not member.syncing:
+                self._sync(group, member, now)
+        self.ship(now)
+        if now - self.sent_s >= self._site.config.heartbeat_s:
+            epochs = {bucket: group.epoch for bucket, (group, member) in self.members.items() if member.begun}
+            self._send(Flight(), epochs, {}, (), (), now)
+
+    def _begin(self, group: Group, member: Member, now: float) -> None:
+        """Has a learner begin an empty copy; nothing else is sent for it before it has confirmed that."""
+        member.beginning = True
+        number = self._site.next_order()
+        self._send(Flight(begins=[(group, member)]), {group.bucket: group.epoch}, {group.bucket: number}, (), (), now)
+
+    def _sync(self, group: Group, member: Member, now: float) -> None:
+        """Has a learner put all of its copy on its disk."""
+        member.syncing = True
+        self._send(Flight(syncs=[(group, member)]), {group.bucket: group.epoch}, {}, (), (), now)
+
+    def _send(
+        self,
+        flight: Flight,
+        epochs: dict[int, int],
+        begins: dict[int, int],
+        records: Sequence[CopyRecord],
+        images: Sequence[Image],
+        now: float,
+    ) -> int:
+        durable = (self._durable and bool(records)) or bool(flight.syncs)
+        message = ReplicaPrepareRequest(self._job, self._born, self.incarnation, epochs, begins, durable, True)
+        long = bool(records or flight.syncs)
+        deadline_s = max(DATA_DEADLINE_S, 4 * self._site.config.member_silent_s) if long else None
+        order = self._site.ask(self, self.node, message, records, images, deadline_s)
+        self.flights[order] = flight
+        self.sent_s = now
+        if self.quiet_since_s is None:
+            self.quiet_since_s = now
+        return order
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def answered(self, order: int, message: Message, records: Sequence[CopyRecord], now: float) -> None:
+        flight = self.flights.pop(order)
+        self._heard(now)
+        if not isinstance(message, ReplicaPrepareReply):
+            return self._again(order, flight, now)
+        self.takes_changes = message.takes_changes
+        wrong = message.incarnation != self.incarnation
+        refused = dict.fromkeys(self.members, int(ErrorCode.STALE_INCARNATION)) if wrong else message.refused
+        for bucket, code in refused.items():
+            self._refused(bucket, code, message.routing.get(bucket, 0), now)
+        for group, member in flight.begins:
+            member.beginning = False
+            if self._current(group, member) and group.bucket not in refused:
+                group.begun(member)
+                self._site.stirred = True
+                self.fill.update(dict.fromkeys(group.shards.values()))
+        for group, member in flight.syncs:
+            member.syncing = False
+            if self._current(group, member) and group.bucket not in refused:
+                member.synced = self._site.stirred = True
+        for replica, counter, member in flight.parts:
+            if self.flying.get(replica) != order:
+                continue
+            del self.flying[replica]
+            group = replica.group
+            if not self._current(group, member):
+                continue
+            kept = group.bucket not in refused
+            if kept:
+                group.prepared(member, replica, counter, self._site.over)
+                if member.part is Part.COUNTED or group.closing:
+                    self._site.stirred = True
+            if not kept or replica.shard.counter != counter:
+                self.dirty[replica] = None
+        self.ship(now)
+
+    def failed(self, order: int, lives: bool, why: str, now: float) -> None:
+        flight = self.flights.pop(order)
+        if lives:
+            self._heard(now)
+        self._again(order, flight, now)
+
+    def _heard(self, now: float) -> None:
+        self.quiet_since_s = now if self.flights else None
+
+    def _again(self, order: int, flight: Flight, now: float) -> None:
+        """What was in a message is to be sent anew, in a while."""
+        self.retry_s = now + self._site.config.retry_s
+        for _, member in flight.begins:
+            member.beginning = False
+        for _, member in flight.syncs:
+            member.syncing = False
+        for replica, _, member in flight.parts:
+            if self.flying.get(replica) == order:
+                del self.flying[replica]
+                if self._current(replica.group, member):
+                    self.dirty[replica] = None
+
+    def _current(self, group: Group, member: Member) -> bool:
+        found = self.members.get(group.bucket)
+        return found is not None and found[0] is group and found[1] is member and not group.gone
+
+    def _refused(self, bucket: int, code: int, routing: int, now: float) -> None:
+        found = self.members.get(bucket)
+        if found is None:
+            return
+        group, member = found
+        self.retry_s = now + self._site.config.retry_s
+        if code in HOLDS_NOTHING:
+            gone = code == ErrorCode.STALE_INCARNATION
+            member.lost = member.lost or ("its process is gone" if gone else HAS_NONE)
+            self._site.stirred = True
+        elif code == ErrorCode.STALE_EPOCH and routing > group.epoch:
+            self._site.emit(Refresh(self._job))
+
+    # --- silence ----------------------------------------------------------------------------------------------------
+
+    def awoke(self, now: float) -> None:
+        """This process did not run for a while, so nobody's silence says anything."""
+        if self.quiet_since_s is not None:
+            self.quiet_since_s = now
+
+    def judge(self, now: float) -> None:
+        """Gives up members that have been silent for too long, or whose process is not the one that held them."""
+        silent = self._site.is_silent(self.quiet_since_s, now)
+        for group, member in self.members.values():
+            if self._site.incarnation_of(self.node) != self.incarnation:
+                member.lost = member.lost or "its process is gone"
+            elif silent and group.can_spare(member):
+                member.lost = member.lost or SILENT
+
+    def next_deadline_s(self, now: float) -> float:
+        """Returns when there is something to do next, as far as it does not wait for an answer."""
+        due_s = max(self.sent_s + self._site.config.heartbeat_s, self.retry_s)
+        if self.quiet_since_s is not None and any(not member.lost for _, member in self.members.values()):
+            due_s = min(due_s, self._site.silence_due_s(self.quiet_since_s, now))
+        if any(
+            not (member.begun or member.beginning) or (member.full and not (member.synced or member.syncing))
+            for _, member in self.members.values()
+        ):
+            due_s = min(due_s, self.retry_s)
+        if self._room and self.dirty:
+            due_s = min(due_s, self.retry_s)
+        elif self._room and self.fill:
+            due_s = min(due_s, max(self.retry_s, now + self._site.fill_wait_s))
+        return max(due_s, now)
+
+    @property
+    def _room(self) -> bool:
+        """Says whether another message with states may be sent."""
+        return sum(1 for flight in self.flights.values() if flight.parts) < self._site.config.flights_max

@@ -1,0 +1,334 @@
+"""Copies of buckets on one parameter server: events in, instructions out (docs/decisions/0015-replication.md; pure).
+
+It composes, for each job, what this server is for each bucket (core_roles), what it holds for others (core_copies,
+core_replies), what it ships to others (core_replicate, core_links), how it takes a bucket over (core_takeover), and
+which changes of records it proposes (core_proposals).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from adamctl.model.layout import bucket_ranges
+from adamctl.roles.ps.core.instructions import Image, Instruction
+from adamctl.roles.ps.core.job import Job, ShardContent
+from adamctl.roles.ps.core.job_records import JobView
+from adamctl.roles.ps.core.server_core import Core
+from adamctl.roles.ps.core.shard import Shard, Token
+from adamctl.roles.ps.core.shard_message import CopyRecord
+from adamctl.roles.ps.replication.core.bucket_group import Group
+from adamctl.roles.ps.replication.core.held_bucket import HeldCopy, HeldShard
+from adamctl.roles.ps.replication.core.instructions import NodeView, Notice, ReadNode, ReplicationConfig
+from adamctl.roles.ps.replication.core.job_buckets import JobCopies
+from adamctl.roles.ps.replication.core.outbox import Site
+from adamctl.roles.ps.replication.core.proposals import Proposals
+from adamctl.roles.ps.replication.core.recovery import Kept
+from adamctl.roles.ps.replication.core.replica_link import Link
+from adamctl.roles.ps.replication.core.secondary import Replies, refuse_unknown
+from adamctl.roles.ps.replication.core.status import KEPT_MAX, kept_of, status_of
+from adamctl.roles.ps.replication.core.takeover import Takeover
+from adamctl.wire.messages import (
+    ConfigCompareAndSetReply,
+    Message,
+    ReplicaFetchRequest,
+    ReplicaPrepareRequest,
+    ReplicaStateRequest,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Replicated:
+    """The parts for one job."""
+
+    copies: JobCopies
+    proposals: Proposals
+    replies: Replies
+
+
+class ReplicationCore:
+    """All copies of buckets on one server. Every method returns what the shell has to do, in this order."""
+
+    def __init__(
+        self,
+        core: Core,
+        node: str,
+        config: ReplicationConfig,
+        lease_holds: Callable[[], bool],
+        clock: Callable[[], float],
+        unix_s: Callable[[], float] = lambda: 0.0,
+        store_clock: Callable[[], float] | None = None,
+        confirmed_s: Callable[[], float] = lambda: inf,
+    ) -> None:
+        """Makes itself known to `core` (`Core.replication`).
+
+        Args:
+            lease_holds: says, by the clock at the moment of the call, whether this server's lease holds.
+            confirmed_s: when the last beacon that the controllers have confirmed was sent, by `clock`.
+            clock: what `now` is elsewhere, for calls that come from `core`, which has another.
+            unix_s: the host's clock, for what people read in records.
+            store_clock: the clock of the store's log; None: the same as `clock`.
+        """
+        self.config = config
+        self._core = core
+        self._site = Site(core, node, config, lease_holds, confirmed_s, clock, unix_s, store_clock or clock)
+        self._jobs: dict[str, Replicated] = {}
+        self._asked_s: dict[str, float] = {}
+        self._ticked_s: float | None = None
+        core.replication, core.lease_holds = self, lease_holds
+
+    def copies(self, name: str) -> dict[int, HeldCopy]:
+        """Returns what is held of a job for others, by bucket."""
+        one = self._jobs.get(name)
+        return one.copies.copies if one is not None else {}
+
+    def groups(self, name: str) -> dict[int, Group]:
+        """Returns the buckets of a job that are served here and may have other copies."""
+        one = self._jobs.get(name)
+        return one.copies.groups if one is not None else {}
+
+    # --- configuration ----------------------------------------------------------------------------------------------
+
+    def registered(self, incarnation: int, revision: int) -> None:
+        """This process is known as `incarnation`, by a node key of `revision`; first of all, and when it changes."""
+        self._site.incarnation, self._site.registered_revision = incarnation, revision
+
+    def configured(
+        self, name: str, view: JobView | None, nodes: Mapping[str, NodeView], draining: frozenset[str], now: float
+    ) -> list[Instruction]:
+        """What is known of a job's records and of the living servers (role `ps`, all of them); None: the job is over.
+
+        The job is in `Core.jobs` before it is configured; when it is over, `Core.remove_job` comes after this. It takes
+        the place of `Job.configure`, for jobs with one copy as well: `Build` says what is to be made. Also to be called
+        when only `nodes` or `draining` have changed. Older records than those known are ignored.
+        """
+        self._site.follow(nodes, draining, now)
+        job, one = self._core.jobs.get(name), self._jobs.get(name)
+        if one is not None and (view is None or job is not one.copies.job or one.copies.born != view.revision):
+            one.copies.close()
+            del self._jobs[name]
+            one = None
+        if view is None or job is None:
+            return self._taken()
+        if one is None:
+            copies = JobCopies(self._site, job, view)
+            one = Replicated(copies, Proposals(self._site, copies), Replies(self._site, copies))
+            self._jobs[name] = one
+        one.copies.follow(view, now)
+        one.proposals.followed(now)
+        self._pump(one, now)
+        return self._taken()
+
+    def built(self, name: str, contents: Mapping[int, Sequence[ShardContent]], now: float) -> list[Instruction]:
+        """Buckets have been made, as `Build` asked for. Those that are no longer wanted are dropped."""
+        one = self._jobs.get(name)
+        if one is not None:
+            for bucket, shards in contents.items():
+                one.copies.built(bucket, shards)
+            self._pump(one, now)
+        return self._taken()
+
+    def loaded(self, name: str, contents: Mapping[int, Sequence[ShardContent] | None], now: float) -> list[Instruction]:
+        """What `Load` found: bucket -> all its shards, each with its record's epoch; None: the store has none of it.
+
+        Of a job that no server has ever served (`JobView.served`), it is what the job begins with, at epoch 0.
+        """
+        one = self._jobs.get(name)
+        if one is not None:
+            for bucket, shards in contents.items():
+                one.copies.loaded(bucket, shards, now)
+            self._pump(one, now)
+        return self._taken()
+
+    def proposed(self, order: int, reply: ConfigCompareAndSetReply | None, now: float) -> list[Instruction]:
+        """A compare-and-set was answered; None: nobody knows whether it was done."""
+        for one in self._jobs.values():
+            if one.proposals.proposed(order, reply, now):
+                self._pump(one, now)
+                break
+        return self._taken()
+
+    # --- other servers ----------------------------------------------------------------------------------------------
+
+    def requested(
+        self, token: Token, peer: str, message: Message, records: Sequence[CopyRecord], now: float
+    ) -> list[Instruction]:
+        """A Replica...Request of server `peer`. Arrays of `records` are ours from now on and nobody writes to them."""
+        assert isinstance(message, ReplicaPrepareRequest | ReplicaStateRequest | ReplicaFetchRequest)
+        one = self._jobs.get(message.job)
+        if one is None or one.copies.born != message.born:
+            refuse_unknown(self._site, token, message.job, "it is not known here as you know it")
+        elif isinstance(message, ReplicaPrepareRequest):
+            one.replies.prepare(token, peer, message, records, now)
+        elif isinstance(message, ReplicaStateRequest):
+            one.replies.state(token, message)
+        else:
+            one.replies.fetch(token, message)
+        return self._taken()
+
+    def answered(
+        self, order: int, message: Message, records: Sequence[CopyRecord], incarnation: int, now: float
+    ) -> list[Instruction]:
+        """A Replica...Reply to an `Ask`; `incarnation` as the peer's HELLO says it, 0 if unknown."""
+        asker = self._site.asker(order)
+        if asker is not None:
+            asker.answered(order, message, records, now)
+            self._after(asker, now)
+        return self._taken()
+
+    def refused(self, order: int, why: str, now: float) -> list[Instruction]:
+        """An `Ask` was answered with an error (the peer lives)."""
+        return self._failed(order, True, why, now)
+
+    def failed(self, order: int, why: str, now: float) -> list[Instruction]:
+        """An `Ask` was not answered: no connection, or its deadline has passed."""
+        return self._failed(order, False, why, now)
+
+    def _failed(self, order: int, lives: bool, why: str, now: float) -> list[Instruction]:
+        asker = self._site.asker(order)
+        if asker is not None:
+            asker.failed(order, lives, why, now)
+            self._after(asker, now)
+        return self._taken()
+
+    def _after(self, asker: object, now: float) -> None:
+        """Goes on after an answer: a change of a record may follow from it, or a bucket may be whole now."""
+        if isinstance(asker, Takeover) or self._site.stirred:
+            for one in self._jobs.values():
+                self._pump(one, now)
+        self._site.stirred = False
+
+    # --- our own shards ---------------------------------------------------------------------------------------------
+
+    def changed(self, job: Job, shards: Iterable[Shard]) -> list[Instruction]:
+        """Called by `Core` when batches are done, before the next ones begin: their outcome is shipped."""
+        one = self._jobs.get(job.name)
+        if one is None or one.copies.job is not job:
+            return []
+        touched: dict[Link, None] = {}
+        links_of: dict[Group, list[Link]] = {}
+        for shard in shards:
+            replica = shard.replica
+            if replica is None:
+                continue
+            links = links_of.get(replica.group)
+            if links is None:
+                links = links_of[replica.group] = one.copies.links_of(replica.group)
+                touched.update(dict.fromkeys(links))
+            for link in links:
+                link.changed(replica)
+        now = self._site.clock()
+        for link in touched:
+            link.ship(now)
+        return self._taken()
+
+    def abandon(self, job: Job, damaged: set[int]) -> list[Instruction]:
+        """Values of buckets were damaged. Other copies take over those that have any; if one has none, all of them.
+
+        It stays in `Job.buckets` then, for `Core` to give up the job here.
+        """
+        one = self._jobs.get(job.name)
+        if one is None or one.copies.job is not job:
+            return []
+        alone = any(not one.copies.has_others(bucket) for bucket in damaged)
+        for bucket in tuple(one.copies.groups) if alone else damaged:
+            if one.copies.has_others(bucket):
+                one.copies.abandon(bucket)
+        self._pump(one, self._site.clock())
+        return self._taken()
+
+    def image(self, token: Token, held: HeldShard) -> Image | None:
+        """Holds the state of a copy's shard, for the store; None: nothing has come yet."""
+        return held.image(token)
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def next_deadline_s(self, now: float) -> float:
+        """Returns when `tick` is due: `now` or later, at most a heartbeat later."""
+        due_s = now + self.config.heartbeat_s
+        for one in self._jobs.values():
+            due_s = min(due_s, one.proposals.next_deadline_s(now))
+            for link in one.copies.links.values():
+                due_s = min(due_s, link.next_deadline_s(now))
+            for takeover in one.copies.takeovers.values():
+                due_s = min(due_s, takeover.next_deadline_s(now))
+        return due_s
+
+    def tick(self, now: float) -> list[Instruction]:
+        """Heartbeats, retries, who has been silent, takeovers, what the plan says."""
+        if self._ticked_s is not None and now - self._ticked_s > 2 * self.config.heartbeat_s:
+            self.stalled(now)
+        self._ticked_s = now
+        self._site.refill(now)
+        for one in self._jobs.values():
+            self._pump(one, now)
+            self._listen(one.copies, now)
+        self._site.stirred = False
+        return self._taken()
+
+    def stalled(self, now: float) -> None:
+        """This process did not run for a while, so that nobody's silence says anything; before what it missed."""
+        for one in self._jobs.values():
+            for link in one.copies.links.values():
+                link.awoke(now)
+            for takeover in one.copies.takeovers.values():
+                takeover.awoke(now)
+            one.copies.heard_s = dict.fromkeys(one.copies.heard_s, now)
+
+    def _listen(self, copies: JobCopies, now: float) -> None:
+        """Reads the node keys of primaries that have been silent for too long."""
+        for bucket in copies.copies:
+            primary = copies.known[bucket].record.primary
+            if primary == self._site.node or bucket in copies.takeovers:
+                continue
+            silent_s = now - copies.heard_s.setdefault(primary, now)
+            asked_s = self._asked_s.get(primary, float("-inf"))
+            if silent_s >= self.config.member_silent_s and now - asked_s >= self.config.heartbeat_s:
+                self._asked_s[primary] = now
+                self._site.emit(ReadNode(copies.job.name, primary))
+
+    def _pump(self, one: Replicated, now: float) -> None:
+        """Does whatever of one job is due."""
+        copies = one.copies
+        for bucket, takeover in tuple(copies.takeovers.items()):
+            takeover.judge(now)
+            takeover.advance(now)
+            copies.finish_takeover(bucket)
+        for link in copies.links.values():
+            link.judge(now)
+            link.tick(now)
+        copies.forget_links()
+        copies.search(now)
+        one.proposals.review(now)
+        if copies.taken_up:
+            text = f"{bucket_ranges(copies.taken_up)}: taken over, served from now on"
+            self._site.emit(Notice(copies.job.name, copies.taken_up[0], text))
+            copies.taken_up.clear()
+
+    def _taken(self) -> list[Instruction]:
+        """Returns what has come together, with the answers to those whose wait has ended with it."""
+        if self._site.over and self._core.acknowledgements is not None:
+            over, self._site.over = self._site.over, []
+            self._site.emit(*self._core.acknowledgements.over(over))
+        return self._site.taken()
+
+    # --- status -----------------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """Plain values for `adamctl status` and `adamctl shards`: per job and bucket, what this server is for it."""
+        return {name: status_of(one.copies) for name, one in self._jobs.items()}
+
+    def kept(self, spared: Callable[[str], Mapping[int, Kept]] = lambda _: {}) -> dict[str, dict[int, Kept]]:
+        """Returns per job what this server has in its store of buckets that it should hold and has not in memory.
+
+        `spared`: job -> what it has of others' buckets, which are told after those.
+        """
+        kept: dict[str, dict[int, Kept]] = {}
+        for name, one in self._jobs.items():
+            count_max = KEPT_MAX - sum(map(len, kept.values()))
+            kept[name] = told = kept_of(one.copies, count_max)
+            others = [pair for pair in sorted(spared(name).items()) if pair[0] not in told]
+            told |= dict(others[: count_max - len(told)])
+        return kept

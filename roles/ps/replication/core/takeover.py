@@ -1,0 +1,289 @@
+"""How a new primary makes a bucket whole before it serves it (pure).
+
+States of shards have no undo, so what the old primary had sent to some of its members only is kept rather than taken
+back: of each shard the highest version that an in-sync member has is written to all of them under the new epoch. A push
+that nobody acknowledged may survive that; exactly-once makes its retry harmless. Three rounds:
+
+    ask     which versions each other member has; none of them takes anything of an older epoch from then on
+    fetch   what is higher elsewhere than here
+    write   what is lower elsewhere than here, as of the new epoch
+
+A member that does not answer, or that holds nothing, is given up: its removal is proposed, and what it alone had was
+never acknowledged. The change of the record that follows begins a new takeover, which asks anew.
+
+If no copy was left in memory, and the bucket is taken up from the members' stores, that is not so: any of them may have
+the highest durable version. So nobody is given up then, and whoever is away is waited for (`patient`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from adamctl.roles.ps.core.instructions import Refresh
+from adamctl.roles.ps.core.shard_message import HEAD_BYTES, CopyRecord
+from adamctl.roles.ps.replication.core.held_bucket import NOTHING, HeldCopy
+from adamctl.roles.ps.replication.core.outbox import Site
+from adamctl.roles.ps.replication.core.replica_link import HAS_NONE, SILENT
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import (
+    Message,
+    ReplicaFetchReply,
+    ReplicaFetchRequest,
+    ReplicaPrepareReply,
+    ReplicaPrepareRequest,
+    ReplicaStateReply,
+    ReplicaStateRequest,
+)
+
+Version = tuple[int, int]
+WAITS = frozenset({ErrorCode.NEWER_EPOCH, ErrorCode.NOT_READY})
+
+
+@dataclass(slots=True)
+class Other:
+    """Another in-sync member, as a new primary sees it.
+
+    Attributes:
+        versions: of its shards, None before it has told.
+        order: of what it is being asked now, 0: nothing.
+        part: shards in that message.
+        since_s: since when it owes an answer; None if it does not.
+        lost: why it is given up.
+    """
+
+    incarnation: int
+    versions: dict[int, Version] | None = None
+    order: int = 0
+    part: list[tuple[int, Version]] = field(default_factory=list)
+    since_s: float | None = None
+    retry_s: float = float("-inf")
+    lost: str = ""
+
+
+class Takeover:
+    """A bucket that is being taken over at one epoch. `done`: every member has every shard as it is here.
+
+    Attributes:
+        held: our own copy, which becomes the highest of all.
+        patient: nobody is given up.
+        others: the other in-sync members.
+    """
+
+    def __init__(
+        self, site: Site, born: int, held: HeldCopy, epoch: int, others: dict[str, int], durable: bool
+    ) -> None:
+        """`others`: server -> incarnation of the process that the record means, 0 if that is gone."""
+        self._site, self._born, self.held, self.epoch, self._durable = site, born, held, epoch, durable
+        self.others = {node: Other(incarnation) for node, incarnation in others.items()}
+        self.patient = held.stored
+        for other in self.others.values():
+            if not other.incarnation and not self.patient:
+                other.lost = "it is gone"
+
+    @property
+    def bucket(self) -> int:
+        return self.held.bucket.index
+
+    @property
+    def done(self) -> bool:
+        return all(not other.lost and not other.order for other in self.others.values()) and not self._left()
+
+    def _left(self) -> bool:
+        """Says whether anything is still to be asked, fetched or written."""
+        if any(other.versions is None for other in self.others.values()):
+            return True
+        if not self.held.whole:
+            return True
+        return any(self._higher(other) or self._lower(other) for other in self.others.values())
+
+    def _higher(self, other: Other) -> list[tuple[int, Version]]:
+        """Returns what a member has in the highest version of all, above ours."""
+        assert other.versions is not None
+        found = []
+        for index, version in other.versions.items():
+            shard = self.held.shards.get(index)
+            if shard is not None and version > shard.version and version == self._best(index):
+                found.append((index, version))
+        return found
+
+    def _best(self, index: int) -> Version:
+        told = (other.versions.get(index, NOTHING) for other in self.others.values() if other.versions is not None)
+        return max(told, default=NOTHING)
+
+    def _lower(self, other: Other) -> list[tuple[int, Version]]:
+        """Returns what we have above what a member has."""
+        assert other.versions is not None
+        versions = other.versions
+        return [
+            (index, shard.version)
+            for index, shard in self.held.shards.items()
+            if shard.copy is not None and versions.get(index, NOTHING) < shard.version
+        ]
+
+    # --- what to do next --------------------------------------------------------------------------------------------
+
+    def advance(self, now: float) -> None:
+        """Asks whoever owes nothing for what is to come next."""
+        told = all(other.versions is not None for other in self.others.values())
+        fetched = told and not any(self._higher(other) for other in self.others.values())
+        for node, other in self.others.items():
+            if other.order or other.lost or not other.incarnation or now < other.retry_s:
+                continue
+            if other.versions is None:
+                self._ask(node, other, now)
+            elif told and not fetched:
+                self._fetch(node, other, now)
+            elif fetched:
+                self._write(node, other, now)
+
+    def _ask(self, node: str, other: Other, now: float) -> None:
+        name = self.held.job.name
+        self._send(
+            node, other, ReplicaStateRequest(name, self._born, other.incarnation, self.bucket, self.epoch), (), now
+        )
+
+    def _fetch(self, node: str, other: Other, now: float) -> None:
+        other.part = self._cut(self._higher(other))
+        if other.part:
+            shards = tuple(index for index, _ in other.part)
+            name = self.held.job.name
+            request = ReplicaFetchRequest(name, self._born, other.incarnation, self.bucket, self.epoch, shards)
+            self._send(node, other, request, (), now)
+
+    def _write(self, node: str, other: Other, now: float) -> None:
+        """Writes under the new epoch. The first member that is written to raises our own copy's epoch too."""
+        part = self._cut(self._lower(other))
+        if not part:
+            return
+        for record in self.held.records(index for index, _ in part):
+            if record.copy.epoch < self.epoch:
+                shard = self.held.shards[record.copy.shard]
+                shard.copy = msgspec.structs.replace(record.copy, epoch=self.epoch)
+        records = self.held.records(index for index, _ in part)
+        other.part = [(index, self.held.shards[index].version) for index, _ in part]
+        epochs = {self.bucket: self.epoch}
+        name = self.held.job.name
+        request = ReplicaPrepareRequest(name, self._born, other.incarnation, epochs, {}, self._durable)
+        self._send(node, other, request, records, now)
+
+    def _cut(self, shards: list[tuple[int, Version]]) -> list[tuple[int, Version]]:
+        """Returns as many shards as one message takes."""
+        filled = HEAD_BYTES
+        for number, (index, _) in enumerate(shards):
+            filled += self.held.shards[index].message_bytes
+            if number and filled > self._site.config.message_bytes_max:
+                return shards[:number]
+        return shards
+
+    def _send(self, node: str, other: Other, message: Message, records: Sequence[CopyRecord], now: float) -> None:
+        other.order = self._site.ask(self, node, message, records)
+        if other.since_s is None:
+            other.since_s = now
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def answered(self, order: int, message: Message, records: Sequence[CopyRecord], now: float) -> None:
+        other = self._answerer(order)
+        if other is None:
+            return
+        other.since_s = None
+        code = self._code(message)
+        if code:
+            other.retry_s = now + self._site.config.retry_s
+            if code == ErrorCode.STALE_EPOCH:
+                self._site.emit(Refresh(self.held.job.name))
+            elif code not in WAITS and not self.patient:
+                other.lost = HAS_NONE
+            return
+        if isinstance(message, ReplicaStateReply):
+            other.versions = {index: (epoch, counter) for index, epoch, counter in message.versions}
+        elif isinstance(message, ReplicaFetchReply):
+            self._fetched(other, records)
+        elif other.versions is not None:
+            other.versions |= dict(other.part)
+        self.advance(now)
+
+    def _code(self, message: Message) -> int:
+        if isinstance(message, ReplicaPrepareReply):
+            return message.refused.get(self.bucket, 0)
+        return message.code if isinstance(message, ReplicaStateReply | ReplicaFetchReply) else ErrorCode.BAD_MESSAGE
+
+    def _fetched(self, other: Other, records: Sequence[CopyRecord]) -> None:
+        assert other.versions is not None
+        for record in records:
+            if self.held.fits(record) and self.held.prepare(record):
+                self._site.changed(self.held.shards[record.copy.shard].entry)
+        came = {record.copy.shard for record in records}
+        told = max((place for place, (index, _) in enumerate(other.part) if index in came), default=len(other.part) - 1)
+        for index, _ in other.part[: told + 1]:  # what comes after that did not fit, and is asked for again
+            other.versions[index] = min(other.versions[index], self.held.shards[index].version)
+
+    def _answerer(self, order: int) -> Other | None:
+        other = next((other for other in self.others.values() if other.order == order), None)
+        if other is not None:
+            other.order = 0
+        return other
+
+    def failed(self, order: int, lives: bool, why: str, now: float) -> None:
+        other = self._answerer(order)
+        if other is not None:
+            other.retry_s = now + self._site.config.retry_s
+            if lives:
+                other.since_s = None
+
+    def awoke(self, now: float) -> None:
+        for other in self.others.values():
+            if other.since_s is not None:
+                other.since_s = now
+
+    def judge(self, now: float) -> None:
+        """Gives up members that do not answer, or whose process is gone."""
+        if self.patient:
+            return self._renew()
+        for node, other in self.others.items():
+            if self._site.incarnation_of(node) != other.incarnation:
+                other.lost = other.lost or "its process is gone"
+            elif self._site.is_silent(other.since_s, now):
+                other.lost = other.lost or SILENT
+
+    def _renew(self) -> None:
+        """Asks whoever was started anew once more."""
+        for node, other in self.others.items():
+            incarnation = self._site.incarnation_of(node)
+            if incarnation != other.incarnation:
+                self.others[node] = Other(incarnation)
+
+    @property
+    def empty(self) -> bool:
+        """Says whether no member has some shard at all, though all have told what they have."""
+        told = all(other.versions is not None for other in self.others.values())
+        missing = (index for index, shard in self.held.shards.items() if shard.copy is None)
+        return told and any(self._best(index) == NOTHING for index in missing)
+
+    def next_deadline_s(self, now: float) -> float:
+        due_s = float("inf")
+        for other in self.others.values():
+            if other.lost or not other.incarnation:
+                continue
+            if not other.order and self._owes(other):
+                due_s = min(due_s, other.retry_s)
+            if other.since_s is not None and not self.patient:
+                due_s = min(due_s, self._site.silence_due_s(other.since_s, now))
+        return max(due_s, now)
+
+    def _owes(self, other: Other) -> bool:
+        """Says whether a member can be asked for something now: nothing is written before all is fetched."""
+        if other.versions is None:
+            return True
+        if any(one.versions is None for one in self.others.values()):
+            return False
+        fetched = not any(self._higher(one) for one in self.others.values())
+        return bool(self._lower(other) if fetched else self._higher(other))
+
+    def known(self, node: str) -> dict[int, int]:
+        """Returns the counters that a member has of each shard, when all is done."""
+        versions = self.others[node].versions or {}
+        return {index: counter for index, (_, counter) in versions.items()}

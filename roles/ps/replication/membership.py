@@ -1,0 +1,91 @@
+"""Follows which parameter servers live, and which of them are to be emptied."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from adamctl.config.records import NodeRecord, node_key
+from adamctl.errors import UnreachableError
+from adamctl.roles.context import RoleContext
+from adamctl.roles.controller.client import follow
+from adamctl.roles.ps.replication.core.instructions import NodeView
+from adamctl.roles.ps.replication.core.node_keys import DRAINS_PREFIX, NODES_PREFIX, NodeKeys
+
+CONTROLLER_PAUSE_S = 0.5
+
+
+class Neighbours:
+    """What is known of the other servers; who lives is followed only from when it matters."""
+
+    def __init__(
+        self,
+        context: RoleContext,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        changed: Callable[[], None],
+        drained: Callable[[], None],
+    ) -> None:
+        """`changed` is called after each change, `drained` before it when it says who is to be emptied."""
+        assert context.controller is not None
+        self._store, self._log, self._spawn = context.controller, context.log, spawn
+        self._changed, self._drained = changed, drained
+        self._keys = NodeKeys()
+        self._follows_nodes = False
+
+    def begin(self) -> None:
+        """Follows who is to be emptied."""
+        self._spawn(self._follow(DRAINS_PREFIX))
+
+    def follow_nodes(self) -> None:
+        """Follows who lives, too, from now on."""
+        if not self._follows_nodes:
+            self._follows_nodes = True
+            self._spawn(self._follow(NODES_PREFIX))
+
+    @property
+    def told(self) -> bool:
+        """Whether all of it has been read."""
+        return self._keys.told
+
+    @property
+    def nodes(self) -> Mapping[str, NodeView]:
+        return self._keys.nodes
+
+    @property
+    def records(self) -> Mapping[str, NodeRecord]:
+        return self._keys.records
+
+    @property
+    def draining(self) -> frozenset[str]:
+        return self._keys.draining
+
+    async def _follow(self, prefix: str) -> None:
+        take = self._keys.take_nodes if prefix == NODES_PREFIX else self._keys.take_drains
+        while True:
+            try:
+                async for changes in follow(self._store, prefix):
+                    before = self._keys.draining
+                    take(changes)
+                    if self._keys.drained:
+                        self.follow_nodes()
+                    if self._keys.draining != before:
+                        self._drained()
+                    self._changed()
+            except UnreachableError as error:
+                self._log.warning("the controller cannot be reached, who lives is not known: %s", error)
+                await asyncio.sleep(CONTROLLER_PAUSE_S)
+
+    def read(self, node: str, then: Callable[[], None]) -> None:
+        """Reads a server's key anew: it has been silent for long, and the watch may be late."""
+        self._spawn(self._read(node, then))
+
+    async def _read(self, node: str, then: Callable[[], None]) -> None:
+        key = node_key(node)
+        try:
+            revision, entries = await self._store.read(key)
+        except UnreachableError as error:
+            self._log.warning("%s has been silent and cannot be looked up: %s", node, error)
+            return
+        self._keys.found(node, next((entry for entry in entries if entry.key == key), None), revision)
+        then()

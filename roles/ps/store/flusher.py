@@ -1,0 +1,292 @@
+"""Keeps a server's shards on disk: takes their state when the flush core says so, and writes it in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from adamctl.errors import AdamctlError, RunFailedError
+from adamctl.roles.ps.core.flush import FlushConfig, FlushCore, Group, Item, Waiter
+from adamctl.roles.ps.core.instructions import Image, Instruction
+from adamctl.roles.ps.core.log_index import Holdings
+from adamctl.roles.ps.core.server_core import Core
+from adamctl.roles.ps.core.shard import Shard
+from adamctl.roles.ps.replication.core.held_bucket import HeldShard
+from adamctl.roles.ps.store.lmdb_log import LogStore, NoSpaceError, UnconfirmedError, Writing
+from adamctl.roles.ps.store.record import Holding, JobIdentity, ShardState
+from adamctl.roles.ps.store.recovered_jobs import Held, found_jobs
+from adamctl.roles.ps.store.writer_thread import WriterThread
+
+TICK_S_MAX = 0.25
+TICK_S_MIN = 0.01
+SHRINK_FACTOR = 3
+SHRINK_BYTES = 16 << 20
+CLOSE_DEADLINE_S = 20.0
+
+
+class Storing:
+    """The store of one server; everything but the writing itself happens on the event loop.
+
+    Attributes:
+        flush: when what is written.
+        holdings: whose is what in the log.
+        degraded: why nothing is durable at present; empty when all is well.
+    """
+
+    def __init__(
+        self, store: LogStore, config: FlushConfig, log: logging.Logger, fail: Callable[[AdamctlError], None]
+    ) -> None:
+        """`fail` ends the server."""
+        found, slots = found_jobs(store.found)
+        store.found = ()
+        self.flush = FlushCore(config, slots, store.next_sequence)
+        self.store = store
+        self.degraded = ""
+        self._log, self._fail = log, fail
+        self._loop = asyncio.get_running_loop()
+        self.holdings = Holdings(found, store.loaded, self.flush, self._loop.time, self.kick)
+        self._images: dict[int, Image] = {}
+        self._tick_s = min(max(config.window_s / 20, TICK_S_MIN), TICK_S_MAX)
+        self._timer: asyncio.TimerHandle | None = None
+        self._thread = WriterThread("store")
+        self._writing_group: asyncio.Task[None] | None = None
+        self._closed = False
+        self._ending = asyncio.Event()
+
+    def start(self, core: Core, carry_out: Callable[[list[Instruction]], None]) -> None:
+        """Begins to write what `core` changes; `carry_out` does what the core says."""
+        self._core, self._carry_out = core, carry_out
+        self._tick()
+
+    # --- jobs -------------------------------------------------------------------------------------------------------
+
+    async def hold(self, identity: JobIdentity, buckets: dict[int, int]) -> None:
+        """Returns when it is on disk that buckets (-> epoch) are ours; at once when the disk is full."""
+        waiter, held = Waiter(None), self.holdings.take(identity, buckets)
+        self.flush.wait(waiter, held.entry, held.entry.changes)
+        self.kick()
+        while waiter.missing and not self.flush.full and not self._closed and not held.entry.gone:  # noqa: ASYNC110
+            await asyncio.sleep(TICK_S_MIN)
+
+    # --- groups -----------------------------------------------------------------------------------------------------
+
+    def kick(self) -> None:
+        """Writes at once if somebody waits."""
+        if self.flush.urgent and self.flush.group is None:
+            self._begin()
+
+    def _tick(self) -> None:
+        if self._closed:
+            return
+        self._timer = self._loop.call_later(self._tick_s, self._tick)
+        self._begin()
+        if self._core.acknowledgements is not None and self._core.acknowledgements.held:
+            self._carry_out(self._core.acknowledgements.durable((), self._loop.time()))
+
+    def _begin(self) -> None:
+        if self._closed:
+            return
+        group = self.flush.take(self._loop.time())
+        if group is None:
+            return
+        self._images.clear()
+        for item in group.items:
+            owner = item.entry.owner
+            if isinstance(owner, Shard) and not item.copy_of:
+                self._carry_out(self._core.image(_Taking(self, group, item), owner))
+            elif isinstance(owner, HeldShard) and not item.copy_of:
+                image = owner.image(None)
+                assert image is not None, "a shard of which nothing has come has no record"
+                self.took(group, item, image)
+            else:
+                self.flush.taken(item)
+        self._submit_if_whole(group)
+
+    def took(self, group: Group, item: Item, image: Image) -> None:
+        """A shard's state is held; nothing has changed it since."""
+        self.flush.taken(item)
+        self._images[item.sequence] = image
+        self._submit_if_whole(group)
+
+    def _submit_if_whole(self, group: Group) -> None:
+        wanted = sum(isinstance(item.entry.owner, Shard | HeldShard) and not item.copy_of for item in group.items)
+        if len(self._images) == wanted and self.flush.group is group:
+            writings = [self._writing(item) for item in group.items]
+            images = list(self._images.values())
+            self._images = {}
+            self._writing_group = self._loop.create_task(self._write_group(writings, group.first, images))
+
+    def _writing(self, item: Item) -> Writing:
+        if item.copy_of:
+            return Writing(item.sequence, copy_of=item.copy_of)
+        owner = item.entry.owner
+        if isinstance(owner, Held):
+            return Writing(item.sequence, Holding(owner.identity, dict(owner.buckets)))
+        image = self._images[item.sequence]
+        arrays = (image.values.array, *image.state.arrays)
+        item.version = (image.epoch, image.counter, image.pushes)
+        state = ShardState(
+            item.entry.job,
+            image.shard.index,
+            image.values.array.size,
+            len(arrays),
+            image.epoch,
+            image.counter,
+            image.pushes,
+            image.memory,
+        )
+        return Writing(item.sequence, state, arrays)
+
+    def _finished(self, written: tuple[list[int], float]) -> None:
+        if self.degraded:
+            self._log.info("the store has room again: %s", self.store.path)
+            self.degraded = ""
+        self._settle(self.flush.finished(*written))
+        self._begin()
+
+    def _settle(self, waiters: list[Waiter]) -> None:
+        assert self._core.acknowledgements is not None
+        self._carry_out(self._core.acknowledgements.durable(waiters, self._loop.time()))
+
+    def _no_space(self, error: NoSpaceError) -> None:
+        if not self.degraded:
+            self._log.error("no space left; nothing is durable until there is some: %s", error)
+        self.degraded = f"no space left: {error}"
+        self.flush.no_space(self._loop.time())
+        self.holdings.renumber()
+        self._settle([])
+
+    def _stalled(self, error: UnconfirmedError) -> None:
+        """The group stays under way until there is room to make it durable."""
+        self._log.error("no space left; nothing is durable until there is some: %s", error)
+        self.degraded = f"no space left: {error}"
+        self.flush.stalled()
+        self._settle([])
+
+    def _failed(self, error: AdamctlError) -> None:
+        """Gives everything up: what the disk holds is unknown, so nothing may be acknowledged any more."""
+        self._closed = True
+        for name in tuple(self._core.jobs):
+            self._carry_out(self._core.remove_job(name))
+        self._fail(error)
+
+    # --- the thread -------------------------------------------------------------------------------------------------
+
+    async def _write_group(self, writings: list[Writing], first: int, images: list[Image]) -> None:
+        done: Callable[[Any], None] = self._finished
+        result: Any
+        try:
+            result = await self._write(writings, first, images)
+        except NoSpaceError as error:
+            done, result = self._no_space, error
+        except AdamctlError as error:
+            done, result = self._failed, error
+        except Exception as error:
+            self._log.exception("a group could not be written")
+            done, result = self._failed, RunFailedError(f"{self.store.path}: {type(error).__name__}: {error}")
+        if done != self._finished:
+            _release(images)
+        done(result)
+
+    async def _write(self, writings: list[Writing], first: int, images: list[Image]) -> tuple[list[int], float]:
+        """Returns the sizes of the records and how long they took; 0 if that says nothing about the disk's speed."""
+        try:
+            return await self._loop.run_in_executor(self._thread, self._write_now, writings, first, images)
+        except UnconfirmedError as error:
+            self._stalled(error)
+            while not await self._ends_within(self.flush.config.retry_s):
+                with suppress(NoSpaceError):
+                    await self._loop.run_in_executor(self._thread, self.store.confirm)
+                    return error.sizes, 0.0  # the most of it was waiting for room
+            raise NoSpaceError(str(error)) from error  # it is not told to anybody any more
+
+    async def _ends_within(self, seconds: float) -> bool:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._ending.wait(), seconds)
+        return self._ending.is_set()
+
+    def _write_now(self, writings: list[Writing], first: int, images: list[Image]) -> tuple[list[int], float]:
+        """Blocking."""
+        began_s = self._loop.time()
+        sizes = self.store.write(writings, first, lambda: self._post(_release, images))
+        seconds = self._loop.time() - began_s
+        if self.store.file_bytes > SHRINK_FACTOR * max(self.flush.log_bytes, SHRINK_BYTES):
+            try:
+                self.store.shrink()
+            except NoSpaceError as error:
+                self._log.warning("the log cannot be made smaller: %s", error)
+        return sizes, seconds
+
+    def _post(self, function: Callable[[Any], None], argument: Any) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(function, argument)
+
+    async def close(self) -> None:
+        """Writes everything that is not durable yet, within a deadline, and closes the log."""
+        until_s = self._loop.time() + CLOSE_DEADLINE_S
+        self.flush.hurry()
+        while not self._closed and self.flush.busy and not self.flush.full and self._loop.time() < until_s:
+            self._begin()
+            await asyncio.sleep(TICK_S_MIN)
+        await self.abandon()
+
+    def give_up(self) -> None:
+        """Begins no further group: what is in memory may be damaged."""
+        self._closed = True
+
+    async def abandon(self) -> None:
+        """Closes the log after the group that is being written; what else is not durable is lost."""
+        self._closed = True
+        self._ending.set()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._writing_group is not None:
+            await asyncio.wait((self._writing_group,), timeout=CLOSE_DEADLINE_S)
+        if self._writing_group is None or self._writing_group.done():
+            self._thread.shutdown()
+            self.store.close()
+
+    # --- status -----------------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """Plain values for `adamctl status`."""
+        flush, acknowledgements = self.flush, self._core.acknowledgements
+        assert acknowledgements is not None
+        return {
+            "folder": str(self.store.folder),
+            "degraded": self.degraded,
+            "log_bytes": flush.log_bytes,
+            "live_bytes": flush.live_bytes,
+            "file_bytes": self.store.file_bytes,
+            "loss_window_s": flush.window_s(self._loop.time()),
+            "loss_window_s_max": flush.window_s_allowed,
+            "loss_window_bytes": flush.unsaved_bytes,
+            "loss_window_bytes_max": flush.config.window_bytes,
+            "records": flush.records,
+            "record_bytes": flush.record_bytes,
+            "rewritten_bytes": flush.rewritten_bytes,
+            "updates_per_record": flush.updates / max(flush.records, 1),
+            "pushes_waiting": acknowledgements.waiting,
+            "pushes_held_back": acknowledgements.held,
+            "jobs_not_served": {identity.name: found.size_bytes for identity, found in self.holdings.found.items()},
+            "copies_kept": {one.name: len(found.holding.buckets) for one, found in self.holdings.found.items()},
+        }
+
+
+class _Taking:
+    """Whom the core gives a shard's image to."""
+
+    def __init__(self, storing: Storing, group: Group, item: Item) -> None:
+        self._storing, self._group, self._item = storing, group, item
+
+    def __call__(self, image: Image) -> None:
+        self._storing.took(self._group, self._item, image)
+
+
+def _release(images: list[Image]) -> None:
+    for image in images:
+        image.release()
+    images.clear()

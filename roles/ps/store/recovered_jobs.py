@@ -1,0 +1,146 @@
+"""What a log was found to hold, by job: which records count, and what shards begin with after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from adamctl.errors import DamagedDataError
+from adamctl.kernels.operation import Array
+from adamctl.kernels.rules.rule import Rule
+from adamctl.model.layout import ParameterLayout
+from adamctl.roles.ps.core.exactly_once import ClientMemory
+from adamctl.roles.ps.core.flush import Entry, Slot
+from adamctl.roles.ps.core.job import ShardContent
+from adamctl.roles.ps.store.lmdb_log import LogStore
+from adamctl.roles.ps.store.record import Holding, JobIdentity, ShardState
+from adamctl.roles.ps.store.recovery import StoredRecord
+
+
+@dataclass
+class FoundShard:
+    """One shard's last record.
+
+    Attributes:
+        sequence: its number when the log was opened; 0: it was written later, and its entry has the number.
+        entry: its place.
+        state: what it says besides the arrays; None if it was written later.
+    """
+
+    sequence: int
+    entry: Entry
+    state: ShardState | None = None
+
+    def counts(self, began: int) -> bool:
+        """Says whether it is of a copy whose records begin with that number."""
+        return bool(self.entry.sequence) and (not self.sequence or self.sequence >= began)
+
+    @property
+    def number(self) -> int:
+        return self.sequence or self.entry.sequence
+
+
+@dataclass
+class FoundJob:
+    """One job's part of a log.
+
+    Attributes:
+        holding: its last.
+        holding_entry: that record's place.
+        shards: index -> its last record.
+    """
+
+    holding: Holding
+    holding_entry: Entry
+    shards: dict[int, FoundShard] = field(default_factory=dict)
+
+    @property
+    def entries(self) -> list[Entry]:
+        return [self.holding_entry, *(one.entry for one in self.shards.values())]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(entry.record_bytes for entry in self.entries)
+
+
+class Held:
+    """The buckets of one job that this server has made, as its holding record says; `entry` is that record's."""
+
+    def __init__(self, identity: JobIdentity, entry: Entry | None = None) -> None:
+        self.identity = identity
+        self.entry = entry or Entry(self, 256, identity)
+        self.entry.owner = self
+        self.buckets: dict[int, tuple[int, int]] = {}
+
+    def renumber(self, next_sequence: int) -> None:
+        """A group was not written: its numbers are given out anew, to records that count as well as those after it."""
+        self.buckets = {bucket: (epoch, min(began, next_sequence)) for bucket, (epoch, began) in self.buckets.items()}
+
+
+def found_jobs(records: Sequence[StoredRecord]) -> tuple[dict[JobIdentity, FoundJob], list[Slot]]:
+    """Returns the jobs that a log holds records of, and its slots in order; records that do not count are in no job."""
+    last_holding = {r.description.job: r for r in records if isinstance(r.description, Holding)}
+    jobs: dict[JobIdentity, FoundJob] = {}
+    for identity, record in last_holding.items():
+        assert isinstance(record.description, Holding)
+        if record.description.buckets:
+            jobs[identity] = FoundJob(record.description, _entry(record))
+    for record in records:
+        described = record.description
+        if isinstance(described, ShardState) and described.job in jobs:
+            job = jobs[described.job]
+            if record.sequence >= min(began for _, began in job.holding.buckets.values()):
+                job.shards[described.shard] = FoundShard(record.sequence, _entry(record), described)
+    live = {entry.sequence: entry for job in jobs.values() for entry in job.entries}
+    return jobs, [Slot(record.sequence, record.size_bytes, live.get(record.sequence)) for record in records]
+
+
+def _entry(record: StoredRecord) -> Entry:
+    entry = Entry(None, record.size_bytes, record.description.job)
+    entry.sequence, entry.record_bytes = record.sequence, record.size_bytes
+    if isinstance(record.description, ShardState):
+        entry.version = (record.description.epoch, record.description.counter, record.description.pushes)
+    return entry
+
+
+def entries_that_count(job: FoundJob, layout: ParameterLayout, buckets: Sequence[int]) -> dict[int, Entry]:
+    """Returns the places of the shards of buckets; a shard without one is as its job began."""
+    counting: dict[int, Entry] = {}
+    for bucket in buckets:
+        _, began = job.holding.buckets[bucket]
+        described = layout.buckets[bucket]
+        for index in range(described.shard_start, described.shard_stop):
+            if index in job.shards and job.shards[index].counts(began):
+                counting[index] = job.shards[index].entry
+    return counting
+
+
+def found_contents(
+    store: LogStore, job: FoundJob, layout: ParameterLayout, buckets: Sequence[int], rule: Rule
+) -> dict[int, ShardContent]:
+    """Reads shards back; blocking. A shard that has no record that counts is left out.
+
+    Raises:
+        DamagedDataError: a record does not fit the job's layout or rule.
+    """
+    wanted = [job.shards[index] for index in entries_that_count(job, layout, buckets)]
+    numbers = {one.number: one.state for one in wanted}
+    loaded = {number: store.loaded.pop(number, None) for number in numbers}  # or given up just now
+    states = {number: state for number, state in numbers.items() if state is not None}
+    states |= store.describe([number for number, state in numbers.items() if state is None])
+    arrays = {number: one for number, one in loaded.items() if one is not None}
+    arrays |= store.read_all([number for number in numbers if number not in arrays])
+    return {state.shard: _content(state, layout, rule, arrays.pop(number)) for number, state in states.items()}
+
+
+def _content(state: ShardState, layout: ParameterLayout, rule: Rule, arrays: list[Array]) -> ShardContent:
+    expected = (layout.shards[state.shard].size, 1 + len(rule.state_names))
+    if (state.size, state.arrays) != expected:
+        raise DamagedDataError(
+            f"the store's record of shard {state.shard} of job {state.job.name!r} has {state.arrays} arrays of "
+            f"{state.size} elements; expected {expected[1]} of {expected[0]}"
+        )
+    memory = ClientMemory.restored(state.memory)
+    return ShardContent(
+        state.shard, arrays[0], rule.restored_state(arrays[1:]), state.counter, state.pushes, memory, state.epoch
+    )

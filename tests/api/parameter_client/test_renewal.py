@@ -1,0 +1,71 @@
+"""Clients that servers have forgotten: nothing is lost in silence, and nothing is applied twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import adamctl as adam
+from adamctl.api.parameter_client.renewal import evicted, push_again
+from adamctl.errors import RemoteError
+from adamctl.roles.ps.client.parameter_client import RefusedPart
+from adamctl.wire.constants import ErrorCode
+from tests.api.cluster_for_tests import TOKEN, address_of, start
+
+PUSHES_MAX = 1000
+FORGOTTEN = RefusedPart(3, ErrorCode.CLIENT_EVICTED, "forgotten")
+
+
+@pytest.fixture(scope="module")
+def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a controller that retires whoever has been gone for a second."""
+    processes = [
+        start("controller", "start", "--dir", str(tmp_path_factory.mktemp("controller")), "--lost-after", "2",
+              "--retire-after", "2")
+    ]  # fmt: skip
+    try:
+        address = address_of(processes[0])
+        processes.append(start("ps", "start", "--name", "ps-0", "--apply-threads", "1", "--controller", address))
+        address_of(processes[1])
+        yield address
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+        for process in processes:
+            process.communicate(timeout=30)
+
+
+@pytest.mark.parametrize("wire", ["bfloat16", pytest.param("float32", marks=pytest.mark.slow)])
+async def test_a_forgotten_client_begins_anew_and_pushes_again_what_was_refused(forgetful: str, wire: str) -> None:
+    """It has been cut off from the controllers for longer than they wait."""
+    url = f"adam://{forgetful}/{wire}"
+    async with adam.AsyncParameterClient(url, token=TOKEN, deadline_s=60, wire_push=wire) as ps:  # type: ignore[arg-type]
+        await ps.register({"w": np.zeros(300_000, np.float32), "b": np.zeros(3, np.float32)})
+        first = ps._identity.incarnation
+        await ps._identity.end_beacons()
+        await ps._store.leave(ps._identity.node, first, deadline_s=60)
+        pushes = 0
+        while ps._identity.incarnation == first and pushes < PUSHES_MAX:
+            for _ in range(3):  # several on their way when it is told
+                await ps.add({"w": np.full(300_000, 1, np.float32), "b": np.full(3, 2, np.float32)})
+                pushes += 1
+            await ps.wait()
+            await asyncio.sleep(0.05)
+        assert ps._identity.incarnation > first
+        await ps.add({"b": np.full(3, 2, np.float32)})
+        await ps.wait()
+        values = await ps.pull()
+        assert set(values["w"].tolist()) == {pushes} and set(values["b"].tolist()) == {2 * pushes + 2}
+        await ps.close(end=True)
+
+
+async def test_what_may_have_been_applied_is_not_pushed_again() -> None:
+    other = RefusedPart(3, ErrorCode.NOT_FINITE, "NaN")
+    assert evicted([other, FORGOTTEN]) == [FORGOTTEN]
+    unsure = RefusedPart(4, ErrorCode.CLIENT_EVICTED, "forgotten", unsure=True)
+    with pytest.raises(RemoteError, match=r"shard 4: .* nobody knows whether that was applied") as caught:
+        await push_again(None, None, [FORGOTTEN, unsure])  # type: ignore[arg-type]
+    assert caught.value.code == ErrorCode.CLIENT_EVICTED

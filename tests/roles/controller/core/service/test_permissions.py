@@ -1,0 +1,139 @@
+"""Who may change which key."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from adamctl.config.records import (
+    BucketRecord,
+    DrainRecord,
+    JobRecord,
+    NodeRecord,
+    ServedRecord,
+    bucket_key,
+    decode,
+    drain_key,
+    encode,
+    job_key,
+    node_key,
+    served_key,
+)
+from adamctl.model.rule import RuleConfig
+from adamctl.roles.controller.core.service.events import Answer, CompareAndSet, Instruction, Refuse
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import ConfigChanges, ConfigCompareAndSetReply
+from tests.roles.controller.core.paxos.test_paxos_core import Three
+from tests.roles.controller.driven_core import Driven, only
+
+NODE = encode(NodeRecord("ps-0", "ps", 1, (), "h", 1))
+BUCKET = encode(BucketRecord(1, "ps-0"))
+SERVED = encode(ServedRecord(1))
+DRAIN = encode(DrainRecord(1, 1.0))
+
+
+def job(coordinator: str = "") -> bytes:
+    return encode(JobRecord("running", "h", RuleConfig("sgd"), 1, coordinator))
+
+
+def asked(driven: Driven, role: str, node: str, changes: ConfigChanges) -> list[Instruction]:
+    driven.sequence += 1
+    return driven.step(CompareAndSet(7, f"s{driven.sequence}", 1, changes, driven.core.state.serial, role, node))
+
+
+def allowed(driven: Driven, role: str, node: str, changes: ConfigChanges) -> bool:
+    before = driven.core.state.revision
+    out = asked(driven, role, node, changes)
+    refused = [one for one in out if isinstance(one, Refuse)]
+    if refused:
+        assert refused[0].code == ErrorCode.NOT_ALLOWED and driven.core.state.revision == before
+        return False
+    message = only(out, Answer).message
+    assert isinstance(message, ConfigCompareAndSetReply) and not message.conflicts
+    return True
+
+
+@pytest.mark.parametrize("role", ["ps", "worker", "data", "coordinator", "client", "front", "controller", "greeter"])
+def test_nobody_writes_or_deletes_a_node(role: str) -> None:
+    driven = Driven()
+    assert not allowed(driven, role, "ps-0", ConfigChanges({}, {node_key("ps-0"): NODE}))
+    driven.register("ps-0")
+    assert not allowed(driven, role, "ps-0", ConfigChanges({}, {}, (node_key("ps-0"),)))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "who"),
+    [
+        (bucket_key("j", 0), BUCKET, {"ps", "coordinator", "front"}),
+        (served_key("j", "ps-0"), SERVED, {"ps", "coordinator", "front"}),
+        (served_key("j", "ps-1"), SERVED, {"coordinator", "front"}),
+        (job_key("j"), job("c-0"), {"coordinator", "front"}),
+        (job_key("j"), job("c-1"), {"front"}),
+        (drain_key("ps-0"), DRAIN, {"front"}),
+        ("/other", b"", set()),
+        ("/jobs/", b"", set()),
+    ],
+)
+def test_who_may_change_the_keys_of_a_job(key: str, value: bytes, who: set[str]) -> None:
+    roles = {"ps": "ps-0", "coordinator": "c-0", "client": "client-1", "worker": "w", "front": "f", "data": "d"}
+    for role, node in roles.items():
+        driven = Driven()
+        assert allowed(driven, "front", "f", ConfigChanges({}, {job_key("j"): job("c-0")}))
+        assert allowed(driven, role, node, ConfigChanges({}, {key: value})) is (role in who), role
+
+
+def test_a_coordinator_reaches_into_no_other_job() -> None:
+    driven = Driven()
+    created = ConfigChanges({job_key("j"): 0}, {job_key("j"): job("c-0"), bucket_key("j", 0): BUCKET})
+    assert allowed(driven, "coordinator", "c-0", created)
+    assert not allowed(driven, "coordinator", "c-1", ConfigChanges({}, {bucket_key("j", 0): BUCKET}))
+    assert not allowed(driven, "coordinator", "c-1", ConfigChanges({}, {job_key("j"): job("c-1")}))
+    assert not allowed(driven, "coordinator", "c-1", ConfigChanges({}, {}, (job_key("j"),)))
+    mixed = ConfigChanges({job_key("k"): 0}, {job_key("k"): job("c-1"), bucket_key("j", 0): BUCKET})
+    assert not allowed(driven, "coordinator", "c-1", mixed)
+
+
+def test_who_creates_a_job_writes_all_of_it_and_says_that_it_is_new() -> None:
+    for role, node, record in (("coordinator", "c-0", job("c-0")), ("client", "client-1", job())):
+        puts = {job_key("j"): record, bucket_key("j", 0): BUCKET}
+        assert not allowed(Driven(), role, node, ConfigChanges({}, puts))
+        assert not allowed(Driven(), role, node, ConfigChanges({}, {bucket_key("j", 0): BUCKET}))
+        assert allowed(Driven(), role, node, ConfigChanges({job_key("j"): 0}, puts))
+
+
+def test_a_client_ends_a_job_that_no_coordinator_keeps_and_changes_nothing_else() -> None:
+    driven = Driven()
+    for number, maker in enumerate(("client-1", "c-0")):
+        name = f"j{number}"
+        assert allowed(
+            driven, "front", "f", ConfigChanges({}, {job_key(name): job(maker), bucket_key(name, 0): BUCKET})
+        )
+    driven.register("c-0")
+    ended = encode(replace(decode(job("client-1"), JobRecord), state="ended"))
+    for changes in (
+        ConfigChanges({}, {job_key("j0"): encode(replace(decode(ended, JobRecord), seed=2))}),
+        ConfigChanges({}, {job_key("j0"): ended, bucket_key("j0", 0): BUCKET}),
+        ConfigChanges({}, {job_key("j0"): ended}, (bucket_key("j0", 0),)),
+        ConfigChanges({}, {job_key("j1"): encode(replace(decode(job("c-0"), JobRecord), state="ended"))}),
+        ConfigChanges({}, {job_key("j2"): ended}),
+    ):
+        assert not allowed(driven, "client", "client-2", changes)
+    assert not allowed(driven, "worker", "w", ConfigChanges({}, {job_key("j0"): ended}))
+    assert allowed(driven, "client", "client-2", ConfigChanges({}, {job_key("j0"): ended}))
+
+
+def test_a_name_that_is_taken_is_a_conflict() -> None:
+    driven = Driven()
+    for node in ("c-0", "c-1"):
+        out = asked(driven, "coordinator", node, ConfigChanges({job_key("j"): 0}, {job_key("j"): job(node)}))
+        message = only(out, Answer).message
+        assert isinstance(message, ConfigCompareAndSetReply)
+        assert message.conflicts == (() if node == "c-0" else (job_key("j"),))
+
+
+def test_a_follower_says_who_leads_and_judges_nothing() -> None:
+    three = Three()
+    put = CompareAndSet(1, "s", 1, ConfigChanges({}, {node_key("ps-0"): NODE}), 0, "ps", "ps-0")
+    (follower,) = (one for one in three.step("b", put) if isinstance(one, Refuse))
+    (leader,) = (one for one in three.step("a", put) if isinstance(one, Refuse))
+    assert (follower.code, leader.code) == (ErrorCode.NOT_LEADER, ErrorCode.NOT_ALLOWED)

@@ -1,0 +1,46 @@
+"""The order of pushes on the way to one server."""
+
+from __future__ import annotations
+
+import asyncio
+
+from adamctl.roles.ps.client.server_channel import Lane
+
+
+async def never(node: str) -> None:
+    raise AssertionError(node)
+
+
+async def test_without_trouble_nobody_waits() -> None:
+    lane = Lane("ps-0", never)  # type: ignore[arg-type]
+    async with lane.unfinished((1, 1)), lane.unfinished((2, 1)):
+        await asyncio.wait_for(lane.turn((2, 1)), 5)
+
+
+async def test_after_trouble_the_oldest_goes_first_until_what_was_in_flight_is_answered() -> None:
+    lane = Lane("ps-0", never)  # type: ignore[arg-type]
+    sent: list[int] = []
+    release = {number: asyncio.Event() for number in range(1, 5)}
+
+    async def push(number: int) -> None:
+        async with lane.unfinished((number, 1)):
+            await started.wait()
+            await lane.turn((number, 1))
+            sent.append(number)
+            await release[number].wait()
+
+    started = asyncio.Event()
+    tasks = [asyncio.create_task(push(number)) for number in (1, 2, 3)]
+    await asyncio.sleep(0)
+    lane.be_careful()
+    started.set()
+    late = asyncio.create_task(push(4))
+    for number in (1, 2, 3):
+        await asyncio.sleep(0.01)
+        assert sent == list(range(1, number + 1))
+        release[number].set()
+        await tasks[number - 1]
+    await asyncio.sleep(0.01)
+    assert sent == [1, 2, 3, 4]
+    release[4].set()
+    await late

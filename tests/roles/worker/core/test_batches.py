@@ -1,0 +1,42 @@
+"""A task's range becomes batches; its report is made when the last comes back."""
+
+from __future__ import annotations
+
+from adamctl.roles.worker.core.batches import TaskLedger, cut
+from adamctl.wire.messages import EvaluateTask, TrainTask
+
+TRAIN = TrainTask(7, 0, 100, 170, 0.5, 0.6)
+
+
+def test_a_range_is_cut_into_batches_without_gap_or_overlap() -> None:
+    assert [(c.start, c.stop) for c in cut(TRAIN, 32)] == [(0, 32), (32, 64), (64, 70)]
+
+
+def test_progress_rises_from_the_start_of_the_range_to_its_stop() -> None:
+    progress = [c.progress for c in cut(TRAIN, 35)]
+    assert progress[0] == 0.5 and abs(progress[1] - 0.55) < 1e-12
+
+
+def test_an_empty_range_is_reported_at_once() -> None:
+    task = EvaluateTask(3, 1, "test", 5, 5)
+    report = TaskLedger().begin(task, len(cut(task, 8)))
+    assert report is not None and (report.id, report.examples) == (3, 0)
+
+
+def test_a_report_sums_its_batches_and_comes_with_the_last() -> None:
+    ledger = TaskLedger()
+    assert ledger.begin(TRAIN, 2) is None
+    assert ledger.training == 1
+    assert ledger.add(TRAIN, 32, 3.0, 30, 0.1, 0.01) is None
+    report = ledger.add(TRAIN, 38, 1.5, 37, 0.2, 0.02)
+    assert report is not None
+    assert (report.examples, report.loss_sum, report.correct, report.steps) == (70, 4.5, 67, 2)
+    assert len(ledger) == 0 and ledger.training == 0
+
+
+def test_shares_of_a_batch_are_reported_as_steps_of_whole_ones() -> None:
+    ledger, pieces = TaskLedger(shares=2), cut(TRAIN, 16)
+    assert len(pieces) == 5
+    ledger.begin(TRAIN, len(pieces))
+    reports = [ledger.add(TRAIN, piece.stop - piece.start, 1.0, 1, 0.1, 0.0) for piece in pieces]
+    assert reports[-1] is not None and (reports[-1].examples, reports[-1].steps) == (70, 3)
