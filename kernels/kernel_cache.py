@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import importlib.metadata
 import os
 import shutil
 import sys
@@ -34,6 +33,8 @@ LOCK_POLL_S = 0.02
 
 def source_hash(source: Path = _SOURCE) -> str:
     """Returns what names the folder: a hash of all sources of kernels and of what compiles them."""
+    import importlib.metadata  # brings the parser of mail, which no process needs that has the folder from its parent
+
     digest = hashlib.sha256()
     for name in ("numba", "llvmlite"):
         with suppress(importlib.metadata.PackageNotFoundError):

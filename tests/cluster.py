@@ -6,8 +6,8 @@
         connection = await worker.connect("ps-0", deadline_s=5)
         cluster.network.crash("ps-0")
 
-Everything is ended and closed when the block is left. Under `adamctl.net.testing.virtual_clock.run_virtual` time jumps; elsewhere
-it is real.
+Everything is ended and closed when the block is left. Under `adamctl.net.testing.virtual_clock.run_virtual` time jumps;
+elsewhere it is real.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def role_of(module: str) -> str | None:
 
 
 def is_core(module: str) -> bool:
-    return role_of(module) is not None and any(part.startswith("core") for part in module.split(".")[3:])
+    return role_of(module) is not None and "core" in module.split(".")[3:]
 
 
 def tier(module: str) -> int:

@@ -27,7 +27,7 @@ from adamctl.launch.run_token import read_token
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.coordinator.client import CoordinatorClient
-from adamctl.roles.coordinator.progress import RunProgress
+from adamctl.roles.coordinator.core.progress import RunProgress
 
 START_S = 180.0
 END_S = 60.0

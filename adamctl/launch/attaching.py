@@ -17,7 +17,7 @@ from adamctl.live.reporter import Reporter
 from adamctl.live.view import ProcessReading
 from adamctl.net.transport import Transport
 from adamctl.roles.coordinator.client import CoordinatorClient
-from adamctl.roles.coordinator.progress import RunProgress
+from adamctl.roles.coordinator.core.progress import RunProgress
 from adamctl.wire.messages import Hello
 
 LOOK_EVERY_S = 0.25

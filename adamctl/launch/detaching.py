@@ -21,7 +21,7 @@ from adamctl.launch.run_folder import LOGS
 from adamctl.live.plain import PlainReporter
 from adamctl.live.reporter import Reporter
 from adamctl.live.view import ProcessReading
-from adamctl.roles.coordinator.progress import RunProgress
+from adamctl.roles.coordinator.core.progress import RunProgress
 
 FRONT_LOG = "front.log"
 FLAG = "--detached-fd"

@@ -26,7 +26,7 @@ from adamctl.live.view import ProcessReading
 from adamctl.net.handshake import make_hello
 from adamctl.net.transport import Transport
 from adamctl.roles.coordinator.client import CoordinatorClient
-from adamctl.roles.coordinator.progress import RunProgress
+from adamctl.roles.coordinator.core.progress import RunProgress
 from adamctl.wire.messages import ShutdownRequest
 
 FOLLOW_INTERVAL_S = 0.25

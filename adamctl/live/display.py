@@ -17,7 +17,7 @@ from rich.text import Text
 
 from adamctl.config.names import printable
 from adamctl.live.view import ProcessReading, RoleLine, View, fold, view_of
-from adamctl.roles.coordinator.progress import RunProgress
+from adamctl.roles.coordinator.core.progress import RunProgress
 
 _STATE_STYLE = {
     "failed": "red",

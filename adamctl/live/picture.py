@@ -19,7 +19,7 @@ import click
 from adamctl.cli import options
 from adamctl.errors import RunFailedError
 from adamctl.live.view import ProcessReading, View, view_of
-from adamctl.roles.coordinator.progress import RunProgress
+from adamctl.roles.coordinator.core.progress import RunProgress
 
 LINES = 40
 _FONT_FACE = re.compile(r"@font-face \{\{.*?\}\}\n?", re.DOTALL)

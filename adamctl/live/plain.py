@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from adamctl.config.names import printable
 from adamctl.live.view import ProcessReading, evaluation_line, progress_line
-from adamctl.roles.coordinator.progress import RunProgress
+from adamctl.roles.coordinator.core.progress import RunProgress
 
 LINE_INTERVAL_S = 10.0
 

@@ -10,7 +10,7 @@ from typing import Protocol, TextIO
 
 from adamctl.live.plain import PlainReporter
 from adamctl.live.view import ProcessReading
-from adamctl.roles.coordinator.progress import RunProgress
+from adamctl.roles.coordinator.core.progress import RunProgress
 
 
 class Reporter(Protocol):

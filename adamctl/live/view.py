@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from adamctl.config.names import printable
 from adamctl.live.units import count, duration, share, size
-from adamctl.roles.coordinator.progress import EvaluationResult, RunProgress
+from adamctl.roles.coordinator.core.progress import EvaluationResult, RunProgress
 
 MESSAGES_SHOWN_MAX = 3
 _ROLE_ORDER = ("controller", "coordinator", "ps", "data", "worker")

@@ -1,7 +1,7 @@
 """What a role sees of the network: connections that carry requests, and servers that answer them.
 
-TCP, Unix sockets (`adamctl.net.stream`) and the in-memory twin (`adamctl.net.testing.memory`) implement the same protocols, so
-a role never knows which one it has. All calls are made on the event loop's thread.
+TCP, Unix sockets (`adamctl.net.stream`) and the in-memory twin (`adamctl.net.testing.memory`) implement the same
+protocols, so a role never knows which one it has. All calls are made on the event loop's thread.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ if HALF:
 
 
 class _Narrower:
-    """What is done with `lanes` numbers at once when they are rounded with feedback; see `adamctl.kernels.numeric.feedback`."""
+    """What is done with `lanes` numbers at once when they are rounded with feedback (`kernels/numeric/feedback.py`)."""
 
     def __init__(self, builder: Any, lanes: int, name: str) -> None:
         self.builder, self.name = builder, name

@@ -1,4 +1,4 @@
-"""Bias, activation and their backward, each in one pass. Codes are those of `adamctl.kernels.layers.activations.CODES`."""
+"""Bias, activation and their backward, each in one pass. Codes are `adamctl.kernels.layers.activations.CODES`."""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ outputs[n, y, x, m] = f(b[m] + sum over (dy, dx, c) of W[m, dy, dx, c] * inputs[
 parts, and the maps of part g see the C channels of part g only.
 
 The reference unfolds the windows into the rows of a matrix (Chellapilla et al. 2006), so that forward, weight gradient
-and input error are one product each. The compiled one needs no such matrix: `adamctl.kernels.layers.direct_convolution`.
+and input error are one product each. The compiled one needs no such matrix:
+`adamctl.kernels.layers.direct_convolution`.
 """
 
 from __future__ import annotations

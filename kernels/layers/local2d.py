@@ -3,8 +3,8 @@
 outputs[n, y, x, m] = f(b[y, x, m] + sum over (dy, dx, c) of W[y, x, m, dy, dx, c] * inputs[n, y*sy + dy - py,
 x*sx + dx - px, c]), inputs outside the image being zero. Without weight sharing a place is a small dense layer
 over its window: with U the windows of all examples at that place, the products U W^T, d^T U and d W of
-`adamctl.kernels.layers.dense`. A few places are unfolded at a time, so that the windows stay in cache and never take the
-memory of all of them.
+`adamctl.kernels.layers.dense`. A few places are unfolded at a time, so that the windows stay in cache and never take
+the memory of all of them.
 """
 
 from __future__ import annotations

@@ -20,7 +20,6 @@ from adamctl.errors import (
 )
 from adamctl.net.address import parse_address
 from adamctl.net.transport import Body, Connection, Transport
-from adamctl.roles.controller.core.service.state import Changes
 from adamctl.roles.controller.etcd.url import is_etcd, parse_etcd_url
 from adamctl.roles.controller.interface import (
     SILENCE_S,
@@ -35,6 +34,7 @@ from adamctl.roles.controller.interface import (
     readable,
     wait_for,
 )
+from adamctl.wire.changes import Changes
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     ConfigChanges,

@@ -15,7 +15,7 @@ import msgspec
 
 from adamctl.config.records import NodeRecord
 from adamctl.errors import DamagedDataError, UnreachableError
-from adamctl.roles.controller.core.service.state import Changes
+from adamctl.wire.changes import Changes
 from adamctl.wire.messages import (
     ConfigChanges,
     ConfigCompareAndSetReply,

@@ -14,7 +14,7 @@ import msgspec
 from adamctl.config.experiment import Experiment
 from adamctl.errors import DamagedDataError, RemoteError, UnreachableError
 from adamctl.net.transport import Connection, Reply, Transport
-from adamctl.roles.coordinator.progress import EvaluationResult, RoleRow, RunProgress
+from adamctl.roles.coordinator.core.progress import EvaluationResult, RoleRow, RunProgress
 from adamctl.wire.messages import (
     Hello,
     NextTaskReply,

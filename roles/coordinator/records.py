@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from adamctl.roles.coordinator.progress import EvaluationResult, RunProgress
+from adamctl.roles.coordinator.core.progress import EvaluationResult, RunProgress
 
 METRICS_NAME: Final = "metrics.jsonl"
 SUMMARY_NAME: Final = "summary.json"

@@ -21,9 +21,9 @@ from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.client import ConfigurationStore, Waiting, read_record
 from adamctl.roles.coordinator.checkpoint.writer import CheckpointWriter, find_start
 from adamctl.roles.coordinator.core import events
+from adamctl.roles.coordinator.core.progress import RoleRow
 from adamctl.roles.coordinator.core.run_core import RunCore
 from adamctl.roles.coordinator.job import Servers, choose_name, create_job, end_job, find_servers
-from adamctl.roles.coordinator.progress import RoleRow
 from adamctl.roles.coordinator.records import RunRecords
 from adamctl.roles.coordinator.room import check_room, jobs_in_step
 from adamctl.roles.coordinator.service import RunService

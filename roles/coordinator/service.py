@@ -22,10 +22,10 @@ from adamctl.net.transport import Request
 from adamctl.roles.coordinator.checkpoint.manifest import checkpoint_folder
 from adamctl.roles.coordinator.client import encode_join_body
 from adamctl.roles.coordinator.core import events
+from adamctl.roles.coordinator.core.progress import EvaluationResult, RoleRow, RunProgress
 from adamctl.roles.coordinator.core.report import run_progress
 from adamctl.roles.coordinator.core.run_core import RunCore
 from adamctl.roles.coordinator.core.work import WorkerKey
-from adamctl.roles.coordinator.progress import EvaluationResult, RoleRow, RunProgress
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     Empty,

@@ -12,12 +12,11 @@ from weakref import finalize
 
 import numpy as np
 
-from adamctl.kernels.operation import Array
+from adamctl.kernels.array import LINE, Array
 from adamctl.model.layout import ELEMENT_BYTES
 from adamctl.net.large_pages import map_memory
 
 RECYCLED_SIZE_MIN = 1 << 14
-LINE = 16  # elements: every array starts on its own 64-byte cache line
 
 
 def side_by_side(arrays: Sequence[Array]) -> list[Array]:

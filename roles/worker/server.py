@@ -22,13 +22,14 @@ from adamctl.kernels.step.network import Network
 from adamctl.model.layout import build_layout
 from adamctl.net.transport import Connection, Request
 from adamctl.roles.context import RoleContext
-from adamctl.roles.controller.client import Changes, ConfigurationStore, follow, read_record, readable
+from adamctl.roles.controller.client import ConfigurationStore, follow, read_record, readable
 from adamctl.roles.coordinator.client import CoordinatorClient, Joined
 from adamctl.roles.data.client import DataClient
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.roles.worker.core.shares import shares_of
 from adamctl.roles.worker.divergence import DivergedError
 from adamctl.roles.worker.session import Session, SessionRunner
+from adamctl.wire.changes import Changes
 from adamctl.wire.constants import ErrorCode
 
 _LOG = logging.getLogger(__name__)

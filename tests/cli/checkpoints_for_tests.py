@@ -14,7 +14,7 @@ from adamctl.model.layout import build_layout, place_buckets
 from adamctl.roles.coordinator.checkpoint import manifest
 from adamctl.roles.coordinator.checkpoint.manifest import Manifest, ManifestTensor
 from adamctl.roles.coordinator.core.events import RunSnapshot
-from adamctl.roles.coordinator.progress import EvaluationResult
+from adamctl.roles.coordinator.core.progress import EvaluationResult
 from adamctl.roles.manifest_bytes import FORMAT_VERSION
 from adamctl.roles.ps.checkpoint_files import CheckpointWriter, FileDescriptor, ShardImage, ShardRecord, file_name
 from adamctl.roles.ps.core.exactly_once import MemoryRecord

@@ -14,7 +14,7 @@ import pytest
 
 from adamctl.cli.run.train import _next_commands
 from adamctl.launch.front import Outcome
-from adamctl.roles.coordinator.progress import RunProgress
+from adamctl.roles.coordinator.core.progress import RunProgress
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits.toml"
 WAIT_S = 120

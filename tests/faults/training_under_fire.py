@@ -12,7 +12,7 @@ from adamctl.launch.plan import COORDINATOR, coordinator_role
 from adamctl.launch.process import RoleCommand
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.coordinator.client import CoordinatorClient
-from adamctl.roles.coordinator.progress import RunProgress
+from adamctl.roles.coordinator.core.progress import RunProgress
 from tests.faults.tended_servers import COPIES, STARVED_S, Work
 
 JOB = "digits"

@@ -46,7 +46,7 @@ async def serve_run(folder: Path, node: str, ready_fd: int) -> None:
     from adamctl.net.handshake import make_hello
     from adamctl.net.stream import StreamTransport
     from adamctl.net.transport import Request
-    from adamctl.roles.coordinator.progress import RunProgress
+    from adamctl.roles.coordinator.core.progress import RunProgress
     from adamctl.wire.messages import Empty, RunStatusReply, RunStatusRequest, RunStopRequest, ShutdownRequest
 
     stopped = ""

@@ -20,7 +20,7 @@ from adamctl.launch.roles import LocalRoles
 from adamctl.launch.supervision import Supervision
 from adamctl.live.view import ProcessReading
 from adamctl.net.stream import StreamTransport
-from adamctl.roles.coordinator.progress import RunProgress
+from adamctl.roles.coordinator.core.progress import RunProgress
 
 SCRIPT = Path(__file__).parent / "fake_role.py"
 WAIT_S = 30.0

@@ -18,7 +18,7 @@ from adamctl.launch.front import Outcome
 from adamctl.launch.roles import LocalRoles
 from adamctl.launch.train import TrainOptions, train
 from adamctl.live.view import ProcessReading
-from adamctl.roles.coordinator.progress import RunProgress
+from adamctl.roles.coordinator.core.progress import RunProgress
 from tests.launch.test_front import Notes
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits.toml"

@@ -22,7 +22,7 @@ WAIT_S = 60.0
 PROGRAM = """
 import sys, time
 from adamctl.live.display import RichReporter
-from adamctl.roles.coordinator.progress import RoleRow, RunProgress
+from adamctl.roles.coordinator.core.progress import RoleRow, RunProgress
 reporter = RichReporter(sys.stderr)
 roles = tuple(RoleRow(role="worker", node=f"worker-{n}", state="training") for n in range(30))
 try:

@@ -11,10 +11,10 @@ from adamctl.roles.ps import initial_values as building
 from adamctl.roles.ps.core import server_core as core
 from adamctl.roles.ps.core.exactly_once import ClientKey, ClientMemory, MemoryChange
 from adamctl.roles.ps.core.job import Job, ShardContent
-from adamctl.roles.ps.core.log_index import Holdings
 from adamctl.roles.ps.core.shard import Shard, Update
 from adamctl.roles.ps.core.sync_steps import Place, ShardSteps, StepPart
 from adamctl.roles.ps.jobs import copy_builder as copies
+from adamctl.roles.ps.store.log_index import Holdings
 from tests.sim.server_cluster import ServerCluster, ServerFault
 
 # --- the jobs that show them ----------------------------------------------------------------------------------------

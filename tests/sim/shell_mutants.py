@@ -16,7 +16,6 @@ from adamctl.roles.ps.core.exactly_once import Client, ClientKey, ClientMemory, 
 from adamctl.roles.ps.core.flush import Entry, FlushCore, Item, Slot
 from adamctl.roles.ps.core.job import Job
 from adamctl.roles.ps.core.job_records import JobView
-from adamctl.roles.ps.core.log_index import Holdings
 from adamctl.roles.ps.core.shard import Batch, Shard
 from adamctl.roles.ps.core.shard_message import CopyRecord, decode_body
 from adamctl.roles.ps.jobs import copy_builder as copies
@@ -31,6 +30,7 @@ from adamctl.roles.ps.replication.shell import Replicating
 from adamctl.roles.ps.store import recovered_jobs as store_contents
 from adamctl.roles.ps.store.flusher import Storing
 from adamctl.roles.ps.store.lmdb_log import LogStore, Writing
+from adamctl.roles.ps.store.log_index import Holdings
 from adamctl.roles.ps.store.record import JobIdentity, ShardState
 from adamctl.roles.ps.store.recovered_jobs import Held
 from adamctl.wire.messages import ConfigChanges

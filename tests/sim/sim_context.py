@@ -11,7 +11,7 @@ from adamctl.config.records import NodeRecord
 from adamctl.errors import AdamctlError, UnreachableError
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.core.service.events import Answer, Event, Read, Refuse, Watch
-from adamctl.roles.controller.core.service.state import Changes
+from adamctl.wire.changes import Changes
 from adamctl.wire.messages import (
     ConfigChanges,
     ConfigCompareAndSetReply,

@@ -12,12 +12,12 @@ from math import inf
 from typing import Any
 
 from adamctl.config.records import NodeRecord, decode
-from adamctl.roles.controller.core.service.state import Changes
 from adamctl.roles.coordinator.core import events
 from adamctl.roles.coordinator.core.run_core import RunCore
 from adamctl.roles.coordinator.core.work import WorkerKey
 from adamctl.roles.coordinator.watch import _left
 from adamctl.roles.lease import Lease
+from adamctl.wire.changes import Changes
 from adamctl.wire.messages import Message, NextTaskReply, NextTaskRequest, RunJoinReply, RunJoinRequest, RunStepRequest
 from tests.sim.controllers import SimController
 from tests.sim.engine import Clock, ViolationError, World

@@ -15,8 +15,8 @@ from adamctl.roles.controller.core.service.events import (
     Register,
     Watch,
 )
-from adamctl.roles.controller.core.service.state import Changes
 from adamctl.roles.lease import Lease
+from adamctl.wire.changes import Changes
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     ConfigChanges,

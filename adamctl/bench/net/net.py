@@ -1,7 +1,8 @@
 """1 MiB frames over one connection between two processes, against plain blocking sockets.
 
-"Plain" is `adamctl.bench.net.plain_sockets`. Ours means: BENCH_BLOCK frames through `StreamTransport`, received by a server
-process into pooled buffers and dropped, sent within credit, answered one by one ("acknowledged") or not ("one_way").
+"Plain" is `adamctl.bench.net.plain_sockets`. Ours means: BENCH_BLOCK frames through `StreamTransport`, received by a
+server process into pooled buffers and dropped, sent within credit, answered one by one ("acknowledged") or not
+("one_way").
 Rounds of both alternate, so that both meet the same machine; the best of each is reported.
 """
 

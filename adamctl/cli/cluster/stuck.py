@@ -7,11 +7,11 @@ from typing import Any
 
 from adamctl.cli.cluster.state import ClusterReader
 from adamctl.errors import ConfigurationError, DamagedDataError
-from adamctl.roles.controller.client import Changes
 from adamctl.roles.ps.core.job_records import JobKeys
 from adamctl.roles.ps.replication.core.job_buckets import Known
 from adamctl.roles.ps.replication.core.node_keys import NodeKeys
 from adamctl.roles.ps.replication.core.recovery import Finding, Kept, examine_all
+from adamctl.wire.changes import Changes
 from adamctl.wire.messages import ConfigEntry
 
 

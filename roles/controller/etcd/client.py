@@ -11,7 +11,6 @@ import logging
 from typing import Any
 
 from adamctl.errors import ConfigurationError, UnreachableError
-from adamctl.roles.controller.core.service.state import Changes
 from adamctl.roles.controller.etcd.gateway import (
     OUT_OF_RANGE,
     EtcdError,
@@ -27,6 +26,7 @@ from adamctl.roles.controller.etcd.session import Changer
 from adamctl.roles.controller.etcd.status import status_of
 from adamctl.roles.controller.etcd.url import parse_etcd_url
 from adamctl.roles.controller.interface import SILENCE_S, Waiting
+from adamctl.wire.changes import Changes
 from adamctl.wire.messages import (
     ConfigChanges,
     ConfigCompareAndSetReply,

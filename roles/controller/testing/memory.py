@@ -20,7 +20,7 @@ from adamctl.roles.controller.core.service.events import (
     Tick,
     Watch,
 )
-from adamctl.roles.controller.core.service.state import Changes
+from adamctl.wire.changes import Changes
 from adamctl.wire.messages import (
     ConfigChanges,
     ConfigCompareAndSetReply,

@@ -27,7 +27,7 @@ from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.model.layout import Tensor
 from adamctl.roles.coordinator.core.evaluate import best_of
 from adamctl.roles.coordinator.core.events import RunSnapshot
-from adamctl.roles.coordinator.progress import EvaluationResult
+from adamctl.roles.coordinator.core.progress import EvaluationResult
 from adamctl.roles.manifest_bytes import decode_manifest, encode_manifest
 from adamctl.wire.messages import CheckpointFile
 from adamctl.wire.unreadable import UNREADABLE

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from adamctl.roles.coordinator.core.events import RunSnapshot
-from adamctl.roles.coordinator.progress import mean_loss
+from adamctl.roles.coordinator.core.progress import mean_loss
 from adamctl.wire.messages import NextTaskRequest, TaskReport
 
 RECENT_REPORTS = 32

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from math import ceil, inf
 
 from adamctl.roles.coordinator.core.events import RunPlan
+from adamctl.roles.coordinator.core.progress import EvaluationResult, mean_loss
 from adamctl.roles.coordinator.core.work import WorkerKey
-from adamctl.roles.coordinator.progress import EvaluationResult, mean_loss
 from adamctl.wire.messages import EvaluateTask, TaskReport
 
 EVALUATION_RANGE_EXAMPLES = 1000

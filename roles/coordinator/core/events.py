@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from adamctl.roles.coordinator.progress import EvaluationResult
+from adamctl.roles.coordinator.core.progress import EvaluationResult
 from adamctl.wire.messages import NextTaskReply, NextTaskRequest, RunStepReply, RunStepRequest
 
 # --- what a run is --------------------------------------------------------------------------------------------------

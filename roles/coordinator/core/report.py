@@ -8,8 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from adamctl.roles.coordinator.core.evaluate import best_of, time_to
+from adamctl.roles.coordinator.core.progress import RoleRow, RunProgress
 from adamctl.roles.coordinator.core.run_core import RunCore
-from adamctl.roles.coordinator.progress import RoleRow, RunProgress
 
 SCHEMA_VERSION: Final = 1
 

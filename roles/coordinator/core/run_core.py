@@ -22,11 +22,11 @@ from adamctl.roles.coordinator.core import events
 from adamctl.roles.coordinator.core.clock import TrainingClock
 from adamctl.roles.coordinator.core.evaluate import EvaluationDesk, best_of, enough_seen
 from adamctl.roles.coordinator.core.events import Event, Instruction, RunPlan
+from adamctl.roles.coordinator.core.progress import EvaluationResult
 from adamctl.roles.coordinator.core.ranges import RangeBook, fitting_range
 from adamctl.roles.coordinator.core.run_steps import RunSteps
 from adamctl.roles.coordinator.core.state import Ending, Worker
 from adamctl.roles.coordinator.core.work import WorkerKey
-from adamctl.roles.coordinator.progress import EvaluationResult
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import EvaluateTask, NextTaskReply, NextTaskRequest, TrainTask
 

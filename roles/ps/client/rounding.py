@@ -1,9 +1,9 @@
 """Rounds a client's pushes to 16 bits, with error feedback, while what is rounded already is being sent.
 
 Gradients and deltas are rounded with the residual of this client's last push of the same tensor and kind
-(`adamctl.kernels.numeric.feedback`), so the sum of what the servers get over many pushes is that of the float32 values within
-one rounding. Factors are rounded without: the error of a product cannot be put into the next one's factors. A push is
-rounded once, in the order of `start`; what is sent again is the same bytes. Residuals end with the client.
+(`adamctl.kernels.numeric.feedback`), so the sum of what the servers get over many pushes is that of the float32 values
+within one rounding. Factors are rounded without: the error of a product cannot be put into the next one's factors. A
+push is rounded once, in the order of `start`; what is sent again is the same bytes. Residuals end with the client.
 """
 
 from __future__ import annotations

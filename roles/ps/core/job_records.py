@@ -16,7 +16,7 @@ from adamctl.config.records import (
     served_key,
 )
 from adamctl.model.layout import ParameterLayout
-from adamctl.roles.controller.client import Changes
+from adamctl.wire.changes import Changes
 from adamctl.wire.messages import ConfigEntry
 from adamctl.wire.unreadable import UNREADABLE
 

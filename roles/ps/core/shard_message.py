@@ -25,9 +25,8 @@ import numpy as np
 from msgspec import Raw
 
 from adamctl.errors import DamagedDataError
-from adamctl.kernels.operation import Array
+from adamctl.kernels.array import LINE, Array
 from adamctl.roles.ps.core.exactly_once import MemoryChange, MemoryRecord
-from adamctl.roles.ps.memory_budget import LINE, RecycledMemory
 from adamctl.wire.checksum import crc32
 from adamctl.wire.unreadable import UNREADABLE
 
@@ -132,15 +131,20 @@ def decode_body(body: memoryview) -> list[CopyRecord]:
     return [CopyRecord(part.copy, part.arrays()) for part in _parts(body)]
 
 
-def own_records(body: memoryview, memory: RecycledMemory | None = None) -> list[CopyRecord]:
-    """Returns the records of a body in memory of their own, from `memory` if it is given; blocking.
+def new_array(size: int) -> Array:
+    """Returns a flat array of float32, its contents anything."""
+    return np.empty(size, np.float32)
+
+
+def own_records(body: memoryview, new: Callable[[int], Array] = new_array) -> list[CopyRecord]:
+    """Returns the records of a body in memory of their own, which `new` gives as flat arrays; blocking.
 
     Raises:
         DamagedDataError: as `decode_body`.
     """
     if not len(body):
         return []
-    return [CopyRecord(part.copy, _own(part.arrays(), memory)) for part in _parts(body)]
+    return [CopyRecord(part.copy, _own(part.arrays(), new)) for part in _parts(body)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +194,12 @@ def _parts(body: memoryview) -> list[_Part]:
     return parts
 
 
-def _own(arrays: Sequence[Array], memory: RecycledMemory | None) -> list[Array]:
+def _own(arrays: Sequence[Array], new: Callable[[int], Array]) -> list[Array]:
     """Returns copies of the arrays of one shard that lie side by side; a number for a whole shard stays one."""
     starts = [0]
     for array in arrays:
         starts.append(starts[-1] + -(-_length(array) // LINE) * LINE)
-    flat = np.empty(starts[-1], np.float32) if memory is None else memory.new(starts[-1])
+    flat = new(starts[-1])
     copies = []
     for start, array in zip(starts, arrays, strict=False):
         length = _length(array)

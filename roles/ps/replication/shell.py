@@ -92,7 +92,7 @@ class Replicating:
         self.spared: Callable[[str], Mapping[int, Kept]] = lambda _: {}
         self._links = PeerLinks(context)
         self._threads: ThreadPoolExecutor | None = None
-        self._own = partial(own_records, memory=RecycledMemory())
+        self._own = partial(own_records, new=RecycledMemory().new)
         self._encode = partial(encode_body, checksum_of=Checksums().of)
         self._neighbours = Neighbours(context, spawn, self._configure_all, drained)
         self._neighbours.begin()

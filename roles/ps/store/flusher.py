@@ -11,11 +11,11 @@ from typing import Any
 from adamctl.errors import AdamctlError, RunFailedError
 from adamctl.roles.ps.core.flush import FlushConfig, FlushCore, Group, Item, Waiter
 from adamctl.roles.ps.core.instructions import Image, Instruction
-from adamctl.roles.ps.core.log_index import Holdings
 from adamctl.roles.ps.core.server_core import Core
 from adamctl.roles.ps.core.shard import Shard
 from adamctl.roles.ps.replication.core.held_bucket import HeldShard
 from adamctl.roles.ps.store.lmdb_log import LogStore, NoSpaceError, UnconfirmedError, Writing
+from adamctl.roles.ps.store.log_index import Holdings
 from adamctl.roles.ps.store.record import Holding, JobIdentity, ShardState
 from adamctl.roles.ps.store.recovered_jobs import Held, found_jobs
 from adamctl.roles.ps.store.writer_thread import WriterThread

@@ -28,12 +28,13 @@ from adamctl.roles.ps.store.record import (
     Record,
     RecordKind,
     ShardState,
+    StoredRecord,
     decode,
     encode_description,
     encode_parts_into,
     encoded_bytes,
 )
-from adamctl.roles.ps.store.recovery import ANCHOR_KEY, ReadLog, StoredRecord, read_log
+from adamctl.roles.ps.store.recovery import ANCHOR_KEY, ReadLog, read_log
 
 LOG_NAME = "log.mdb"
 NEW_LOG_NAME = "new-log.mdb"

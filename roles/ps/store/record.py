@@ -106,6 +106,15 @@ class Record:
 
 
 @dataclass(frozen=True)
+class StoredRecord:
+    """A record that the log was found to hold."""
+
+    sequence: int
+    size_bytes: int
+    description: Description
+
+
+@dataclass(frozen=True)
 class Anchor:
     """Where a log begins and ends: numbers in [first, next), and the checksums on either side of them."""
 

@@ -1,9 +1,10 @@
-"""What a log was found to hold, by job: which records count, and what shards begin with after a restart."""
+"""What a log was found to hold, by job: which records count, and what shards begin with after a restart (pure)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from adamctl.errors import DamagedDataError
 from adamctl.kernels.operation import Array
@@ -12,9 +13,20 @@ from adamctl.model.layout import ParameterLayout
 from adamctl.roles.ps.core.exactly_once import ClientMemory
 from adamctl.roles.ps.core.flush import Entry, Slot
 from adamctl.roles.ps.core.job import ShardContent
-from adamctl.roles.ps.store.lmdb_log import LogStore
-from adamctl.roles.ps.store.record import Holding, JobIdentity, ShardState
-from adamctl.roles.ps.store.recovery import StoredRecord
+from adamctl.roles.ps.store.record import Holding, JobIdentity, ShardState, StoredRecord
+
+
+class ReadableLog(Protocol):
+    """What is asked of a log to read shards back.
+
+    Attributes:
+        loaded: number -> arrays that were read when it was opened; whoever needs them takes them out.
+    """
+
+    loaded: dict[int, list[Array]]
+
+    def describe(self, sequences: Sequence[int]) -> dict[int, ShardState]: ...
+    def read_all(self, sequences: Sequence[int]) -> dict[int, list[Array]]: ...
 
 
 @dataclass
@@ -116,7 +128,7 @@ def entries_that_count(job: FoundJob, layout: ParameterLayout, buckets: Sequence
 
 
 def found_contents(
-    store: LogStore, job: FoundJob, layout: ParameterLayout, buckets: Sequence[int], rule: Rule
+    store: ReadableLog, job: FoundJob, layout: ParameterLayout, buckets: Sequence[int], rule: Rule
 ) -> dict[int, ShardContent]:
     """Reads shards back; blocking. A shard that has no record that counts is left out.
 

@@ -31,9 +31,9 @@ from adamctl.roles.ps.store.record import (
     CHECKSUM,
     Anchor,
     DamagedRecordError,
-    Description,
     JobIdentity,
     ShardState,
+    StoredRecord,
     decode_description,
     decode_header,
 )
@@ -50,15 +50,6 @@ TASKS_AHEAD: Final = 8
 ALIGNMENT_BYTES: Final = 64
 
 _Numbered: TypeAlias = "tuple[int, Value]"
-
-
-@dataclass(frozen=True)
-class StoredRecord:
-    """A record that the log was found to hold."""
-
-    sequence: int
-    size_bytes: int
-    description: Description
 
 
 @dataclass

@@ -15,7 +15,7 @@ from adamctl.config.experiment import ClusterConfig, DataConfig, Experiment, Tra
 from adamctl.model.description import Dense, Model, Softmax
 from adamctl.roles.coordinator import server
 from adamctl.roles.coordinator.client import CoordinatorClient, Joined
-from adamctl.roles.coordinator.progress import RunProgress
+from adamctl.roles.coordinator.core.progress import RunProgress
 from adamctl.roles.data import server as data_server
 from adamctl.roles.ps import server as ps_server
 from adamctl.wire.messages import EvaluateTask, NextTaskRequest, TaskReport

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from adamctl.roles.coordinator.progress import EvaluationResult, RunProgress
+from adamctl.roles.coordinator.core.progress import EvaluationResult, RunProgress
 from adamctl.roles.coordinator.records import LINES_WAITING_MAX, METRICS_NAME, SUMMARY_NAME, RunRecords
 
 PROGRESS = RunProgress(state="training", job="a", passes_total=1)

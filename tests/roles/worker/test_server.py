@@ -21,7 +21,7 @@ from adamctl.model.description import Conv2D, Dense, Model, Softmax
 from adamctl.roles.context import RoleContext
 from adamctl.roles.coordinator import server as coordinator_server
 from adamctl.roles.coordinator.client import CoordinatorClient
-from adamctl.roles.coordinator.progress import RunProgress
+from adamctl.roles.coordinator.core.progress import RunProgress
 from adamctl.roles.data import server as data_server
 from adamctl.roles.ps import server as ps_server
 from adamctl.roles.worker import server

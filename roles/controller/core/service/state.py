@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import msgspec
 
 from adamctl.config.records import NUMBER_MAX
+from adamctl.wire.changes import Changes
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigEntry
 
@@ -83,15 +84,6 @@ def snapshot_problem(snapshot: Snapshot) -> str:
     if sum(entry_bytes(entry.key, entry.value) for entry in snapshot.entries) > STATE_BYTES_MAX:
         return f"expected at most {STATE_BYTES_MAX} bytes of keys and values"
     return ""
-
-
-class Changes(msgspec.Struct, frozen=True):
-    """What happened to the keys of a prefix after a revision; `reset`: entries are all there are."""
-
-    revision: int
-    entries: tuple[ConfigEntry, ...] = ()
-    deleted: tuple[str, ...] = ()
-    reset: bool = False
 
 
 class KeyState:

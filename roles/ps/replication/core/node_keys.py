@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from adamctl.config.records import DrainRecord, NodeRecord, RecordT, decode
-from adamctl.roles.controller.client import Changes
 from adamctl.roles.ps.replication.core.instructions import NodeView
+from adamctl.wire.changes import Changes
 from adamctl.wire.messages import ConfigEntry
 from adamctl.wire.unreadable import UNREADABLE
 

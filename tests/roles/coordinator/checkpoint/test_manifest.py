@@ -19,7 +19,7 @@ from adamctl.roles.coordinator.checkpoint import manifest
 from adamctl.roles.coordinator.checkpoint.manifest import Manifest, ManifestFile, ManifestTensor
 from adamctl.roles.coordinator.checkpoint.writer import check_goes_on, check_resumable
 from adamctl.roles.coordinator.core.events import RunSnapshot
-from adamctl.roles.coordinator.progress import EvaluationResult
+from adamctl.roles.coordinator.core.progress import EvaluationResult
 from adamctl.roles.manifest_bytes import FORMAT_VERSION, encode_manifest
 from adamctl.wire.messages import CheckpointFile
 from tests.roles.manifests_for_tests import as_version_1, cuts, flips

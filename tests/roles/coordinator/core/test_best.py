@@ -9,7 +9,7 @@ import pytest
 
 from adamctl.roles.coordinator.core import events
 from adamctl.roles.coordinator.core.evaluate import best_of
-from adamctl.roles.coordinator.progress import EvaluationResult
+from adamctl.roles.coordinator.core.progress import EvaluationResult
 from tests.roles.coordinator.simulation import Simulation, plan
 
 

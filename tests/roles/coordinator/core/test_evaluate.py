@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from adamctl.roles.coordinator.core.clock import TrainingClock, histogram_quantile
 from adamctl.roles.coordinator.core.evaluate import Marks, time_to
+from adamctl.roles.coordinator.core.progress import EvaluationResult
 from adamctl.roles.coordinator.core.ranges import fitting_range
-from adamctl.roles.coordinator.progress import EvaluationResult
 from adamctl.wire.messages import EvaluateTask
 from tests.roles.coordinator.simulation import Simulation, plan
 

@@ -7,8 +7,8 @@ import pytest
 from adamctl.config.records import BucketRecord, JobRecord, LayoutRecord, bucket_key, encode, job_key, layout_key
 from adamctl.model.layout import Tensor
 from adamctl.model.rule import RuleConfig
-from adamctl.roles.controller.client import Changes
 from adamctl.roles.ps.core.job_records import Fate, JobKeys, Unknown
+from adamctl.wire.changes import Changes
 from adamctl.wire.messages import ConfigEntry
 from tests.roles.ps.ps_cluster import make_tensors
 

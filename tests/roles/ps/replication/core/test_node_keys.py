@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from adamctl.config.records import DrainRecord, NodeRecord, drain_key, encode, node_key
-from adamctl.roles.controller.client import Changes
 from adamctl.roles.ps.replication.core.node_keys import NodeKeys
+from adamctl.wire.changes import Changes
 from adamctl.wire.messages import ConfigEntry
 
 
