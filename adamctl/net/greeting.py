@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from adamctl.config.names import NAME_CHARACTERS_MAX, NAME_EXPECTED, is_name
 from adamctl.errors import HandshakeError, ProtocolError, RemoteError
 from adamctl.net.handshake import NONCE_BYTES, ClientHandshake, ServerHandshake, refusal
 from adamctl.net.peer_user import is_own_user
+from adamctl.net.protocol import FrameProtocol
 from adamctl.wire.codec import decode_message
 from adamctl.wire.constants import ErrorCode, Opcode
+from adamctl.wire.decoder import Frame
 from adamctl.wire.messages import ErrorReply, Hello, HelloReply, Message, ProveReply, ProveRequest
 
-if TYPE_CHECKING:
-    from adamctl.net.connection import ClientProtocol
-    from adamctl.net.protocol import FrameProtocol
-    from adamctl.wire.decoder import Frame
+
+class Asking(Protocol):
+    """What `greet` uses of the client's end of a connection."""
+
+    address: str
+    """Of the server, for messages."""
+    loop: asyncio.AbstractEventLoop
+
+    async def call(
+        self, message: Message, body: Sequence[Any], deadline_s: float, into: Sequence[memoryview] | None
+    ) -> Any:
+        """Sends a request and returns its reply, which has a `message`."""
+        ...
 
 
-async def greet(protocol: ClientProtocol, identity: Hello, deadline: float, *, trusted: bool) -> HelloReply:
+async def greet(protocol: Asking, identity: Hello, deadline: float, *, trusted: bool) -> HelloReply:
     """Says HELLO, proves the token and has it proved, until `deadline` (loop.time()); returns the answer to HELLO.
 
     Raises as `Transport.connect` does.

@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from adamctl.errors import RemoteError
 from adamctl.net.pool import PooledBuffer
 from adamctl.net.protocol import body_views
+from adamctl.net.regions import RegionTable
 from adamctl.net.transport import Arrival, Lease
 from adamctl.wire.codec import FrameHead, encode_error, encode_reply
 from adamctl.wire.constants import ErrorCode, Flag
 from adamctl.wire.messages import Hello, Message
 
-if TYPE_CHECKING:
-    from adamctl.net.server import ServerProtocol
-
 _EMPTY = memoryview(b"")
 _ONE_WAY = int(Flag.ONE_WAY)
+
+
+class Answering(Protocol):
+    """What a request uses of the connection that it came over."""
+
+    peer: Hello
+    peer_name: str
+    local_address: str
+    connection_id: int
+    regions: RegionTable
+    """The memory that the client has registered."""
+
+    def finish(
+        self,
+        request: FrameHead,
+        head: bytes,
+        views: list[memoryview],
+        size_bytes: int,
+        on_sent: Callable[[], None] | None,
+    ) -> None:
+        """Sends an answer (none where `head` is empty) and lets the client send more."""
+        ...
 
 
 class NoLease:
@@ -40,7 +60,7 @@ class StreamRequest:
 
     def __init__(
         self,
-        protocol: ServerProtocol,
+        protocol: Answering,
         head: FrameHead,
         message: Message,
         buffer: PooledBuffer | None,
