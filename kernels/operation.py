@@ -19,10 +19,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.kernels.array import Array
-from adamctl.kernels.layers.slicing import OutputSlice, SlicedOperation
 from adamctl.kernels.native import Call
+from adamctl.kernels.slicing import OutputSlice, Region
 
-__all__ = ["Array", "Backward", "Buffers", "Factors", "Forward", "Operation", "empty_buffers", "image_shape"]
+__all__ = [
+    "Array",
+    "Backward",
+    "Buffers",
+    "Factors",
+    "Forward",
+    "Operation",
+    "SlicedOperation",
+    "empty_buffers",
+    "image_shape",
+]
 
 Forward: TypeAlias = Callable[[Array], Array]
 """A layer's `forward` while training with all but the inputs bound."""
@@ -58,6 +68,23 @@ class Factors:
 
     errors: Array
     activations: Array
+
+
+@dataclass(frozen=True)
+class SlicedOperation:
+    """What computes a slice.
+
+    Attributes:
+        operation: takes the inputs of `inputs` as its whole input and makes the slice as its whole output.
+        inputs: region of the layer's input that it reads.
+        outputs: region of the layer's output that it makes.
+        parameters: per parameter, the part of the layer's array that is the operation's own.
+    """
+
+    operation: Operation
+    inputs: Region
+    outputs: Region
+    parameters: tuple[Region, ...]
 
 
 class Operation(ABC):

@@ -8,7 +8,7 @@ import numpy as np
 from numba import types
 
 from adamctl.kernels.compiled.jit import IN1, IN2, OUT2, inline, kernel, readable, writable
-from adamctl.kernels.layers.dropout import FACTORS, SHIFTS
+from adamctl.kernels.numeric.mix import FACTORS, SHIFTS
 
 u32 = types.uint32
 FIRST, SECOND = FACTORS
@@ -17,7 +17,7 @@ HIGH, MIDDLE, LOW = SHIFTS
 
 @inline
 def mixed(value: Any) -> Any:
-    """As `adamctl.kernels.layers.dropout.mix`."""
+    """As `adamctl.kernels.numeric.mix.mix`."""
     value = np.uint32((value ^ (value >> HIGH)) * FIRST)
     value = np.uint32((value ^ (value >> MIDDLE)) * SECOND)
     return np.uint32(value ^ (value >> LOW))

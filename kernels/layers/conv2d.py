@@ -19,9 +19,9 @@ import numpy as np
 
 from adamctl.kernels.layers.activations import CODES, BiasActivation, activate
 from adamctl.kernels.layers.direct_convolution import DirectConvolution, Extents
-from adamctl.kernels.layers.slicing import OutputSlice, SlicedOperation, check_slice, halo
 from adamctl.kernels.native import Call
-from adamctl.kernels.operation import Array, Buffers, Operation, empty_buffers, image_shape
+from adamctl.kernels.operation import Array, Buffers, Operation, SlicedOperation, empty_buffers, image_shape
+from adamctl.kernels.slicing import OutputSlice, check_slice, halo
 from adamctl.model.description import Activation, Padding, Size, pair
 from adamctl.model.shapes import same_padding, window_output
 

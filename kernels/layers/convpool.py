@@ -17,9 +17,9 @@ from adamctl.kernels.backend import compiled, panels_with_tiles
 from adamctl.kernels.layers.activations import CODES, activate
 from adamctl.kernels.layers.conv2d import Conv2D
 from adamctl.kernels.layers.maxpool2d import MaxPool2D
-from adamctl.kernels.layers.slicing import OutputSlice, SlicedOperation, check_slice, halo
 from adamctl.kernels.native import Call, NativeCall
-from adamctl.kernels.operation import Array, Backward, Buffers, Forward, Operation, empty_buffers
+from adamctl.kernels.operation import Array, Backward, Buffers, Forward, Operation, SlicedOperation, empty_buffers
+from adamctl.kernels.slicing import OutputSlice, check_slice, halo
 from adamctl.kernels.tiling import WIDEST, round_up
 
 

@@ -13,9 +13,18 @@ from math import prod
 import numpy as np
 
 from adamctl.kernels.layers.activations import BiasActivation
-from adamctl.kernels.layers.slicing import OutputSlice, SlicedOperation, check_slice
 from adamctl.kernels.native import Call, joined, product
-from adamctl.kernels.operation import Array, Backward, Buffers, Factors, Forward, Operation, empty_buffers
+from adamctl.kernels.operation import (
+    Array,
+    Backward,
+    Buffers,
+    Factors,
+    Forward,
+    Operation,
+    SlicedOperation,
+    empty_buffers,
+)
+from adamctl.kernels.slicing import OutputSlice, check_slice
 from adamctl.model.description import Activation
 
 

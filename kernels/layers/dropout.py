@@ -17,14 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.kernels.backend import Backend, choose, compiled_if
-from adamctl.kernels.layers.slicing import OutputSlice, Region, SlicedOperation, check_slice
 from adamctl.kernels.native import Call, NativeCall
-from adamctl.kernels.operation import Array, Buffers, Operation, empty_buffers
-
-Words = NDArray[np.uint32]
-FACTORS = np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
-SHIFTS = np.uint32(16), np.uint32(15), np.uint32(16)
-WORD_BITS = 32
+from adamctl.kernels.numeric.mix import WORD_BITS, Words, mix
+from adamctl.kernels.operation import Array, Buffers, Operation, SlicedOperation, empty_buffers
+from adamctl.kernels.slicing import OutputSlice, Region, check_slice
 
 
 class Dropout(Operation):
@@ -171,16 +167,3 @@ class Dropout(Operation):
         np.greater_equal(drawn, threshold, out=mask, casting="unsafe")
         mask *= 1 / (1 - self.rate)
         np.multiply(inputs, mask, out=outputs)
-
-
-def mix(values: Words, scratch: Words) -> None:
-    """Scrambles 32-bit words in place: each bit of a word changes about half of the bits of its result.
-
-    Shifts and odd factors in turn, the finaliser of MurmurHash3 with the constants that Wellons found to have less
-    bias ("Prospecting for hash functions", 2018).
-    """
-    for shift, factor in zip(SHIFTS, (*FACTORS, None), strict=True):
-        np.right_shift(values, shift, out=scratch)
-        np.bitwise_xor(values, scratch, out=values)
-        if factor is not None:
-            np.multiply(values, factor, out=values)

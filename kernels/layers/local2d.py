@@ -17,8 +17,8 @@ import numpy as np
 
 from adamctl.kernels.backend import compiled_if
 from adamctl.kernels.layers.activations import BiasActivation
-from adamctl.kernels.layers.slicing import OutputSlice, SlicedOperation, check_slice, halo
-from adamctl.kernels.operation import Array, Buffers, Operation, empty_buffers, image_shape
+from adamctl.kernels.operation import Array, Buffers, Operation, SlicedOperation, empty_buffers, image_shape
+from adamctl.kernels.slicing import OutputSlice, check_slice, halo
 from adamctl.model.description import Activation, Padding, Size, pair
 from adamctl.model.shapes import same_padding
 

@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.kernels.backend import Backend, choose, compiled_if
-from adamctl.kernels.layers.slicing import OutputSlice, SlicedOperation, check_slice, halo
-from adamctl.kernels.operation import Array, Buffers, Operation, empty_buffers, image_shape
+from adamctl.kernels.operation import Array, Buffers, Operation, SlicedOperation, empty_buffers, image_shape
+from adamctl.kernels.slicing import OutputSlice, check_slice, halo
 from adamctl.model.description import Size, Weighting, pair
 
 

@@ -6,8 +6,8 @@ from abc import ABC
 from collections.abc import Iterator
 
 from adamctl.kernels.backend import Backend, choose
-from adamctl.kernels.layers.slicing import OutputSlice, SlicedOperation, check_slice, halo
-from adamctl.kernels.operation import Array, Operation, image_shape
+from adamctl.kernels.operation import Array, Operation, SlicedOperation, image_shape
+from adamctl.kernels.slicing import OutputSlice, check_slice, halo
 from adamctl.model.description import Size, pair
 from adamctl.model.shapes import window_output
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from adamctl.kernels.backend import compiled_if
 from adamctl.kernels.layers.dense import Dense
-from adamctl.kernels.layers.slicing import OutputSlice, SlicedOperation
 from adamctl.kernels.native import Call, NativeCall, joined, product
-from adamctl.kernels.operation import Array, Backward, Buffers, Forward, Operation
+from adamctl.kernels.operation import Array, Backward, Buffers, Forward, Operation, SlicedOperation
+from adamctl.kernels.slicing import OutputSlice
 
 
 class Softmax(Dense):

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from adamctl.kernels.backend import installed
-from adamctl.kernels.layers.slicing import OutputSlice, region_shape
 from adamctl.kernels.operation import Buffers, Operation
+from adamctl.kernels.slicing import OutputSlice, region_shape
 
 BACKENDS = installed()
 BATCH_MAX = 5

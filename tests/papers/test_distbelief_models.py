@@ -12,7 +12,7 @@ import pytest
 
 from adamctl.kernels.backend import installed
 from adamctl.kernels.layers.losses import make_loss
-from adamctl.kernels.layers.slicing import OutputSlice
+from adamctl.kernels.slicing import OutputSlice
 from adamctl.kernels.step.network import Network
 from adamctl.model.description import L2Pool2D, Layer, Local2D, LocalContrastNorm, Logistic, Model
 from adamctl.model.initial import initial_rows

@@ -9,8 +9,8 @@ from adamctl.kernels.backend import compiled
 from adamctl.kernels.layers.conv2d import Conv2D
 from adamctl.kernels.layers.convpool import ConvPool
 from adamctl.kernels.layers.maxpool2d import MaxPool2D
-from adamctl.kernels.layers.slicing import OutputSlice
 from adamctl.kernels.needed import does_pooling
+from adamctl.kernels.slicing import OutputSlice
 from adamctl.model import description
 from tests.kernels.kernel_checks import BACKENDS, Run, check_slices, compare_runs, run
 

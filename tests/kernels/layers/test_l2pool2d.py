@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from adamctl.kernels.layers.l2pool2d import L2Pool2D
-from adamctl.kernels.layers.slicing import OutputSlice
+from adamctl.kernels.slicing import OutputSlice
 from tests.kernels.kernel_checks import BACKENDS, check_gradients, check_implementations, check_slices, run
 
 CASES = {

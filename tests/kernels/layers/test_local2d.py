@@ -8,7 +8,7 @@ import pytest
 from adamctl.kernels.layers import local2d
 from adamctl.kernels.layers.conv2d import Conv2D
 from adamctl.kernels.layers.local2d import Local2D
-from adamctl.kernels.layers.slicing import OutputSlice
+from adamctl.kernels.slicing import OutputSlice
 from tests.kernels.kernel_checks import (
     BACKENDS,
     check_gradients,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from adamctl.kernels.layers.logistic import Logistic
-from adamctl.kernels.layers.slicing import OutputSlice
+from adamctl.kernels.slicing import OutputSlice
 from adamctl.kernels.step.network import Network
 from adamctl.model.description import Dense, Model
 from adamctl.model.description import Logistic as LogisticLayer

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from adamctl.kernels.layers.maxpool2d import MaxPool2D
-from adamctl.kernels.layers.slicing import OutputSlice
+from adamctl.kernels.slicing import OutputSlice
 from tests.kernels.kernel_checks import BACKENDS, check_gradients, check_implementations, check_slices, run
 
 SIZES = [(2, None), (3, 2), ((2, 3), (1, 2)), (2, 3), (1, 1), ((5, 4), 1)]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from adamctl.kernels.layers.dense import Dense
-from adamctl.kernels.layers.slicing import OutputSlice
 from adamctl.kernels.layers.softmax import Softmax
+from adamctl.kernels.slicing import OutputSlice
 from tests.kernels.kernel_checks import check_slices
 
 UNITS = [OutputSlice("units", 0, 3), OutputSlice("units", 3, 4), OutputSlice("units", 4, 7)]

@@ -1,20 +1,17 @@
-"""A part of a layer's outputs, and the operation that computes exactly that part.
+"""A part of a layer's outputs, and what it reads of the inputs.
 
 Models are split over workers (Adam 3.2.5, DistBelief 3): one holds some of the maps of a convolution, some of the units
 of a dense layer, or some rows of a locally connected one. `Operation.slice` returns a smaller operation of the same
-kind, and what it takes from the whole layer: which region of the inputs it reads, a halo of rows included, and which
-part of each parameter it holds. Slices that together cover a layer's outputs compute, together, what the layer does:
-their outputs side by side; their input errors added up where the regions overlap; their gradients side by side where
-they hold different parts of a parameter, and added up where they share one.
+kind, and what it takes from the whole layer (`SlicedOperation`): which region of the inputs it reads, a halo of rows
+included, and which part of each parameter it holds. Slices that together cover a layer's outputs compute, together,
+what the layer does: their outputs side by side; their input errors added up where the regions overlap; their gradients
+side by side where they hold different parts of a parameter, and added up where they share one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
-
-if TYPE_CHECKING:
-    from adamctl.kernels.operation import Operation
+from typing import Literal, TypeAlias
 
 Axis: TypeAlias = Literal["units", "maps", "rows"]
 Region: TypeAlias = tuple[slice, ...]
@@ -28,23 +25,6 @@ class OutputSlice:
     axis: Axis
     start: int
     stop: int
-
-
-@dataclass(frozen=True)
-class SlicedOperation:
-    """What computes a slice.
-
-    Attributes:
-        operation: takes the inputs of `inputs` as its whole input and makes the slice as its whole output.
-        inputs: region of the layer's input that it reads.
-        outputs: region of the layer's output that it makes.
-        parameters: per parameter, the part of the layer's array that is the operation's own.
-    """
-
-    operation: Operation
-    inputs: Region
-    outputs: Region
-    parameters: tuple[Region, ...]
 
 
 def region_shape(shape: tuple[int, ...], region: Region) -> tuple[int, ...]:

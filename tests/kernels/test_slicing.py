@@ -2,7 +2,7 @@
 
 import pytest
 
-from adamctl.kernels.layers.slicing import OutputSlice, check_slice, halo, region_shape
+from adamctl.kernels.slicing import OutputSlice, check_slice, halo, region_shape
 
 
 def test_a_region_of_a_shape() -> None:
