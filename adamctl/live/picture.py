@@ -1,8 +1,4 @@
-"""A picture of the live view, taken from a run: `python -m adamctl.live.picture examples/mnist.toml docs/live.svg`.
-
-Trains the experiment as `adamctl train` does, remembers what the view shows at `--at`, ends the run and writes the
-picture as SVG.
-"""
+"""A picture of the live view as SVG, taken from a run; `adamctl.cli.run.picture` is the command that takes it."""
 
 from __future__ import annotations
 
@@ -10,14 +6,8 @@ import io
 import os
 import re
 import signal
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 
-import click
-
-from adamctl.cli import options
-from adamctl.errors import RunFailedError
 from adamctl.live.view import ProcessReading, View, view_of
 from adamctl.roles.coordinator.core.progress import RunProgress
 
@@ -59,30 +49,3 @@ def draw(view: View, title: str, columns: int) -> str:
     )
     console.print(render(view, columns, LINES))
     return console.export_svg(title=title, code_format=_FONT_FACE.sub("", CONSOLE_SVG_FORMAT))
-
-
-@click.command()
-@options.experiment_options
-@click.argument("picture", metavar="OUT.svg", type=click.Path(path_type=Path))
-@click.option("--at", default=0.6, show_default=True, help="Share of the run at which to look.")
-@click.option("--columns", default=80, show_default=True, help="Width of the terminal in the picture.")
-def main(
-    experiment: str, settings: tuple[str, ...], data: tuple[str, ...], picture: Path, at: float, columns: int,
-    **flags: object,
-) -> None:  # fmt: skip
-    """Train EXP.toml for a while and write what the live view shows to OUT.svg."""
-    from adamctl.launch.train import TrainOptions, train
-
-    loaded = options.load(experiment, settings, data, flags)
-    photographer = Photographer(at)
-    with tempfile.TemporaryDirectory() as runs:
-        outcome, _ = train(
-            loaded.experiment, TrainOptions((), "none", Path(runs), os.environ, readings=True), photographer
-        )
-    if photographer.view is None:
-        raise RunFailedError(outcome.message or f"the run ended before {at:.0%} of it was done")
-    picture.write_text(draw(photographer.view, f"adamctl train {experiment}", columns))
-
-
-if __name__ == "__main__":
-    main()
