@@ -38,7 +38,7 @@ from adamctl.bench.role_processes import connect_store
 from adamctl.bench.watched_run import WatchedRun, examples_per_s
 from adamctl.config.records import BucketRecord, decode
 from adamctl.errors import AdamctlError, RunFailedError
-from adamctl.roles.controller.client import ConfigurationStore, follow
+from adamctl.roles.configuration import ConfigurationStore, follow
 
 DIGITS = Path(__file__).resolve().parent.parent / "examples" / "digits.toml"
 SERVERS = 3

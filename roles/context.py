@@ -22,6 +22,7 @@ from adamctl.net.transport import ArrivalHandler, Connection, Handler, Request, 
 from adamctl.roles.addresses import BoundAddresses, places
 from adamctl.roles.beacons import BeaconPlan, Beacons, LoopBeacons, OwnedSender, ThreadBeacons, send_beacons
 from adamctl.roles.cluster_binding import bind, bound_to
+from adamctl.roles.configuration import ConfigurationStore, Membership, read_record
 from adamctl.roles.lease import Lease
 from adamctl.roles.process import CommonOptions, ReadyReport
 from adamctl.wire.constants import ErrorCode
@@ -38,7 +39,6 @@ from adamctl.wire.messages import (
 from adamctl.wire.permissions import refusal
 
 if TYPE_CHECKING:
-    from adamctl.roles.controller.client import ConfigurationStore, Membership
     from adamctl.roles.witness import Witness
 
 LEAVE_DEADLINE_S = 2.0
@@ -327,8 +327,6 @@ class RoleContext:
             self._beacons = ThreadBeacons(self.make_beacon_sender, plan, self.lease, self.log, self.fail)
 
     async def _record(self, node: str) -> NodeRecord:
-        from adamctl.roles.controller.client import read_record
-
         if self.controller is None:
             raise UnreachableError(f"cannot look up {node}: this process has no controller")
         found = await read_record(self.controller, node_key(node), NodeRecord)

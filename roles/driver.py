@@ -138,7 +138,8 @@ async def _run(
 def _client_for(context: RoleContext, controllers: Sequence[str]) -> ControllerClient | EtcdClient:
     """Gives a role the configuration service and its membership; returns their client, to be closed at the end."""
     from adamctl.net.stream import StreamTransport
-    from adamctl.roles.controller.client import cluster_client, configuration_addresses
+    from adamctl.roles.configuration import configuration_addresses
+    from adamctl.roles.controller.client import cluster_client
 
     addresses = configuration_addresses(controllers)
     client = cluster_client(context.transport, addresses, context.hello, log=context.log)

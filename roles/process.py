@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 from adamctl.config.names import NAME_EXPECTED, is_name, printable
 from adamctl.errors import AdamctlError, ConfigurationError
 from adamctl.net.address import DEFAULT_CONTROLLER, UNIX_PATH_BYTES_MAX, parse_address
+from adamctl.roles.configuration import configuration_places
 from adamctl.roles.private_folder import private_folder, remove_if_left
 
 ERROR_CHARACTERS_MAX = 4096
@@ -300,8 +301,6 @@ def advertised(addresses: tuple[str, ...], options: CommonOptions) -> tuple[str,
 
 def outward_host(controller: tuple[str, ...]) -> str:
     """Returns the address that this machine has in the network towards the controller (sends nothing)."""
-    from adamctl.roles.controller.client import configuration_places
-
     for text in configuration_places(controller):
         address = parse_address(text)
         if address.scheme != "tcp":

@@ -94,7 +94,7 @@ class Witness:
                 return
 
     async def _member(self, node: str, incarnation: int) -> NodeRecord | None:
-        from adamctl.roles.controller.client import read_record
+        from adamctl.roles.configuration import read_record
 
         assert self._context.controller is not None
         found = await read_record(self._context.controller, node_key(node), NodeRecord)

@@ -82,7 +82,7 @@ ELSEWHERE = (
     ),
     Elsewhere(
         "roles/controller/conformance.py",
-        ("roles/controller/interface", "roles/controller/testing/memory"),
+        ("roles/configuration", "roles/controller/testing/memory"),
         "the interface is a specification, and its twin in memory passes it",
     ),
     Elsewhere("roles/controller/etcd/test_client.py", ("roles/controller/etcd/status",), "parts of one client"),

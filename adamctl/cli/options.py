@@ -210,7 +210,7 @@ def addresses(controller: tuple[str, ...]) -> tuple[str, ...]:
         ConfigurationError: both kinds were given, or one is malformed.
     """
     from adamctl.net.address import DEFAULT_CONTROLLER
-    from adamctl.roles.controller.client import configuration_addresses
+    from adamctl.roles.configuration import configuration_addresses
     from adamctl.roles.controller.etcd.url import is_etcd
 
     named = str(click.get_current_context().meta.get(_RUN, "")) if click.get_current_context(silent=True) else ""

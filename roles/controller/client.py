@@ -1,4 +1,4 @@
-"""How every other role uses the configuration service: the interface, and the client that speaks to a controller."""
+"""The client that speaks to controllers, and the choice between it and the one that speaks to etcd."""
 
 from __future__ import annotations
 
@@ -18,22 +18,9 @@ from adamctl.errors import (
     UnreachableError,
     WrongClusterError,
 )
-from adamctl.net.address import parse_address
 from adamctl.net.transport import Body, Connection, Transport
-from adamctl.roles.controller.etcd.url import is_etcd, parse_etcd_url
-from adamctl.roles.controller.interface import (
-    SILENCE_S,
-    ConfigurationStore,
-    Membership,
-    Waiting,
-    decode_entry,
-    follow,
-    nodes,
-    nodes_of,
-    read_record,
-    readable,
-    wait_for,
-)
+from adamctl.roles.configuration import SILENCE_S, Waiting
+from adamctl.roles.controller.etcd.url import is_etcd
 from adamctl.wire.changes import Changes
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
@@ -60,24 +47,6 @@ from adamctl.wire.unreadable import UNREADABLE
 
 if TYPE_CHECKING:
     from adamctl.roles.controller.etcd.client import EtcdClient
-
-__all__ = [
-    "Changes",
-    "ConfigurationStore",
-    "ControllerClient",
-    "Membership",
-    "Waiting",
-    "cluster_client",
-    "configuration_addresses",
-    "configuration_places",
-    "decode_entry",
-    "follow",
-    "nodes",
-    "nodes_of",
-    "read_record",
-    "readable",
-    "wait_for",
-]
 
 ReplyT = TypeVar("ReplyT", bound=Message)
 _ENTRIES = msgspec.msgpack.Decoder(list[ConfigEntry])
@@ -348,25 +317,6 @@ class ControllerClient:
 
     def _where(self) -> str:
         return ", ".join(self.addresses)
-
-
-def configuration_addresses(texts: Sequence[str]) -> tuple[str, ...]:
-    """Returns where the configuration is kept, checked: addresses of controllers, or one URL of an etcd cluster.
-
-    Raises:
-        ConfigurationError: one of them is malformed, or there is more beside an etcd cluster.
-    """
-    if not any(map(is_etcd, texts)):
-        return tuple(str(parse_address(text)) for text in texts)
-    if len(texts) > 1:
-        raise ConfigurationError(f"expected one etcd cluster and nothing else; found {' and '.join(texts)}")
-    return (parse_etcd_url(texts[0]).text,)
-
-
-def configuration_places(addresses: Sequence[str]) -> tuple[str, ...]:
-    """Returns where the processes listen that keep the configuration, whichever they are."""
-    found = (parse_etcd_url(text).places if is_etcd(text) else (text,) for text in addresses)
-    return tuple(place for places in found for place in places)
 
 
 def cluster_client(

@@ -24,7 +24,7 @@ from adamctl.config.records import (
 )
 from adamctl.errors import ConfigurationError
 from adamctl.model.layout import ParameterLayout, place_copies
-from adamctl.roles.controller.client import ConfigurationStore, decode_entry, nodes_of, read_record, wait_for
+from adamctl.roles.configuration import ConfigurationStore, decode_entry, nodes_of, read_record, wait_for
 from adamctl.wire.messages import ConfigChanges, ConfigEntry
 
 NAMES_TRIED_MAX = 1000

@@ -10,7 +10,7 @@ from adamctl.config.records import JobRecord, LayoutRecord, NodeRecord, job_key,
 from adamctl.errors import ConfigurationError
 from adamctl.model.layout import ELEMENT_BYTES, ParameterLayout
 from adamctl.net.limits import ServerLimits
-from adamctl.roles.controller.client import ConfigurationStore, decode_entry, nodes_of
+from adamctl.roles.configuration import ConfigurationStore, decode_entry, nodes_of
 from adamctl.wire.messages import ConfigEntry
 
 JOBS = "/jobs/"

@@ -17,8 +17,8 @@ from adamctl.config.resolved import read_resolved
 from adamctl.errors import AdamctlError, ConfigurationError, RunFailedError, UnreachableError
 from adamctl.model.layout import build_layout
 from adamctl.model.shapes import infer
+from adamctl.roles.configuration import ConfigurationStore, Waiting, read_record
 from adamctl.roles.context import RoleContext
-from adamctl.roles.controller.client import ConfigurationStore, Waiting, read_record
 from adamctl.roles.coordinator.checkpoint.writer import CheckpointWriter, find_start
 from adamctl.roles.coordinator.core import events
 from adamctl.roles.coordinator.core.progress import RoleRow

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from adamctl.config.records import NodeRecord, node_key
 from adamctl.errors import ProtocolError, UnreachableError
 from adamctl.net.transport import Connection
+from adamctl.roles.configuration import ConfigurationStore, follow, nodes_of, read_record
 from adamctl.roles.context import RoleContext
-from adamctl.roles.controller.client import ConfigurationStore, follow, nodes_of, read_record
 
 LOOK_EVERY_S = 0.25
 CONNECT_S = 4.0

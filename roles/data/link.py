@@ -74,7 +74,7 @@ def connector_of_node(context: RoleContext, node: str) -> Connector:
     async def connect() -> Connection:
         from adamctl.config.records import NodeRecord, node_key
         from adamctl.net.address import prefer
-        from adamctl.roles.controller.client import read_record
+        from adamctl.roles.configuration import read_record
 
         assert context.controller is not None
         found = await read_record(context.controller, node_key(node), NodeRecord)

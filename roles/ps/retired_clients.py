@@ -7,7 +7,7 @@ import logging
 
 from adamctl.config.records import RETIRED_KEY, RetiredRecord, decode
 from adamctl.errors import UnreachableError
-from adamctl.roles.controller.client import ConfigurationStore, follow
+from adamctl.roles.configuration import ConfigurationStore, follow
 from adamctl.roles.ps.core.server_core import Core
 from adamctl.wire.unreadable import UNREADABLE
 

@@ -7,7 +7,7 @@ import logging
 
 from adamctl.config.records import RETIRED_KEY, NodeRecord, RetiredRecord, decode, encode
 from adamctl.errors import RemoteError, UnreachableError
-from adamctl.roles.controller.client import ConfigurationStore
+from adamctl.roles.configuration import ConfigurationStore
 from adamctl.roles.ps.core.ended_incarnations import EndedIncarnations, is_first
 from adamctl.wire.messages import ConfigChanges, ConfigEntry
 from adamctl.wire.unreadable import UNREADABLE

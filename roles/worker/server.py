@@ -21,8 +21,8 @@ from adamctl.kernels.needed import COMMON_KERNELS
 from adamctl.kernels.step.network import Network
 from adamctl.model.layout import build_layout
 from adamctl.net.transport import Connection, Request
+from adamctl.roles.configuration import ConfigurationStore, follow, read_record, readable
 from adamctl.roles.context import RoleContext
-from adamctl.roles.controller.client import ConfigurationStore, follow, read_record, readable
 from adamctl.roles.coordinator.client import CoordinatorClient, Joined
 from adamctl.roles.data.client import DataClient
 from adamctl.roles.ps.client.parameter_client import ParameterClient

@@ -19,7 +19,8 @@ from adamctl.model.layout import ParameterLayout
 from adamctl.model.rule import RuleConfig
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
-from adamctl.roles.controller.client import ControllerClient, nodes_of, wait_for
+from adamctl.roles.configuration import nodes_of, wait_for
+from adamctl.roles.controller.client import ControllerClient
 from adamctl.roles.ps.client.parameter_client import ParameterClient, PendingPush, PushSet
 from adamctl.roles.ps.store.recovery import read_log
 from adamctl.wire.messages import ConfigChanges

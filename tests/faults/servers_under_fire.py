@@ -22,7 +22,7 @@ from adamctl.model.layout import ParameterLayout
 from adamctl.model.rule import RuleConfig
 from adamctl.net.address import prefer
 from adamctl.net.stream import StreamTransport
-from adamctl.roles.controller.client import nodes_of, read_record
+from adamctl.roles.configuration import nodes_of, read_record
 from adamctl.roles.coordinator.job import job_changes
 from adamctl.roles.ps.client.parameter_client import ParameterClient, PushSet
 from adamctl.roles.ps.client.pull import Pulled

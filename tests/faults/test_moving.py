@@ -7,7 +7,7 @@ import time
 
 from adamctl.bench.failover.cluster import FailoverCluster, buckets_of
 from adamctl.config.records import BucketRecord, DrainRecord, NodeRecord, decode, drain_key, encode, node_key
-from adamctl.roles.controller.client import follow, read_record
+from adamctl.roles.configuration import follow, read_record
 from adamctl.wire.messages import ConfigChanges
 from tests.faults.servers_under_fire import JOB, Fire
 from tests.faults.tended_servers import COPIES, QUICK_LEASE_S

@@ -13,7 +13,7 @@ import numpy as np
 from adamctl.bench.failover.cluster import FailoverCluster, buckets_of
 from adamctl.cli.cluster.state import ClusterReader
 from adamctl.launch.process import RoleCommand
-from adamctl.roles.controller.client import nodes_of
+from adamctl.roles.configuration import nodes_of
 from tests.cli.test_errors import adamctl
 from tests.faults.servers_under_fire import JOB, Fire
 from tests.faults.tended_servers import COPIES, QUICK_LEASE_S, WHOLE_S

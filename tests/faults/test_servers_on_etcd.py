@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from adamctl.bench.failover.cluster import buckets_of
-from adamctl.roles.controller.client import nodes
+from adamctl.roles.configuration import nodes
 from tests.faults.servers_under_fire import JOB, Fire, under_fire
 from tests.faults.tended_servers import QUICK_LEASE_S, STARVED_S
 from tests.roles.controller.etcd_server import etcd_cluster

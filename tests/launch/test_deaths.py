@@ -11,8 +11,8 @@ from adamctl.net.address import host_id
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
 from adamctl.net.testing.virtual_clock import run_virtual
+from adamctl.roles.configuration import nodes, wait_for
 from adamctl.roles.context import RoleContext
-from adamctl.roles.controller.client import nodes, wait_for
 from adamctl.roles.controller.etcd.client import EtcdClient
 from adamctl.wire.messages import Empty, NodeRegisterRequest
 from tests.cluster import memory_cluster

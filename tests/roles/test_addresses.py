@@ -9,8 +9,8 @@ import pytest
 from adamctl.config.records import AddressKind, NodeRecord
 from adamctl.errors import ConfigurationError, RemoteError
 from adamctl.roles.addresses import KINDS, BoundAddresses, Place, kind_of, places
+from adamctl.roles.configuration import nodes
 from adamctl.roles.context import RoleContext
-from adamctl.roles.controller.client import nodes
 from adamctl.roles.process import CommonOptions
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (

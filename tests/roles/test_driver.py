@@ -20,7 +20,8 @@ import pytest
 from adamctl.errors import ConfigurationError, RemoteError, UnreachableError
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
-from adamctl.roles.controller.client import ControllerClient, nodes
+from adamctl.roles.configuration import nodes
+from adamctl.roles.controller.client import ControllerClient
 from adamctl.roles.process import CommonOptions, advertised, node_name, outward_host, unix_socket_address
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import RunJoinRequest, ShutdownRequest, StatusReply, StatusRequest

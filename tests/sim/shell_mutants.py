@@ -10,7 +10,7 @@ import lmdb
 import msgspec
 
 from adamctl.config.records import NodeRecord, node_key
-from adamctl.roles.controller.client import read_record
+from adamctl.roles.configuration import read_record
 from adamctl.roles.ps import checkpoint_writer as saving
 from adamctl.roles.ps.core.exactly_once import Client, ClientKey, ClientMemory, ClientRecord
 from adamctl.roles.ps.core.flush import Entry, FlushCore, Item, Slot

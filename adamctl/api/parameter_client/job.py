@@ -29,7 +29,7 @@ from adamctl.kernels.rules.make import make_rule
 from adamctl.model.layout import ParameterLayout, cut_layout
 from adamctl.model.rule import RuleConfig
 from adamctl.net.address import parse_address
-from adamctl.roles.controller.client import ConfigurationStore, nodes_of, wait_for
+from adamctl.roles.configuration import ConfigurationStore, nodes_of, wait_for
 from adamctl.roles.controller.etcd.url import is_etcd, split_job
 from adamctl.roles.coordinator.job import job_changes, keeping, spread
 from adamctl.wire.constants import ErrorCode

@@ -12,7 +12,7 @@ from adamctl.api.parameter_client.buffers import RegisteredArrays
 from adamctl.api.parameter_client.job import FoundJob
 from adamctl.config.records import NodeRecord, node_key
 from adamctl.errors import DeadlineError, RemoteError
-from adamctl.roles.controller.client import ConfigurationStore, read_record
+from adamctl.roles.configuration import ConfigurationStore, read_record
 from adamctl.roles.coordinator.job import end_job
 from adamctl.roles.ps.client.parameter_client import ParameterClient, PushSet
 from adamctl.wire.constants import ErrorCode

@@ -20,7 +20,7 @@ from adamctl.bench.role_processes import CONTROLLER, POLL_S, RoleProcesses, conn
 from adamctl.config.records import BucketRecord, decode
 from adamctl.errors import RunFailedError
 from adamctl.launch.process import RoleCommand
-from adamctl.roles.controller.client import ConfigurationStore
+from adamctl.roles.configuration import ConfigurationStore
 from adamctl.roles.controller.core.service.config import GRANT_FACTOR
 from adamctl.roles.controller.etcd.url import LOST_AFTER_S_MIN, etcd_url_inside, is_etcd
 from adamctl.wire.messages import ConfigEntry

@@ -29,7 +29,7 @@ from adamctl.errors import RunFailedError
 from adamctl.launch.joining import find_controller
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
-from adamctl.roles.controller.client import nodes_of
+from adamctl.roles.configuration import nodes_of
 from adamctl.roles.controller.core.service.config import lease_config
 
 Fault: TypeAlias = Literal["kill", "stop", "cut"]

@@ -15,7 +15,7 @@ from adamctl.model.layout import ParameterLayout
 from adamctl.model.rule import RuleConfig
 from adamctl.net.loop import run
 from adamctl.net.stream import StreamTransport
-from adamctl.roles.controller.client import nodes_of
+from adamctl.roles.configuration import nodes_of
 from adamctl.roles.coordinator.job import job_changes
 from adamctl.wire.messages import StatusReply, StatusRequest
 

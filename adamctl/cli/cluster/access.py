@@ -14,7 +14,8 @@ from adamctl.launch.run_token import token_for
 from adamctl.net.address import prefer
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
-from adamctl.roles.controller.client import ConfigurationStore, cluster_client, read_record, readable
+from adamctl.roles.configuration import ConfigurationStore, read_record, readable
+from adamctl.roles.controller.client import cluster_client
 from adamctl.roles.coordinator.client import CoordinatorClient
 
 CONTROLLER_DEADLINE_S = 5.0

@@ -8,7 +8,7 @@ from typing import Any
 
 from adamctl.config.records import BucketChange, BucketRecord, JobRecord, NodeRecord
 from adamctl.errors import DamagedDataError
-from adamctl.roles.controller.client import nodes_of, readable
+from adamctl.roles.configuration import nodes_of, readable
 from adamctl.roles.ps.core.job_records import JobKeys
 from adamctl.wire.changes import Changes
 from adamctl.wire.messages import ConfigEntry

@@ -38,7 +38,7 @@ async def _drain(addresses: Sequence[str], token: str, node: str, undo: bool, no
 
     from adamctl.cli.cluster.access import ClusterAccess
     from adamctl.config.records import DrainRecord, NodeRecord, drain_key, encode, node_key
-    from adamctl.roles.controller.client import nodes, read_record
+    from adamctl.roles.configuration import nodes, read_record
     from adamctl.wire.messages import ConfigChanges
 
     async with ClusterAccess(addresses, token) as cluster:

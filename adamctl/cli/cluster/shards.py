@@ -84,7 +84,7 @@ async def _read(addresses: tuple[str, ...], token: str, job: str) -> tuple[list[
     """Returns buckets, and the names of the parameter servers that live."""
     from adamctl.cli.cluster.access import ClusterAccess, running_job
     from adamctl.cli.cluster.copies import holdings
-    from adamctl.roles.controller.client import nodes_of
+    from adamctl.roles.configuration import nodes_of
 
     async with ClusterAccess(addresses, token) as cluster:
         if job:

@@ -11,7 +11,8 @@ from adamctl.config.records import JobRecord, NodeRecord
 from adamctl.errors import AdamctlError, UnreachableError
 from adamctl.net.address import prefer
 from adamctl.net.transport import Connection
-from adamctl.roles.controller.client import ControllerClient, nodes, readable
+from adamctl.roles.configuration import nodes, readable
+from adamctl.roles.controller.client import ControllerClient
 from adamctl.wire.messages import ConfigEntry, StatusReply, StatusRequest
 
 NODE_DEADLINE_S = 2.0

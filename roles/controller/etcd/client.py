@@ -11,6 +11,7 @@ import logging
 from typing import Any
 
 from adamctl.errors import ConfigurationError, UnreachableError
+from adamctl.roles.configuration import SILENCE_S, Waiting
 from adamctl.roles.controller.etcd.gateway import (
     OUT_OF_RANGE,
     EtcdError,
@@ -25,7 +26,6 @@ from adamctl.roles.controller.etcd.nodes import Nodes
 from adamctl.roles.controller.etcd.session import Changer
 from adamctl.roles.controller.etcd.status import status_of
 from adamctl.roles.controller.etcd.url import parse_etcd_url
-from adamctl.roles.controller.interface import SILENCE_S, Waiting
 from adamctl.wire.changes import Changes
 from adamctl.wire.messages import (
     ConfigChanges,

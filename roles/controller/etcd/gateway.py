@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from adamctl.errors import AdamctlError, ConfigurationError, DeadlineError, RemoteError, UnreachableError
+from adamctl.roles.configuration import SILENCE_S, Waiting
 from adamctl.roles.controller.etcd.url import PASSWORD_VARIABLE, USER_VARIABLE, EtcdUrl
-from adamctl.roles.controller.interface import SILENCE_S, Waiting
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.unreadable import UNREADABLE
 

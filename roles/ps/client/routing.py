@@ -19,7 +19,7 @@ from adamctl.config.records import (
 )
 from adamctl.errors import DamagedDataError, RemoteError, UnreachableError
 from adamctl.model.layout import ELEMENT_BYTES, ParameterLayout, Shard
-from adamctl.roles.controller.client import decode_entry
+from adamctl.roles.configuration import decode_entry
 from adamctl.roles.ps.client.route_table import Way, WayTable
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigEntry

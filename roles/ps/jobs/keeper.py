@@ -12,8 +12,8 @@ from adamctl.config.records import NodeRecord, ServedRecord, bucket_key, encode,
 from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError, UnreachableError
 from adamctl.kernels.rules.make import make_rule
 from adamctl.model.rule import RuleConfig
+from adamctl.roles.configuration import ConfigurationStore, follow, read_record
 from adamctl.roles.context import RoleContext
-from adamctl.roles.controller.client import ConfigurationStore, follow, read_record
 from adamctl.roles.ps.core.instructions import Instruction
 from adamctl.roles.ps.core.job import Job, ShardContent
 from adamctl.roles.ps.core.job_records import JOBS_PREFIX, Fate, JobKeys, JobView, Unknown

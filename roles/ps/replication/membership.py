@@ -8,8 +8,8 @@ from typing import Any
 
 from adamctl.config.records import NodeRecord, node_key
 from adamctl.errors import UnreachableError
+from adamctl.roles.configuration import follow
 from adamctl.roles.context import RoleContext
-from adamctl.roles.controller.client import follow
 from adamctl.roles.ps.replication.core.instructions import NodeView
 from adamctl.roles.ps.replication.core.node_keys import DRAINS_PREFIX, NODES_PREFIX, NodeKeys
 

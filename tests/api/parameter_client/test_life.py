@@ -22,7 +22,7 @@ from adamctl.config.records import JobRecord, NodeRecord, node_key
 from adamctl.errors import ConfigurationError, RunFailedError
 from adamctl.model.layout import cut_layout
 from adamctl.model.rule import RuleConfig
-from adamctl.roles.controller.client import nodes_of, read_record
+from adamctl.roles.configuration import nodes_of, read_record
 from adamctl.roles.coordinator.job import job_changes
 from adamctl.wire.messages import NodeRegisterRequest
 from tests.api.cluster_for_tests import TOKEN, address_of, client, start

@@ -8,7 +8,7 @@ import pytest
 
 from adamctl.config.records import BucketRecord, bucket_key, encode
 from adamctl.errors import DamagedDataError, RemoteError, UnreachableError
-from adamctl.roles.controller.client import ConfigurationStore, follow, read_record, wait_for
+from adamctl.roles.configuration import ConfigurationStore, follow, read_record, wait_for
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges, ConfigEntry
 

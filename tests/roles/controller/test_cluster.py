@@ -14,7 +14,8 @@ import pytest
 from adamctl.errors import RemoteError, UnreachableError
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
-from adamctl.roles.controller.client import ConfigurationStore, ControllerClient
+from adamctl.roles.configuration import ConfigurationStore
+from adamctl.roles.controller.client import ControllerClient
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges, NodeRegisterRequest, StatusReply, StatusRequest
 from tests.roles.controller.conformance import Conformance

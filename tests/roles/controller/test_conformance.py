@@ -13,7 +13,8 @@ from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
 from adamctl.net.testing.faults import LinkFaults
 from adamctl.net.testing.memory import MemoryNetwork
-from adamctl.roles.controller.client import ConfigurationStore, ControllerClient
+from adamctl.roles.configuration import ConfigurationStore
+from adamctl.roles.controller.client import ControllerClient
 from adamctl.roles.controller.testing.memory import MemoryConfigurationStore
 from tests.cluster import memory_cluster
 from tests.roles.controller.conformance import Conformance

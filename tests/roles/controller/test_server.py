@@ -16,9 +16,10 @@ from adamctl.net.address import host_id
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
 from adamctl.net.testing.virtual_clock import run_virtual
+from adamctl.roles.configuration import nodes, wait_for
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller import server
-from adamctl.roles.controller.client import ControllerClient, nodes, wait_for
+from adamctl.roles.controller.client import ControllerClient
 from adamctl.roles.controller.core.paxos.messages import Append
 from adamctl.roles.controller.core.service.controller_core import ControllerConfig, ControllerCore
 from adamctl.roles.controller.core.service.events import Persist

@@ -14,7 +14,7 @@ from adamctl.errors import ConfigurationError
 from adamctl.model.description import Dense, Model, Softmax
 from adamctl.model.layout import build_layout
 from adamctl.net.limits import ServerLimits
-from adamctl.roles.controller.client import ConfigurationStore
+from adamctl.roles.configuration import ConfigurationStore
 from adamctl.roles.coordinator import server
 from adamctl.roles.coordinator.room import InStep, check_room, jobs_in_step
 from adamctl.roles.ps import server as ps_server

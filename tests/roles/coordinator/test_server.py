@@ -24,7 +24,7 @@ from adamctl.errors import (
     UnreachableError,
 )
 from adamctl.model.description import Model, Softmax
-from adamctl.roles.controller.client import read_record
+from adamctl.roles.configuration import read_record
 from adamctl.roles.coordinator import server
 from adamctl.roles.coordinator.client import CoordinatorClient, encode_join_body
 from adamctl.roles.coordinator.job import choose_name, keeping

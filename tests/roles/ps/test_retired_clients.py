@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from adamctl.config.records import RETIRED_KEY, RetiredRecord, decode
 from adamctl.model.rule import RuleConfig
-from adamctl.roles.controller.client import ControllerClient, wait_for
+from adamctl.roles.configuration import wait_for
+from adamctl.roles.controller.client import ControllerClient
 from adamctl.roles.controller.core.service.config import ControllerConfig
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.wire.constants import ErrorCode

@@ -7,7 +7,7 @@ import logging
 from contextlib import suppress
 
 from adamctl.config.records import RETIRED_KEY, NodeRecord, RetiredRecord, encode, node_key
-from adamctl.roles.controller.interface import read_record
+from adamctl.roles.configuration import read_record
 from adamctl.roles.controller.testing.memory import MemoryConfigurationStore
 from adamctl.roles.ps.retirement_writer import keep_retired
 from adamctl.wire.messages import ConfigChanges

@@ -11,7 +11,8 @@ import pytest
 from adamctl.errors import ConfigurationError, UnreachableError
 from adamctl.net.handshake import make_hello
 from adamctl.net.stream import StreamTransport
-from adamctl.roles.controller.client import ConfigurationStore, ControllerClient, cluster_client
+from adamctl.roles.configuration import ConfigurationStore
+from adamctl.roles.controller.client import ControllerClient, cluster_client
 from adamctl.roles.controller.etcd import client as etcd_module
 from adamctl.roles.controller.etcd.client import EtcdClient
 from adamctl.roles.controller.etcd.gateway import revision_of

@@ -14,10 +14,9 @@ import pytest
 from adamctl.config.records import RETIRED_KEY, NodeRecord, RetiredRecord, decode
 from adamctl.errors import ConfigurationError, RemoteError, UnreachableError
 from adamctl.net.address import host_id
-from adamctl.roles.controller.client import nodes, wait_for
+from adamctl.roles.configuration import nodes, read_record, wait_for
 from adamctl.roles.controller.etcd.client import EtcdClient
 from adamctl.roles.controller.etcd.gateway import EtcdError, Json, _AskAgainError
-from adamctl.roles.controller.interface import read_record
 from adamctl.roles.ps.retirement_writer import keep_retired
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigEntry, NodeRegisterRequest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from adamctl.errors import ConfigurationError
-from adamctl.roles.controller.client import configuration_addresses, configuration_places
+from adamctl.roles.configuration import configuration_addresses, configuration_places
 from adamctl.roles.controller.etcd.url import is_etcd, parse_etcd_url
 from adamctl.roles.process import outward_host
 

@@ -1,4 +1,5 @@
-"""What every role sees of the configuration service, whoever stands behind it, and what is often done with it.
+"""What every role sees of the configuration service, whoever stands behind it: its interface, what is often done with
+it, and where it is found.
 
 Keys and their values are listed in `adamctl.config.records`. All calls are made on the event loop.
 """
@@ -14,7 +15,9 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from adamctl.config.records import NodeRecord
-from adamctl.errors import DamagedDataError, UnreachableError
+from adamctl.errors import ConfigurationError, DamagedDataError, UnreachableError
+from adamctl.net.address import parse_address
+from adamctl.roles.controller.etcd.url import is_etcd, parse_etcd_url
 from adamctl.wire.changes import Changes
 from adamctl.wire.messages import (
     ConfigChanges,
@@ -193,3 +196,22 @@ def decode_entry(entry: ConfigEntry, kind: type[RecordT]) -> RecordT:
             f"the configuration's {entry.key} is not a {kind.__name__}: {error}; it was written by another version "
             "of adamctl or by hand; delete or rewrite it"
         ) from error
+
+
+def configuration_addresses(texts: Sequence[str]) -> tuple[str, ...]:
+    """Returns where the configuration is kept, checked: addresses of controllers, or one URL of an etcd cluster.
+
+    Raises:
+        ConfigurationError: one of them is malformed, or there is more beside an etcd cluster.
+    """
+    if not any(map(is_etcd, texts)):
+        return tuple(str(parse_address(text)) for text in texts)
+    if len(texts) > 1:
+        raise ConfigurationError(f"expected one etcd cluster and nothing else; found {' and '.join(texts)}")
+    return (parse_etcd_url(texts[0]).text,)
+
+
+def configuration_places(addresses: Sequence[str]) -> tuple[str, ...]:
+    """Returns where the processes listen that keep the configuration, whichever they are."""
+    found = (parse_etcd_url(text).places if is_etcd(text) else (text,) for text in addresses)
+    return tuple(place for places in found for place in places)
