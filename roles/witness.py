@@ -8,12 +8,11 @@ keeps the members, each role looks for that in the processes that it had a conne
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from typing import TYPE_CHECKING, Protocol
 
 from adamctl.config.records import NodeRecord, node_key
 from adamctl.errors import AdamctlError, UnreachableError
-from adamctl.net.address import host_id, parse_address
+from adamctl.net.address import host_id, is_loopback, parse_address
 
 if TYPE_CHECKING:
     from adamctl.net.transport import Request
@@ -125,11 +124,3 @@ async def looked_at(context: RoleContext, record: NodeRecord) -> bool | None:
                 return True
             refused += 1
     return False if addresses and refused == len(addresses) else None
-
-
-def is_loopback(host: str) -> bool:
-    """Returns whether a host is this machine by definition, and so another one for everybody else."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import platform
 import uuid
@@ -80,6 +81,14 @@ def format_address(address: Address) -> str:
         host = f"[{address.host}]" if ":" in address.host else address.host
         return f"tcp://{host}:{address.port}"
     return f"{address.scheme}://{address.path}"
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether a host is this machine by definition, and so another one for everybody else."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def prefer(addresses: Iterable[str], peer_host_id: str, kind: TransportKind = "auto") -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from adamctl.errors import ConfigurationError
-from adamctl.net.address import Address, format_address, host_id, parse_address, prefer
+from adamctl.net.address import Address, format_address, host_id, is_loopback, parse_address, prefer
 
 
 @pytest.mark.parametrize(
@@ -53,3 +53,8 @@ def test_on_the_same_machine_the_unix_socket_is_preferred_if_it_is_there(tmp_pat
 def test_the_machine_has_one_name() -> None:
     assert host_id() == host_id()
     assert "/" in host_id()
+
+
+def test_a_loopback_host_is_another_machine_for_everybody() -> None:
+    assert all(map(is_loopback, ("127.0.0.1", "[::1]", "localhost")))
+    assert not any(map(is_loopback, ("10.0.0.1", "head")))

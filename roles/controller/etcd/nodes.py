@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from adamctl.config.records import NodeRecord, decode, encode, node_key
 from adamctl.errors import ConfigurationError, RemoteError, UnreachableError
-from adamctl.net.address import parse_address
+from adamctl.net.address import is_loopback, parse_address
 from adamctl.roles.controller.core.service.config import BEACON_INTERVAL_S_MAX, BEACONS_PER_LEASE, GRANT_FACTOR
 from adamctl.roles.controller.core.service.requests import host_name
 from adamctl.roles.controller.core.service.state import KEY_BYTES_MAX
@@ -28,7 +28,6 @@ from adamctl.roles.controller.etcd.gateway import (
     revision_of,
 )
 from adamctl.roles.controller.etcd.session import compare_revision
-from adamctl.roles.witness import is_loopback
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import NodeRegisterReply, NodeRegisterRequest
 from adamctl.wire.unreadable import UNREADABLE
