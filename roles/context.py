@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from adamctl.config.records import AddressKind, NodeRecord, node_key
 from adamctl.errors import AdamctlError, UnreachableError, WrongClusterError
@@ -23,6 +23,7 @@ from adamctl.roles.addresses import BoundAddresses, places
 from adamctl.roles.beacons import BeaconPlan, Beacons, LoopBeacons, OwnedSender, ThreadBeacons, send_beacons
 from adamctl.roles.cluster_binding import bind, bound_to
 from adamctl.roles.configuration import ConfigurationStore, Membership, read_record
+from adamctl.roles.failure_detector import FailureDetector
 from adamctl.roles.lease import Lease
 from adamctl.roles.process import CommonOptions, ReadyReport
 from adamctl.wire.constants import ErrorCode
@@ -37,9 +38,6 @@ from adamctl.wire.messages import (
     StatusRequest,
 )
 from adamctl.wire.permissions import refusal
-
-if TYPE_CHECKING:
-    from adamctl.roles.witness import Witness
 
 LEAVE_DEADLINE_S = 2.0
 LEASE_SHARE = 0.8
@@ -75,7 +73,7 @@ class RoleContext:
         lease: until when this process may believe that it is a member, by `lease.clock`; endless without membership.
         make_beacon_sender: makes, for a lease of D seconds, what beacons are sent through from a thread of their own;
             None: they are sent from the event loop, through `membership`, and counted by the loop's clock.
-        witness: hears of connections that have closed where whoever keeps the members does not; None: he does.
+        failure_detector: hears of connections that have closed where whoever keeps the members does not; None: he does.
     """
 
     role: str
@@ -102,7 +100,7 @@ class RoleContext:
     addresses: tuple[str, ...] = ()
     lease: Lease = field(default_factory=Lease.endless)
     make_beacon_sender: Callable[[float], OwnedSender] | None = None
-    witness: Witness | None = None
+    failure_detector: FailureDetector | None = None
     _bound: BoundAddresses | None = None
     _server: Server | None = None
     _beacons: Beacons | None = None
@@ -165,11 +163,13 @@ class RoleContext:
         limits = None
         if region_bytes_max is not None:
             limits = replace(self.transport.server_limits, region_bytes_max=region_bytes_max)
+        if self.failure_detector is not None:
+            on_disconnect = partial(self._disconnected, on_disconnect)
         server = await self.transport.serve(
             tuple(place.address for place in chosen),
             self.hello(),
             lambda request: self._handle(request, handler),
-            on_disconnect=on_disconnect if self.witness is None else partial(self._disconnected, on_disconnect),
+            on_disconnect=on_disconnect,
             arriving=None if arriving is None else partial(self._arriving, arriving),
             limits=limits,
         )
@@ -214,8 +214,8 @@ class RoleContext:
 
     def lost_sight_of(self, node: str, incarnation: int) -> None:
         """A connection that we had to a process has closed, not by us."""
-        if self.witness is not None:
-            self.witness.suspect(node, incarnation)
+        if self.failure_detector is not None:
+            self.failure_detector.suspect(node, incarnation)
 
     def stop(self, reason: str, *, exit_code: int = 0) -> None:
         """Asks the role to end; the first reason stays."""
@@ -235,8 +235,8 @@ class RoleContext:
         """Leaves the cluster and closes what `serve` opened. The driver calls it; tests may."""
         if self.membership is not None:
             self.lease.end()  # others may take over as soon as we have said goodbye
-        if self.witness is not None:
-            await self.witness.close()
+        if self.failure_detector is not None:
+            await self.failure_detector.close()
         if self._beacons is not None:
             await self._beacons.close()
         if self.membership is not None and self.incarnation and not isinstance(self.failure, UnreachableError):
@@ -254,8 +254,8 @@ class RoleContext:
         return self.listen or ("tcp://127.0.0.1:0",)
 
     def _disconnected(self, then: Callable[[int], None] | None, connection_id: int) -> None:
-        assert self.witness is not None
-        self.witness.disconnected(connection_id)
+        assert self.failure_detector is not None
+        self.failure_detector.disconnected(connection_id)
         if then is not None:
             then(connection_id)
 
@@ -265,8 +265,8 @@ class RoleContext:
         return None if refusal(request.peer, opcode, request.message) else arriving(request)
 
     def _handle(self, request: Request, handler: Handler) -> None:
-        if self.witness is not None:
-            self.witness.met(request)
+        if self.failure_detector is not None:
+            self.failure_detector.met(request)
         if self._bound is not None and self._bound.refuse_misplaced(request):
             return
         refused = refusal(request.peer, OPCODE_OF_REQUEST[type(request.message)], request.message)

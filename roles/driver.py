@@ -23,6 +23,7 @@ from adamctl.errors import AdamctlError, ConfigurationError, MembershipLostError
 from adamctl.importing import importing
 from adamctl.net import loop as event_loop
 from adamctl.roles.context import RoleContext
+from adamctl.roles.failure_detector import FailureDetector
 from adamctl.roles.process import (
     CommonOptions,
     ReadyReport,
@@ -35,7 +36,6 @@ from adamctl.roles.process import (
     watch_lifeline,
 )
 from adamctl.roles.registry import Role
-from adamctl.roles.witness import Witness
 
 if TYPE_CHECKING:
     from adamctl.roles.controller.client import ControllerClient
@@ -145,7 +145,9 @@ def _client_for(context: RoleContext, controllers: Sequence[str]) -> ControllerC
     client = cluster_client(context.transport, addresses, context.hello, log=context.log)
     context.controller = context.membership = client
     if not client.notices_ends:
-        context.witness = Witness(context, client)
+        context.failure_detector = FailureDetector(
+            client, client, context.transport, context.hello, stopping=context.stopping, log=context.log
+        )
 
     def make_beacon_sender(lease_s: float) -> ControllerClient | EtcdClient:
         attempt_s = min(BEACON_ATTEMPT_S_MAX, lease_s / 2)

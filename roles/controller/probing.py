@@ -9,7 +9,7 @@ from typing import TypeAlias
 from adamctl.config.records import NodeRecord
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.core.service.events import Gone
-from adamctl.roles.witness import PROBE_AGAIN_S, PROBES_MAX, looked_at
+from adamctl.roles.failure_detector import PROBE_AGAIN_S, PROBES_MAX, looked_at
 
 Probing: TypeAlias = Callable[[NodeRecord], Awaitable[bool]]
 """Says whether a node's process has certainly ended."""
@@ -73,4 +73,4 @@ class Probes:
 
 async def has_ended(context: RoleContext, record: NodeRecord) -> bool:
     """Returns whether the node's process has certainly ended (`looked_at`)."""
-    return await looked_at(context, record) is False
+    return await looked_at(record, context.transport, context.hello) is False

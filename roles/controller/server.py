@@ -57,7 +57,7 @@ from adamctl.roles.controller.core.service.events import (
 from adamctl.roles.controller.peers import PeerLinks, parse_peers
 from adamctl.roles.controller.probing import Probes, Probing, has_ended
 from adamctl.roles.controller.store import LogStore, Store
-from adamctl.roles.witness import PROBE_AGAIN_S, PROBE_SOON_S
+from adamctl.roles.failure_detector import PROBE_AGAIN_S, PROBE_SOON_S
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     ConfigChanges,

@@ -192,7 +192,7 @@ class ParameterServer:
         replicating.spared = copies.kept
         assert self._context.controller is not None
         self._spawn(follow_retired(self._context.controller, self.core, self._log))
-        if self._context.witness is not None:  # etcd, which retires nobody
+        if self._context.failure_detector is not None:  # etcd, which retires nobody
             self._spawn(keep_retired(self._context.controller, self._context.node, self._log))
         self._carriers |= {
             Ask: replicating.ask,

@@ -46,7 +46,7 @@ class EtcdClient:
     """`ConfigurationStore` and `Membership`, with etcd behind them. See `ControllerClient`, its twin."""
 
     notices_ends = False
-    """Etcd knows leases only; `adamctl.roles.witness` looks after members that have ended."""
+    """Etcd knows leases only; `adamctl.roles.failure_detector` looks after members that have ended."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from adamctl.net.testing.virtual_clock import run_virtual
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.core.service.events import Gone
 from adamctl.roles.controller.probing import Probes, has_ended
-from adamctl.roles.witness import PROBE_AGAIN_S, PROBE_SOON_S, PROBES_MAX
+from adamctl.roles.failure_detector import PROBE_AGAIN_S, PROBE_SOON_S, PROBES_MAX
 
 
 def node(name: str, incarnation: int = 1, addresses: tuple[str, ...] = ()) -> NodeRecord:

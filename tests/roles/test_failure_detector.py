@@ -16,14 +16,14 @@ from adamctl.net.stream import StreamTransport
 from adamctl.net.transport import Server
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.testing.memory import MemoryConfigurationStore
-from adamctl.roles.witness import Witness, looked_at
+from adamctl.roles.failure_detector import FailureDetector, looked_at
 from adamctl.wire.messages import ConfigChanges, Empty, ReplicaPrepareReply, ReplicaPrepareRequest
 
 BOUND_S = 30.0
 NODE, INCARNATION = "ps-1", 7
 
 
-class Undertaker:
+class MemberRemover:
     """Remembers who was taken off the members."""
 
     def __init__(self) -> None:
@@ -36,10 +36,10 @@ class Undertaker:
 
 
 class Scene:
-    """A role with its witness, and another process that it knows."""
+    """A role with its failure detector, and another process that it knows."""
 
     def __init__(self) -> None:
-        self.undertaker = Undertaker()
+        self.remover = MemberRemover()
         self.store = MemoryConfigurationStore()
         self.transport = StreamTransport()
         self.context = RoleContext(
@@ -51,7 +51,14 @@ class Scene:
             stopping=asyncio.Event(),
             log=logging.getLogger("adamctl.test"),
         )
-        self.context.witness = Witness(self.context, self.undertaker)
+        self.context.failure_detector = FailureDetector(
+            self.store,
+            self.remover,
+            self.transport,
+            self.context.hello,
+            stopping=self.context.stopping,
+            log=self.context.log,
+        )
         self.server: Server
 
     async def start(self) -> None:
@@ -83,8 +90,8 @@ async def test_a_process_that_refuses_connections_has_ended() -> None:
         now.context.lost_sight_of(NODE, INCARNATION)
         now.context.lost_sight_of(NODE, INCARNATION)
         async with asyncio.timeout(BOUND_S):
-            await now.undertaker.heard.wait()
-        assert now.undertaker.told == [(NODE, INCARNATION)]
+            await now.remover.heard.wait()
+        assert now.remover.told == [(NODE, INCARNATION)]
 
 
 @pytest.mark.parametrize("why", ["it answers", "it has left", "it has come back"])
@@ -96,9 +103,9 @@ async def test_others_are_left_alone(why: str) -> None:
             await now.store.compare_and_set(ConfigChanges({}, {}, (node_key(NODE),)))
         if why == "it has come back":
             await now.join(INCARNATION + 1)
-        assert now.context.witness is not None
-        await now.context.witness._look(NODE, INCARNATION)
-        assert now.undertaker.told == []
+        assert now.context.failure_detector is not None
+        await now.context.failure_detector._look(NODE, INCARNATION)
+        assert now.remover.told == []
 
 
 async def test_who_had_connected_to_us_is_looked_after() -> None:
@@ -111,12 +118,12 @@ async def test_who_had_connected_to_us_is_looked_after() -> None:
             await now.server.close()
             await connection.close()
         async with asyncio.timeout(BOUND_S):
-            await now.undertaker.heard.wait()
-        assert now.undertaker.told == [(NODE, INCARNATION)]
+            await now.remover.heard.wait()
+        assert now.remover.told == [(NODE, INCARNATION)]
 
 
 async def test_a_loopback_address_of_another_machine_proves_nothing() -> None:
     async with scene() as now:
         await now.server.close()
-        assert await looked_at(now.context, now.record(INCARNATION)) is False
-        assert await looked_at(now.context, now.record(INCARNATION, "elsewhere/1")) is None
+        assert await looked_at(now.record(INCARNATION), now.transport, now.context.hello) is False
+        assert await looked_at(now.record(INCARNATION, "elsewhere/1"), now.transport, now.context.hello) is None

@@ -8,15 +8,16 @@ keeps the members, each role looks for that in the processes that it had a conne
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+import logging
+from collections.abc import Callable
+from typing import Protocol
 
 from adamctl.config.records import NodeRecord, node_key
 from adamctl.errors import AdamctlError, UnreachableError
 from adamctl.net.address import host_id, is_loopback, parse_address
-
-if TYPE_CHECKING:
-    from adamctl.net.transport import Request
-    from adamctl.roles.context import RoleContext
+from adamctl.net.transport import Request, Transport
+from adamctl.roles.configuration import ConfigurationStore, read_record
+from adamctl.wire.messages import Hello
 
 PROBE_SOON_S = 0.1
 """After a connection has closed: time for a process that only lost it to come back, too short for anybody to notice."""
@@ -28,17 +29,37 @@ WATCHED_S = 30.0
 TELL_DEADLINE_S = 2.0
 
 
-class Undertaker(Protocol):
+class MemberRemover(Protocol):
     """The part of a `Membership` that takes somebody off the members: conditionally on the incarnation."""
 
     async def leave(self, node: str, incarnation: int, *, deadline_s: float) -> None: ...
 
 
-class Witness:
+class FailureDetector:
     """Looks after the processes that one role had a connection with. Runs on its event loop."""
 
-    def __init__(self, context: RoleContext, undertaker: Undertaker) -> None:
-        self._context, self._undertaker = context, undertaker
+    def __init__(
+        self,
+        store: ConfigurationStore,
+        remover: MemberRemover,
+        transport: Transport,
+        hello: Callable[[], Hello],
+        *,
+        stopping: asyncio.Event,
+        log: logging.Logger,
+    ) -> None:
+        """
+        Args:
+            store: where the members are listed.
+            remover: takes those that have ended off them.
+            transport: how to reach others.
+            hello: gives the identity to connect with.
+            stopping: set when the role ends; nobody is looked after from then on.
+            log: is told who has ended, and what could not be found out.
+        """
+        self._store, self._remover = store, remover
+        self._transport, self._hello = transport, hello
+        self._stopping, self._log = stopping, log
         self._peers: dict[int, tuple[str, int]] = {}
         self._looking: dict[tuple[str, int], asyncio.Task[None]] = {}
 
@@ -57,7 +78,7 @@ class Witness:
     def suspect(self, node: str, incarnation: int) -> None:
         """A connection with this process has closed: finds out whether it has ended, unless that is being done."""
         key = (node, incarnation)
-        if self._context.stopping.is_set() or key in self._looking or len(self._looking) >= PROBES_MAX:
+        if self._stopping.is_set() or key in self._looking or len(self._looking) >= PROBES_MAX:
             return
         self._looking[key] = asyncio.create_task(self._look(node, incarnation))
         self._looking[key].add_done_callback(lambda _: self._looking.pop(key, None))
@@ -70,7 +91,7 @@ class Witness:
 
     async def _look(self, node: str, incarnation: int) -> None:
         """Returns when the process is a member no more, or answers."""
-        loop, log = asyncio.get_running_loop(), self._context.log
+        loop = asyncio.get_running_loop()
         until_s = loop.time() + WATCHED_S
         pause_s = PROBE_SOON_S
         while loop.time() < until_s:
@@ -80,27 +101,24 @@ class Witness:
                 record = await self._member(node, incarnation)
                 if record is None:
                     return
-                lives = await looked_at(self._context, record)
+                lives = await looked_at(record, self._transport, self._hello)
                 if lives:
                     return
                 if lives is None:
                     continue
-                await self._undertaker.leave(node, incarnation, deadline_s=TELL_DEADLINE_S)
+                await self._remover.leave(node, incarnation, deadline_s=TELL_DEADLINE_S)
             except AdamctlError as error:
-                log.info("whether %s is still there cannot be found out: %s", node, error)
+                self._log.info("whether %s is still there cannot be found out: %s", node, error)
             else:
-                log.info("%s (incarnation %d) has ended: its addresses refuse connections", node, incarnation)
+                self._log.info("%s (incarnation %d) has ended: its addresses refuse connections", node, incarnation)
                 return
 
     async def _member(self, node: str, incarnation: int) -> NodeRecord | None:
-        from adamctl.roles.configuration import read_record
-
-        assert self._context.controller is not None
-        found = await read_record(self._context.controller, node_key(node), NodeRecord)
+        found = await read_record(self._store, node_key(node), NodeRecord)
         return found[0] if found is not None and found[0].incarnation == incarnation else None
 
 
-async def looked_at(context: RoleContext, record: NodeRecord) -> bool | None:
+async def looked_at(record: NodeRecord, transport: Transport, hello: Callable[[], Hello]) -> bool | None:
     """Returns whether a node's process lives: it answers; False: it has certainly ended; None: that cannot be told.
 
     It has ended if each TCP address that it had refuses connections, or is another process's. An address that is
@@ -112,7 +130,7 @@ async def looked_at(context: RoleContext, record: NodeRecord) -> bool | None:
         if is_loopback(address.host) and record.host != host_id():
             continue
         try:
-            connection = await context.transport.connect(str(address), context.hello(), deadline_s=PROBE_DEADLINE_S)
+            connection = await transport.connect(str(address), hello(), deadline_s=PROBE_DEADLINE_S)
         except UnreachableError as error:
             refused += isinstance(error.__cause__, ConnectionRefusedError)
         except AdamctlError:
