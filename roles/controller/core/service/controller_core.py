@@ -25,7 +25,7 @@ from adamctl.config.records import NodeRecord
 from adamctl.roles.controller.core.paxos.forming import Forming
 from adamctl.roles.controller.core.paxos.messages import Entry, Member, PaxosSnapshot, Received, Vote
 from adamctl.roles.controller.core.paxos.paxos_core import PaxosCore
-from adamctl.roles.controller.core.service.commands import Command, carry_out, decode_commands
+from adamctl.roles.controller.core.service.commands import carry_out, decode_commands
 from adamctl.roles.controller.core.service.config import ControllerConfig
 from adamctl.roles.controller.core.service.events import (
     Beacon,
@@ -37,18 +37,16 @@ from adamctl.roles.controller.core.service.events import (
     Leave,
     Notice,
     Read,
-    Refuse,
     Register,
     Replace,
     Tick,
     Watch,
 )
 from adamctl.roles.controller.core.service.limits import Limits
-from adamctl.roles.controller.core.service.nodes import NodeTable
 from adamctl.roles.controller.core.service.requests import Requests
 from adamctl.roles.controller.core.service.retiring import Retiring
-from adamctl.roles.controller.core.service.state import KeyState, Snapshot, snapshot_problem
-from adamctl.wire.constants import ErrorCode
+from adamctl.roles.controller.core.service.shared import Shared
+from adamctl.roles.controller.core.service.state import Snapshot, snapshot_problem
 from adamctl.wire.unreadable import UNREADABLE
 
 __all__ = ["ControllerConfig", "ControllerCore"]
@@ -77,33 +75,31 @@ class ControllerCore:
             chance: gives numbers from 0 to 1.
         """
         self.config = config or ControllerConfig()
-        self.state = KeyState(history_keys_max=self.config.history_keys_max, sessions_max=self.config.sessions_max)
         self.limits = Limits(self.config)
-        self.nodes = NodeTable()
         self.paxos = PaxosCore(self, self, self.config.paxos, Forming(peers or {}), chance)
+        self._shared = Shared(self.config, self.paxos)
+        self.state, self.nodes = self._shared.state, self._shared.nodes
         self._fresh = Vote(name, identity)
-        self._out: list[Instruction] = []
-        self.now = 0.0
         self._recovering = False
         self._refusals: dict[str, str] = {}  # address -> why a message of it was not taken
         self._ticked_s = 0.0
-        self._requests = Requests(self)
-        self._retiring = Retiring(self)
+        self._requests = Requests(self._shared)
+        self._retiring = Retiring(self._shared, self._requests)
 
     def recover(
         self, vote: Vote | None, snapshot: PaxosSnapshot | None, entries: Iterable[Entry], now: float
     ) -> list[Instruction]:
         """Takes up what the store held, and returns what to do first. Nothing held: a new folder."""
-        self.now = self._ticked_s = now
+        self._shared.now = self._ticked_s = now
         self._recovering = True
         self.paxos.start(vote or self._fresh, vote is None, snapshot, entries, now)
         self._recovering = False
         self._requests.pump(now)
-        return self._taken()
+        return self._shared.taken()
 
     def step(self, event: Event, now: float) -> list[Instruction]:
         """Returns what to do about an event at clock reading `now` (seconds, never going back)."""
-        self.now = now
+        self._shared.now = now
         requests = self._requests
         match event:
             case Received():
@@ -131,7 +127,7 @@ class ControllerCore:
             case Tick():
                 self._tick(now)
         requests.pump(now)
-        return self._taken()
+        return self._shared.taken()
 
     def snapshot(self) -> tuple[PaxosSnapshot, tuple[Entry, ...]]:
         """Returns what may take the place of the log: what is decided, and what is only accepted after it."""
@@ -148,14 +144,18 @@ class ControllerCore:
         return len(self._requests.watchers)
 
     @property
+    def now(self) -> float:
+        """Clock reading of the last event."""
+        return self._shared.now
+
+    @property
     def members(self) -> tuple[Member, ...]:
-        return self.paxos.acceptor.members
+        return self._shared.members
 
     @property
     def leader(self) -> Member | None:
         """The leader, as far as this member knows."""
-        leader = self.paxos.leader
-        return next((member for member in self.members if member.identity == leader), None)
+        return self._shared.leader
 
     @property
     def outvoted(self) -> str:
@@ -187,7 +187,7 @@ class ControllerCore:
     # --- Outbox -------------------------------------------------------------------------------------------------------
 
     def put(self, instruction: Instruction) -> None:
-        self._out.append(instruction)
+        self._shared.put(instruction)
 
     def _refused(self, address: str, problem: str) -> str:
         """Returns what to say about a message that was refused; each reason once while it stays the last one."""
@@ -198,10 +198,6 @@ class ControllerCore:
         while len(self._refusals) > REFUSALS_MAX:
             del self._refusals[next(iter(self._refusals))]
         return f"a message of the controller at {address} is not taken: {problem}"
-
-    def _taken(self) -> list[Instruction]:
-        out, self._out = self._out, []
-        return out
 
     # --- Leader: what Paxos tells -------------------------------------------------------------------------------------
 
@@ -268,19 +264,3 @@ class ControllerCore:
                     self._requests.part(node, f"is lost: no beacon for {silent_s:.1f} s")
             self._retiring.tick(now)
         self._requests.time_out(now)
-
-    def submit(self, command: Command) -> None:
-        """Proposes a change of our own, whose answer nobody waits for."""
-        self._requests.submit(command)
-
-    # --- used by `core_requests` --------------------------------------------------------------------------------------
-
-    def refuse_follower(self, token: int) -> None:
-        """Refuses a request that only the leader answers, and says who that is."""
-        leader = self.leader
-        if leader is None or leader.identity == self.paxos.identity:
-            text = f"controller {self.paxos.acceptor.vote.name} knows no leader at the moment; try again or elsewhere"
-            self.put(Refuse(token, ErrorCode.NOT_LEADER, text))
-        else:
-            text = f"controller {leader.name} at {leader.address} leads"
-            self.put(Refuse(token, ErrorCode.NOT_LEADER, text, {"leader": leader.address}))

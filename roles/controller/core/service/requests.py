@@ -1,13 +1,13 @@
 """Requests that wait: for confirmation, for their command to be decided, for a change to watch. Pure.
 
-A part of `ControllerCore`, which it works on. On a member that does not lead nothing waits.
+A part of `ControllerCore`. On a member that does not lead nothing waits.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from adamctl.config.names import NAME_CHARACTERS_MAX, NAME_EXPECTED, is_name
 from adamctl.config.records import NodeRecord
@@ -37,13 +37,11 @@ from adamctl.roles.controller.core.service.events import (
 )
 from adamctl.roles.controller.core.service.nodes import NODES_PREFIX, Node
 from adamctl.roles.controller.core.service.permissions import refused
+from adamctl.roles.controller.core.service.shared import Shared
 from adamctl.roles.controller.core.service.state import Effect
 from adamctl.roles.controller.core.service.validate import request_problem, size_bytes_of
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigReadReply, ConfigWatchReply, Empty, NodeRegisterReply
-
-if TYPE_CHECKING:
-    from adamctl.roles.controller.core.service.controller_core import ControllerCore
 
 Confirmable: TypeAlias = Read | Watch | Beacon
 
@@ -71,9 +69,9 @@ class Requests:
         watchers: by token.
     """
 
-    def __init__(self, core: ControllerCore) -> None:
+    def __init__(self, shared: Shared) -> None:
         self.watchers: dict[int, _Watcher] = {}
-        self._core = core
+        self._shared = shared
         self._confirming: dict[int, tuple[Confirmable, float]] = {}  # by token, with the time of arrival
         self._queue: deque[_Pending] = deque()
         self._proposed: list[_Pending] = []  # the commands of the open slot, in their order
@@ -90,42 +88,42 @@ class Requests:
 
     def confirm(self, event: Confirmable, now: float) -> None:
         """Takes a request that needs no slot."""
-        core = self._core
-        if core.paxos.leadership is None:
-            core.refuse_follower(event.token)
+        shared = self._shared
+        if shared.paxos.leadership is None:
+            shared.refuse_follower(event.token)
             return
         self._confirming[event.token] = (event, now)
-        core.paxos.confirm(event.token, now)
-        core.paxos.settle(now)
+        shared.paxos.confirm(event.token, now)
+        shared.paxos.settle(now)
 
     def change(self, event: CompareAndSet) -> None:
         problem = request_problem(event)
         if problem:
-            self._core.put(Refuse(event.token, ErrorCode.BAD_MESSAGE, problem))
+            self._shared.put(Refuse(event.token, ErrorCode.BAD_MESSAGE, problem))
         else:
             command = Change(event.session, event.sequence, event.changes, event.known_serial)
             self._submit(command, event)
 
     def register(self, event: Register) -> None:
-        core, request = self._core, event.request
+        shared, request = self._shared, event.request
         if not (is_name(request.node) and is_name(request.role)):
             found = f"{request.role[:NAME_CHARACTERS_MAX]!a} {request.node[:NAME_CHARACTERS_MAX]!a}"
             text = f"{found} are no names for a role and a node; expected {NAME_EXPECTED}"
-            core.put(Refuse(event.token, ErrorCode.BAD_CONFIGURATION, text))
+            shared.put(Refuse(event.token, ErrorCode.BAD_CONFIGURATION, text))
             return
-        old = core.nodes.get(request.node)
+        old = shared.nodes.get(request.node)
         same = old is not None and old.record.is_process(request.host, request.pid, request.process)
-        if core.paxos.leading and old is not None and old.connection is None and not same:
+        if shared.paxos.leading and old is not None and old.connection is None and not same:
             self._wait_for_end_of(old, event.token)
             return
-        if core.paxos.leading and old is not None and old.connection is not None and not same:
+        if shared.paxos.leading and old is not None and old.connection is not None and not same:
             text = (
                 f"the name {request.node!r} belongs to a living {old.record.role} (process {old.record.pid} on "
                 f"{host_name(old.record)}); choose another --name, or end that process first"
             )
-            core.put(Refuse(event.token, ErrorCode.BAD_CONFIGURATION, text))
+            shared.put(Refuse(event.token, ErrorCode.BAD_CONFIGURATION, text))
             return
-        revision = core.state.revision_of(f"{NODES_PREFIX}{request.node}")
+        revision = shared.state.revision_of(f"{NODES_PREFIX}{request.node}")
         self._submit(Join(request, revision), event)
 
     def _wait_for_end_of(self, old: Node, token: int) -> None:
@@ -133,39 +131,39 @@ class Requests:
 
         It may be there still, cut off from us, and believe in its lease.
         """
-        core = self._core
-        core.put(Probe(old.record))
+        shared = self._shared
+        shared.put(Probe(old.record))
         text = f"{old.record.node} was process {old.record.pid} on {host_name(old.record)}, which may still be there"
-        core.put(Refuse(token, ErrorCode.NOT_READY, text))
+        shared.put(Refuse(token, ErrorCode.NOT_READY, text))
 
     def leave(self, event: Leave) -> None:
         self._submit(Part(event.node, event.incarnation), event, event.why or "left")
 
     def part(self, node: Node, why: str) -> None:
         """Proposes to remove a node, once."""
-        if not node.parting and self._core.paxos.leading:
+        if not node.parting and self._shared.paxos.leading:
             node.parting = True
             self._submit(Part(node.record.node, node.record.incarnation), None, why)
 
     def replace(self, event: Replace) -> None:
-        core = self._core
-        if not core.paxos.leading:
-            core.refuse_follower(event.token)
+        shared = self._shared
+        if not shared.paxos.leading:
+            shared.refuse_follower(event.token)
         elif self._replace is not None:
-            core.put(Refuse(event.token, ErrorCode.OVER_QUOTA, "another controller is being replaced; try again"))
+            shared.put(Refuse(event.token, ErrorCode.OVER_QUOTA, "another controller is being replaced; try again"))
         elif isinstance(members := self._replaced(event), str):
-            core.put(Refuse(event.token, ErrorCode.BAD_CONFIGURATION, members))
-        elif members == core.members:
-            core.put(Answer(event.token, Empty()))  # done before
+            shared.put(Refuse(event.token, ErrorCode.BAD_CONFIGURATION, members))
+        elif members == shared.members:
+            shared.put(Answer(event.token, Empty()))  # done before
         else:
             self._replace = event
 
     def _replaced(self, event: Replace) -> tuple[Member, ...] | str:
         """Returns the members after a replacement, or why it cannot be."""
-        core = self._core
-        members = core.members
+        shared = self._shared
+        members = shared.members
         names = ", ".join(member.name for member in members)
-        new = core.paxos.forming.stranger(event.name, event.address, core.now)
+        new = shared.paxos.forming.stranger(event.name, event.address, shared.now)
         there = any((member.name, member.address) == (event.name, event.address) for member in members)
         if event.identity and event.identity not in [member.identity for member in members]:
             if there:
@@ -176,7 +174,7 @@ class Requests:
         old = next((member for member in members if member.name == event.old), None)
         if old is None:
             return f"expected one of the controllers {names} to replace, found {event.old!r}"
-        if core.paxos.hears(old, core.now):
+        if shared.paxos.hears(old, shared.now):
             return f"controller {old.name} at {old.address} answers; only one that has ended can be replaced"
         if event.name != event.old and any(member.name == event.name for member in members):
             return f"{event.name!r} is a controller already; the new one needs a name of its own"
@@ -189,26 +187,26 @@ class Requests:
         return tuple(sorted([*kept, Member(event.name, new, event.address)]))
 
     def disconnected(self, connection: int) -> None:
-        self._core.nodes.disconnected(connection)
+        self._shared.nodes.disconnected(connection)
         for token, watcher in list(self.watchers.items()):
             if watcher.request.connection == connection:
                 del self.watchers[token]
-                self._core.put(Refuse(token, ErrorCode.SHUTTING_DOWN, "the connection was closed"))
+                self._shared.put(Refuse(token, ErrorCode.SHUTTING_DOWN, "the connection was closed"))
 
     def submit(self, command: Command) -> None:
         """Proposes a change that nobody has asked for."""
         self._submit(command, None)
 
     def _submit(self, command: Command, asked: CompareAndSet | Register | Leave | None, why: str = "") -> None:
-        core = self._core
-        if core.paxos.leadership is None:
+        shared = self._shared
+        if shared.paxos.leadership is None:
             if asked is not None:
-                core.refuse_follower(asked.token)
+                shared.refuse_follower(asked.token)
             return
         size_bytes = size_bytes_of(command)
-        if size_bytes > core.config.command_bytes_max and asked is not None:
-            text = f"a request of {size_bytes} bytes; at most {core.config.command_bytes_max} can be made at once"
-            core.put(Refuse(asked.token, ErrorCode.OVER_QUOTA, text))
+        if size_bytes > shared.config.command_bytes_max and asked is not None:
+            text = f"a request of {size_bytes} bytes; at most {shared.config.command_bytes_max} can be made at once"
+            shared.put(Refuse(asked.token, ErrorCode.OVER_QUOTA, text))
             return
         self._queue.append(_Pending(command, size_bytes, asked, why))
 
@@ -216,7 +214,7 @@ class Requests:
 
     def pump(self, now: float) -> None:
         """Proposes what waits, as long as the open slot is free."""
-        paxos = self._core.paxos
+        paxos = self._shared.paxos
         while paxos.can_propose and (self._queue or self._replace is not None):
             if self._replace is not None:
                 self._propose_members(self._replace)
@@ -228,12 +226,12 @@ class Requests:
             paxos.settle(now)
 
     def _batch(self) -> list[_Pending]:
-        config = self._core.config
+        config = self._shared.config
         for pending in tuple(self._queue):  # the slot is open, so it is known whose jobs there are
-            refuse = refused(self._core.state, pending.asked)
+            refuse = refused(self._shared.state, pending.asked)
             if refuse is not None:
                 self._queue.remove(pending)
-                self._core.put(refuse)
+                self._shared.put(refuse)
         batch = [self._queue.popleft()] if self._queue else []
         size = sum(pending.size_bytes for pending in batch)
         while self._queue and len(batch) < config.batch_commands_max:
@@ -247,17 +245,17 @@ class Requests:
         members = self._replaced(event)
         if isinstance(members, str):
             self._replace = None
-            self._core.put(Refuse(event.token, ErrorCode.BAD_CONFIGURATION, members))
+            self._shared.put(Refuse(event.token, ErrorCode.BAD_CONFIGURATION, members))
         else:
             self._replacing = True
-            self._core.paxos.propose(b"", members)
+            self._shared.paxos.propose(b"", members)
 
     def members_changed(self, entry: Entry) -> None:
-        self._core.paxos.forming.forget({member.identity for member in entry.members})
+        self._shared.paxos.forming.forget({member.identity for member in entry.members})
         names = ", ".join(f"{member.name} at {member.address}" for member in entry.members)
-        self._core.put(Notice(f"the controllers are from now on: {names}"))
+        self._shared.put(Notice(f"the controllers are from now on: {names}"))
         if self._replace is not None and self._replacing:
-            self._core.put(Answer(self._replace.token, Empty()))
+            self._shared.put(Answer(self._replace.token, Empty()))
             self._replace = None
             self._replacing = False
 
@@ -265,8 +263,8 @@ class Requests:
 
     def carried_out(self, entry: Entry, index: int, outcome: Outcome) -> None:
         """Answers the request behind the entry's command, if it was made here, and those who watch."""
-        core = self._core
-        leadership = core.paxos.leadership
+        shared = self._shared
+        leadership = shared.paxos.leadership
         ours = leadership is not None and entry.ballot == leadership.ballot and index < len(self._proposed)
         pending = self._proposed[index] if ours else None
         if pending is not None:
@@ -275,41 +273,41 @@ class Requests:
             self._notify(outcome.effect)
         if pending is not None and pending.why and outcome.record is not None:
             record = outcome.record
-            core.put(Notice(f"{record.role} {record.node} on {host_name(record)} {pending.why}"))
+            shared.put(Notice(f"{record.role} {record.node} on {host_name(record)} {pending.why}"))
         if pending is not None and index == len(self._proposed) - 1:
             self._proposed = []
 
     def _answer(self, pending: _Pending, outcome: Outcome) -> None:
-        core, asked = self._core, pending.asked
+        shared, asked = self._shared, pending.asked
         if asked is None:
             return
         if outcome.code != ErrorCode.OK:
-            core.put(Refuse(asked.token, outcome.code, outcome.message, outcome.details))
+            shared.put(Refuse(asked.token, outcome.code, outcome.message, outcome.details))
         elif isinstance(asked, CompareAndSet):
-            core.put(Answer(asked.token, outcome.reply()))
+            shared.put(Answer(asked.token, outcome.reply()))
         elif isinstance(asked, Leave):
-            core.put(Answer(asked.token, Empty()))
+            shared.put(Answer(asked.token, Empty()))
         elif outcome.record is None:
             self.register(asked)  # the name was taken or freed in the meantime: look again
         else:
             record = outcome.record
-            node = core.nodes.get(record.node)
+            node = shared.nodes.get(record.node)
             if node is not None:
                 node.connection = asked.connection
-            config, cluster = core.config, cluster_identity(core.paxos.acceptor.vote.cluster)
+            config, cluster = shared.config, cluster_identity(shared.paxos.acceptor.vote.cluster)
             times_s = (config.beacon_interval_s, config.lost_after_s, config.granted_s)
             reply = NodeRegisterReply(record.incarnation, *times_s, cluster)
-            core.put(Answer(asked.token, reply))
+            shared.put(Answer(asked.token, reply))
             text = f"{record.role} {record.node} joined from {host_name(record)}, incarnation {record.incarnation}"
-            core.put(Notice(text))
+            shared.put(Notice(text))
 
     def confirmed(self, token: int, now: float) -> None:
         """Answers a request that needed no slot, from what has been decided up to now."""
         event, arrived_s = self._confirming.pop(token)
-        core = self._core
+        shared = self._shared
         match event:
             case Read():
-                core.put(Answer(token, ConfigReadReply(core.state.revision), core.state.read(event.prefix)))
+                shared.put(Answer(token, ConfigReadReply(shared.state.revision), shared.state.read(event.prefix)))
             case Watch():
                 self._watch(event, now)
             case Beacon():
@@ -317,7 +315,7 @@ class Requests:
 
     def refuse_all(self) -> None:
         """This member leads no more."""
-        core = self._core
+        shared = self._shared
         tokens = [*self._confirming, *self.watchers]
         for pending in (*self._proposed, *self._queue):
             if pending.asked is not None:
@@ -331,29 +329,29 @@ class Requests:
         self._replace = None
         self._replacing = False
         for token in tokens:
-            core.refuse_follower(token)
+            shared.refuse_follower(token)
 
     # --- watches and beacons ------------------------------------------------------------------------------------------
 
     def _watch(self, event: Watch, now: float) -> None:
-        core = self._core
+        shared = self._shared
         answer = self._watch_answer(event)
         if answer is not None:
-            core.put(answer)
-        elif len(self.watchers) >= core.config.watchers_max:
-            text = f"{core.config.watchers_max} requests are watching already, which is the limit"
-            core.put(Refuse(event.token, ErrorCode.OVER_QUOTA, text))
+            shared.put(answer)
+        elif len(self.watchers) >= shared.config.watchers_max:
+            text = f"{shared.config.watchers_max} requests are watching already, which is the limit"
+            shared.put(Refuse(event.token, ErrorCode.OVER_QUOTA, text))
         else:
-            wait_s = min(max(event.wait_s, 0.0), core.config.wait_s_max)
+            wait_s = min(max(event.wait_s, 0.0), shared.config.wait_s_max)
             self.watchers[event.token] = _Watcher(event, now + wait_s)
 
     def _watch_answer(self, event: Watch) -> Answer | None:
-        changes = self._core.state.changes(event.prefix, event.after_revision)
+        changes = self._shared.state.changes(event.prefix, event.after_revision)
         if not (changes.reset or changes.entries or changes.deleted):
             return None
         if len(within_bytes(changes.deleted)) < len(changes.deleted):  # too many names for a header: start afresh
             message = ConfigWatchReply(changes.revision, (), True)
-            return Answer(event.token, message, self._core.state.read(event.prefix))
+            return Answer(event.token, message, self._shared.state.read(event.prefix))
         message = ConfigWatchReply(changes.revision, changes.deleted, changes.reset)
         return Answer(event.token, message, changes.entries)
 
@@ -364,34 +362,34 @@ class Requests:
                 answer = self._watch_answer(watcher.request)
                 if answer is not None:
                     del self.watchers[token]
-                    self._core.put(answer)
+                    self._shared.put(answer)
 
     def time_out(self, now: float) -> None:
         """Ends the watches whose time is over."""
         for token, watcher in list(self.watchers.items()):
             if watcher.deadline_s <= now:
                 del self.watchers[token]
-                self._core.put(Answer(token, ConfigWatchReply(self._core.state.revision), ()))
+                self._shared.put(Answer(token, ConfigWatchReply(self._shared.state.revision), ()))
 
     def _beacon(self, event: Beacon, arrived_s: float) -> None:
-        core = self._core
-        node = core.nodes.get(event.node)
+        shared = self._shared
+        node = shared.nodes.get(event.node)
         if node is not None and node.record.incarnation == event.incarnation and not node.parting:
             node.heard_s = max(node.heard_s, arrived_s)
             node.connection = event.connection
-            core.put(Answer(event.token, Empty()))
+            shared.put(Answer(event.token, Empty()))
             return
         if node is None or node.record.incarnation == event.incarnation:
             text = (
                 f"{event.node} (incarnation {event.incarnation}) is no longer a member: it left, or was silent for "
-                f"more than {core.config.lost_after_s:g} s; start it again"
+                f"more than {shared.config.lost_after_s:g} s; start it again"
             )
         else:
             text = (
                 f"the name {event.node} was taken over by incarnation {node.record.incarnation} (process "
                 f"{node.record.pid} on {host_name(node.record)}); this is incarnation {event.incarnation}"
             )
-        core.put(Refuse(event.token, ErrorCode.STALE_INCARNATION, text))
+        shared.put(Refuse(event.token, ErrorCode.STALE_INCARNATION, text))
 
 
 def host_name(record: NodeRecord) -> str:

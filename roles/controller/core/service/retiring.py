@@ -9,15 +9,12 @@ Nothing rests on that time but that nobody is bothered who still lives: servers 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from adamctl.config.records import RETIRED_KEY, RetiredRecord, decode, encode
 from adamctl.roles.controller.core.service.commands import Change
+from adamctl.roles.controller.core.service.requests import Requests
+from adamctl.roles.controller.core.service.shared import Shared
 from adamctl.wire.messages import ConfigChanges
 from adamctl.wire.unreadable import UNREADABLE
-
-if TYPE_CHECKING:
-    from adamctl.roles.controller.core.service.controller_core import ControllerCore
 
 PAUSES_PER_HORIZON = 10
 """So often at most the record changes while a client may wait for its end: each change costs servers something."""
@@ -26,8 +23,9 @@ PAUSES_PER_HORIZON = 10
 class Retiring:
     """See the module. Of a member that does not lead it does nothing."""
 
-    def __init__(self, core: ControllerCore) -> None:
-        self._core = core
+    def __init__(self, shared: Shared, requests: Requests) -> None:
+        """`requests` take what it proposes."""
+        self._shared, self._requests = shared, requests
         self._alive: frozenset[int] = frozenset()
         self._gone: dict[int, float] = {}  # -> since when, as this leader has seen it
         self._before, self._since_s = 0, 0.0  # whoever had ended when we began to lead, and when that was
@@ -38,7 +36,7 @@ class Retiring:
     def began_to_lead(self, now: float) -> None:
         """Nobody knows how long those have been gone who are."""
         self._gone.clear()
-        self._before = self._seen = self._core.state.incarnation
+        self._before = self._seen = self._shared.state.incarnation
         self._since_s, self._told_s = now, float("-inf")
         self._alive = self._living()
         self._begin_session()
@@ -46,7 +44,7 @@ class Retiring:
     def tick(self, now: float) -> None:
         """Notes who has gone, and proposes the record that follows from it, if it is time."""
         self._note(now)
-        horizon_s = self._core.config.retire_after_s
+        horizon_s = self._shared.config.retire_after_s
         if now - self._since_s < horizon_s or now - self._told_s < horizon_s / PAUSES_PER_HORIZON:
             return
         known, revision = self._known()
@@ -60,17 +58,17 @@ class Retiring:
         self._propose(RetiredRecord(floor, tuple(kept)), revision)
 
     def _note(self, now: float) -> None:
-        alive, newest = self._living(), self._core.state.incarnation
+        alive, newest = self._living(), self._shared.state.incarnation
         for one in {*self._alive, *range(self._seen + 1, newest + 1)} - alive:
             self._gone[one] = now
         self._alive, self._seen = alive, newest
 
     def _living(self) -> frozenset[int]:
-        return frozenset(node.record.incarnation for node in self._core.nodes)
+        return frozenset(node.record.incarnation for node in self._shared.nodes)
 
     def _known(self) -> tuple[RetiredRecord, int]:
         """Returns the record, and its revision; what cannot be read is written anew."""
-        entry = self._core.state.get(RETIRED_KEY)
+        entry = self._shared.state.get(RETIRED_KEY)
         if entry is None:
             return RetiredRecord(), 0
         try:
@@ -82,16 +80,16 @@ class Retiring:
         return known, entry.revision
 
     def _propose(self, record: RetiredRecord, revision: int) -> None:
-        if self._core.state.remembered(self._session) is None and self._sequence:
+        if self._shared.state.remembered(self._session) is None and self._sequence:
             self._begin_session()
         self._sequence += 1
         changes = ConfigChanges({RETIRED_KEY: revision}, {RETIRED_KEY: encode(record)})
-        self._core.submit(Change(self._session, self._sequence, changes, self._core.state.serial))
+        self._requests.submit(Change(self._session, self._sequence, changes, self._shared.state.serial))
 
     def _begin_session(self) -> None:
         """Under a name that nobody has used: a member leads under one ballot once, and counts its requests."""
-        leadership = self._core.paxos.leadership
+        leadership = self._shared.paxos.leadership
         if leadership is not None:
             ballot = leadership.ballot
-            self._session = f"retired-{ballot.round}-{ballot.identity}-{self._core.state.serial}"
+            self._session = f"retired-{ballot.round}-{ballot.identity}-{self._shared.state.serial}"
             self._sequence = 0
