@@ -106,7 +106,7 @@ ELSEWHERE = (
     Elsewhere("roles/ps/client/test_envelope.py", ("roles/ps/client/push_set",), "what an envelope is cut from"),
     Elsewhere(
         "roles/ps/client/test_parameter_client.py",
-        ("roles/ps/client/outcomes", "roles/ps/client/pull"),
+        ("roles/ps/client/outcomes", "roles/ps/client/pull", "roles/ps/client/session"),
         "parts of the client",
     ),
     Elsewhere(

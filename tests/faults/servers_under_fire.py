@@ -24,8 +24,7 @@ from adamctl.net.address import prefer
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.configuration import nodes_of, read_record
 from adamctl.roles.coordinator.job import job_changes
-from adamctl.roles.ps.client.parameter_client import ParameterClient, PushSet
-from adamctl.roles.ps.client.pull import Pulled
+from adamctl.roles.ps.client.parameter_client import ParameterClient, Pulled, PushSet
 from adamctl.roles.ps.core.shard_message import decode_body
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import Hello, ReplicaFetchReply, ReplicaFetchRequest

@@ -9,14 +9,15 @@ from typing import Any
 from adamctl.errors import DeadlineError
 from adamctl.net.transport import Reply
 from adamctl.roles.ps.client import delivery
-from adamctl.roles.ps.client import parameter_client as client_module
+from adamctl.roles.ps.client import session as session_module
 from adamctl.roles.ps.client.delivery import LATER, Delivery
 from adamctl.roles.ps.client.envelope import Envelope
-from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.roles.ps.client.pull import Puller
 from adamctl.roles.ps.client.push_set import Numbers, PushSet
+from adamctl.roles.ps.client.rollback import PushUnderWay
 from adamctl.roles.ps.client.routing import JobRouting
 from adamctl.roles.ps.client.server_channel import Lane, Order
+from adamctl.roles.ps.client.session import Session
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import Message, PullReply, PushRequest
 from tests.sim.server_cluster import ServerFault
@@ -30,15 +31,15 @@ def _newest_first(self: Lane, order: Order) -> bool:
 
 def _numbered_anew(self: Delivery, envelope: Envelope, unanswered: set[int]) -> None:
     """What goes elsewhere takes the next number there."""
-    client = self._client
+    session = self._session
     for shard in unanswered:
-        if client.routing.way_of(shard) != envelope.way:
-            client.issued[shard] += 1
-            self.sequences[shard] = client.issued[shard]
+        if session.routing.way_of(shard) != envelope.way:
+            session.issued[shard] += 1
+            self.sequences[shard] = session.issued[shard]
     _move(self, envelope, unanswered)
 
 
-def _all_settled(issued: Numbers, deliveries: Iterable[Delivery]) -> Numbers:
+def _all_settled(issued: Numbers, pushes: Iterable[PushUnderWay]) -> Numbers:
     """Whatever has a number is taken for settled."""
     return issued.copy()
 
@@ -78,7 +79,7 @@ async def _done_with_the_first(self: Delivery, envelopes: list[Envelope]) -> Non
 
 
 def _forgets_what_moved(self: Delivery, envelope: Envelope, unanswered: set[int]) -> None:
-    routing = self._client.routing
+    routing = self._session.routing
     unanswered -= {shard for shard in unanswered if routing.way_of(shard) != envelope.way}
 
 
@@ -98,7 +99,7 @@ def _others_left_out(self: Puller, reply: PullReply, body: memoryview) -> list[t
 async def _broken_and_whole(self: Puller, way: Any, shards: list[int]) -> list[int]:
     """What was being received when a connection broke is taken for whole."""
     left = await _pull(self, way, shards)
-    return [] if left == shards and self._client.lane(*way).kind == "" else left
+    return [] if left == shards and self._session.lane(*way).kind == "" else left
 
 
 _request, _take, _pull = Envelope.request, Puller._take, Puller._request
@@ -106,18 +107,18 @@ _request, _take, _pull = Envelope.request, Puller._take, Puller._request
 # --- who holds what -------------------------------------------------------------------------------------------------
 
 
-async def _epochs_kept(self: ParameterClient) -> None:
+async def _epochs_kept(self: Session) -> None:
     """Who the primary is, is read anew; of which epoch, is not."""
     before = self.routing
     await _read(self)
     object.__setattr__(self.routing, "epochs", before.epochs)
 
 
-async def _not_read(self: ParameterClient) -> None:
+async def _not_read(self: Session) -> None:
     """Who holds a bucket that has moved is not asked."""
 
 
-_read = ParameterClient._read_routing
+_read = Session._read_routing
 
 
 MUTANTS = {
@@ -136,12 +137,12 @@ MUTANTS = {
         ServerFault(
             "all-settled",
             "a client says that all its numbers are settled",
-            [(client_module, "settled_numbers", _all_settled)],
+            [(session_module, "settled_numbers", _all_settled)],
         ),
         ServerFault(
             "nothing-settled",
             "a client does not say which of its numbers are settled",
-            [(client_module, "settled_body", _nothing_settled)],
+            [(session_module, "settled_body", _nothing_settled)],
         ),
         ServerFault(
             "any-answer",
@@ -181,12 +182,12 @@ MUTANTS = {
         ServerFault(
             "epochs-kept",
             "of which epoch a bucket is, is not read again",
-            [(ParameterClient, "_read_routing", _epochs_kept)],
+            [(Session, "_read_routing", _epochs_kept)],
         ),
         ServerFault(
             "not-read-again",
             "who holds a bucket that has moved is not asked",
-            [(ParameterClient, "reread", _not_read), (ParameterClient, "look", _not_read)],
+            [(Session, "reread", _not_read), (Session, "look", _not_read)],
         ),
     )
 }

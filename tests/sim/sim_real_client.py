@@ -75,10 +75,10 @@ class RealClient:
 
     @property
     def trouble(self) -> str:
-        return "; ".join(client._troubles() for client in self._clients)
+        return "; ".join(client._session.troubles() for client in self._clients)
 
     def _key(self, client: ParameterClient) -> ClientKey:
-        hello = client._hello()
+        hello = client._session.hello()
         return hello.node, hello.incarnation
 
     def _say(self, text: str, *details: object) -> None:

@@ -5,24 +5,21 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Coroutine, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
 
 import msgspec
 
 from adamctl.errors import RemoteError, UnreachableError
 from adamctl.roles.ps.checkpoint_files import file_name, partial_name
 from adamctl.roles.ps.client.delivery import REQUEST_LATER
+from adamctl.roles.ps.client.session import Session, gather_all
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import CheckpointFile, CheckpointReply, CheckpointRequest
-
-if TYPE_CHECKING:
-    from adamctl.roles.ps.client.parameter_client import ParameterClient
 
 _CHECKSUM = re.compile(r"[0-9a-f]{32}")
 
 
-async def order_checkpoint(client: ParameterClient, folder: str, deadline_s: float) -> tuple[CheckpointFile, ...]:
+async def order_checkpoint(session: Session, folder: str, deadline_s: float) -> tuple[CheckpointFile, ...]:
     """Returns all files, sorted by name; together they hold every shard once.
 
     Where buckets have copies, it begins anew when a server is gone or a bucket has moved, until `deadline_s` is over.
@@ -37,9 +34,9 @@ async def order_checkpoint(client: ParameterClient, folder: str, deadline_s: flo
         left_s = max(until_s - loop.time(), 0.001)
         problem: UnreachableError | RemoteError
         try:
-            parts = await gather_all(_one(client, node, folder, left_s) for node in client.routing.servers)
+            parts = await gather_all(_one(session, node, folder, left_s) for node in session.routing.servers)
             files = tuple(sorted((file for part in parts for file in part), key=lambda file: file.name))
-            moved = _not_once(files, len(client.layout.shards))
+            moved = _not_once(files, len(session.layout.shards))
             if not moved:
                 return files
             problem = RemoteError(ErrorCode.NOT_READY, f"{moved} shards moved while the checkpoint was written")
@@ -49,28 +46,28 @@ async def order_checkpoint(client: ParameterClient, folder: str, deadline_s: flo
             if error.code not in (*REQUEST_LATER, ErrorCode.UNKNOWN_JOB):
                 raise
             problem = error
-        if not client.copies or loop.time() >= until_s:
+        if not session.copies or loop.time() >= until_s:
             raise problem
-        await client.look()
-        await client.pause(attempt)
+        await session.look()
+        await session.pause(attempt)
         attempt += 1
 
 
-async def _one(client: ParameterClient, node: str, folder: str, deadline_s: float) -> tuple[CheckpointFile, ...]:
+async def _one(session: Session, node: str, folder: str, deadline_s: float) -> tuple[CheckpointFile, ...]:
     async def ask() -> tuple[CheckpointFile, ...]:
-        connection = await client.reach(node, "administration")
+        connection = await session.reach(node, "administration")
         try:
-            reply = await connection.request(CheckpointRequest(client.job, folder), deadline_s=deadline_s)
+            reply = await connection.request(CheckpointRequest(session.job, folder), deadline_s=deadline_s)
         except RemoteError as error:
             raise RemoteError(error.code, f"parameter server {node}: {error}", error.details) from error
         finally:
             await connection.close()
         assert isinstance(reply.message, CheckpointReply)
-        return _files_of(node, reply.message.files, len(client.layout.shards))
+        return _files_of(node, reply.message.files, len(session.layout.shards))
 
-    if not client.copies:
+    if not session.copies:
         return await ask()
-    return await client.rerouting.answer(ask(), lambda: node not in client.routing.servers)
+    return await session.rerouting.answer(ask(), lambda: node not in session.routing.servers)
 
 
 def _files_of(node: str, files: tuple[CheckpointFile, ...], shards: int) -> tuple[CheckpointFile, ...]:
@@ -94,13 +91,3 @@ def _not_once(files: Iterable[CheckpointFile], shards: int) -> int:
     """Returns how many shards are in no file or in several."""
     found = Counter(shard for file in files for shard in file.shards)
     return sum(found[shard] != 1 for shard in range(shards))
-
-
-async def gather_all(work: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """Runs all at once; if one fails, cancels the others and raises its error."""
-    tasks = [asyncio.ensure_future(one) for one in work]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from adamctl.errors import RemoteError, UnreachableError
 from adamctl.net.transport import Connection
 from adamctl.roles.ps.client.envelope import Envelope, cut_push
+from adamctl.roles.ps.client.outcomes import RefusedPart
 from adamctl.roles.ps.client.push_set import Numbers, PushSet
-from adamctl.roles.ps.client.rollback import tell_numbers
 from adamctl.roles.ps.client.rounding import Rounding
 from adamctl.roles.ps.client.server_channel import Lane, Order
+from adamctl.roles.ps.client.session import Session
 from adamctl.roles.ps.client.shared_memory import forget_regions
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import PushReply, PushRequest
-
-if TYPE_CHECKING:
-    from adamctl.roles.ps.client.parameter_client import ParameterClient
 
 LATER = frozenset({ErrorCode.SEQUENCE_GAP, ErrorCode.NEWER_EPOCH, ErrorCode.NOT_READY, ErrorCode.OVER_QUOTA})
 """A part with one of these was not consumed; the same number is sent again after a pause."""
@@ -46,19 +42,6 @@ REQUEST_LATER = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class RefusedPart:
-    """A shard to which nothing was applied. `code` is a member of `ErrorCode`.
-
-    `unsure`: it was sent before, without an answer. With CLIENT_EVICTED, that may have been applied.
-    """
-
-    shard: int
-    code: int
-    message: str
-    unsure: bool = False
-
-
 class Delivery:
     """One push under way.
 
@@ -70,7 +53,7 @@ class Delivery:
 
     def __init__(
         self,
-        client: ParameterClient,
+        session: Session,
         number: int,
         push: PushSet,
         sequences: Numbers,
@@ -82,7 +65,7 @@ class Delivery:
         self.ages: list[int] = []
         self.refused: list[RefusedPart] = []
         self.updates = 0
-        self._client, self._number, self.sequences = client, number, sequences
+        self._session, self._number, self.sequences = session, number, sequences
         self._push = push if rounding is None else rounding.push
         self.unanswered: set[int] = set(np.flatnonzero(sequences).tolist())
         self._whole = whole
@@ -102,14 +85,14 @@ class Delivery:
         """
         try:
             only = None if self._whole else self.unanswered
-            await self._send_all(cut_push(self._push, self.sequences.tolist(), self._client.routing, only))
+            await self._send_all(cut_push(self._push, self.sequences.tolist(), self._session.routing, only))
         finally:
             # Servers may go on reading what the caller is now free to change: where we gave up, or went elsewhere.
             try:
                 shown = {*self._shown.values(), *(one for given_up in self._given_up.values() for one in given_up)}
                 if shown:
                     self._shown, self._given_up = {}, {}
-                    self._client.shared.renew(*self._push.arrays())
+                    self._session.shared.renew(*self._push.arrays())
                     await forget_regions(shown)
             finally:
                 if self._rounding is not None:
@@ -137,7 +120,7 @@ class Delivery:
         self._tasks.update(asyncio.create_task(self._send(envelope)) for envelope in envelopes)
 
     async def _send(self, envelope: Envelope) -> None:
-        lane = self._client.lane(*envelope.way)
+        lane = self._session.lane(*envelope.way)
         self._envelopes += 1
         order = (self._number, self._envelopes)
         unanswered = {part.shard for part in envelope.parts}
@@ -154,10 +137,10 @@ class Delivery:
                 gaps = gaps + 1 if ErrorCode.SEQUENCE_GAP in codes and lane.is_next(order) else 0
                 if gaps >= GAPS_MAX:  # nobody older is on the way there: it has lost what it had acknowledged
                     gaps = 0
-                    await tell_numbers(self._client, lane)
+                    await self._session.tell_numbers(lane)
                 self._move(envelope, unanswered)
                 if unanswered:
-                    await self._client.pause(attempt)
+                    await self._session.pause(attempt)
                     attempt += 1
 
     async def _attempt(
@@ -167,25 +150,25 @@ class Delivery:
 
         Returns the codes of shards that are to be sent again.
         """
-        client = self._client
+        session = self._session
         whole = len(unanswered) == len(envelope.parts)
-        message = envelope.request(self._push, client.routing, None if whole else unanswered)
+        message = envelope.request(self._push, session.routing, None if whole else unanswered)
         request = lane.request(
             message,
             envelope.body,
-            deadline_s=client.attempt_s,
+            deadline_s=session.attempt_s,
             direct=partial(self._direct, order, envelope, message),
         )
         try:
-            reply = await client.answer(lane, request, unanswered)
+            reply = await session.answer(lane, request, unanswered)
         except UnreachableError:  # deadlines included
             self._unsure |= unanswered
             shown = self._shown.pop(order, None)
             if shown is not None:
                 self._given_up.setdefault(order, set()).add(shown)
             lane.be_careful()
-            if client.copies:
-                await client.look()
+            if session.copies:
+                await session.look()
             return set()
         except RemoteError as error:
             self._answered(order)
@@ -195,16 +178,16 @@ class Delivery:
                 await lane.drop()  # a connection that the server no longer knows; attach again
             elif error.code not in REQUEST_LATER:
                 raise
-            elif client.copies:
-                await client.look()
+            elif session.copies:
+                await session.look()
             return set()
         self._answered(order)
         assert isinstance(reply.message, PushReply)
         codes = self._settle(reply.message, envelope, unanswered, lane)
         if codes & MOVED:
-            await client.reread()
-        elif client.copies and codes & LOOK:
-            await client.look()
+            await session.reread()
+        elif session.copies and codes & LOOK:
+            await session.look()
         return codes
 
     def _answered(self, order: Order) -> None:
@@ -215,13 +198,13 @@ class Delivery:
 
     def _move(self, envelope: Envelope, unanswered: set[int]) -> None:
         """Takes what has moved out of an envelope, and sends it elsewhere."""
-        routing = self._client.routing
+        routing = self._session.routing
         elsewhere = {shard for shard in unanswered if routing.way_of(shard) != envelope.way}
         if elsewhere:
             unanswered -= elsewhere
             moved = cut_push(self._push, self.sequences.tolist(), routing, elsewhere)
             for other in moved:  # whose order is not known there; older pushes may be moving, too
-                self._client.lane(*other.way).be_careful()
+                self._session.lane(*other.way).be_careful()
             self._begin(moved)
 
     async def _direct(
@@ -230,18 +213,18 @@ class Delivery:
         """Returns the request for a server that has mapped the memory which all of the envelope's arrays lie in."""
         if connection.kind == "tcp":
             return None
-        found = self._client.shared.direct_push(message, envelope)
-        if found is None or not await connection.share(found.region, deadline_s=self._client.attempt_s):
+        found = self._session.shared.direct_push(message, envelope)
+        if found is None or not await connection.share(found.region, deadline_s=self._session.attempt_s):
             return None
         self._shown[order] = connection
         return found.message
 
     def _settle(self, reply: PushReply, envelope: Envelope, unanswered: set[int], lane: Lane) -> set[int]:
         """Takes in final answers and returns the codes of the others."""
-        self._client.measured.told(envelope.server, reply.load)
+        self._session.measured.told(envelope.server, reply.load)
         codes: set[int] = set()
         by_shard = {part.shard: part for part in envelope.parts}
-        layout = self._client.layout
+        layout = self._session.layout
         for result in reply.results:
             if result.shard not in unanswered:
                 continue

@@ -1,4 +1,4 @@
-"""A push that is on its way, and what has become of it."""
+"""A push that is on its way, and what has become of it; and what a pull has brought."""
 
 from __future__ import annotations
 
@@ -11,9 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.errors import DeadlineError
-from adamctl.roles.ps.client.delivery import RefusedPart
-from adamctl.roles.ps.client.pull import Pulled
-from adamctl.roles.ps.client.push_set import Numbers, PushSet
+from adamctl.roles.ps.client.push_set import Base, Numbers, PushSet
+
+
+@dataclass(frozen=True)
+class RefusedPart:
+    """A shard to which nothing was applied. `code` is a member of `ErrorCode`.
+
+    `unsure`: it was sent before, without an answer. With CLIENT_EVICTED, that may have been applied.
+    """
+
+    shard: int
+    code: int
+    message: str
+    unsure: bool = False
 
 
 @dataclass(frozen=True)
@@ -31,6 +42,29 @@ class PushOutcome:
     refused: tuple[RefusedPart, ...]
     updates: int
     ages: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """What arrived, per shard of the layout; zeros where a shard was not asked for.
+
+    Attributes:
+        shards: the indices that were asked for.
+        epochs, versions: the version (epoch, counter) each shard is at.
+        pushes: pushes of everybody that it contains.
+        sequences: the last of this client's own pushes that it contains.
+    """
+
+    shards: NDArray[np.int64]
+    epochs: Numbers
+    versions: Numbers
+    pushes: Numbers
+    sequences: Numbers
+
+    @property
+    def base(self) -> Base:
+        """What gradients computed from these parameters name as their base."""
+        return Base(self.pushes, self.sequences)
 
 
 @dataclass

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from adamctl.errors import DeadlineError, ProtocolError, RemoteError, UnreachableError
 from adamctl.kernels.numeric.convert import NARROW, widened
@@ -18,56 +15,31 @@ from adamctl.model.layout import ELEMENT_BYTES
 from adamctl.model.wire_types import WIRE_ELEMENT_BYTES
 from adamctl.net.transport import Connection
 from adamctl.roles.ps.client.delivery import LATER, LOOK, MOVED, REQUEST_LATER
-from adamctl.roles.ps.client.push_set import Base, Numbers
-from adamctl.roles.ps.client.rollback import check_pulled
+from adamctl.roles.ps.client.outcomes import Pulled
+from adamctl.roles.ps.client.push_set import Numbers
 from adamctl.roles.ps.client.route_table import Way
+from adamctl.roles.ps.client.session import Session
 from adamctl.roles.ps.client.shared_memory import direct_pull, forget_regions
 from adamctl.wire.constants import BODY_BYTES_MAX, ErrorCode
 from adamctl.wire.messages import PullReply, PullRequest
-
-if TYPE_CHECKING:
-    from adamctl.roles.ps.client.parameter_client import ParameterClient
 
 PULL_SHARDS_MAX = 800  # per request: their parts must fit into a typed header of 64 KiB
 ROUNDED_BYTES_MAX = 8 << 20  # of float32, per request for 16 bits: one is rounded while others are sent and widened
 
 
-@dataclass(frozen=True)
-class Pulled:
-    """What arrived, per shard of the layout; zeros where a shard was not asked for.
-
-    Attributes:
-        shards: the indices that were asked for.
-        epochs, versions: the version (epoch, counter) each shard is at.
-        pushes: pushes of everybody that it contains.
-        sequences: the last of this client's own pushes that it contains.
-    """
-
-    shards: NDArray[np.int64]
-    epochs: Numbers
-    versions: Numbers
-    pushes: Numbers
-    sequences: Numbers
-
-    @property
-    def base(self) -> Base:
-        """What gradients computed from these parameters name as their base."""
-        return Base(self.pushes, self.sequences)
-
-
 class Puller:
     """One pull under way."""
 
-    def __init__(self, client: ParameterClient, into: Array, shards: Sequence[int] | None, exact: bool = False) -> None:
+    def __init__(self, session: Session, into: Array, shards: Sequence[int] | None, exact: bool = False) -> None:
         """Raises ValueError if `into` is not a C-contiguous float32 vector of the layout's flat size."""
-        self._client, self._layout = client, client.layout
+        self._session, self._layout = session, session.layout
         if into.dtype != np.float32 or into.shape != (self._layout.flat_size,) or not into.flags.c_contiguous:
             raise ValueError(
                 f"expected a C-contiguous float32 vector of {self._layout.flat_size} elements; "
                 f"found {into.dtype} {list(into.shape)}"
             )
         count = len(self._layout.shards)
-        self._wire = "float32" if exact else client.wire.pull
+        self._wire = "float32" if exact else session.wire.pull
         self._into = into
         # By the shards of requests that named `into` by where it lies, and are not answered: on which connection.
         self._shown: dict[tuple[int, ...], Connection] = {}
@@ -80,20 +52,31 @@ class Puller:
         """Raises DeadlineError with what is missing, RemoteError if the job is unknown."""
         loop = asyncio.get_running_loop()
         started_s = loop.time()
-        settled = self._client.settled() if self._client.copies else None
+        settled = self._session.settled() if self._session.copies else None
         try:
             async with asyncio.timeout(deadline_s):
                 await self._pull(self._wanted)
                 if settled is not None:
-                    await check_pulled(self._client, self._pulled, settled)
+                    await self._check(settled)
         except TimeoutError as error:
-            ways = self._client.routing.runs
-            trouble = "; ".join(f"{way.server}: {self._client.lane(*way).trouble}" for way in ways)
-            what = f"job {self._client.job!r}: no parameters within {deadline_s:g} s ({trouble})"
+            ways = self._session.routing.runs
+            trouble = "; ".join(f"{way.server}: {self._session.lane(*way).trouble}" for way in ways)
+            what = f"job {self._session.job!r}: no parameters within {deadline_s:g} s ({trouble})"
             raise DeadlineError(what) from error
         size = sum(self._layout.shards[shard].size for shard in self._wanted)
-        self._client.measured.pulled(size * ELEMENT_BYTES, loop.time() - started_s)
+        self._session.measured.pulled(size * ELEMENT_BYTES, loop.time() - started_s)
         return self._pulled
+
+    async def _check(self, settled: Numbers) -> None:
+        """Looks whether shards contain all of our own pushes that were answered before we asked for them.
+
+        If not, they were rolled back while we had a connection to their new server, which does not know yet what we
+        know.
+        """
+        shards, sequences = self._pulled.shards, self._pulled.sequences
+        behind = shards[sequences[shards] < settled[shards]]
+        for way in sorted({self._session.routing.way_of(shard) for shard in behind.tolist()}):
+            await self._session.tell_numbers(self._session.lane(*way))
 
     async def _pull(self, wanted: Sequence[int]) -> None:
         """Pulls shards from where the routing says, again from elsewhere if they have moved."""
@@ -101,7 +84,7 @@ class Puller:
         while wanted:
             by_way: dict[Way, list[int]] = {}
             for shard in wanted:
-                by_way.setdefault(self._client.routing.way_of(shard), []).append(shard)
+                by_way.setdefault(self._session.routing.way_of(shard), []).append(shard)
             requests = [(way, part) for way, shards in by_way.items() for part in self._split(shards)]
             tasks = [asyncio.create_task(self._request(way, part)) for way, part in requests]
             try:
@@ -112,11 +95,11 @@ class Puller:
                 await asyncio.gather(*tasks, return_exceptions=True)  # what they receive into is the caller's again
                 if self._shown:  # servers may go on writing what nobody waits for any more
                     shown, self._shown = self._shown, {}
-                    self._client.shared.renew(self._into)
+                    self._session.shared.renew(self._into)
                     await forget_regions(shown.values())
             wanted = [shard for left in unanswered for shard in left]
             if wanted:
-                await self._client.pause(attempt)
+                await self._session.pause(attempt)
                 attempt += 1
 
     def _split(self, shards: list[int]) -> list[list[int]]:
@@ -146,18 +129,18 @@ class Puller:
 
     async def _request(self, way: Way, shards: list[int]) -> list[int]:
         """Asks one server and returns the shards still to be had."""
-        client = self._client
-        message = PullRequest(client.job, client.routing.epochs_of(shards), tuple(shards), self._wire)
-        lane = client.lane(*way)
+        session = self._session
+        message = PullRequest(session.job, session.routing.epochs_of(shards), tuple(shards), self._wire)
+        lane = session.lane(*way)
         into = self._targets(shards) if self._wire == "float32" else None
         try:
             request = lane.request(
-                message, deadline_s=client.attempt_s, into=into, direct=partial(self._direct, message)
+                message, deadline_s=session.attempt_s, into=into, direct=partial(self._direct, message)
             )
-            reply = await client.answer(lane, request, shards)
+            reply = await session.answer(lane, request, shards)
         except UnreachableError:
-            if client.copies:
-                await client.look()
+            if session.copies:
+                await session.look()
             return shards
         except RemoteError as error:
             self._shown.pop(message.shards, None)
@@ -166,8 +149,8 @@ class Puller:
                 await lane.drop()
             elif error.code not in REQUEST_LATER:
                 raise
-            elif client.copies:
-                await client.look()
+            elif session.copies:
+                await session.look()
             return shards
         assert isinstance(reply.message, PullReply)
         self._shown.pop(message.shards, None)
@@ -180,9 +163,9 @@ class Puller:
                 reply.release()
         codes = {code for _, code in left}
         if codes & MOVED:
-            await client.reread()
-        elif client.copies and codes & LOOK:
-            await client.look()
+            await session.reread()
+        elif session.copies and codes & LOOK:
+            await session.look()
         for shard, code in left:
             lane.trouble = f"shard {shard}: {ErrorCode(code).name}"
             if code not in LATER and code not in MOVED:
@@ -191,8 +174,8 @@ class Puller:
 
     async def _direct(self, message: PullRequest, connection: Connection) -> PullRequest | None:
         """Returns the request for a server that has mapped the memory which values are to be written into."""
-        place = self._client.shared.find(self._into) if message.dtype == "float32" else None
-        if place is None or not await connection.share(place.region, deadline_s=self._client.attempt_s):
+        place = self._session.shared.find(self._into) if message.dtype == "float32" else None
+        if place is None or not await connection.share(place.region, deadline_s=self._session.attempt_s):
             return None
         self._shown[message.shards] = connection
         return direct_pull(message, place, [self._layout.shards[shard].offset for shard in message.shards])
@@ -220,7 +203,7 @@ class Puller:
                 widened(values[taken : taken + part.size], self._into[shard.offset : shard.offset + part.size])
                 taken += part.size
 
-        await self._client.wire.widen(start, work)
+        await self._session.wire.widen(start, work)
 
     def _take(self, reply: PullReply, body: memoryview) -> list[tuple[int, int]]:
         """Notes versions, copies values that did not arrive in place, returns (shard, code) of what failed."""

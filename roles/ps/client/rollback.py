@@ -8,20 +8,24 @@ that number, and says how many it has passed over. So nothing is applied twice, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
-from adamctl.errors import RemoteError, UnreachableError
 from adamctl.net.transport import Body
 from adamctl.roles.ps.client.push_set import Numbers
 
-if TYPE_CHECKING:
-    from adamctl.roles.ps.client.delivery import Delivery
-    from adamctl.roles.ps.client.parameter_client import ParameterClient
-    from adamctl.roles.ps.client.pull import Pulled
-    from adamctl.roles.ps.client.server_channel import Lane
+
+class PushUnderWay(Protocol):
+    """As much of a push as says which numbers are settled.
+
+    Attributes:
+        sequences: per shard of the layout, its number there.
+        unanswered: shards of which we do not know yet what became of it.
+    """
+
+    sequences: Numbers
+    unanswered: set[int]
 
 
 class Rollbacks:
@@ -49,12 +53,12 @@ class Rollbacks:
         )
 
 
-def settled_numbers(issued: Numbers, deliveries: Iterable[Delivery]) -> Numbers:
+def settled_numbers(issued: Numbers, pushes: Iterable[PushUnderWay]) -> Numbers:
     """Returns, per shard, the number up to which everything is answered."""
     settled = issued.copy()
-    for delivery in deliveries:
-        open_shards = list(delivery.unanswered)
-        settled[open_shards] = np.minimum(settled[open_shards], delivery.sequences[open_shards] - 1)
+    for push in pushes:
+        open_shards = list(push.unanswered)
+        settled[open_shards] = np.minimum(settled[open_shards], push.sequences[open_shards] - 1)
     return settled
 
 
@@ -67,19 +71,3 @@ def settled_body(settled: Numbers, shards: Iterable[int]) -> Body:
     found = np.asarray(tuple(shards), np.int64)
     found = found[settled[found] > 0]
     return [np.stack([found, settled[found]], axis=1).astype("<i8")] if found.size else ()
-
-
-async def tell_numbers(client: ParameterClient, lane: Lane) -> None:
-    """Tells a server of our numbers once more, if it can be reached."""
-    with suppress(UnreachableError, RemoteError):
-        await client.attach_to(lane.node, await lane.connected())
-
-
-async def check_pulled(client: ParameterClient, pulled: Pulled, settled: Numbers) -> None:
-    """Looks whether shards contain all of our own pushes that were answered before we asked for them.
-
-    If not, they were rolled back while we had a connection to their new server, which does not know yet what we know.
-    """
-    shards = pulled.shards[pulled.sequences[pulled.shards] < settled[pulled.shards]]
-    for way in sorted({client.routing.way_of(shard) for shard in shards.tolist()}):
-        await tell_numbers(client, client.lane(*way))

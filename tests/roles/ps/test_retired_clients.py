@@ -36,9 +36,9 @@ async def test_who_has_been_gone_for_the_horizon_is_forgotten_and_refused() -> N
         await add_job(cluster, "a", ["ps-0"], RuleConfig("add"))
         gone = await member(cluster, "gone")
         assert not (await gone.push(push, deadline_s=BOUND_S)).refused
-        incarnation = gone._hello().incarnation
-        assert isinstance(gone._store, ControllerClient)
-        await gone._store.leave("gone", incarnation)
+        incarnation = gone._session.hello().incarnation
+        assert isinstance(gone._session.store, ControllerClient)
+        await gone._session.store.leave("gone", incarnation)
 
         def retired(entries: list[ConfigEntry]) -> bool:
             return any(decode(entry.value, RetiredRecord).has(incarnation) for entry in entries)

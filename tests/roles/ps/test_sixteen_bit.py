@@ -203,7 +203,7 @@ async def test_values_that_are_not_those_of_the_shard_are_refused(
             )
         )
         with pytest.raises(ProtocolError, match="expected"):
-            await Puller(client, into, None)._widen(reply, memoryview(body))
+            await Puller(client._session, into, None)._widen(reply, memoryview(body))
         np.testing.assert_array_equal(into, 5.0)
         await client.close()
 

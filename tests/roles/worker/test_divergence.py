@@ -82,7 +82,7 @@ async def test_a_diverged_replica_joins_again_from_the_servers_parameters(
         poisoned._replica.weights.fill(math.nan)
         again = await until_session(sessions, 2, 1)
         assert again is not poisoned
-        names = [one._session.parameters._hello().node for one in (poisoned, again)]
+        names = [one._session.parameters._session.hello().node for one in (poisoned, again)]
         assert names == ["worker-0", "worker-0.session-1"], (
             "what is under way of one must not take the numbers of the other"
         )

@@ -16,7 +16,7 @@ from adamctl.wire.messages import CheckpointFile, CheckpointReply, CheckpointReq
 
 
 class Job:
-    """As much of a client as an order needs; `held` says which shards each server has, and may change."""
+    """As much of a session as an order needs; `held` says which shards each server has, and may change."""
 
     def __init__(self, held: dict[str, tuple[int, ...]], *, copies: bool) -> None:
         self.job, self.copies, self.held = "job", copies, held

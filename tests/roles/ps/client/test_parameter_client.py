@@ -349,7 +349,7 @@ async def test_another_layout_is_refused_at_once(cluster_of_one: ClusterInMemory
     client = await make_client(cluster_of_one, "a", "w")
     await client.lane("ps-0").drop()
     record = msgspec.structs.replace(client.routing.record, layout_hash="other")
-    client.routing = dataclasses.replace(client.routing, record=record)
+    client._session.routing = dataclasses.replace(client.routing, record=record)
     with pytest.raises(RemoteError) as caught:
         await client.lane("ps-0").connected()
     assert caught.value.code == ErrorCode.LAYOUT_MISMATCH
@@ -374,5 +374,5 @@ async def test_every_client_of_a_worker_bears_a_name_that_servers_take(
     async with memory_cluster(91) as cluster:
         context = await cluster.context("worker", name)
         client = ParameterClient.from_context(context, "a", session=sessions)
-        hello = (client if part is None else client.sibling(part))._hello()
+        hello = (client if part is None else client.sibling(part))._session.hello()
         assert is_name(hello.node) and (hello.node == name) == (not sessions and part is None)

@@ -203,7 +203,7 @@ async def test_a_server_keeps_one_copy_of_what_it_did_not_answer_in_time(
             for _ in range(4):
                 with pytest.raises(DeadlineError):
                     await client.pull(into, deadline_s=0.2)
-        client.attempt_s = 10.0
+        client._session.attempt_s = 10.0
         await client.pull(into, deadline_s=20)
         for _ in range(1000):
             if world.region_bytes == into.nbytes:
@@ -224,7 +224,7 @@ async def test_a_server_forgets_what_a_push_that_was_given_up_lay_in(
             patch.setitem(world.server._carriers, AnswerPush, lambda *_: answered.set())
             client.start_push(delta_of(client, mine))
             await asyncio.wait_for(answered.wait(), 20)
-            (task,) = client._deliveries
+            (task,) = client._session.pushes
             task.cancel()
             await asyncio.wait({task}, timeout=20)
         assert connection.closed

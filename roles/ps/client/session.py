@@ -1,0 +1,232 @@
+"""What one client's pushes, pulls and checkpoints share: its job, its numbers, who holds what, connections to servers.
+
+It attaches to the servers, and again where a connection was lost; what is sent there is its users' business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from adamctl.config.records import AddressKind
+from adamctl.errors import AdamctlError, ConfigurationError, DeadlineError, RemoteError, UnreachableError
+from adamctl.model.layout import ParameterLayout
+from adamctl.net.address import prefer
+from adamctl.net.handshake import STEPS
+from adamctl.net.transport import Connection, Reply, Transport
+from adamctl.roles.ps.client.cost_estimate import Measurements
+from adamctl.roles.ps.client.push_set import Numbers
+from adamctl.roles.ps.client.reroute import Rerouting, pause
+from adamctl.roles.ps.client.rollback import PushUnderWay, Rollbacks, settled_body, settled_numbers
+from adamctl.roles.ps.client.route_table import Way, WayTable
+from adamctl.roles.ps.client.routing import JobRouting, ReadableStore, read_node, read_routing
+from adamctl.roles.ps.client.server_channel import Lane
+from adamctl.roles.ps.client.shared_memory import SharedArrays
+from adamctl.roles.ps.client.wire_choice import WireChoice
+from adamctl.wire.constants import ErrorCode
+from adamctl.wire.messages import AttachReply, AttachRequest, Hello
+
+SPEAK_AFTER_S = 2.0
+CONNECT_S = 5.0
+_WAIT_CODES = (ErrorCode.NOT_READY, ErrorCode.UNKNOWN_JOB, ErrorCode.NEWER_EPOCH, ErrorCode.SHUTTING_DOWN)
+
+
+class Session:
+    """See the module. `ParameterClient` says what the arguments are.
+
+    Attributes:
+        layout: of the job; known after `attach`.
+        routing: the last reading of who holds what.
+        issued: per shard, the last sequence number given out.
+        pushes: those that are on their way, by the tasks that bring them there.
+        shared: memory from which servers on this machine take pushes, and into which they write pulls, themselves.
+        measured: how busy its servers are and how fast the network.
+        rerouting: reads who holds what anew, not too often.
+        rollbacks: what was acknowledged to us and is lost.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        hello: Callable[[], Hello],
+        store: ReadableStore,
+        job: str,
+        *,
+        notice: Callable[[str], None],
+        attempt_s: float,
+        wire: WireChoice,
+        connections: int = 1,
+        in_step: bool = False,
+    ) -> None:
+        self.job = job
+        self.layout: ParameterLayout
+        self.routing: JobRouting
+        self.issued: Numbers = np.zeros(0, np.int64)
+        self.attempt_s = attempt_s
+        self.transport, self.hello, self.store = transport, hello, store
+        self.notice = notice
+        self.in_step = in_step
+        self.wire = wire
+        self.shared = SharedArrays()
+        self.pushes: dict[asyncio.Task[None], PushUnderWay] = {}
+        self.measured = Measurements()
+        self.rollbacks = Rollbacks(job, notice)
+        self._table = WayTable(connections)
+        self._lanes: dict[Way, Lane] = {}
+        self.rerouting = Rerouting(self._read_routing)
+
+    # --- attach ------------------------------------------------------------------------------------------------------
+
+    async def attach(self, *, deadline_s: float) -> None:
+        """See `ParameterClient.attach`."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        spoken = False
+        attempt = 0
+        last: AdamctlError | None = None
+        while True:
+            try:
+                async with asyncio.timeout_at(started + deadline_s):
+                    await self._attach_once()
+                return
+            except TimeoutError as error:
+                if isinstance(last, RemoteError) and last.code == ErrorCode.UNKNOWN_JOB:
+                    raise last from error
+                cause = last or self.troubles()
+                raise DeadlineError(f"job {self.job!r}: not attached after {deadline_s:g} s: {cause}") from error
+            except (UnreachableError, RemoteError) as error:
+                if isinstance(error, RemoteError) and error.code not in _WAIT_CODES:
+                    raise
+                last = error
+                waited_s = loop.time() - started
+                if waited_s >= SPEAK_AFTER_S and not spoken:
+                    spoken = True
+                    self.notice(f"waiting for the servers of job {self.job!r} since {waited_s:.0f} s: {error}")
+            await pause(attempt, copies=bool(self._lanes) and self.copies)
+            attempt += 1
+
+    async def _attach_once(self) -> None:
+        routing = await read_routing(self.store, self.job, table=self._table)
+        if not self.issued.size:
+            self.layout = routing.layout
+            self.issued = np.zeros(len(routing.layout.shards), np.int64)
+        self.routing = routing
+        await self.wire.begin(routing.layout)
+        await gather_all(self.lane(*way).connected() for way in routing.runs)
+
+    def troubles(self) -> str:
+        """Returns why servers do not answer, as far as that is known."""
+        found = [f"{lane.node}: {lane.trouble}" for lane in self._lanes.values() if lane.trouble]
+        return "; ".join(found) or "its parameter servers do not answer"
+
+    # --- connections -------------------------------------------------------------------------------------------------
+
+    def lane(self, server: str, connection: int = 0) -> Lane:
+        way = Way(server, connection)
+        if way not in self._lanes:
+            self._lanes[way] = Lane(server, self._connect, connection)
+        return self._lanes[way]
+
+    def transports(self) -> dict[str, str]:
+        """Returns the kind of connection to each server: `shared`, `unix`, `tcp`, or nothing while there is none."""
+        return {lane.node: lane.kind for lane in self._lanes.values()}
+
+    async def _connect(self, node: str) -> Connection:
+        """Looks a server up, connects and attaches; learns which of our numbers it already has."""
+        connection = await self.reach(node, "clients")
+        try:
+            self.wire.check(node, connection.peer.features)
+            if self.in_step and STEPS not in connection.peer.features:
+                what = f"expected parameter server {node} to know pushes that are parts of steps; found an older one"
+                raise ConfigurationError(f'{what}; update it, or set train.consistency = "async"')
+            await self._attach_to(node, connection)
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    async def _attach_to(self, node: str, connection: Connection) -> None:
+        """Binds a connection to the job, and tells the server of our numbers that are settled; again does no harm."""
+        request = AttachRequest(self.job, self.routing.record.layout_hash)
+        settled = settled_body(self.settled(), self.routing.servers.get(node, ()))
+        reply = await connection.request(request, settled, deadline_s=self.attempt_s)
+        assert isinstance(reply.message, AttachReply)
+        self.rollbacks.told(node, connection.peer.incarnation, reply.message.rolled_back)
+        if len(reply.body):
+            known = np.frombuffer(reply.body, "<i8").reshape(-1, 2)
+            fresh = known[self.issued[known[:, 0]] == 0]
+            self.issued[fresh[:, 0]] = fresh[:, 1]
+            reply.release()
+
+    async def tell_numbers(self, lane: Lane) -> None:
+        """Tells a server of our numbers once more, if it can be reached."""
+        with suppress(UnreachableError, RemoteError):
+            await self._attach_to(lane.node, await lane.connected())
+
+    async def reach(self, node: str, kind: AddressKind) -> Connection:
+        """Looks a server up and connects to where it takes a kind of request."""
+        record = await read_node(self.store, node)
+        address = prefer(record.addresses_for(kind), record.host, self.transport.kind)
+        return await self.transport.connect(address, self.hello(), deadline_s=CONNECT_S)
+
+    def settled(self) -> Numbers:
+        """Returns, per shard, the last of our numbers up to which we know what became of every push."""
+        return settled_numbers(self.issued, self.pushes.values())
+
+    # --- who holds what ----------------------------------------------------------------------------------------------
+
+    async def _read_routing(self) -> None:
+        self.routing = await read_routing(self.store, self.job, self.layout, self._table)
+
+    async def reread(self) -> None:
+        """Reads the routing anew, once for all who ask at the same time. Raises what that raises."""
+        await self.rerouting.read()
+
+    async def look(self) -> None:
+        """Reads the routing anew if that can be done soon, because something failed. RemoteError: the job has ended."""
+        await self.rerouting.look()
+
+    async def answer(self, lane: Lane, request: Coroutine[Any, Any, Reply], shards: Collection[int]) -> Reply:
+        """Returns the answer to a request about `shards`, which is given up if another server takes over meanwhile."""
+        if not self.copies:
+            return await request
+        way = Way(lane.node, lane.connection)
+
+        def moved() -> bool:
+            return any(self.routing.way_of(shard) != way for shard in shards)
+
+        try:
+            return await self.rerouting.answer(request, moved)
+        except UnreachableError as error:
+            lane.trouble = str(error)
+            raise
+
+    async def pause(self, attempt: int) -> None:
+        """Waits before retry number `attempt` (from 0)."""
+        await pause(attempt, copies=self.copies)
+
+    @property
+    def copies(self) -> bool:
+        """Whether buckets have copies, so that another server takes over from one that is gone."""
+        return self.routing.record.replication > 1
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self.rerouting.close()
+        self.wire.close()
+        for lane in self._lanes.values():
+            await lane.drop()
+
+
+async def gather_all(work: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
+    """Runs all at once; if one fails, cancels the others and raises its error."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
