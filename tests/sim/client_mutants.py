@@ -16,7 +16,7 @@ from adamctl.roles.ps.client.pull import Puller
 from adamctl.roles.ps.client.push_set import Numbers, PushSet
 from adamctl.roles.ps.client.rollback import PushUnderWay
 from adamctl.roles.ps.client.routing import JobRouting
-from adamctl.roles.ps.client.server_channel import Lane, Order
+from adamctl.roles.ps.client.server_channel import Order, ServerChannel
 from adamctl.roles.ps.client.session import Session
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import Message, PullReply, PushRequest
@@ -25,7 +25,7 @@ from tests.sim.server_cluster import ServerFault
 # --- numbers and their order ----------------------------------------------------------------------------------------
 
 
-def _newest_first(self: Lane, order: Order) -> bool:
+def _newest_first(self: ServerChannel, order: Order) -> bool:
     return not self._unfinished or order >= max(self._unfinished)
 
 
@@ -33,7 +33,7 @@ def _numbered_anew(self: Delivery, envelope: Envelope, unanswered: set[int]) -> 
     """What goes elsewhere takes the next number there."""
     session = self._session
     for shard in unanswered:
-        if session.routing.way_of(shard) != envelope.way:
+        if session.routing.route_of(shard) != envelope.route:
             session.issued[shard] += 1
             self.sequences[shard] = session.issued[shard]
     _move(self, envelope, unanswered)
@@ -54,7 +54,9 @@ _move = Delivery._move
 # --- answers --------------------------------------------------------------------------------------------------------
 
 
-async def _any_answer(self: Lane, message: Message, body: Any = (), *, deadline_s: float, **others: Any) -> Reply:
+async def _any_answer(
+    self: ServerChannel, message: Message, body: Any = (), *, deadline_s: float, **others: Any
+) -> Reply:
     """An answer is taken for that to whichever request waits, also if it is to one that was given up."""
     others.pop("direct", None)
     connection = await self.connected()
@@ -80,7 +82,7 @@ async def _done_with_the_first(self: Delivery, envelopes: list[Envelope]) -> Non
 
 def _forgets_what_moved(self: Delivery, envelope: Envelope, unanswered: set[int]) -> None:
     routing = self._session.routing
-    unanswered -= {shard for shard in unanswered if routing.way_of(shard) != envelope.way}
+    unanswered -= {shard for shard in unanswered if routing.route_of(shard) != envelope.route}
 
 
 def _sent_whole_again(
@@ -96,10 +98,10 @@ def _others_left_out(self: Puller, reply: PullReply, body: memoryview) -> list[t
     return []
 
 
-async def _broken_and_whole(self: Puller, way: Any, shards: list[int]) -> list[int]:
+async def _broken_and_whole(self: Puller, route: Any, shards: list[int]) -> list[int]:
     """What was being received when a connection broke is taken for whole."""
-    left = await _pull(self, way, shards)
-    return [] if left == shards and self._session.lane(*way).kind == "" else left
+    left = await _pull(self, route, shards)
+    return [] if left == shards and self._session.channel(*route).kind == "" else left
 
 
 _request, _take, _pull = Envelope.request, Puller._take, Puller._request
@@ -127,7 +129,7 @@ MUTANTS = {
         ServerFault(
             "newest-first",
             "after trouble the newest envelope is sent alone, and not the oldest",
-            [(Lane, "is_next", _newest_first)],
+            [(ServerChannel, "is_next", _newest_first)],
         ),
         ServerFault(
             "numbered-anew",
@@ -147,7 +149,7 @@ MUTANTS = {
         ServerFault(
             "any-answer",
             "the answer to an attempt that was given up is taken for that to another request",
-            [(Lane, "request", _any_answer)],
+            [(ServerChannel, "request", _any_answer)],
         ),
         ServerFault(
             "done-with-the-first",

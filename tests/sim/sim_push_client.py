@@ -1,7 +1,7 @@
 """Clients of parameter servers: numbers per shard, several pushes in flight, retries, and the way to a new primary.
 
-They follow the protocol of `roles/ps/{client,delivery,lane}.py` without its event loop: a server applies only the next
-number of a shard, so after any trouble the oldest unfinished envelope goes first and alone.
+They follow the protocol of `roles/ps/client/{delivery,server_channel}.py` without its event loop: a server applies only
+the next number of a shard, so after any trouble the oldest unfinished envelope goes first and alone.
 """
 
 from __future__ import annotations

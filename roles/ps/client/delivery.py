@@ -13,7 +13,7 @@ from adamctl.roles.ps.client.envelope import Envelope, cut_push
 from adamctl.roles.ps.client.outcomes import RefusedPart
 from adamctl.roles.ps.client.push_set import Numbers, PushSet
 from adamctl.roles.ps.client.rounding import Rounding
-from adamctl.roles.ps.client.server_channel import Lane, Order
+from adamctl.roles.ps.client.server_channel import Order, ServerChannel
 from adamctl.roles.ps.client.session import Session
 from adamctl.roles.ps.client.shared_memory import forget_regions
 from adamctl.wire.constants import ErrorCode, UpdateKind
@@ -120,31 +120,31 @@ class Delivery:
         self._tasks.update(asyncio.create_task(self._send(envelope)) for envelope in envelopes)
 
     async def _send(self, envelope: Envelope) -> None:
-        lane = self._session.lane(*envelope.way)
+        channel = self._session.channel(*envelope.route)
         self._envelopes += 1
         order = (self._number, self._envelopes)
         unanswered = {part.shard for part in envelope.parts}
-        async with lane.unfinished(order):
+        async with channel.unfinished(order):
             if self._rounding is not None:
                 await self._rounding.until(envelope)
             attempt, gaps = 0, 0
             while unanswered:
-                if await lane.turn(order):
+                if await channel.turn(order):
                     self._move(envelope, unanswered)  # the server may have lost its place meanwhile
                     if not unanswered:
                         break
-                codes = await self._attempt(lane, order, envelope, unanswered, attempt)
-                gaps = gaps + 1 if ErrorCode.SEQUENCE_GAP in codes and lane.is_next(order) else 0
+                codes = await self._attempt(channel, order, envelope, unanswered, attempt)
+                gaps = gaps + 1 if ErrorCode.SEQUENCE_GAP in codes and channel.is_next(order) else 0
                 if gaps >= GAPS_MAX:  # nobody older is on the way there: it has lost what it had acknowledged
                     gaps = 0
-                    await self._session.tell_numbers(lane)
+                    await self._session.tell_numbers(channel)
                 self._move(envelope, unanswered)
                 if unanswered:
                     await self._session.pause(attempt)
                     attempt += 1
 
     async def _attempt(
-        self, lane: Lane, order: Order, envelope: Envelope, unanswered: set[int], attempt: int
+        self, channel: ServerChannel, order: Order, envelope: Envelope, unanswered: set[int], attempt: int
     ) -> set[int]:
         """Sends what is unanswered once, and takes in what comes back; where that is trouble, the routing is read.
 
@@ -153,29 +153,29 @@ class Delivery:
         session = self._session
         whole = len(unanswered) == len(envelope.parts)
         message = envelope.request(self._push, session.routing, None if whole else unanswered)
-        request = lane.request(
+        request = channel.request(
             message,
             envelope.body,
             deadline_s=session.attempt_s,
             direct=partial(self._direct, order, envelope, message),
         )
         try:
-            reply = await session.answer(lane, request, unanswered)
+            reply = await session.answer(channel, request, unanswered)
         except UnreachableError:  # deadlines included
             self._unsure |= unanswered
             shown = self._shown.pop(order, None)
             if shown is not None:
                 self._given_up.setdefault(order, set()).add(shown)
-            lane.be_careful()
+            channel.be_careful()
             if session.copies:
                 await session.look()
             return set()
         except RemoteError as error:
             self._answered(order)
-            lane.trouble = str(error)
-            lane.be_careful()
+            channel.trouble = str(error)
+            channel.be_careful()
             if error.code == ErrorCode.LAYOUT_MISMATCH and attempt == 0:
-                await lane.drop()  # a connection that the server no longer knows; attach again
+                await channel.drop()  # a connection that the server no longer knows; attach again
             elif error.code not in REQUEST_LATER:
                 raise
             elif session.copies:
@@ -183,7 +183,7 @@ class Delivery:
             return set()
         self._answered(order)
         assert isinstance(reply.message, PushReply)
-        codes = self._settle(reply.message, envelope, unanswered, lane)
+        codes = self._settle(reply.message, envelope, unanswered, channel)
         if codes & MOVED:
             await session.reread()
         elif session.copies and codes & LOOK:
@@ -199,12 +199,12 @@ class Delivery:
     def _move(self, envelope: Envelope, unanswered: set[int]) -> None:
         """Takes what has moved out of an envelope, and sends it elsewhere."""
         routing = self._session.routing
-        elsewhere = {shard for shard in unanswered if routing.way_of(shard) != envelope.way}
+        elsewhere = {shard for shard in unanswered if routing.route_of(shard) != envelope.route}
         if elsewhere:
             unanswered -= elsewhere
             moved = cut_push(self._push, self.sequences.tolist(), routing, elsewhere)
             for other in moved:  # whose order is not known there; older pushes may be moving, too
-                self._session.lane(*other.way).be_careful()
+                self._session.channel(*other.route).be_careful()
             self._begin(moved)
 
     async def _direct(
@@ -219,7 +219,7 @@ class Delivery:
         self._shown[order] = connection
         return found.message
 
-    def _settle(self, reply: PushReply, envelope: Envelope, unanswered: set[int], lane: Lane) -> set[int]:
+    def _settle(self, reply: PushReply, envelope: Envelope, unanswered: set[int], channel: ServerChannel) -> set[int]:
         """Takes in final answers and returns the codes of the others."""
         self._session.measured.told(envelope.server, reply.load)
         codes: set[int] = set()
@@ -236,8 +236,8 @@ class Delivery:
                 factor = source.examples if source.kind == UpdateKind.FACTORS else 1
                 self.updates += layout.shards[result.shard].size * factor
             elif code in LATER or code in MOVED:
-                lane.trouble = f"shard {result.shard}: {result.message or ErrorCode(code).name}"
-                lane.be_careful()
+                channel.trouble = f"shard {result.shard}: {result.message or ErrorCode(code).name}"
+                channel.be_careful()
                 codes.add(code)
                 continue
             else:

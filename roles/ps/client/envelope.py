@@ -14,7 +14,7 @@ from adamctl.kernels.numeric.convert import format_of
 from adamctl.kernels.rules.factors import gradient_rows
 from adamctl.model.layout import ELEMENT_BYTES
 from adamctl.roles.ps.client.push_set import PushSet, TensorUpdate
-from adamctl.roles.ps.client.route_table import Way
+from adamctl.roles.ps.client.route_table import Route
 from adamctl.roles.ps.client.routing import JobRouting, Run, runs_of
 from adamctl.wire.constants import BODY_ALIGNMENT_BYTES, BODY_BYTES_MAX, UpdateKind
 from adamctl.wire.messages import PushPart, PushRequest, PushSource
@@ -33,11 +33,11 @@ class Envelope:
     """Parts of one push for one server, sent as one frame.
 
     Attributes:
-        way: the server that is the primary of all its shards, and the connection they travel on.
+        route: the server that is the primary of all its shards, and the connection they travel on.
         body: buffers in order, padding included; `body_bytes` their sum.
     """
 
-    way: Way
+    route: Route
     sources: list[PushSource] = field(default_factory=list)
     parts: list[PushPart] = field(default_factory=list)
     body: list[Any] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Envelope:
 
     @property
     def server(self) -> str:
-        return self.way.server
+        return self.route.server
 
     def request(self, push: PushSet, routing: JobRouting, unanswered: set[int] | None = None) -> PushRequest:
         """Returns the frame's header for all its shards or only those still unanswered."""
@@ -93,7 +93,7 @@ class Envelope:
         return header_bytes <= HEADER_BYTES_MAX and body_bytes <= BODY_BYTES_MAX
 
 
-_EMPTY = Envelope(Way("", 0))
+_EMPTY = Envelope(Route("", 0))
 
 
 def cut_push(
@@ -109,8 +109,8 @@ def cut_push(
     base_pushes = push.base.pushes.tolist() if push.base is not None else [0] * len(sequences)
     base_sequences = push.base.sequences.tolist() if push.base is not None else [0] * len(sequences)
     envelopes: list[Envelope] = []
-    for way, runs in _runs(push, routing, only):
-        envelope = Envelope(way)
+    for route, runs in _runs(push, routing, only):
+        envelope = Envelope(route)
         envelopes.append(envelope)
         for number, run in enumerate(runs):
             update = push.updates[run.tensor]
@@ -119,7 +119,7 @@ def cut_push(
             full = not envelope.has_room(_bytes(update, run, envelope), len(run.shards))
             full = full or _rounded_enough(update, run, envelope)
             if envelope.parts and (full or _better_apart(update, runs, number, envelope)):
-                envelope = Envelope(way)
+                envelope = Envelope(route)
                 envelopes.append(envelope)
             source = len(envelope.sources)
             envelope.sources.append(_source(update, run, envelope))
@@ -130,18 +130,18 @@ def cut_push(
     return envelopes
 
 
-def _runs(push: PushSet, routing: JobRouting, only: Iterable[int] | None) -> Iterator[tuple[Way, list[Run]]]:
+def _runs(push: PushSet, routing: JobRouting, only: Iterable[int] | None) -> Iterator[tuple[Route, list[Run]]]:
     if only is None:
-        for way, by_tensor in routing.runs.items():
+        for route, by_tensor in routing.runs.items():
             found = [run for tensor, runs in by_tensor.items() if tensor in push.updates for run in runs]
             if found:
-                yield way, found
+                yield route, found
         return
-    by_way: dict[Way, list[int]] = {}
+    by_route: dict[Route, list[int]] = {}
     for shard in sorted(only):
-        by_way.setdefault(routing.way_of(shard), []).append(shard)
-    for way, shards in by_way.items():
-        yield way, list(runs_of(routing.layout, shards))
+        by_route.setdefault(routing.route_of(shard), []).append(shard)
+    for route, shards in by_route.items():
+        yield route, list(runs_of(routing.layout, shards))
 
 
 def _bytes(update: TensorUpdate, run: Run, envelope: Envelope) -> int:
@@ -171,7 +171,7 @@ def _better_apart(update: TensorUpdate, runs: list[Run], number: int, envelope: 
     rows = sum(one.row_stop - one.row_start for one in together)
     needed_bytes = len(update.values) * rows * update.values.itemsize + update.activations.nbytes
     parts = sum(len(one.shards) for one in together)
-    return not envelope.has_room(needed_bytes, parts, len(together)) and Envelope(envelope.way).has_room(
+    return not envelope.has_room(needed_bytes, parts, len(together)) and Envelope(envelope.route).has_room(
         needed_bytes, parts, len(together)
     )
 

@@ -30,7 +30,7 @@ from adamctl.roles.ps.client.pull import Puller
 from adamctl.roles.ps.client.push_set import Base, Numbers, PushSet
 from adamctl.roles.ps.client.rollback import Rollbacks
 from adamctl.roles.ps.client.routing import JobRouting, ReadableStore
-from adamctl.roles.ps.client.server_channel import Lane
+from adamctl.roles.ps.client.server_channel import ServerChannel
 from adamctl.roles.ps.client.session import Session
 from adamctl.roles.ps.client.shared_memory import SharedArrays
 from adamctl.roles.ps.client.wire_choice import WireChoice
@@ -190,10 +190,10 @@ class ParameterClient:
 
     def servers_of_tensors(self) -> tuple[int, ...]:
         """Returns, per tensor, how many connections its parts travel on, each with all activations of factors."""
-        return servers_of_tensors(self.layout, dict(enumerate(self.routing.ways)))
+        return servers_of_tensors(self.layout, dict(enumerate(self.routing.routes)))
 
-    def lane(self, server: str, connection: int = 0) -> Lane:
-        return self._session.lane(server, connection)
+    def channel(self, server: str, connection: int = 0) -> ServerChannel:
+        return self._session.channel(server, connection)
 
     def transports(self) -> dict[str, str]:
         """Returns the kind of connection to each server: `shared`, `unix`, `tcp`, or nothing while there is none."""

@@ -17,7 +17,7 @@ from adamctl.net.transport import Connection
 from adamctl.roles.ps.client.delivery import LATER, LOOK, MOVED, REQUEST_LATER
 from adamctl.roles.ps.client.outcomes import Pulled
 from adamctl.roles.ps.client.push_set import Numbers
-from adamctl.roles.ps.client.route_table import Way
+from adamctl.roles.ps.client.route_table import Route
 from adamctl.roles.ps.client.session import Session
 from adamctl.roles.ps.client.shared_memory import direct_pull, forget_regions
 from adamctl.wire.constants import BODY_BYTES_MAX, ErrorCode
@@ -59,8 +59,8 @@ class Puller:
                 if settled is not None:
                     await self._check(settled)
         except TimeoutError as error:
-            ways = self._session.routing.runs
-            trouble = "; ".join(f"{way.server}: {self._session.lane(*way).trouble}" for way in ways)
+            routes = self._session.routing.runs
+            trouble = "; ".join(f"{route.server}: {self._session.channel(*route).trouble}" for route in routes)
             what = f"job {self._session.job!r}: no parameters within {deadline_s:g} s ({trouble})"
             raise DeadlineError(what) from error
         size = sum(self._layout.shards[shard].size for shard in self._wanted)
@@ -75,18 +75,18 @@ class Puller:
         """
         shards, sequences = self._pulled.shards, self._pulled.sequences
         behind = shards[sequences[shards] < settled[shards]]
-        for way in sorted({self._session.routing.way_of(shard) for shard in behind.tolist()}):
-            await self._session.tell_numbers(self._session.lane(*way))
+        for route in sorted({self._session.routing.route_of(shard) for shard in behind.tolist()}):
+            await self._session.tell_numbers(self._session.channel(*route))
 
     async def _pull(self, wanted: Sequence[int]) -> None:
         """Pulls shards from where the routing says, again from elsewhere if they have moved."""
         attempt = 0
         while wanted:
-            by_way: dict[Way, list[int]] = {}
+            by_route: dict[Route, list[int]] = {}
             for shard in wanted:
-                by_way.setdefault(self._session.routing.way_of(shard), []).append(shard)
-            requests = [(way, part) for way, shards in by_way.items() for part in self._split(shards)]
-            tasks = [asyncio.create_task(self._request(way, part)) for way, part in requests]
+                by_route.setdefault(self._session.routing.route_of(shard), []).append(shard)
+            requests = [(route, part) for route, shards in by_route.items() for part in self._split(shards)]
+            tasks = [asyncio.create_task(self._request(route, part)) for route, part in requests]
             try:
                 unanswered = await asyncio.gather(*tasks)
             finally:
@@ -127,26 +127,26 @@ class Puller:
                 ranges.append([start, stop])
         return [self._view[start:stop] for start, stop in ranges]
 
-    async def _request(self, way: Way, shards: list[int]) -> list[int]:
+    async def _request(self, route: Route, shards: list[int]) -> list[int]:
         """Asks one server and returns the shards still to be had."""
         session = self._session
         message = PullRequest(session.job, session.routing.epochs_of(shards), tuple(shards), self._wire)
-        lane = session.lane(*way)
+        channel = session.channel(*route)
         into = self._targets(shards) if self._wire == "float32" else None
         try:
-            request = lane.request(
+            request = channel.request(
                 message, deadline_s=session.attempt_s, into=into, direct=partial(self._direct, message)
             )
-            reply = await session.answer(lane, request, shards)
+            reply = await session.answer(channel, request, shards)
         except UnreachableError:
             if session.copies:
                 await session.look()
             return shards
         except RemoteError as error:
             self._shown.pop(message.shards, None)
-            lane.trouble = str(error)
+            channel.trouble = str(error)
             if error.code == ErrorCode.LAYOUT_MISMATCH:
-                await lane.drop()
+                await channel.drop()
             elif error.code not in REQUEST_LATER:
                 raise
             elif session.copies:
@@ -167,9 +167,11 @@ class Puller:
         elif session.copies and codes & LOOK:
             await session.look()
         for shard, code in left:
-            lane.trouble = f"shard {shard}: {ErrorCode(code).name}"
+            channel.trouble = f"shard {shard}: {ErrorCode(code).name}"
             if code not in LATER and code not in MOVED:
-                raise RemoteError(code, f"parameter server {way.server} refuses shard {shard}: {ErrorCode(code).name}")
+                raise RemoteError(
+                    code, f"parameter server {route.server} refuses shard {shard}: {ErrorCode(code).name}"
+                )
         return [shard for shard, _ in left]
 
     async def _direct(self, message: PullRequest, connection: Connection) -> PullRequest | None:

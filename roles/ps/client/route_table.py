@@ -16,7 +16,7 @@ from adamctl.model.layout import Bucket
 CONNECTIONS_MAX = 16
 
 
-class Way(NamedTuple):
+class Route(NamedTuple):
     """One connection to one server; they are numbered from 0."""
 
     server: str
@@ -30,7 +30,7 @@ def check_connections(connections: int) -> int:
     return connections
 
 
-class WayTable:
+class RouteTable:
     """The connections of one client's buckets."""
 
     def __init__(self, connections: int = 1) -> None:
@@ -40,10 +40,10 @@ class WayTable:
             ConfigurationError: fewer than 1 or more than CONNECTIONS_MAX.
         """
         self._connections = check_connections(connections)
-        self._ways: dict[int, Way] = {}
+        self._routes: dict[int, Route] = {}
 
-    def assign(self, buckets: Sequence[Bucket], servers: Sequence[str]) -> tuple[Way, ...]:
-        """Returns each bucket's way; `servers` names the server of each."""
+    def assign(self, buckets: Sequence[Bucket], servers: Sequence[str]) -> tuple[Route, ...]:
+        """Returns each bucket's route; `servers` names the server of each."""
         by_server: dict[str, list[Bucket]] = {}
         for bucket, server in zip(buckets, servers, strict=True):
             by_server.setdefault(server, []).append(bucket)
@@ -51,9 +51,9 @@ class WayTable:
             load_bytes = dict.fromkeys(range(self._connections), 0)
             fresh: list[Bucket] = []
             for bucket in mine:
-                way = self._ways.get(bucket.index)
-                if way is not None and way.server == server:
-                    load_bytes[way.connection] += bucket.size_bytes
+                route = self._routes.get(bucket.index)
+                if route is not None and route.server == server:
+                    load_bytes[route.connection] += bucket.size_bytes
                 else:
                     fresh.append(bucket)
             if len(fresh) == len(mine):
@@ -62,8 +62,8 @@ class WayTable:
                 for bucket in fresh:  # a few that have moved here
                     connection = min(load_bytes, key=lambda number: (load_bytes[number], number))
                     load_bytes[connection] += bucket.size_bytes
-                    self._ways[bucket.index] = Way(server, connection)
-        return tuple(self._ways[bucket.index] for bucket in buckets)
+                    self._routes[bucket.index] = Route(server, connection)
+        return tuple(self._routes[bucket.index] for bucket in buckets)
 
     def _cut(self, server: str, buckets: Sequence[Bucket]) -> None:
         total_bytes = max(sum(bucket.size_bytes for bucket in buckets), 1)
@@ -71,5 +71,5 @@ class WayTable:
         for bucket in buckets:
             middle_bytes = before_bytes + bucket.size_bytes // 2
             connection = min(middle_bytes * self._connections // total_bytes, self._connections - 1)
-            self._ways[bucket.index] = Way(server, connection)
+            self._routes[bucket.index] = Route(server, connection)
             before_bytes += bucket.size_bytes

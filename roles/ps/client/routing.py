@@ -20,7 +20,7 @@ from adamctl.config.records import (
 from adamctl.errors import DamagedDataError, RemoteError, UnreachableError
 from adamctl.model.layout import ELEMENT_BYTES, ParameterLayout, Shard
 from adamctl.roles.configuration import decode_entry
-from adamctl.roles.ps.client.route_table import Way, WayTable
+from adamctl.roles.ps.client.route_table import Route, RouteTable
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigEntry
 from adamctl.wire.unreadable import UNREADABLE
@@ -57,8 +57,8 @@ class JobRouting:
     Attributes:
         servers: node -> the shards whose primary it is, in order.
         epochs: bucket -> epoch.
-        ways: per bucket, its server and which of the connections to it.
-        runs: way -> tensor -> its runs.
+        routes: per bucket, its server and which of the connections to it.
+        runs: route -> tensor -> its runs.
     """
 
     job: str
@@ -67,8 +67,8 @@ class JobRouting:
     servers: Mapping[str, tuple[int, ...]]
     primary: tuple[str, ...]
     epochs: tuple[int, ...]
-    ways: tuple[Way, ...]
-    runs: Mapping[Way, Mapping[int, tuple[Run, ...]]]
+    routes: tuple[Route, ...]
+    runs: Mapping[Route, Mapping[int, tuple[Run, ...]]]
 
     def epochs_of(self, shards: Iterable[int]) -> dict[int, int]:
         """Returns the epochs of the buckets that shards are in, as requests carry them."""
@@ -76,7 +76,7 @@ class JobRouting:
         return {bucket: self.epochs[bucket] for bucket in {bucket_of[shard] for shard in shards}}
 
     def shards_of(self, tensors: Container[int]) -> list[int]:
-        """Returns the shards of some tensors, way after way."""
+        """Returns the shards of some tensors, route after route."""
         return [
             shard
             for by_tensor in self.runs.values()
@@ -89,8 +89,8 @@ class JobRouting:
     def server_of(self, shard: int) -> str:
         return self.primary[self.layout.bucket_of_shard[shard]]
 
-    def way_of(self, shard: int) -> Way:
-        return self.ways[self.layout.bucket_of_shard[shard]]
+    def route_of(self, shard: int) -> Route:
+        return self.routes[self.layout.bucket_of_shard[shard]]
 
 
 def runs_of(layout: ParameterLayout, shards: Iterable[int]) -> tuple[Run, ...]:
@@ -125,22 +125,24 @@ def make_routing(
     record: JobRecord,
     layout: ParameterLayout,
     buckets: Mapping[int, BucketRecord],
-    table: WayTable | None = None,
+    table: RouteTable | None = None,
 ) -> JobRouting:
     """Builds the table from the records of all buckets; by default one connection to each server."""
-    ways = (table or WayTable()).assign(layout.buckets, [buckets[bucket.index].primary for bucket in layout.buckets])
+    routes = (table or RouteTable()).assign(
+        layout.buckets, [buckets[bucket.index].primary for bucket in layout.buckets]
+    )
     servers: dict[str, list[int]] = {}
-    by_way: dict[Way, list[int]] = {}
-    for bucket, way in zip(layout.buckets, ways, strict=True):
+    by_route: dict[Route, list[int]] = {}
+    for bucket, route in zip(layout.buckets, routes, strict=True):
         shards_of_bucket = range(bucket.shard_start, bucket.shard_stop)
-        servers.setdefault(way.server, []).extend(shards_of_bucket)
-        by_way.setdefault(way, []).extend(shards_of_bucket)
-    runs: dict[Way, dict[int, tuple[Run, ...]]] = {}
-    for way, shards in by_way.items():
+        servers.setdefault(route.server, []).extend(shards_of_bucket)
+        by_route.setdefault(route, []).extend(shards_of_bucket)
+    runs: dict[Route, dict[int, tuple[Run, ...]]] = {}
+    for route, shards in by_route.items():
         by_tensor: dict[int, list[Run]] = {}
         for run in runs_of(layout, shards):
             by_tensor.setdefault(run.tensor, []).append(run)
-        runs[way] = {tensor: tuple(found) for tensor, found in by_tensor.items()}
+        runs[route] = {tensor: tuple(found) for tensor, found in by_tensor.items()}
     ordered = [buckets[bucket.index] for bucket in layout.buckets]
     return JobRouting(
         job,
@@ -149,13 +151,13 @@ def make_routing(
         {node: tuple(shards) for node, shards in servers.items()},
         tuple(bucket.primary for bucket in ordered),
         tuple(bucket.epoch for bucket in ordered),
-        ways,
+        routes,
         runs,
     )
 
 
 async def read_routing(
-    store: ReadableStore, job: str, layout: ParameterLayout | None = None, table: WayTable | None = None
+    store: ReadableStore, job: str, layout: ParameterLayout | None = None, table: RouteTable | None = None
 ) -> JobRouting:
     """Reads a job's keys, all at one revision. A `layout` whose hash still fits is used again.
 
@@ -172,7 +174,7 @@ async def read_routing(
 
 
 def _routing_in(
-    values: Mapping[str, bytes], job: str, layout: ParameterLayout | None, table: WayTable | None
+    values: Mapping[str, bytes], job: str, layout: ParameterLayout | None, table: RouteTable | None
 ) -> JobRouting:
     if job_key(job) not in values:
         raise RemoteError(ErrorCode.UNKNOWN_JOB, f"there is no job {job!r} in this cluster")

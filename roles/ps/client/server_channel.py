@@ -22,8 +22,8 @@ Direct: TypeAlias = Callable[[Connection], Awaitable[Message | None]]
 """Returns a request that names memory which the connection's server has mapped, None if there is no such memory."""
 
 
-class Lane:
-    """The way to one server.
+class ServerChannel:
+    """One connection to one server, made anew where it was lost.
 
     Attributes:
         node: the server's name.

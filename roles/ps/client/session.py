@@ -22,9 +22,9 @@ from adamctl.roles.ps.client.cost_estimate import Measurements
 from adamctl.roles.ps.client.push_set import Numbers
 from adamctl.roles.ps.client.reroute import Rerouting, pause
 from adamctl.roles.ps.client.rollback import PushUnderWay, Rollbacks, settled_body, settled_numbers
-from adamctl.roles.ps.client.route_table import Way, WayTable
+from adamctl.roles.ps.client.route_table import Route, RouteTable
 from adamctl.roles.ps.client.routing import JobRouting, ReadableStore, read_node, read_routing
-from adamctl.roles.ps.client.server_channel import Lane
+from adamctl.roles.ps.client.server_channel import ServerChannel
 from adamctl.roles.ps.client.shared_memory import SharedArrays
 from adamctl.roles.ps.client.wire_choice import WireChoice
 from adamctl.wire.constants import ErrorCode
@@ -75,8 +75,8 @@ class Session:
         self.pushes: dict[asyncio.Task[None], PushUnderWay] = {}
         self.measured = Measurements()
         self.rollbacks = Rollbacks(job, notice)
-        self._table = WayTable(connections)
-        self._lanes: dict[Way, Lane] = {}
+        self._table = RouteTable(connections)
+        self._channels: dict[Route, ServerChannel] = {}
         self.rerouting = Rerouting(self._read_routing)
 
     # --- attach ------------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class Session:
                 if waited_s >= SPEAK_AFTER_S and not spoken:
                     spoken = True
                     self.notice(f"waiting for the servers of job {self.job!r} since {waited_s:.0f} s: {error}")
-            await pause(attempt, copies=bool(self._lanes) and self.copies)
+            await pause(attempt, copies=bool(self._channels) and self.copies)
             attempt += 1
 
     async def _attach_once(self) -> None:
@@ -116,24 +116,24 @@ class Session:
             self.issued = np.zeros(len(routing.layout.shards), np.int64)
         self.routing = routing
         await self.wire.begin(routing.layout)
-        await gather_all(self.lane(*way).connected() for way in routing.runs)
+        await gather_all(self.channel(*route).connected() for route in routing.runs)
 
     def troubles(self) -> str:
         """Returns why servers do not answer, as far as that is known."""
-        found = [f"{lane.node}: {lane.trouble}" for lane in self._lanes.values() if lane.trouble]
+        found = [f"{channel.node}: {channel.trouble}" for channel in self._channels.values() if channel.trouble]
         return "; ".join(found) or "its parameter servers do not answer"
 
     # --- connections -------------------------------------------------------------------------------------------------
 
-    def lane(self, server: str, connection: int = 0) -> Lane:
-        way = Way(server, connection)
-        if way not in self._lanes:
-            self._lanes[way] = Lane(server, self._connect, connection)
-        return self._lanes[way]
+    def channel(self, server: str, connection: int = 0) -> ServerChannel:
+        route = Route(server, connection)
+        if route not in self._channels:
+            self._channels[route] = ServerChannel(server, self._connect, connection)
+        return self._channels[route]
 
     def transports(self) -> dict[str, str]:
         """Returns the kind of connection to each server: `shared`, `unix`, `tcp`, or nothing while there is none."""
-        return {lane.node: lane.kind for lane in self._lanes.values()}
+        return {channel.node: channel.kind for channel in self._channels.values()}
 
     async def _connect(self, node: str) -> Connection:
         """Looks a server up, connects and attaches; learns which of our numbers it already has."""
@@ -162,10 +162,10 @@ class Session:
             self.issued[fresh[:, 0]] = fresh[:, 1]
             reply.release()
 
-    async def tell_numbers(self, lane: Lane) -> None:
+    async def tell_numbers(self, channel: ServerChannel) -> None:
         """Tells a server of our numbers once more, if it can be reached."""
         with suppress(UnreachableError, RemoteError):
-            await self._attach_to(lane.node, await lane.connected())
+            await self._attach_to(channel.node, await channel.connected())
 
     async def reach(self, node: str, kind: AddressKind) -> Connection:
         """Looks a server up and connects to where it takes a kind of request."""
@@ -190,19 +190,21 @@ class Session:
         """Reads the routing anew if that can be done soon, because something failed. RemoteError: the job has ended."""
         await self.rerouting.look()
 
-    async def answer(self, lane: Lane, request: Coroutine[Any, Any, Reply], shards: Collection[int]) -> Reply:
+    async def answer(
+        self, channel: ServerChannel, request: Coroutine[Any, Any, Reply], shards: Collection[int]
+    ) -> Reply:
         """Returns the answer to a request about `shards`, which is given up if another server takes over meanwhile."""
         if not self.copies:
             return await request
-        way = Way(lane.node, lane.connection)
+        route = Route(channel.node, channel.connection)
 
         def moved() -> bool:
-            return any(self.routing.way_of(shard) != way for shard in shards)
+            return any(self.routing.route_of(shard) != route for shard in shards)
 
         try:
             return await self.rerouting.answer(request, moved)
         except UnreachableError as error:
-            lane.trouble = str(error)
+            channel.trouble = str(error)
             raise
 
     async def pause(self, attempt: int) -> None:
@@ -218,8 +220,8 @@ class Session:
         """Closes the connections."""
         await self.rerouting.close()
         self.wire.close()
-        for lane in self._lanes.values():
-            await lane.drop()
+        for channel in self._channels.values():
+            await channel.drop()
 
 
 async def gather_all(work: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:

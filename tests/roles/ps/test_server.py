@@ -272,7 +272,7 @@ async def test_an_answer_that_fits_into_no_frame_is_refused_and_costs_nobody_els
 ) -> None:
     async with sharing_world(tmp_path) as world:
         client = await world.client("tcp")
-        connection = await client.lane("ps-0").connected()
+        connection = await client.channel("ps-0").connected()
         epochs, shard = client.routing.epochs_of((0,)), client.layout.shards[0]
         source = PushSource(UpdateKind.DELTA, 0, 0, shard.row_stop, 0)
         pushes = [PushRequest(JOB, epochs, 1.0, 1, 1, (source,), (PushPart(0, number, 0),)) for number in (1, 2)]

@@ -108,13 +108,13 @@ async def test_several_connections_carry_pushes_and_pulls_once_each_and_in_order
             StreamTransport(), lambda: make_hello("worker", "w", 7, ""), store, "a", connections=connections
         )
         await client.attach(deadline_s=30)
-        assert {way.connection for way in client.routing.runs} == set(range(connections))
+        assert {route.connection for route in client.routing.runs} == set(range(connections))
         flat = np.zeros(client.layout.flat_size, np.float32)
         await client.pull(flat)
         ones = PushSet(client.layout, 1.0)
         ones.delta(0, np.ones(client.layout.flat_size, np.float32))
         pending = [client.start_push(ones) for _ in range(20)]
-        await client.lane("ps-0", 1).drop()  # in the middle of it; the others go on
+        await client.channel("ps-0", 1).drop()  # in the middle of it; the others go on
         outcomes = [await one for one in pending]
         assert not any(outcome.refused for outcome in outcomes)
         after = np.zeros_like(flat)

@@ -16,7 +16,7 @@ from adamctl.model.protocol import choose_protocol, servers_of_tensors
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.ps.client.envelope import Envelope, cut_push
 from adamctl.roles.ps.client.push_set import Base, PushSet
-from adamctl.roles.ps.client.route_table import Way, WayTable
+from adamctl.roles.ps.client.route_table import Route, RouteTable
 from adamctl.roles.ps.client.routing import JobRouting, make_routing, runs_of
 from adamctl.wire.constants import BODY_ALIGNMENT_BYTES, BODY_BYTES_MAX, TYPED_HEADER_BYTES_MAX, UpdateKind
 from tests.roles.ps.ps_cluster import make_layout, make_tensors, views
@@ -215,13 +215,13 @@ def test_several_connections_carry_every_shard_once_and_keep_neighbours_together
     names = ["ps-0", "ps-1"]
     buckets = {b: BucketRecord(1, node) for b, node in place_buckets(layout, "job", names).items()}
     record = JobRecord("running", layout.hash, RuleConfig("sgd"), 1)
-    routing = make_routing("job", record, layout, buckets, WayTable(connections))
+    routing = make_routing("job", record, layout, buckets, RouteTable(connections))
     push = PushSet(layout, 0.1)
     for index, tensor in enumerate(layout.tensors):
         push.gradient(index, np.full(tensor.size, index + 1, np.float32))
     envelopes = cut_push(push, [1] * len(layout.shards), routing)
-    assert {envelope.way for envelope in envelopes} == {Way(n, c) for n in names for c in range(connections)}
+    assert {envelope.route for envelope in envelopes} == {Route(n, c) for n in names for c in range(connections)}
     flat = received(envelopes, layout)
     assert all((view == index + 1).all() for index, view in enumerate(views(layout, flat)))
     for envelope in envelopes:
-        assert {routing.way_of(part.shard) for part in envelope.parts} == {envelope.way}
+        assert {routing.route_of(part.shard) for part in envelope.parts} == {envelope.route}

@@ -264,7 +264,7 @@ async def test_a_server_that_comes_back_is_attached_to_again() -> None:
         layout = await add_job(cluster, "a", ["ps-0"], RuleConfig("add"))
         client = await make_client(cluster, "a", "w", attempt_s=1.0)
         before = await pulled(client)
-        await client.lane("ps-0").drop()
+        await client.channel("ps-0").drop()
         await client.push(push_of(layout, constant(layout, 1.0), kind="delta"), deadline_s=20)
         np.testing.assert_allclose((await pulled(client))[0], before[0] + 1.0, rtol=1e-6)
         await client.close()
@@ -347,11 +347,11 @@ def test_a_dead_server_is_named_when_a_deadline_passes() -> None:
 
 async def test_another_layout_is_refused_at_once(cluster_of_one: ClusterInMemory) -> None:
     client = await make_client(cluster_of_one, "a", "w")
-    await client.lane("ps-0").drop()
+    await client.channel("ps-0").drop()
     record = msgspec.structs.replace(client.routing.record, layout_hash="other")
     client._session.routing = dataclasses.replace(client.routing, record=record)
     with pytest.raises(RemoteError) as caught:
-        await client.lane("ps-0").connected()
+        await client.channel("ps-0").connected()
     assert caught.value.code == ErrorCode.LAYOUT_MISMATCH
     await client.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from adamctl.roles.ps.client.server_channel import Lane
+from adamctl.roles.ps.client.server_channel import ServerChannel
 
 
 async def never(node: str) -> None:
@@ -12,27 +12,27 @@ async def never(node: str) -> None:
 
 
 async def test_without_trouble_nobody_waits() -> None:
-    lane = Lane("ps-0", never)  # type: ignore[arg-type]
-    async with lane.unfinished((1, 1)), lane.unfinished((2, 1)):
-        await asyncio.wait_for(lane.turn((2, 1)), 5)
+    channel = ServerChannel("ps-0", never)  # type: ignore[arg-type]
+    async with channel.unfinished((1, 1)), channel.unfinished((2, 1)):
+        await asyncio.wait_for(channel.turn((2, 1)), 5)
 
 
 async def test_after_trouble_the_oldest_goes_first_until_what_was_in_flight_is_answered() -> None:
-    lane = Lane("ps-0", never)  # type: ignore[arg-type]
+    channel = ServerChannel("ps-0", never)  # type: ignore[arg-type]
     sent: list[int] = []
     release = {number: asyncio.Event() for number in range(1, 5)}
 
     async def push(number: int) -> None:
-        async with lane.unfinished((number, 1)):
+        async with channel.unfinished((number, 1)):
             await started.wait()
-            await lane.turn((number, 1))
+            await channel.turn((number, 1))
             sent.append(number)
             await release[number].wait()
 
     started = asyncio.Event()
     tasks = [asyncio.create_task(push(number)) for number in (1, 2, 3)]
     await asyncio.sleep(0)
-    lane.be_careful()
+    channel.be_careful()
     started.set()
     late = asyncio.create_task(push(4))
     for number in (1, 2, 3):

@@ -130,7 +130,7 @@ async def test_each_push_is_applied_once_while_connections_drop_and_memory_is_us
         async def cut() -> None:
             while pushing:
                 await asyncio.sleep(0.02)
-                await client.lane("ps-0").drop()
+                await client.channel("ps-0").drop()
 
         async def push(number: int) -> None:
             for value in range(number, 60, len(buffers)):
@@ -218,7 +218,7 @@ async def test_a_server_forgets_what_a_push_that_was_given_up_lay_in(
     async with sharing_world(tmp_path) as world:
         client = await world.client()
         mine = client.shared.new_array(FLAT)
-        connection = await client.lane("ps-0").connected()
+        connection = await client.channel("ps-0").connected()
         with monkeypatch.context() as patch:
             answered = asyncio.Event()
             patch.setitem(world.server._carriers, AnswerPush, lambda *_: answered.set())
@@ -241,7 +241,7 @@ async def test_a_lost_connection_during_a_pull_costs_nothing_but_time(
         await client.push(delta_of(client, ones))
         pulling = asyncio.create_task(client.pull(into, deadline_s=20))
         await gate.wait()
-        await client.lane("ps-0").drop()
+        await client.channel("ps-0").drop()
         gate.open.set()
         await pulling
         assert into.min() == into.max() == 1
@@ -271,7 +271,7 @@ async def direct_connection(world: SharingWorld) -> tuple[ParameterClient, objec
     client.shared.add(memory)
     place = memory.find(memory.array(FLAT))
     assert place is not None
-    connection = await client.lane("ps-0").connected()
+    connection = await client.channel("ps-0").connected()
     assert await connection.share(place.region, deadline_s=10)
     return client, connection, place.region.number
 
@@ -306,7 +306,7 @@ async def test_a_region_may_hold_16_bits_of_a_push_but_takes_float32_of_a_pull(t
         client = await world.client()
         memory = client.shared.new_array(FLAT)
         memory.view(np.uint16)[:] = 0x3F80  # 1.0 in bfloat16
-        connection, place = await client.lane("ps-0").connected(), client.shared.find(memory)
+        connection, place = await client.channel("ps-0").connected(), client.shared.find(memory)
         assert place is not None and await connection.share(place.region, deadline_s=10)
         number, shard = place.region.number, client.layout.shards[0]
         epochs = client.routing.epochs_of([0])
