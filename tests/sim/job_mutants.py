@@ -8,11 +8,11 @@ from typing import Any
 
 from adamctl.model.layout import ParameterLayout
 from adamctl.roles.ps import initial_values as building
-from adamctl.roles.ps.core import server_core as core
 from adamctl.roles.ps.core.exactly_once import ClientKey, ClientMemory, MemoryChange
 from adamctl.roles.ps.core.job import Job, ShardContent
-from adamctl.roles.ps.core.shard import Shard, Update
-from adamctl.roles.ps.core.sync_steps import Place, ShardSteps, StepPart
+from adamctl.roles.ps.core.push import Place, Update
+from adamctl.roles.ps.core.shard import Shard
+from adamctl.roles.ps.core.sync_steps import ShardSteps, StepPart
 from adamctl.roles.ps.jobs import copy_builder as copies
 from adamctl.roles.ps.store.log_index import Holdings
 from tests.sim.server_cluster import ServerCluster, ServerFault
@@ -222,7 +222,7 @@ MUTANTS = {
         ServerFault(
             "step-not-remembered",
             "a shard does not remember which steps it has had",
-            [(core, "steps_done", _not_noted)],
+            [(Shard, "steps_done", _not_noted)],
             _in_step,
         ),
     )

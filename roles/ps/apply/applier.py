@@ -32,7 +32,8 @@ from adamctl.roles.ps.apply.load_meter import Work
 from adamctl.roles.ps.apply.sum_parts import StepSums
 from adamctl.roles.ps.apply.update_sources import factors_of, part_of
 from adamctl.roles.ps.core.instructions import Apply
-from adamctl.roles.ps.core.shard import Batch, Shard, Source, Update
+from adamctl.roles.ps.core.push import Source, Update
+from adamctl.roles.ps.core.shard import Batch, Shard
 from adamctl.wire.constants import ErrorCode, UpdateKind
 
 _FACTORS = int(UpdateKind.FACTORS)

@@ -14,7 +14,8 @@ from adamctl.kernels.rules.add import Add
 from adamctl.kernels.rules.narrow import NarrowUpdate
 from adamctl.kernels.rules.rule import Rule
 from adamctl.model.rule import RuleConfig
-from adamctl.roles.ps.core.shard import Batch, Source
+from adamctl.roles.ps.core.push import Source
+from adamctl.roles.ps.core.shard import Batch
 from adamctl.wire.constants import UpdateKind
 
 _DELTA = int(UpdateKind.DELTA)

@@ -15,7 +15,7 @@ import numpy as np
 
 from adamctl.kernels.numeric.convert import Narrow, widened
 from adamctl.kernels.operation import Array
-from adamctl.roles.ps.core.shard import Update
+from adamctl.roles.ps.core.push import Update
 from adamctl.roles.ps.core.sync_steps import StepPart
 from adamctl.wire.constants import ErrorCode
 

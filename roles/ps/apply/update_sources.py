@@ -7,7 +7,8 @@ import numpy as np
 from adamctl.kernels.numeric.convert import Narrow, type_of
 from adamctl.kernels.operation import Array
 from adamctl.kernels.rules.rule import address
-from adamctl.roles.ps.core.shard import Batch, Source, Update
+from adamctl.roles.ps.core.push import Source, Update
+from adamctl.roles.ps.core.shard import Batch
 
 
 def values_of(source: Source) -> Array | Narrow:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,11 +17,9 @@ from adamctl.roles.ps.core.admission import NO_LEASE
 from adamctl.roles.ps.core.flush import Entry, FlushCore, Waiter
 from adamctl.roles.ps.core.instructions import AnswerPush, Free, Instruction, Refuse
 from adamctl.roles.ps.core.job import Job
+from adamctl.roles.ps.core.replicas import ShardReplicas
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import PushResult
-
-if TYPE_CHECKING:
-    from adamctl.roles.ps.replication.core.bucket_group import ShardReplica
 
 WAITING_MAX = 1 << 16
 MOVED = "the bucket has moved before all of its copies had this"
@@ -37,7 +34,7 @@ class CopiesWaiter(Waiter):
 
     __slots__ = ("copies", "job", "leased")
 
-    def __init__(self, job: Job, copies: Sequence[tuple[ShardReplica, int]]) -> None:
+    def __init__(self, job: Job, copies: Sequence[tuple[ShardReplicas, int]]) -> None:
         super().__init__(None)
         self.job, self.copies, self.leased = job, copies, job.leased
 
@@ -99,7 +96,7 @@ class Acknowledgements:
         self,
         answer: AnswerPush,
         stored: Iterable[tuple[Entry, int]],
-        copies: Sequence[tuple[ShardReplica, int]],
+        copies: Sequence[tuple[ShardReplicas, int]],
         job: Job,
         now: float,
     ) -> list[Instruction]:

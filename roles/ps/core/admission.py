@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from adamctl.roles.ps.core.exactly_once import ClientKey
 from adamctl.roles.ps.core.instructions import AnswerAttach, Instruction, Refuse
 from adamctl.roles.ps.core.job import Job
-from adamctl.roles.ps.core.shard import Token
+from adamctl.roles.ps.core.push import Token
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import AttachReply, AttachRequest
 

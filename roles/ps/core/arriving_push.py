@@ -18,7 +18,8 @@ from adamctl.model.wire_types import WIRE_ELEMENT_BYTES
 from adamctl.roles.ps.core.exactly_once import ClientKey
 from adamctl.roles.ps.core.instructions import Apply, Refuse
 from adamctl.roles.ps.core.job import Job
-from adamctl.roles.ps.core.shard import Batch, Push, Shard, Source
+from adamctl.roles.ps.core.push import Push, Source
+from adamctl.roles.ps.core.shard import Batch, Shard
 from adamctl.roles.ps.core.validate import checked_source, part_problem
 from adamctl.wire.constants import UpdateKind
 from adamctl.wire.messages import PushPart, PushRequest

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from adamctl.roles.ps.core.exactly_once import ClientKey
 from adamctl.roles.ps.core.job import Job
-from adamctl.roles.ps.core.shard import Push
+from adamctl.roles.ps.core.push import Push
 from adamctl.wire.messages import PushRequest
 
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 from adamctl.roles.ps.core.exactly_once import MemoryRecord
 from adamctl.roles.ps.core.job import Job
-from adamctl.roles.ps.core.shard import Batch, State, Token, Values
+from adamctl.roles.ps.core.push import Token
+from adamctl.roles.ps.core.shard import Batch, State, Values
 from adamctl.wire.messages import AttachReply, PullReply, PushReply
 
-if TYPE_CHECKING:
-    from adamctl.roles.ps.replication.core.instructions import ReplicationInstruction
+
+class Instruction:
+    """Something for the shell to do; what is to be done about copies is in `replication/core/instructions.py`."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Apply:
+class Apply(Instruction):
     """Hand batches of one job to an apply thread; `Core.completed` afterwards."""
 
     job: Job
@@ -24,7 +28,7 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerAttach:
+class AnswerAttach(Instruction):
     """`known`: (shard, last number) where the client's numbers are already remembered."""
 
     token: Token
@@ -33,7 +37,7 @@ class AnswerAttach:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerPush:
+class AnswerPush(Instruction):
     """Answer; the body is no longer needed if it was ever queued (`queued`)."""
 
     token: Token
@@ -42,21 +46,21 @@ class AnswerPush:
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class Keep(Instruction):
     """The request's body is needed until its answer."""
 
     token: Token
 
 
 @dataclass(frozen=True, slots=True)
-class Free:
+class Free(Instruction):
     """The request's body is no longer needed, though its answer is still to come."""
 
     token: Token
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerPull:
+class AnswerPull(Instruction):
     """Send the arrays after the header; `Values.release` of each when they are sent or the connection is gone.
 
     They go as `dtype`; what was rounded for that is a copy, so they may be released before it is sent.
@@ -69,7 +73,7 @@ class AnswerPull:
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class Refuse(Instruction):
     """Answer the whole request with an error."""
 
     token: Token
@@ -78,14 +82,14 @@ class Refuse:
 
 
 @dataclass(frozen=True, slots=True)
-class Refresh:
+class Refresh(Instruction):
     """Read the job's keys again: somebody knows a newer epoch than we do."""
 
     job: str
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class Image(Instruction):
     """A shard at one version, held: `release` both when they are written.
 
     `shard`: a `Shard`, or the `HeldShard` of a copy.
@@ -106,13 +110,7 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True)
-class Recover:
+class Recover(Instruction):
     """End this process and write nothing more: memory is damaged, the store's log is not. `why`: for people."""
 
     why: str
-
-
-Instruction: TypeAlias = (
-    "Apply | AnswerAttach | AnswerPush | Keep | Free | AnswerPull | Refuse | Refresh | Image | Recover"
-    " | ReplicationInstruction"
-)

@@ -8,7 +8,8 @@ from adamctl.model.wire_types import WIRE_ELEMENT_BYTES
 from adamctl.roles.ps.core.admission import NO_LEASE
 from adamctl.roles.ps.core.instructions import AnswerPull, Image, Instruction, Refuse
 from adamctl.roles.ps.core.job import Job
-from adamctl.roles.ps.core.shard import Pull, Shard, Token
+from adamctl.roles.ps.core.push import Token
+from adamctl.roles.ps.core.shard import Pull, Shard
 from adamctl.roles.ps.core.validate import shard_refusal
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import PulledPart, PullReply, PullRequest

@@ -32,8 +32,9 @@ from adamctl.roles.ps.core.instructions import (
 )
 from adamctl.roles.ps.core.job import Job
 from adamctl.roles.ps.core.pull import MOVED, answer_waiting, finish_pull, gather, image_of
-from adamctl.roles.ps.core.shard import Batch, Pull, Push, Shard, Source, Token, Update
-from adamctl.roles.ps.core.sync_steps import Place, StepPart, find_queued, steps_done, take_part
+from adamctl.roles.ps.core.push import Place, Push, Source, Token, Update
+from adamctl.roles.ps.core.shard import Batch, Pull, Shard
+from adamctl.roles.ps.core.sync_steps import StepPart
 from adamctl.roles.ps.core.unknown_jobs import UnknownJobs
 from adamctl.roles.ps.core.validate import checked_source, part_problem, plain_problem, shard_refusal
 from adamctl.wire.constants import ErrorCode, UpdateKind
@@ -264,7 +265,7 @@ class Core:
                 shard.queue.extend([update] if shard.steps is None else shard.steps.in_turn(update))
             else:
                 of_step = StepPart(push, position, source, entry, part.sequence)
-                shard.queue.extend(take_part(shard, of_step, push.place, part_problem(shard, part, source)))
+                shard.queue.extend(shard.take_part(of_step, push.place, part_problem(shard, part, source)))
             self.queued_updates += 1
             push.queued = True
             return shard
@@ -274,9 +275,9 @@ class Core:
         elif verdict is Verdict.DONE:
             code = (entry.refused or {}).get(part.sequence, 0)
             push.settle(position, shard.result(code, "refused before" if code else ""))
-            push.wait_for(shard, job.durable)
+            shard.hold_back(push, job.durable)
         else:
-            queued = find_queued(shard, entry, part.sequence)
+            queued = shard.find_queued(entry, part.sequence)
             if queued.waiters is None:
                 queued.waiters = []
             queued.waiters.append((push, position))
@@ -308,7 +309,7 @@ class Core:
                 shard.counter += not batch.applied  # the memory has changed
                 shipped.append(shard)
             if shard.steps is not None:
-                steps_done(shard, batch)
+                shard.steps_done(batch)
             if self.flush is not None and shard.entry is not None:
                 self.flush.changed(shard.entry, now, len(batch.updates))
             for update in batch.updates:
@@ -354,7 +355,7 @@ class Core:
             result = PushResult(shard.index, update.code, bucket.epoch, shard.counter, staleness, update.message, age)
         for push, position in ((update.push, update.position), *(update.waiters or ())):
             push.settle(position, result)
-            push.wait_for(shard, job.durable)
+            shard.hold_back(push, job.durable)
             if not push.remaining:
                 self._answer(job, push, now, out)
                 job.pushes += push.queued

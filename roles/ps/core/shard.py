@@ -1,4 +1,4 @@
-"""What a parameter server keeps of one shard, of one push and of one pull while they are under way (pure).
+"""What a parameter server keeps of one shard, and of its batches and pulls while they are under way (pure).
 
 All of it is touched on the event loop's thread only, except where a field says otherwise, so there are no locks: a
 batch belongs to its apply thread from the instruction that hands it over until the event that says it is done.
@@ -8,23 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import nan
-from typing import TYPE_CHECKING, Any, TypeAlias
 
-from adamctl.kernels.numeric.convert import Narrow
 from adamctl.kernels.operation import Array
 from adamctl.roles.ps.core.exactly_once import Client, ClientKey, ClientMemory
 from adamctl.roles.ps.core.flush import Entry
+from adamctl.roles.ps.core.push import Place, Push, Token, Update
+from adamctl.roles.ps.core.replicas import ShardReplicas
+from adamctl.roles.ps.core.sync_steps import ShardSteps, StepPart
 from adamctl.wire.constants import UpdateKind
-from adamctl.wire.messages import PulledPart, PushResult, PushSource
-
-if TYPE_CHECKING:
-    from adamctl.roles.ps.core.sync_steps import Place, ShardSteps
-    from adamctl.roles.ps.replication.core.bucket_group import ShardReplica
+from adamctl.wire.messages import PulledPart, PushResult
 
 PASSED_ON_WIRE_MAX = 1 << 31
-
-Token: TypeAlias = Any
-"""Whatever the shell needs to answer a request; the core only hands it back."""
 
 
 class Values:
@@ -128,7 +122,7 @@ class Shard:
         self.batch: Batch | None = None
         self.entry: Entry | None = None
         self.given = False
-        self.replica: ShardReplica | None = None
+        self.replica: ShardReplicas | None = None
         self.queue: list[Update] = []
         self.steps: ShardSteps | None = None
         self.waiting: list[tuple[Pull, int]] = []
@@ -166,121 +160,36 @@ class Shard:
         """Returns what is answered about a part of a push that is not applied now."""
         return PushResult(self.index, code, self.bucket.epoch, self.counter, 0, message)
 
+    def hold_back(self, push: Push, durable: bool) -> None:
+        """Makes a push's answer wait for what this holds now: to be durable, in copies, or all there is."""
+        unfounded = self.unfounded
+        if self.entry is not None and (durable or unfounded):
+            push.stored.append((self.entry, self.entry.changes))
+        if self.replica is not None and (self.replica.group.awaits or unfounded):
+            if push.copies is None:
+                push.copies = []
+            push.copies.append((self.replica, self.counter))
 
-class Push:
-    """A push under way. `results` are in the order of its parts; `remaining` of them are still to come.
+    def take_part(self, update: StepPart, place: Place, problem: tuple[int, str] | None) -> list[Update]:
+        """Takes in a part of a step; returns what is to be applied or settled now. `problem`: what is wrong with it."""
+        if problem is not None:
+            update.code, update.message = problem
+        if self.steps is None:
+            self.steps = ShardSteps(self.memory.step)
+        return self.steps.take(update, place)
 
-    `body` is read by apply threads and valid until `remaining` is 0. They note in `finite` which activations, by
-    offset, size and type, were found finite. `stored` are the changes that must be durable before it is answered,
-    `copies` the states of shards that copies must have, None if there are no copies.
-    `place` says of which step it is a part, None of none. `held_bytes` of the body are memory of ours: none of them if
-    it is the client's. `holder`: whose they are if they are held for a step, or behind one.
-    """
+    def steps_done(self, batch: Batch) -> None:
+        """Notes which steps a batch has taken it through, as part of what it remembers of its clients."""
+        if self.steps is not None:
+            done = [update.step for update in batch.updates if isinstance(update, StepPart)]
+            self.memory.step = max(self.memory.step, *(step for step in done if step <= self.steps.begun), 0)
 
-    __slots__ = (
-        "body",
-        "body_bytes",
-        "copies",
-        "finite",
-        "held_bytes",
-        "holder",
-        "learning_rate",
-        "place",
-        "queued",
-        "remaining",
-        "results",
-        "routing",
-        "stored",
-        "token",
-    )
-
-    def __init__(self, token: Token, learning_rate: float, body: memoryview, parts: int) -> None:
-        self.token = token
-        self.learning_rate = learning_rate
-        self.body = body
-        self.body_bytes = len(body)
-        self.held_bytes = len(body)
-        self.finite: dict[tuple[int, int, str], bool] = {}
-        self.results: list[PushResult | None] = [None] * parts
-        self.remaining = parts
-        self.routing: dict[int, int] = {}
-        self.stored: list[tuple[Entry, int]] = []
-        self.copies: list[tuple[ShardReplica, int]] | None = None
-        self.queued = False
-        self.place: Place | None = None
-        self.holder: ClientKey | None = None
-
-    def settle(self, position: int, result: PushResult) -> None:
-        self.results[position] = result
-        self.remaining -= 1
-
-    def wait_for(self, shard: Shard, durable: bool) -> None:
-        """Makes the answer wait for what a shard holds now: to be durable, in copies, or all there is."""
-        unfounded = shard.unfounded
-        if shard.entry is not None and (durable or unfounded):
-            self.stored.append((shard.entry, shard.entry.changes))
-        if shard.replica is not None and (shard.replica.group.awaits or unfounded):
-            if self.copies is None:
-                self.copies = []
-            self.copies.append((shard.replica, shard.counter))
-
-
-class Source:
-    """A source of a push, checked: `problem` says what is wrong with it, as (code, message).
-
-    `row_size` is its tensor's. `arrays`, `address` and `finite` are filled in and read by apply threads; two that do so
-    at once compute the same.
-    """
-
-    __slots__ = ("address", "arrays", "finite", "header", "problem", "push", "row_size")
-
-    def __init__(self, push: Push, header: PushSource, problem: tuple[int, str] | None, row_size: int) -> None:
-        self.push = push
-        self.row_size = row_size
-        self.header = header
-        self.problem = problem
-        self.arrays: tuple[Array | Narrow, ...] | None = None
-        self.address: int | None = None
-        self.finite: bool | None = None
-
-
-class Update:
-    """One accepted part of a push, in its shard's queue.
-
-    Attributes:
-        position: of its result in the push.
-        code, message: why it is refused; code 0 if it is to be applied. An apply thread may set them.
-        waiters: other pushes that repeat it and wait for its answer, with their positions.
-        moot: nothing is to be applied for it; never of those that are no parts of steps.
-    """
-
-    __slots__ = (
-        "base_pushes",
-        "base_sequence",
-        "client",
-        "code",
-        "message",
-        "position",
-        "push",
-        "sequence",
-        "source",
-        "waiters",
-    )
-    moot = False
-
-    def __init__(
-        self, push: Push, position: int, source: Source | None, client: Client, sequence: int, base: tuple[int, int]
-    ) -> None:
-        self.push, self.position, self.source = push, position, source
-        self.client, self.sequence = client, sequence
-        self.base_pushes, self.base_sequence = base
-        self.code = 0
-        self.message = ""
-        self.waiters: list[tuple[Push, int]] | None = None
-
-    def refuse(self, code: int, message: str) -> None:
-        """Nothing of it is looked at any more."""
-        self.code, self.message, self.source = code, message, None
+    def find_queued(self, client: Client, sequence: int) -> Update:
+        """Returns the accepted update of a number that is not done yet: it waits for its turn or for its step."""
+        under_way = self.batch.updates if self.batch is not None else []
+        held = self.steps.held if self.steps is not None else []
+        waiting = (*under_way, *self.queue, *held)
+        return next(update for update in waiting if update.client is client and update.sequence == sequence)
 
 
 class Batch:

@@ -15,24 +15,14 @@ sends while a number of its is held, and which is no part of that step, waits be
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
-from adamctl.roles.ps.core.shard import Batch, Push, Shard, Source, Update
+from adamctl.roles.ps.core.exactly_once import Client, ClientKey
+from adamctl.roles.ps.core.push import Place, Push, Source, Update
 from adamctl.wire.constants import ErrorCode, UpdateKind
 
-if TYPE_CHECKING:
-    from adamctl.roles.ps.core.exactly_once import Client, ClientKey
+__all__ = ["APPLIED_TOGETHER", "Place", "ShardSteps", "StepPart"]
 
 APPLIED_TOGETHER = 1 << 62
 """As the base of a part: no push of others came between the parameters it was computed from and its application."""
-
-
-class Place(NamedTuple):
-    """Where a push stands: in `step`, from 1, as part number `part` of `parts`."""
-
-    step: int
-    part: int
-    parts: int
 
 
 class StepPart(Update):
@@ -139,30 +129,6 @@ class ShardSteps:
     def _clear(self) -> None:
         self.step = self.count = 0
         self.parts, self.twins, self.behind = {}, [], []
-
-
-def take_part(shard: Shard, update: StepPart, place: Place, problem: tuple[int, str] | None) -> list[Update]:
-    """Takes in a part, `problem` being what is wrong with it; returns what is to be applied or settled now."""
-    if problem is not None:
-        update.code, update.message = problem
-    if shard.steps is None:
-        shard.steps = ShardSteps(shard.memory.step)
-    return shard.steps.take(update, place)
-
-
-def steps_done(shard: Shard, batch: Batch) -> None:
-    """Notes which steps a batch has taken a shard through, as part of what the shard remembers of its clients."""
-    if shard.steps is not None:
-        done = [update.step for update in batch.updates if isinstance(update, StepPart)]
-        shard.memory.step = max(shard.memory.step, *(step for step in done if step <= shard.steps.begun), 0)
-
-
-def find_queued(shard: Shard, client: Client, sequence: int) -> Update:
-    """Returns the accepted update of a number that is not done yet, whether it waits for its turn or for its step."""
-    under_way = shard.batch.updates if shard.batch is not None else []
-    held = shard.steps.held if shard.steps is not None else []
-    waiting = (*under_way, *shard.queue, *held)
-    return next(update for update in waiting if update.client is client and update.sequence == sequence)
 
 
 def _problem(update: StepPart, place: Place) -> tuple[int, str] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from adamctl.roles.ps.core.instructions import Refuse
-from adamctl.roles.ps.core.shard import Token
+from adamctl.roles.ps.core.push import Token
 from adamctl.wire.constants import ErrorCode
 
 UNKNOWN_JOB_GRACE_S = 10.0

@@ -6,7 +6,8 @@ from math import isfinite
 
 from adamctl.model.wire_types import WIRE_ELEMENT_BYTES, not_known
 from adamctl.roles.ps.core.job import Job
-from adamctl.roles.ps.core.shard import Push, Shard, Source
+from adamctl.roles.ps.core.push import Push, Source
+from adamctl.roles.ps.core.shard import Shard
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import PushPart, PushSource
 

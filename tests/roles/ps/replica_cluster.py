@@ -25,6 +25,7 @@ from adamctl.model.rule import RuleConfig
 from adamctl.roles.ps.core.job_records import JobView
 from adamctl.roles.ps.core.server_core import Core
 from adamctl.roles.ps.core.shard_message import CopyRecord
+from adamctl.roles.ps.replication.core.bucket_group import ShardReplica
 from adamctl.roles.ps.replication.core.held_bucket import HeldCopy
 from adamctl.roles.ps.replication.core.instructions import Ask, NodeView, Propose, ReplicationConfig
 from adamctl.wire.messages import ConfigChanges, ConfigCompareAndSetReply, Message
@@ -285,7 +286,7 @@ def check_bucket(core: Core, job: str, bucket: int, copies: Iterable[HeldCopy]) 
         for index in range(described.shard_start, described.shard_stop):
             shard, copy = served.shards[index], held.shards[index].copy
             assert copy is not None, (bucket, index)
-            assert shard.replica is not None
+            assert isinstance(shard.replica, ShardReplica)
             committed = shard.replica.committed
             assert copy.committed <= committed <= copy.counter, (index, copy.committed, committed, copy.counter)
             if copy.counter == shard.counter and shard.batch is None:

@@ -18,7 +18,8 @@ from adamctl.roles.ps.core.exactly_once import NO_CLIENTS, ClientMemory
 from adamctl.roles.ps.core.flush import Entry
 from adamctl.roles.ps.core.instructions import Image
 from adamctl.roles.ps.core.job import Job, ShardContent
-from adamctl.roles.ps.core.shard import Shard, State, Token, Values
+from adamctl.roles.ps.core.push import Token
+from adamctl.roles.ps.core.shard import Shard, State, Values
 from adamctl.roles.ps.core.shard_message import CopyRecord, ShardCopy, lengths_of
 
 NOTHING = (-1, -1)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from adamctl.config.records import NodeRecord
 from adamctl.roles.ps.core.flush import Entry
-from adamctl.roles.ps.core.instructions import Image, Refresh, Refuse
-from adamctl.roles.ps.core.shard import Token
+from adamctl.roles.ps.core.instructions import Image, Instruction
+from adamctl.roles.ps.core.push import Token
 from adamctl.roles.ps.core.shard_message import CopyRecord
 from adamctl.wire.messages import ConfigChanges, Message
 
@@ -70,7 +69,7 @@ class ReplicationConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Instruction):
     """Send `message` with a body of `records` to server `peer`, at its address for replication.
 
     Then exactly one of `ReplicationCore.answered`, `refused` and `failed` with this `order`. `images` are released when
@@ -86,7 +85,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Instruction):
     """Answer the request of another server; `records` and `images` as in `Ask`."""
 
     token: Token
@@ -96,7 +95,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Propose:
+class Propose(Instruction):
     """A compare-and-set; `ReplicationCore.proposed` afterwards. `why`: for the log."""
 
     order: int
@@ -106,7 +105,7 @@ class Propose:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadNode:
+class ReadNode(Instruction):
     """Read a server's key anew and call `ReplicationCore.configured` for `job`: it has been silent for long."""
 
     job: str
@@ -114,7 +113,7 @@ class ReadNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Build:
+class Build(Instruction):
     """Make buckets as the job began, `ReplicationCore.built` afterwards: as their primary, or as copies."""
 
     job: str
@@ -122,7 +121,7 @@ class Build:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class Load(Instruction):
     """Find buckets in the store, `ReplicationCore.loaded` afterwards: no copy of them is left in memory anywhere."""
 
     job: str
@@ -130,7 +129,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Holds:
+class Holds(Instruction):
     """A copy of a bucket is held from now on: served (`Job.buckets`) or as another's copy (`ReplicationCore.copies`).
 
     The store gives those of its shards an entry that have none.
@@ -143,7 +142,7 @@ class Holds:
 
 
 @dataclass(frozen=True, slots=True)
-class LetGo:
+class LetGo(Instruction):
     """A bucket is held no longer; its entries are in `Job.left`, to be freed by `Core.forget_left`.
 
     `spared`: shard -> entries whose records stay on disk, as long as too few servers hold the bucket.
@@ -155,15 +154,10 @@ class LetGo:
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(Instruction):
     """Something for the log; `text` names the buckets that it is about, `bucket` is the first of them."""
 
     job: str
     bucket: int
     text: str
     warning: bool = False
-
-
-ReplicationInstruction: TypeAlias = (
-    Ask | Reply | Propose | ReadNode | Build | Load | Holds | LetGo | Notice | Refresh | Refuse
-)

@@ -16,10 +16,11 @@ from adamctl.model.layout import bucket_ranges
 from adamctl.roles.ps.core.instructions import Image, Instruction
 from adamctl.roles.ps.core.job import Job, ShardContent
 from adamctl.roles.ps.core.job_records import JobView
+from adamctl.roles.ps.core.push import Token
 from adamctl.roles.ps.core.server_core import Core
-from adamctl.roles.ps.core.shard import Shard, Token
+from adamctl.roles.ps.core.shard import Shard
 from adamctl.roles.ps.core.shard_message import CopyRecord
-from adamctl.roles.ps.replication.core.bucket_group import Group
+from adamctl.roles.ps.replication.core.bucket_group import Group, ShardReplica
 from adamctl.roles.ps.replication.core.held_bucket import HeldCopy, HeldShard
 from adamctl.roles.ps.replication.core.instructions import NodeView, Notice, ReadNode, ReplicationConfig
 from adamctl.roles.ps.replication.core.job_buckets import JobCopies
@@ -211,7 +212,7 @@ class ReplicationCore:
         links_of: dict[Group, list[Link]] = {}
         for shard in shards:
             replica = shard.replica
-            if replica is None:
+            if not isinstance(replica, ShardReplica):
                 continue
             links = links_of.get(replica.group)
             if links is None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from adamctl.roles.ps.core.acknowledge import CopyWaiter
 from adamctl.roles.ps.core.instructions import Refresh, Refuse
-from adamctl.roles.ps.core.shard import Token
+from adamctl.roles.ps.core.push import Token
 from adamctl.roles.ps.core.shard_message import HEAD_BYTES, CopyRecord
 from adamctl.roles.ps.replication.core.held_bucket import HeldCopy, HeldShard
 from adamctl.roles.ps.replication.core.instructions import Holds, Reply

@@ -7,7 +7,8 @@ import pytest
 
 from adamctl.kernels.rules.narrow import NarrowUpdate
 from adamctl.roles.ps.apply.batch_buffers import Prepared, rule_for
-from adamctl.roles.ps.core.shard import Batch, Push, Source
+from adamctl.roles.ps.core.push import Push, Source
+from adamctl.roles.ps.core.shard import Batch
 from adamctl.wire.constants import UpdateKind
 from adamctl.wire.messages import PushSource
 from tests.roles.ps.core_harness import Harness

@@ -10,7 +10,7 @@ import pytest
 
 from adamctl.kernels.numeric.convert import narrowed
 from adamctl.roles.ps.apply.sum_parts import StepSums
-from adamctl.roles.ps.core.shard import Update
+from adamctl.roles.ps.core.push import Update
 from adamctl.roles.ps.core.sync_steps import StepPart
 from adamctl.wire.constants import ErrorCode
 

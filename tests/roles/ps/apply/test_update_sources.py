@@ -8,7 +8,8 @@ import pytest
 from adamctl.kernels.rules.rule import address
 from adamctl.roles.ps.apply.update_sources import address_of, factors_of, part_of, values_of
 from adamctl.roles.ps.core.instructions import Apply
-from adamctl.roles.ps.core.shard import Batch, Push, Source
+from adamctl.roles.ps.core.push import Push, Source
+from adamctl.roles.ps.core.shard import Batch
 from adamctl.wire.constants import UpdateKind
 from adamctl.wire.messages import PushPart, PushRequest, PushSource
 from tests.roles.ps.core_harness import JOB, Harness
