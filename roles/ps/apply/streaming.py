@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from adamctl.roles.ps.apply.applier import Applier
 from adamctl.roles.ps.apply.load_meter import Work
-from adamctl.roles.ps.core.arriving_push import ArrivingPush, arrived, begin_arrival
+from adamctl.roles.ps.core.arrival import arrived, begin_arrival
+from adamctl.roles.ps.core.arriving_push import ArrivingPush
 from adamctl.roles.ps.core.exactly_once import ClientKey
 from adamctl.roles.ps.core.instructions import Apply
 from adamctl.roles.ps.core.server_core import Core

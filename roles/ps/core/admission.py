@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from adamctl.roles.ps.core.exactly_once import ClientKey
+from adamctl.roles.ps.core.flush import FlushCore
 from adamctl.roles.ps.core.instructions import AnswerAttach, Instruction, Refuse
 from adamctl.roles.ps.core.job import Job
 from adamctl.roles.ps.core.push import Token
+from adamctl.roles.ps.core.replication import Replication
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import AttachReply, AttachRequest
-
-if TYPE_CHECKING:
-    from adamctl.roles.ps.core.server_core import Core
 
 LOST = "the server failed while it wrote parameters over, see its log; resume the run from its last checkpoint"
 RECOVERS = "the server failed while it wrote parameters over, see its log; started again, it goes on from its store"
@@ -45,7 +43,13 @@ def attach_refusal(token: Token, job: Job, request: AttachRequest) -> Refuse | N
 
 
 def attached(
-    core: Core, token: Token, job: Job, client: ClientKey, settled: Iterable[tuple[int, int]], now: float
+    token: Token,
+    job: Job,
+    client: ClientKey,
+    settled: Iterable[tuple[int, int]],
+    now: float,
+    flush: FlushCore | None,
+    replication: Replication | None,
 ) -> list[Instruction]:
     """Answers a client that attaches with the numbers of its that are known here.
 
@@ -54,12 +58,12 @@ def attached(
     passed = [job.go_on_from(index, client, number) for index, number in settled]
     changed = [shard for shard in passed if shard is not None]
     for shard in changed:
-        if core.flush is not None and shard.entry is not None:
-            core.flush.changed(shard.entry, now, 0)
+        if flush is not None and shard.entry is not None:
+            flush.changed(shard.entry, now, 0)
     found = ((shard.index, shard.memory.clients.get(client)) for shard in job.shards.values())
     known = [(index, entry.accepted) for index, entry in found if entry is not None and entry.accepted]
     epochs = {bucket.index: bucket.epoch for bucket in job.buckets.values()}
-    shipped = core.replication.changed(job, changed) if changed and core.replication is not None else []
+    shipped = replication.changed(job, changed) if changed and replication is not None else []
     return [AnswerAttach(token, AttachReply(epochs, job.rolled_back_of.get(client, 0)), known), *shipped]
 
 

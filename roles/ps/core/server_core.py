@@ -12,7 +12,6 @@ gets the newest version.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from adamctl.model.wire_types import WIRE_ELEMENT_BYTES, not_known
 from adamctl.roles.ps.core.acknowledge import Acknowledgements
@@ -33,6 +32,7 @@ from adamctl.roles.ps.core.instructions import (
 from adamctl.roles.ps.core.job import Job
 from adamctl.roles.ps.core.pull import MOVED, answer_waiting, finish_pull, gather, image_of
 from adamctl.roles.ps.core.push import Place, Push, Source, Token, Update
+from adamctl.roles.ps.core.replication import Replication
 from adamctl.roles.ps.core.shard import Batch, Pull, Shard
 from adamctl.roles.ps.core.sync_steps import StepPart
 from adamctl.roles.ps.core.unknown_jobs import UnknownJobs
@@ -46,9 +46,6 @@ from adamctl.wire.messages import (
     PushRequest,
     PushResult,
 )
-
-if TYPE_CHECKING:
-    from adamctl.roles.ps.replication.core.replication_core import ReplicationCore
 
 CLIENTS_HELD = 4  # so many of whose steps none is ever complete fill the queue
 
@@ -78,7 +75,7 @@ class Core:
         self._attached: dict[int, set[str]] = {}
         self.unknown = UnknownJobs()
         self.retired = NOBODY
-        self.replication: ReplicationCore | None = None
+        self.replication: Replication | None = None
         self.lease_holds: Callable[[], bool] = lambda: True
 
     def wait_for_copies(self) -> None:
@@ -109,7 +106,7 @@ class Core:
         if refusal is not None:
             return [refusal]
         self._attached.setdefault(connection, set()).add(job.name)
-        return attached(self, token, job, client, settled, now)
+        return attached(token, job, client, settled, now, self.flush, self.replication)
 
     def disconnected(self, connection: int) -> None:
         self._attached.pop(connection, None)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from adamctl.roles.ps.core.flush import Entry, Waiter
 from adamctl.roles.ps.core.instructions import Image, Instruction
+from adamctl.roles.ps.core.server_core import Core
 from adamctl.roles.ps.core.shard_message import CopyRecord
 from adamctl.roles.ps.replication.core.instructions import Ask, NodeView, ReplicationConfig
 from adamctl.wire.messages import Message
-
-if TYPE_CHECKING:
-    from adamctl.roles.ps.core.server_core import Core
 
 
 class Asker(Protocol):

@@ -11,7 +11,8 @@ import pytest
 
 from adamctl.kernels.numeric.convert import NARROW, narrowed
 from adamctl.roles.ps.core.acknowledge import Acknowledgements
-from adamctl.roles.ps.core.arriving_push import QUEUED_BYTES_MAX, ArrivingPush, arrived, begin_arrival
+from adamctl.roles.ps.core.arrival import QUEUED_BYTES_MAX, arrived, begin_arrival
+from adamctl.roles.ps.core.arriving_push import ArrivingPush
 from adamctl.roles.ps.core.instructions import Refuse
 from adamctl.roles.ps.core.job import Job
 from adamctl.wire.constants import ErrorCode, UpdateKind
