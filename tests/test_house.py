@@ -73,6 +73,9 @@ ELSEWHERE = (
     Elsewhere("live/test_view.py", ("live/*",), "what is shown is tested as it is shown"),
     Elsewhere("net/test_conformance.py", ("net/*",), "every transport passes the same specification"),
     Elsewhere("wire/test_codec.py", ("wire/constants", "wire/messages/*"), "numbers and structs, without logic"),
+    Elsewhere(
+        "roles/controller/conformance.py", ("wire/changes",), "a struct, as every configuration service fills it"
+    ),
     Elsewhere("roles/test_driver.py", ("roles/context", "roles/process"), "what the driver gives a role"),
     Elsewhere("roles/test_registry.py", ("roles/*/role",), "a description of a role, without logic"),
     Elsewhere(
@@ -114,7 +117,11 @@ ELSEWHERE = (
         ("roles/ps/initial_values", "roles/ps/checkpoint_writer", "roles/ps/jobs/keeper"),
         "parts of the server",
     ),
-    Elsewhere("roles/ps/store/test_flusher.py", ("roles/ps/store/recovered_jobs",), "what a server takes up again"),
+    Elsewhere(
+        "roles/ps/store/test_flusher.py",
+        ("roles/ps/store/recovered_jobs", "roles/ps/store/log_index"),
+        "what a server takes up again",
+    ),
     Elsewhere("roles/worker/test_server.py", ("roles/worker/session",), "parts of one worker"),
 )
 
