@@ -15,7 +15,7 @@ from adamctl.roles.ps.checkpoint_files import CheckpointWriter, FileDescriptor, 
 from adamctl.roles.ps.core.admission import save_refusal
 from adamctl.roles.ps.core.instructions import Image, Instruction
 from adamctl.roles.ps.core.job import Job
-from adamctl.roles.ps.core.server_core import Core
+from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.core.shard import Shard
 from adamctl.roles.rooted import Roots
 from adamctl.wire.constants import ErrorCode
@@ -38,7 +38,7 @@ class Saver:
 
     def __init__(
         self,
-        core: Core,
+        core: ServerCore,
         node: str,
         log: logging.Logger,
         carry_out: Callable[[list[Instruction]], None],

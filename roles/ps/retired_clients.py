@@ -8,13 +8,13 @@ import logging
 from adamctl.config.records import RETIRED_KEY, RetiredRecord, decode
 from adamctl.errors import UnreachableError
 from adamctl.roles.configuration import ConfigurationStore, follow
-from adamctl.roles.ps.core.server_core import Core
+from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.wire.unreadable import UNREADABLE
 
 CONTROLLER_PAUSE_S = 0.5
 
 
-async def follow_retired(store: ConfigurationStore, core: Core, log: logging.Logger) -> None:
+async def follow_retired(store: ConfigurationStore, core: ServerCore, log: logging.Logger) -> None:
     """Tells the core whenever the controllers have retired somebody. Never returns."""
     while True:
         try:
@@ -27,7 +27,7 @@ async def follow_retired(store: ConfigurationStore, core: Core, log: logging.Log
             await asyncio.sleep(CONTROLLER_PAUSE_S)
 
 
-def _take(core: Core, value: bytes, log: logging.Logger) -> None:
+def _take(core: ServerCore, value: bytes, log: logging.Logger) -> None:
     try:
         record = decode(value, RetiredRecord)
     except UNREADABLE as error:

@@ -38,7 +38,7 @@ from adamctl.roles.ps.core.instructions import (
     Refuse,
 )
 from adamctl.roles.ps.core.job import Job, quantile
-from adamctl.roles.ps.core.server_core import Core
+from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.jobs.copy_builder import Copies
 from adamctl.roles.ps.jobs.keeper import JobKeeper
 from adamctl.roles.ps.options import ServerOptions, server_options
@@ -95,7 +95,7 @@ class ParameterServer:
         loop = asyncio.get_running_loop()
         threads = options.apply_threads
         self._storing = Storing(store, options.flush, context.log, context.fail) if store is not None else None
-        self.core = Core(max(threads, 1), flush=self._storing.flush if self._storing is not None else None)
+        self.core = ServerCore(max(threads, 1), flush=self._storing.flush if self._storing is not None else None)
         self._context, self._log, self._now = context, context.log, loop.time
         self._options = options
         self._threads = ApplyThreads(threads, self._completed) if threads else ApplyInline(self._completed)

@@ -10,14 +10,14 @@ from adamctl.roles.ps.core.acknowledge import Acknowledgements, CopyWaiter
 from adamctl.roles.ps.core.arriving_push import ArrivingPush
 from adamctl.roles.ps.core.exactly_once import Client, ClientKey, ClientMemory, MemoryRecord, Verdict
 from adamctl.roles.ps.core.instructions import AnswerPush
-from adamctl.roles.ps.core.server_core import Core
+from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.core.shard import Batch, Shard
 from adamctl.roles.ps.core.shard_message import CopyRecord
 from adamctl.roles.ps.replication.core import placement as core_plan
 from adamctl.roles.ps.replication.core import proposals as core_proposals
-from adamctl.roles.ps.replication.core.bucket_group import Group, Member, Part, ShardReplica
+from adamctl.roles.ps.replication.core.bucket_group import Member, Part, ReplicaGroup, ShardReplica
 from adamctl.roles.ps.replication.core.instructions import Reply
-from adamctl.roles.ps.replication.core.job_buckets import JobCopies, Known
+from adamctl.roles.ps.replication.core.job_buckets import JobReplicas, VersionedRecord
 from adamctl.roles.ps.replication.core.placement import AddLearner, RemoveMember, Situation, Step
 from adamctl.roles.ps.replication.core.secondary import Replies
 from adamctl.roles.ps.replication.core.takeover import Takeover
@@ -69,7 +69,7 @@ def _wait_for_nobody(self: ShardReplica, waiter: Any, counter: int) -> None:
     """Acknowledged when it is in the primary's memory."""
 
 
-def _one_member_less(self: Group, over: list[Any]) -> None:
+def _one_member_less(self: ReplicaGroup, over: list[Any]) -> None:
     counted = [node for node, member in self.members.items() if member.part is not Part.LEARNER]
     self.counted = tuple(counted[:1])
     for replica in self.shards.values():
@@ -102,14 +102,14 @@ def _any_later_number(self: Client, sequence: int) -> Verdict:
     return Verdict.DONE if sequence <= self.done else Verdict.GAP
 
 
-def _learner_counts_at_once(self: Group, member: Member) -> None:
+def _learner_counts_at_once(self: ReplicaGroup, member: Member) -> None:
     member.begun = True
     member.missing = set()
     member.part = Part.COUNTED
     self.counted = (*self.counted, member.node)
 
 
-def _always_first(self: JobCopies, known: Known) -> bool:
+def _always_first(self: JobReplicas, known: VersionedRecord) -> bool:
     """A process takes up the place that its name has, though it has just been started."""
     return True
 
@@ -201,11 +201,11 @@ def _taken_if_anything_was(self: ArrivingPush, piece: int) -> bool:
     return any(self.push.results[position] is not None for position in (*self.positions[piece], 0))
 
 
-_push = Core.push
+_push = ServerCore.push
 
 
 def _answered_as_it_was_begun(
-    self: Core,
+    self: ServerCore,
     token: Any,
     connection: int,
     client: ClientKey,
@@ -253,7 +253,7 @@ MUTANTS = {
         ServerFault(
             "acknowledged-without-a-member",
             "one of the members is not waited for",
-            [(Group, "recount", _one_member_less)],
+            [(ReplicaGroup, "recount", _one_member_less)],
         ),
         ServerFault(
             "memory-left-out",
@@ -294,12 +294,12 @@ MUTANTS = {
         ServerFault(
             "learner-counts-early",
             "a learner becomes a member when it has begun",
-            [(Group, "begun", _learner_counts_at_once)],
+            [(ReplicaGroup, "begun", _learner_counts_at_once)],
         ),
         ServerFault(
             "restart-resumes",
             "a process takes up the place that its name has",
-            [(JobCopies, "_first", _always_first)],
+            [(JobReplicas, "_first", _always_first)],
         ),
         ServerFault(
             "old-copy-removed-first",
@@ -315,7 +315,7 @@ MUTANTS = {
         ServerFault(
             "rest-answered-early",
             "a push of which some parts were applied on the way is answered as if all had been",
-            [(Core, "push", _answered_as_it_was_begun)],
+            [(ServerCore, "push", _answered_as_it_was_begun)],
         ),
         ServerFault(
             "torn-pull", "a batch writes over values that are being sent", [(Batch, "__init__", _always_in_place)]

@@ -22,7 +22,7 @@ from adamctl.roles.ps.jobs import copy_builder as copies
 from adamctl.roles.ps.jobs import keeper as jobs
 from adamctl.roles.ps.jobs.keeper import JobKeeper
 from adamctl.roles.ps.replication import shell as replicating
-from adamctl.roles.ps.replication.core.bucket_group import Group, Member, ShardReplica
+from adamctl.roles.ps.replication.core.bucket_group import Member, ReplicaGroup, ShardReplica
 from adamctl.roles.ps.replication.core.instructions import Propose
 from adamctl.roles.ps.replication.core.replica_link import Link
 from adamctl.roles.ps.replication.core.replication_core import ReplicationCore
@@ -171,7 +171,7 @@ def _without_refusals(self: Client) -> ClientRecord:
     return ClientRecord(*self.key, self.done)
 
 
-def _synced_at_once(self: Link, group: Group, member: Member, now: float) -> None:
+def _synced_at_once(self: Link, group: ReplicaGroup, member: Member, now: float) -> None:
     """Whether a learner's disk has its copy is not asked."""
     member.synced = self._site.stirred = True
 

@@ -11,7 +11,7 @@ from adamctl.kernels.operation import Array
 from adamctl.roles.ps.core.exactly_once import ClientKey
 from adamctl.roles.ps.core.instructions import Instruction
 from adamctl.roles.ps.core.job import Job
-from adamctl.roles.ps.core.server_core import Core
+from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.core.shard import Batch, Shard
 from adamctl.roles.ps.core.shard_message import decode_body
 from adamctl.roles.ps.replication.core.held_bucket import HeldShard
@@ -88,7 +88,7 @@ class ServerChecks(ServerState):
         self._serving = leased
         self.invariants.serves(self, until_s)
 
-    def watch_batches(self, core: Core) -> None:
+    def watch_batches(self, core: ServerCore) -> None:
         """Looks at each new version as soon as it is there, whoever applied it."""
         completed = core.completed
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from adamctl.roles.lease import Lease
 from adamctl.roles.ps.core.job import Job
-from adamctl.roles.ps.core.server_core import Core
+from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.core.shard import Shard
 from adamctl.roles.ps.jobs.keeper import JobKeeper
 from adamctl.roles.ps.replication.core.held_bucket import HeldCopy, HeldShard
@@ -77,7 +77,7 @@ class ServerState(SimProcess):
     # --- its parts --------------------------------------------------------------------------------------------------
 
     @property
-    def core(self) -> Core | None:
+    def core(self) -> ServerCore | None:
         shell = self.shell
         return shell.core if shell is not None and shell._keeper.replicating is not None else None
 

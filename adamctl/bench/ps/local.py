@@ -28,7 +28,7 @@ from adamctl.net.loop import run
 from adamctl.roles.ps.apply.applier import ApplyThreads
 from adamctl.roles.ps.core.instructions import AnswerAttach, AnswerPush, Apply, Instruction, Keep
 from adamctl.roles.ps.core.job import Job, ShardContent
-from adamctl.roles.ps.core.server_core import Core
+from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.memory_budget import side_by_side
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import AttachRequest, PushPart, PushRequest, PushSource
@@ -118,7 +118,7 @@ class _Server:
 
     def __init__(self, layout: ParameterLayout, threads: int) -> None:
         self._layout = layout
-        self.core = Core(threads, queue_bytes_max=1 << 62)
+        self.core = ServerCore(threads, queue_bytes_max=1 << 62)
         self._job = Job(_JOB, layout, make_rule(RuleConfig("add")))
         self._job.configure({bucket.index: (1, True) for bucket in layout.buckets})
         for bucket in layout.buckets:

@@ -8,7 +8,7 @@ from typing import Any
 from adamctl.cli.cluster.state import ClusterReader
 from adamctl.errors import ConfigurationError, DamagedDataError
 from adamctl.roles.ps.core.job_records import JobKeys
-from adamctl.roles.ps.replication.core.job_buckets import Known
+from adamctl.roles.ps.replication.core.job_buckets import VersionedRecord
 from adamctl.roles.ps.replication.core.node_keys import NodeKeys
 from adamctl.roles.ps.replication.core.recovery import Finding, Kept, examine_all
 from adamctl.wire.changes import Changes
@@ -66,7 +66,7 @@ def findings(
     if view is None:
         running = ", ".join(sorted(name for name in keys.jobs if keys.view(name) is not None)) or "none"
         raise ConfigurationError(f"JOB: expected one that runs; found {job!r} (running: {running})")
-    known = {index: Known(record, view.bucket_revisions[index]) for index, record in view.buckets.items()}
+    known = {index: VersionedRecord(record, view.bucket_revisions[index]) for index, record in view.buckets.items()}
     told = {
         node: _told(statuses.get(node, {}), job, one.record.incarnation) for node, one in sorted(servers.nodes.items())
     }

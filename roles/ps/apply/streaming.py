@@ -11,7 +11,7 @@ from adamctl.roles.ps.core.arrival import arrived, begin_arrival
 from adamctl.roles.ps.core.arriving_push import ArrivingPush
 from adamctl.roles.ps.core.exactly_once import ClientKey
 from adamctl.roles.ps.core.instructions import Apply
-from adamctl.roles.ps.core.server_core import Core
+from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.wire.messages import PushRequest
 
 
@@ -23,7 +23,7 @@ class ArrivalApplier:
         work: what it has done.
     """
 
-    def __init__(self, core: Core, completed: Callable[[Apply], None]) -> None:
+    def __init__(self, core: ServerCore, completed: Callable[[Apply], None]) -> None:
         """`completed` is called for every instruction that was carried out."""
         self.busy_s = 0.0
         self.work = Work()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from adamctl.roles.ps.core.arriving_push import ArrivingPush
 from adamctl.roles.ps.core.exactly_once import ClientKey
 from adamctl.roles.ps.core.instructions import Apply, Refuse
-from adamctl.roles.ps.core.server_core import Core
+from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.core.shard import Batch
 from adamctl.wire.messages import PushRequest
 
@@ -16,7 +16,7 @@ QUEUED_BYTES_MAX = 64 << 20
 
 
 def begin_arrival(
-    core: Core,
+    core: ServerCore,
     connection: int,
     client: ClientKey,
     request: PushRequest,
@@ -39,7 +39,7 @@ def begin_arrival(
     return arriving if arriving.cut(piece_bytes) else None
 
 
-def arrived(core: Core, arriving: ArrivingPush, piece: int, data: memoryview) -> Apply | None:
+def arrived(core: ServerCore, arriving: ArrivingPush, piece: int, data: memoryview) -> Apply | None:
     """A piece of the body is there: returns what is to be applied at once, before anything else is told to the core.
 
     Clients that a shard does not know are not met on the way, nor is anybody told there that a part is refused.

@@ -2,8 +2,8 @@
 
 What has just been received is in cache; it would have to be fetched from memory again by whoever takes it up when the
 whole body is there. Parts that cannot be applied at once, because their shards are busy or for any other reason, are
-left for `Core.push`, which gets the push as soon as it is complete. If it never is, what was applied stays applied, and
-the push that is sent again is told so: every part has its own number.
+left for `ServerCore.push`, which gets the push as soon as it is complete. If it never is, what was applied stays
+applied, and the push that is sent again is told so: every part has its own number.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Apply(Instruction):
-    """Hand batches of one job to an apply thread; `Core.completed` afterwards."""
+    """Hand batches of one job to an apply thread; `ServerCore.completed` afterwards."""
 
     job: Job
     thread: int

@@ -50,7 +50,7 @@ from adamctl.wire.messages import (
 CLIENTS_HELD = 4  # so many of whose steps none is ever complete fill the queue
 
 
-class Core:
+class ServerCore:
     """All jobs of one server.
 
     Attributes:

@@ -12,7 +12,7 @@ from adamctl.roles.ps.core.flush import Entry
 from adamctl.roles.ps.core.instructions import Instruction
 from adamctl.roles.ps.core.job import Job, ShardContent
 from adamctl.roles.ps.core.job_records import JobView
-from adamctl.roles.ps.core.server_core import Core
+from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.core.shard import Shard
 from adamctl.roles.ps.initial_values import build_buckets, bytes_needed
 from adamctl.roles.ps.jobs.keeper import JobKeeper, stored_identity
@@ -31,7 +31,7 @@ class Copies:
     def __init__(
         self,
         context: RoleContext,
-        core: Core,
+        core: ServerCore,
         storing: Storing | None,
         keeper: JobKeeper,
         replicating: Replicating,

@@ -17,7 +17,7 @@ from adamctl.roles.context import RoleContext
 from adamctl.roles.ps.core.instructions import Instruction
 from adamctl.roles.ps.core.job import Job, ShardContent
 from adamctl.roles.ps.core.job_records import JOBS_PREFIX, Fate, JobKeys, JobView, Unknown
-from adamctl.roles.ps.core.server_core import Core
+from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.initial_values import build_buckets, bytes_needed
 from adamctl.roles.ps.memory_budget import MemoryAccount
 from adamctl.roles.ps.replication.shell import Replicating
@@ -45,7 +45,7 @@ class JobKeeper:
     def __init__(
         self,
         context: RoleContext,
-        core: Core,
+        core: ServerCore,
         storing: Storing | None,
         memory_bytes_max: int,
         carry_out: Callable[[list[Instruction]], None],

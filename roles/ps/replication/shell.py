@@ -21,7 +21,7 @@ from adamctl.roles.context import RoleContext
 from adamctl.roles.ps.core.instructions import Image, Instruction
 from adamctl.roles.ps.core.job import ShardContent
 from adamctl.roles.ps.core.job_records import JobView
-from adamctl.roles.ps.core.server_core import Core
+from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.core.shard_message import CopyRecord, encode_body, own_records
 from adamctl.roles.ps.initial_values import bytes_needed
 from adamctl.roles.ps.memory_budget import MemoryAccount, RecycledMemory
@@ -64,7 +64,7 @@ class Replicating:
     def __init__(
         self,
         context: RoleContext,
-        core: Core,
+        core: ServerCore,
         memory: MemoryAccount,
         carry_out: Callable[[list[Instruction]], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
@@ -142,7 +142,7 @@ class Replicating:
         return self._neighbours.draining
 
     def over(self, name: str) -> None:
-        """A job has ended, or is no longer ours to keep: before `Core.remove_job`."""
+        """A job has ended, or is no longer ours to keep: before `ServerCore.remove_job`."""
         if self._views.pop(name, None) is not None:
             self._tell(name, None)
 

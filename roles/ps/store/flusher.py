@@ -11,7 +11,7 @@ from typing import Any
 from adamctl.errors import AdamctlError, RunFailedError
 from adamctl.roles.ps.core.flush import FlushConfig, FlushCore, Group, Item, Waiter
 from adamctl.roles.ps.core.instructions import Image, Instruction
-from adamctl.roles.ps.core.server_core import Core
+from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.core.shard import Shard
 from adamctl.roles.ps.replication.core.held_bucket import HeldShard
 from adamctl.roles.ps.store.lmdb_log import LogStore, NoSpaceError, UnconfirmedError, Writing
@@ -56,7 +56,7 @@ class Storing:
         self._closed = False
         self._ending = asyncio.Event()
 
-    def start(self, core: Core, carry_out: Callable[[list[Instruction]], None]) -> None:
+    def start(self, core: ServerCore, carry_out: Callable[[list[Instruction]], None]) -> None:
         """Begins to write what `core` changes; `carry_out` does what the core says."""
         self._core, self._carry_out = core, carry_out
         self._tick()

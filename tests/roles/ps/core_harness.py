@@ -21,7 +21,7 @@ from adamctl.roles.ps.core.instructions import (
     Refuse,
 )
 from adamctl.roles.ps.core.job import Job, ShardContent
-from adamctl.roles.ps.core.server_core import Core
+from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.wire.constants import UpdateKind
 from adamctl.wire.messages import AttachRequest, PullRequest, PushPart, PushRequest, PushSource
 from tests.roles.ps.ps_cluster import make_layout
@@ -40,7 +40,7 @@ class Harness:
 
     def __init__(self, rule: str = "add", layout: ParameterLayout | None = None, threads: int = 1, **core: Any) -> None:
         self.layout = layout or make_layout()
-        self.core = Core(threads, **core)
+        self.core = ServerCore(threads, **core)
         self.job = Job(JOB, self.layout, make_rule(RuleConfig(rule)))
         self.answers: dict[Any, list[Instruction]] = {}
         self.waiting: list[Apply] = []

@@ -23,7 +23,7 @@ from adamctl.config.records import (
 from adamctl.model.layout import Bucket, ParameterLayout
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.ps.core.job_records import JobView
-from adamctl.roles.ps.core.server_core import Core
+from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.core.shard_message import CopyRecord
 from adamctl.roles.ps.replication.core.bucket_group import ShardReplica
 from adamctl.roles.ps.replication.core.held_bucket import HeldCopy
@@ -273,7 +273,7 @@ class Cluster:
                 check_bucket(server.core, JOB, bucket, [copy for copy in held if copy is not None])
 
 
-def check_bucket(core: Core, job: str, bucket: int, copies: Iterable[HeldCopy]) -> None:
+def check_bucket(core: ServerCore, job: str, bucket: int, copies: Iterable[HeldCopy]) -> None:
     """Asserts that committed(copy) <= committed(primary) <= prepared(copy), and that equal versions are equal bytes.
 
     Args:

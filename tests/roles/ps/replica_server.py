@@ -25,7 +25,7 @@ from adamctl.roles.ps.core.instructions import (
     Refuse,
 )
 from adamctl.roles.ps.core.job import Job, ShardContent
-from adamctl.roles.ps.core.server_core import Core
+from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.core.shard_message import CopyRecord
 from adamctl.roles.ps.replication.core.held_bucket import HeldCopy
 from adamctl.roles.ps.replication.core.instructions import (
@@ -55,7 +55,7 @@ class Server:
 
     def __init__(self, cluster: Cluster, node: str, incarnation: int) -> None:
         self.cluster, self.node, self.incarnation = cluster, node, incarnation
-        self.core = Core(1, flush=FlushCore() if cluster.has_store(node) else None)
+        self.core = ServerCore(1, flush=FlushCore() if cluster.has_store(node) else None)
         self.lease = True
         self.confirmed_s = inf
         self.alive = True

@@ -72,7 +72,7 @@ class ShardReplica:
 
     __slots__ = ("bare", "committed", "described", "group", "prepared", "shard", "waiting")
 
-    def __init__(self, group: Group, shard: Shard) -> None:
+    def __init__(self, group: ReplicaGroup, shard: Shard) -> None:
         self.group, self.shard = group, shard
         self.prepared: dict[str, int] = {}
         self.committed = shard.counter
@@ -141,7 +141,7 @@ class ShardReplica:
         return self.described
 
 
-class Group:
+class ReplicaGroup:
     """One bucket that this server serves.
 
     Attributes:

@@ -143,7 +143,7 @@ class Holds(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class LetGo(Instruction):
-    """A bucket is held no longer; its entries are in `Job.left`, to be freed by `Core.forget_left`.
+    """A bucket is held no longer; its entries are in `Job.left`, to be freed by `ServerCore.forget_left`.
 
     `spared`: shard -> entries whose records stay on disk, as long as too few servers hold the bucket.
     """

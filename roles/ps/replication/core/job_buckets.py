@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from adamctl.config.records import BucketRecord
 from adamctl.roles.ps.core.job import Job, ShardContent
 from adamctl.roles.ps.core.job_records import JobView
-from adamctl.roles.ps.replication.core.bucket_group import Group, Member
+from adamctl.roles.ps.replication.core.bucket_group import Member, ReplicaGroup
 from adamctl.roles.ps.replication.core.held_bucket import HeldCopy, copy_of_contents, copy_of_shards, spare_records
 from adamctl.roles.ps.replication.core.instructions import Build, Holds, LetGo, Load, Notice
-from adamctl.roles.ps.replication.core.outbox import Site
+from adamctl.roles.ps.replication.core.outbox import Outbox
 from adamctl.roles.ps.replication.core.replica_link import Link
 from adamctl.roles.ps.replication.core.takeover import Takeover
 from adamctl.wire.constants import ErrorCode
@@ -33,7 +33,7 @@ FIRST_EPOCH = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class VersionedRecord:
     """A bucket's record, and the revision at which it was written."""
 
     record: BucketRecord
@@ -46,7 +46,7 @@ class Known:
         return (self.record.primary, *others)
 
 
-class JobCopies:
+class JobReplicas:
     """One job's buckets on this server.
 
     Attributes:
@@ -62,12 +62,12 @@ class JobCopies:
         heard_s: server -> when it was heard of as a primary last.
     """
 
-    def __init__(self, site: Site, job: Job, view: JobView) -> None:
+    def __init__(self, site: Outbox, job: Job, view: JobView) -> None:
         self.site, self.job = site, job
         self.born = view.revision
         self.view = view
-        self.known: dict[int, Known] = {}
-        self.groups: dict[int, Group] = {}
+        self.known: dict[int, VersionedRecord] = {}
+        self.groups: dict[int, ReplicaGroup] = {}
         self.copies: dict[int, HeldCopy] = {}
         self.takeovers: dict[int, Takeover] = {}
         self.building: set[int] = set()
@@ -99,7 +99,7 @@ class JobCopies:
         before = self.known.get(bucket)
         if before is not None and before.revision >= revision:
             return []
-        self.known[bucket] = known = Known(record, revision)
+        self.known[bucket] = known = VersionedRecord(record, revision)
         self.job.epochs[bucket] = max(record.epoch, self.job.epochs.get(bucket, 0))
         node = self.site.node
         build = False
@@ -118,7 +118,7 @@ class JobCopies:
         self.flag(bucket)
         return [bucket] if build else []
 
-    def _lead(self, bucket: int, known: Known, now: float) -> bool:
+    def _lead(self, bucket: int, known: VersionedRecord, now: float) -> bool:
         """We are the primary. Returns whether the bucket is to be made."""
         self.lost.discard(bucket)
         if bucket in self.job.buckets:
@@ -143,7 +143,7 @@ class JobCopies:
             self.lost.add(bucket)
         return False
 
-    def _second(self, bucket: int, known: Known) -> bool:
+    def _second(self, bucket: int, known: VersionedRecord) -> bool:
         """We hold a copy that counts. Returns whether it is to be made."""
         self.takeovers.pop(bucket, None)
         self.lost.discard(bucket)
@@ -161,7 +161,7 @@ class JobCopies:
             self.lost.add(bucket)
         return False
 
-    def _first(self, known: Known) -> bool:
+    def _first(self, known: VersionedRecord) -> bool:
         """Says whether a bucket is as its job began, and was placed on this very process."""
         return known.record.epoch == FIRST_EPOCH and known.revision > self.site.registered_revision
 
@@ -248,7 +248,7 @@ class JobCopies:
             self.loading.update(sought)
             self.site.emit(Load(self.job.name, sought))
 
-    def _ours(self, known: Known) -> bool:
+    def _ours(self, known: VersionedRecord) -> bool:
         """Says whether this very process was made a bucket's primary, by itself or by an operator."""
         return known.record.primary == self.site.node and known.revision > self.site.registered_revision
 
@@ -268,7 +268,7 @@ class JobCopies:
             self._take_over(bucket, self.known[bucket], now)
             self.flag(bucket)
 
-    def _take_over(self, bucket: int, known: Known, now: float) -> None:
+    def _take_over(self, bucket: int, known: VersionedRecord, now: float) -> None:
         others = {
             node: 0 if self.site.registered_after(node, known.revision) else self.site.incarnation_of(node)
             for node in known.members[1:]
@@ -332,7 +332,7 @@ class JobCopies:
             if settings.replication == 1 and not record.learners and len(known.members) == 1:
                 return  # a single copy costs nothing
             minimum = settings.min_in_sync if settings.replication > 1 else 1
-            group = Group(self.job, self.born, bucket, settings.acks != "applied", minimum)
+            group = ReplicaGroup(self.job, self.born, bucket, settings.acks != "applied", minimum)
             self.groups[bucket] = group
             self.site.core.wait_for_copies()
         present = set(group.members)
@@ -358,12 +358,12 @@ class JobCopies:
             self.links[key] = Link(self.site, self.job.name, self.born, self.durable, *key)
         return self.links[key]
 
-    def _unlink(self, group: Group, member: Member) -> None:
+    def _unlink(self, group: ReplicaGroup, member: Member) -> None:
         link = self.links.get((member.node, member.incarnation))
         if link is not None:
             link.remove(group)
 
-    def links_of(self, group: Group) -> list[Link]:
+    def links_of(self, group: ReplicaGroup) -> list[Link]:
         """Returns what leads to the copies of a bucket that take states."""
         found = (self.links.get((m.node, m.incarnation)) for m in group.members.values() if m.begun and not m.lost)
         return [link for link in found if link is not None]

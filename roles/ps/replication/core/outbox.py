@@ -7,7 +7,7 @@ from typing import Protocol
 
 from adamctl.roles.ps.core.flush import Entry, Waiter
 from adamctl.roles.ps.core.instructions import Image, Instruction
-from adamctl.roles.ps.core.server_core import Core
+from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.core.shard_message import CopyRecord
 from adamctl.roles.ps.replication.core.instructions import Ask, NodeView, ReplicationConfig
 from adamctl.wire.messages import Message
@@ -21,7 +21,7 @@ class Asker(Protocol):
     def failed(self, order: int, lives: bool, why: str, now: float) -> None: ...
 
 
-class Site:
+class Outbox:
     """This server among the others.
 
     Attributes:
@@ -35,7 +35,7 @@ class Site:
 
     def __init__(
         self,
-        core: Core,
+        core: ServerCore,
         node: str,
         config: ReplicationConfig,
         lease_holds: Callable[[], bool],

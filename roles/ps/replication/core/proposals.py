@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from adamctl.config.records import BucketRecord, bucket_key, encode, node_key
 from adamctl.model.layout import bucket_ranges
 from adamctl.roles.ps.core.instructions import Refresh
-from adamctl.roles.ps.replication.core.bucket_group import Group
+from adamctl.roles.ps.replication.core.bucket_group import ReplicaGroup
 from adamctl.roles.ps.replication.core.instructions import Notice, Propose
-from adamctl.roles.ps.replication.core.job_buckets import JobCopies, Known
-from adamctl.roles.ps.replication.core.outbox import Site
+from adamctl.roles.ps.replication.core.job_buckets import JobReplicas, VersionedRecord
+from adamctl.roles.ps.replication.core.outbox import Outbox
 from adamctl.roles.ps.replication.core.placement import (
     AddLearner,
     HandOver,
@@ -52,7 +52,7 @@ class Proposals:
         shunned: server -> (as which incarnation, until when) it is given no learner.
     """
 
-    def __init__(self, site: Site, copies: JobCopies) -> None:
+    def __init__(self, site: Outbox, copies: JobReplicas) -> None:
         self._site, self._copies = site, copies
         self.pending: dict[int, list[Change]] = {}
         self.shunned: dict[str, tuple[int, float]] = {}
@@ -138,7 +138,7 @@ class Proposals:
             self._plan(now)
         self._send()
 
-    def _review_group(self, bucket: int, known: Known, group: Group, now: float) -> None:
+    def _review_group(self, bucket: int, known: VersionedRecord, group: ReplicaGroup, now: float) -> None:
         for member in group.members.values():
             if member.lost == SILENT and not group.can_spare(member):
                 member.lost = ""  # another one has been lost since
@@ -160,7 +160,7 @@ class Proposals:
         elif group.closing:
             self._review_closing(bucket, known, group, now)
 
-    def _review_abandoned(self, bucket: int, known: Known) -> None:
+    def _review_abandoned(self, bucket: int, known: VersionedRecord) -> None:
         """Gives a bucket that is damaged here to the first member that lives."""
         others = [node for node in known.members[1:] if node in self._site.nodes]
         if others:
@@ -170,7 +170,7 @@ class Proposals:
 
     # --- handing over -----------------------------------------------------------------------------------------------
 
-    def _review_closing(self, bucket: int, known: Known, group: Group, now: float) -> None:
+    def _review_closing(self, bucket: int, known: VersionedRecord, group: ReplicaGroup, now: float) -> None:
         """Hands a bucket over when nothing is under way any more, or goes on serving it if that takes too long."""
         target = group.members.get(group.closing)
         in_sync = self._in_sync(known.record)
@@ -184,19 +184,19 @@ class Proposals:
         elif now - self._closed_s.get(bucket, now) > CLOSING_S_MAX_LEASES * self._site.config.lease_s:
             self._reopen(group, now)
 
-    def _reopen(self, group: Group, now: float) -> None:
+    def _reopen(self, group: ReplicaGroup, now: float) -> None:
         group.closing = ""
         self._reopened_s[group.bucket] = now
         self._retry_s.pop(group.bucket, None)
         self._copies.flag(group.bucket)
 
-    def _review_takeover(self, bucket: int, known: Known, now: float) -> None:
+    def _review_takeover(self, bucket: int, known: VersionedRecord, now: float) -> None:
         takeover = self._copies.takeovers[bucket]
         lost = {node: other.lost for node, other in takeover.others.items() if other.lost}
         if lost:
             self._remove(bucket, known, lost, now)
 
-    def _remove(self, bucket: int, known: Known, lost: dict[str, str], now: float) -> None:
+    def _remove(self, bucket: int, known: VersionedRecord, lost: dict[str, str], now: float) -> None:
         """Removes members; those that are gone only if the configuration service says so as well."""
         record = known.record
         conditions = {}
@@ -224,7 +224,7 @@ class Proposals:
 
     # --- taking over ------------------------------------------------------------------------------------------------
 
-    def _review_copy(self, bucket: int, known: Known, now: float) -> None:
+    def _review_copy(self, bucket: int, known: VersionedRecord, now: float) -> None:
         site, record = self._site, known.record
         held = self._copies.copies[bucket]
         if site.node not in (record.primary, *record.in_sync) or not held.complete:
@@ -250,7 +250,7 @@ class Proposals:
         )
         self._propose(bucket, changed, conditions)
 
-    def _dead_s(self, bucket: int, known: Known, now: float) -> float:
+    def _dead_s(self, bucket: int, known: VersionedRecord, now: float) -> float:
         """Returns since when the primary that a record names is known to be gone."""
         revision, since_s = self._dead_since_s.get(bucket, (-1, now))
         if revision != known.revision:
@@ -258,7 +258,7 @@ class Proposals:
         self._dead_since_s[bucket] = (known.revision, since_s)
         return since_s
 
-    def _review_stored(self, bucket: int, known: Known, now: float) -> None:
+    def _review_stored(self, bucket: int, known: VersionedRecord, now: float) -> None:
         """Nobody seems to have a bucket in memory: the first of its members begins when all of them are back.
 
         It waits until any that has it in memory would have taken it over.
@@ -312,7 +312,7 @@ class Proposals:
             else:
                 self._change(step, known)
 
-    def _change(self, step: AddLearner | RemoveMember, known: Known) -> None:
+    def _change(self, step: AddLearner | RemoveMember, known: VersionedRecord) -> None:
         record, unix_s = known.record, self._site.unix_s()
         in_sync, learners = self._in_sync(record), list(record.learners)
         conditions = {}
@@ -326,7 +326,7 @@ class Proposals:
         changed = record.changed(unix_s, why, in_sync=in_sync, learners=learners)
         self._propose(step.bucket, changed, conditions)
 
-    def _close(self, bucket: int, group: Group | None, node: str, now: float) -> None:
+    def _close(self, bucket: int, group: ReplicaGroup | None, node: str, now: float) -> None:
         """Takes nothing in any more, so that the bucket can be handed over."""
         reopened_s = self._reopened_s.get(bucket, float("-inf"))
         if group is not None and node in group.members and now - reopened_s >= self._site.config.lease_s:

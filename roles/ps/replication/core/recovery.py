@@ -23,7 +23,7 @@ from typing import Any
 
 from adamctl.config.records import BucketRecord, bucket_key, node_key
 from adamctl.roles.ps.replication.core.instructions import NodeView
-from adamctl.roles.ps.replication.core.job_buckets import Known
+from adamctl.roles.ps.replication.core.job_buckets import VersionedRecord
 from adamctl.roles.ps.replication.core.proposals import Change, put_together
 from adamctl.wire.messages import ConfigChanges
 
@@ -93,7 +93,7 @@ class Finding:
 
     bucket: int
     state: State
-    known: Known
+    known: VersionedRecord
     why: str = ""
     missing: tuple[str, ...] = ()
     empty: tuple[str, ...] = ()
@@ -121,7 +121,7 @@ class Finding:
 
 def examine(
     bucket: int,
-    known: Known,
+    known: VersionedRecord,
     nodes: Mapping[str, NodeView],
     told: Mapping[str, Mapping[int, Kept] | None],
     key: str,
@@ -195,7 +195,7 @@ def _nobody(missing: Sequence[str], empty: Sequence[str]) -> str:
 
 def examine_all(
     job: str,
-    known: Mapping[int, Known],
+    known: Mapping[int, VersionedRecord],
     nodes: Mapping[str, NodeView],
     told: Mapping[str, Mapping[int, Kept] | None],
     chosen: str = "",

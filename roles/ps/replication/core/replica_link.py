@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from adamctl.roles.ps.core.instructions import Image, Refresh
 from adamctl.roles.ps.core.shard_message import HEAD_BYTES, CopyRecord, record_bytes
-from adamctl.roles.ps.replication.core.bucket_group import Group, Member, Part, ShardReplica
-from adamctl.roles.ps.replication.core.outbox import Site
+from adamctl.roles.ps.replication.core.bucket_group import Member, Part, ReplicaGroup, ShardReplica
+from adamctl.roles.ps.replication.core.outbox import Outbox
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import Message, ReplicaPrepareReply, ReplicaPrepareRequest
 
@@ -28,8 +28,8 @@ class Flight:
     """A message under way: the states in it, with their counters, and the copies that it begins or has put on disk."""
 
     parts: list[tuple[ShardReplica, int, Member]] = field(default_factory=list)
-    begins: list[tuple[Group, Member]] = field(default_factory=list)
-    syncs: list[tuple[Group, Member]] = field(default_factory=list)
+    begins: list[tuple[ReplicaGroup, Member]] = field(default_factory=list)
+    syncs: list[tuple[ReplicaGroup, Member]] = field(default_factory=list)
 
 
 class Link:
@@ -44,10 +44,10 @@ class Link:
         quiet_since_s: since when it has answered nothing though it was asked; None if it owes no answer.
     """
 
-    def __init__(self, site: Site, job: str, born: int, durable: bool, node: str, incarnation: int) -> None:
+    def __init__(self, site: Outbox, job: str, born: int, durable: bool, node: str, incarnation: int) -> None:
         self._site, self._job, self._born, self._durable = site, job, born, durable
         self.node, self.incarnation = node, incarnation
-        self.members: dict[int, tuple[Group, Member]] = {}
+        self.members: dict[int, tuple[ReplicaGroup, Member]] = {}
         self.dirty: dict[ShardReplica, None] = {}
         self.fill: dict[ShardReplica, None] = {}
         self.flying: dict[ShardReplica, int] = {}
@@ -58,7 +58,7 @@ class Link:
 
     # --- who is at the other end ------------------------------------------------------------------------------------
 
-    def add(self, group: Group, member: Member, known: dict[int, int] | None = None) -> None:
+    def add(self, group: ReplicaGroup, member: Member, known: dict[int, int] | None = None) -> None:
         """A copy is kept there. `known`: shard -> the counter that it has; what differs is sent."""
         self.members[group.bucket] = (group, member)
         for replica in group.shards.values() if member.begun else ():
@@ -67,7 +67,7 @@ class Link:
             if counter < replica.shard.counter:
                 self.dirty[replica] = None
 
-    def remove(self, group: Group) -> None:
+    def remove(self, group: ReplicaGroup) -> None:
         """No copy of a bucket is kept there any more."""
         self.members.pop(group.bucket, None)
         for replica in group.shards.values():
@@ -144,13 +144,13 @@ class Link:
             epochs = {bucket: group.epoch for bucket, (group, member) in self.members.items() if member.begun}
             self._send(Flight(), epochs, {}, (), (), now)
 
-    def _begin(self, group: Group, member: Member, now: float) -> None:
+    def _begin(self, group: ReplicaGroup, member: Member, now: float) -> None:
         """Has a learner begin an empty copy; nothing else is sent for it before it has confirmed that."""
         member.beginning = True
         number = self._site.next_order()
         self._send(Flight(begins=[(group, member)]), {group.bucket: group.epoch}, {group.bucket: number}, (), (), now)
 
-    def _sync(self, group: Group, member: Member, now: float) -> None:
+    def _sync(self, group: ReplicaGroup, member: Member, now: float) -> None:
         """Has a learner put all of its copy on its disk."""
         member.syncing = True
         self._send(Flight(syncs=[(group, member)]), {group.bucket: group.epoch}, {}, (), (), now)
@@ -235,7 +235,7 @@ class Link:
                 if self._current(replica.group, member):
                     self.dirty[replica] = None
 
-    def _current(self, group: Group, member: Member) -> bool:
+    def _current(self, group: ReplicaGroup, member: Member) -> bool:
         found = self.members.get(group.bucket)
         return found is not None and found[0] is group and found[1] is member and not group.gone
 

@@ -17,14 +17,14 @@ from adamctl.roles.ps.core.instructions import Image, Instruction
 from adamctl.roles.ps.core.job import Job, ShardContent
 from adamctl.roles.ps.core.job_records import JobView
 from adamctl.roles.ps.core.push import Token
-from adamctl.roles.ps.core.server_core import Core
+from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.core.shard import Shard
 from adamctl.roles.ps.core.shard_message import CopyRecord
-from adamctl.roles.ps.replication.core.bucket_group import Group, ShardReplica
+from adamctl.roles.ps.replication.core.bucket_group import ReplicaGroup, ShardReplica
 from adamctl.roles.ps.replication.core.held_bucket import HeldCopy, HeldShard
 from adamctl.roles.ps.replication.core.instructions import NodeView, Notice, ReadNode, ReplicationConfig
-from adamctl.roles.ps.replication.core.job_buckets import JobCopies
-from adamctl.roles.ps.replication.core.outbox import Site
+from adamctl.roles.ps.replication.core.job_buckets import JobReplicas
+from adamctl.roles.ps.replication.core.outbox import Outbox
 from adamctl.roles.ps.replication.core.proposals import Proposals
 from adamctl.roles.ps.replication.core.recovery import Kept
 from adamctl.roles.ps.replication.core.replica_link import Link
@@ -44,7 +44,7 @@ from adamctl.wire.messages import (
 class Replicated:
     """The parts for one job."""
 
-    copies: JobCopies
+    copies: JobReplicas
     proposals: Proposals
     replies: Replies
 
@@ -54,7 +54,7 @@ class ReplicationCore:
 
     def __init__(
         self,
-        core: Core,
+        core: ServerCore,
         node: str,
         config: ReplicationConfig,
         lease_holds: Callable[[], bool],
@@ -63,7 +63,7 @@ class ReplicationCore:
         store_clock: Callable[[], float] | None = None,
         confirmed_s: Callable[[], float] = lambda: inf,
     ) -> None:
-        """Makes itself known to `core` (`Core.replication`).
+        """Makes itself known to `core` (`ServerCore.replication`).
 
         Args:
             lease_holds: says, by the clock at the moment of the call, whether this server's lease holds.
@@ -74,7 +74,7 @@ class ReplicationCore:
         """
         self.config = config
         self._core = core
-        self._site = Site(core, node, config, lease_holds, confirmed_s, clock, unix_s, store_clock or clock)
+        self._site = Outbox(core, node, config, lease_holds, confirmed_s, clock, unix_s, store_clock or clock)
         self._jobs: dict[str, Replicated] = {}
         self._asked_s: dict[str, float] = {}
         self._ticked_s: float | None = None
@@ -85,7 +85,7 @@ class ReplicationCore:
         one = self._jobs.get(name)
         return one.copies.copies if one is not None else {}
 
-    def groups(self, name: str) -> dict[int, Group]:
+    def groups(self, name: str) -> dict[int, ReplicaGroup]:
         """Returns the buckets of a job that are served here and may have other copies."""
         one = self._jobs.get(name)
         return one.copies.groups if one is not None else {}
@@ -101,9 +101,9 @@ class ReplicationCore:
     ) -> list[Instruction]:
         """What is known of a job's records and of the living servers (role `ps`, all of them); None: the job is over.
 
-        The job is in `Core.jobs` before it is configured; when it is over, `Core.remove_job` comes after this. It takes
-        the place of `Job.configure`, for jobs with one copy as well: `Build` says what is to be made. Also to be called
-        when only `nodes` or `draining` have changed. Older records than those known are ignored.
+        The job is in `ServerCore.jobs` before it is configured; when it is over, `ServerCore.remove_job` comes after
+        this. It takes the place of `Job.configure`, for jobs with one copy as well: `Build` says what is to be made.
+        Also to be called when only `nodes` or `draining` have changed. Older records than those known are ignored.
         """
         self._site.follow(nodes, draining, now)
         job, one = self._core.jobs.get(name), self._jobs.get(name)
@@ -114,7 +114,7 @@ class ReplicationCore:
         if view is None or job is None:
             return self._taken()
         if one is None:
-            copies = JobCopies(self._site, job, view)
+            copies = JobReplicas(self._site, job, view)
             one = Replicated(copies, Proposals(self._site, copies), Replies(self._site, copies))
             self._jobs[name] = one
         one.copies.follow(view, now)
@@ -204,12 +204,12 @@ class ReplicationCore:
     # --- our own shards ---------------------------------------------------------------------------------------------
 
     def changed(self, job: Job, shards: Iterable[Shard]) -> list[Instruction]:
-        """Called by `Core` when batches are done, before the next ones begin: their outcome is shipped."""
+        """Called by `ServerCore` when batches are done, before the next ones begin: their outcome is shipped."""
         one = self._jobs.get(job.name)
         if one is None or one.copies.job is not job:
             return []
         touched: dict[Link, None] = {}
-        links_of: dict[Group, list[Link]] = {}
+        links_of: dict[ReplicaGroup, list[Link]] = {}
         for shard in shards:
             replica = shard.replica
             if not isinstance(replica, ShardReplica):
@@ -228,7 +228,7 @@ class ReplicationCore:
     def abandon(self, job: Job, damaged: set[int]) -> list[Instruction]:
         """Values of buckets were damaged. Other copies take over those that have any; if one has none, all of them.
 
-        It stays in `Job.buckets` then, for `Core` to give up the job here.
+        It stays in `Job.buckets` then, for `ServerCore` to give up the job here.
         """
         one = self._jobs.get(job.name)
         if one is None or one.copies.job is not job:
@@ -278,7 +278,7 @@ class ReplicationCore:
                 takeover.awoke(now)
             one.copies.heard_s = dict.fromkeys(one.copies.heard_s, now)
 
-    def _listen(self, copies: JobCopies, now: float) -> None:
+    def _listen(self, copies: JobReplicas, now: float) -> None:
         """Reads the node keys of primaries that have been silent for too long."""
         for bucket in copies.copies:
             primary = copies.known[bucket].record.primary

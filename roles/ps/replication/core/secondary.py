@@ -14,8 +14,8 @@ from adamctl.roles.ps.core.push import Token
 from adamctl.roles.ps.core.shard_message import HEAD_BYTES, CopyRecord
 from adamctl.roles.ps.replication.core.held_bucket import HeldCopy, HeldShard
 from adamctl.roles.ps.replication.core.instructions import Holds, Reply
-from adamctl.roles.ps.replication.core.job_buckets import JobCopies
-from adamctl.roles.ps.replication.core.outbox import Site
+from adamctl.roles.ps.replication.core.job_buckets import JobReplicas
+from adamctl.roles.ps.replication.core.outbox import Outbox
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     ReplicaFetchReply,
@@ -30,7 +30,7 @@ from adamctl.wire.messages import (
 class Replies:
     """Answers the requests of other servers about one job."""
 
-    def __init__(self, site: Site, copies: JobCopies) -> None:
+    def __init__(self, site: Outbox, copies: JobReplicas) -> None:
         self._site, self._copies = site, copies
 
     def _code(self, bucket: int, epoch: int) -> int:
@@ -188,6 +188,6 @@ class Replies:
         return 0 if receiver == self._site.incarnation else ErrorCode.STALE_INCARNATION
 
 
-def refuse_unknown(site: Site, token: Token, job: str, why: str) -> None:
+def refuse_unknown(site: Outbox, token: Token, job: str, why: str) -> None:
     """Answers about a job that is not known here, or not as the other server means it; it tries again."""
     site.emit(Refuse(token, ErrorCode.NOT_READY, f"job {job!r}: {why}"))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from adamctl.roles.ps.replication.core.held_bucket import HeldCopy
-from adamctl.roles.ps.replication.core.job_buckets import JobCopies
+from adamctl.roles.ps.replication.core.job_buckets import JobReplicas
 from adamctl.roles.ps.replication.core.recovery import Kept
 
 KEPT_MAX = 512
 """Buckets that a status tells of one by one: it has to fit into a header. The others' turn is when these are served."""
 
 
-def status_of(copies: JobCopies) -> dict[int, dict[str, Any]]:
+def status_of(copies: JobReplicas) -> dict[int, dict[str, Any]]:
     """Returns per bucket that concerns this server what it is for it, and of those that it serves who else has them."""
     found: dict[int, dict[str, Any]] = {}
     for bucket, known in copies.known.items():
@@ -28,7 +28,7 @@ def status_of(copies: JobCopies) -> dict[int, dict[str, Any]]:
     return found
 
 
-def _part(copies: JobCopies, bucket: int) -> str:
+def _part(copies: JobReplicas, bucket: int) -> str:
     held = copies.copies.get(bucket)
     if bucket in copies.job.buckets:
         return "primary"
@@ -41,7 +41,7 @@ def _part(copies: JobCopies, bucket: int) -> str:
     return "" if held is None else "copy" if held.complete else "learner"
 
 
-def kept_of(copies: JobCopies, count_max: int) -> dict[int, Kept]:
+def kept_of(copies: JobReplicas, count_max: int) -> dict[int, Kept]:
     """Returns what is here of buckets that this server should hold and does not have in memory, the first few of them.
 
     One of which it has found something in its store is among them until it is served, or its primary serves it.

@@ -25,7 +25,7 @@ import msgspec
 from adamctl.roles.ps.core.instructions import Refresh
 from adamctl.roles.ps.core.shard_message import HEAD_BYTES, CopyRecord
 from adamctl.roles.ps.replication.core.held_bucket import NOTHING, HeldCopy
-from adamctl.roles.ps.replication.core.outbox import Site
+from adamctl.roles.ps.replication.core.outbox import Outbox
 from adamctl.roles.ps.replication.core.replica_link import HAS_NONE, SILENT
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
@@ -73,7 +73,7 @@ class Takeover:
     """
 
     def __init__(
-        self, site: Site, born: int, held: HeldCopy, epoch: int, others: dict[str, int], durable: bool
+        self, site: Outbox, born: int, held: HeldCopy, epoch: int, others: dict[str, int], durable: bool
     ) -> None:
         """`others`: server -> incarnation of the process that the record means, 0 if that is gone."""
         self._site, self._born, self.held, self.epoch, self._durable = site, born, held, epoch, durable

@@ -12,7 +12,7 @@ from adamctl.roles.ps.core.instructions import AnswerAttach
 from adamctl.roles.ps.core.job import ShardContent
 from adamctl.roles.ps.replication.core import replication_core as core_replication
 from adamctl.roles.ps.replication.core.instructions import NodeView
-from adamctl.roles.ps.replication.core.job_buckets import Known
+from adamctl.roles.ps.replication.core.job_buckets import VersionedRecord
 from adamctl.roles.ps.replication.core.proposals import CHANGES_MAX
 from adamctl.roles.ps.replication.core.recovery import Finding, Kept, State, examine, examine_all, recovery
 from adamctl.wire.constants import ErrorCode
@@ -21,7 +21,7 @@ from tests.roles.ps.replica_server import JOB
 from tests.roles.ps.replication.core.test_all_lost import stored
 
 EPOCH = 3
-KNOWN = Known(BucketRecord(EPOCH, "a", ("a", "b", "c"), ("d",)), 20)
+KNOWN = VersionedRecord(BucketRecord(EPOCH, "a", ("a", "b", "c"), ("d",)), 20)
 BACK, OLD = 30, 10
 """Revisions of node keys: of a process that was started after the record was written, and of one that it means."""
 
@@ -148,7 +148,9 @@ def found_in(cluster: Cluster, answering: str = "abc") -> Finding:
         for node in cluster.nodes()
     }
     view = cluster.view()
-    (finding,) = examine_all(JOB, {0: Known(view.buckets[0], view.bucket_revisions[0])}, cluster.nodes(), told)
+    (finding,) = examine_all(
+        JOB, {0: VersionedRecord(view.buckets[0], view.bucket_revisions[0])}, cluster.nodes(), told
+    )
     return finding
 
 
