@@ -159,18 +159,18 @@ def _no_fence(self: Replies, token: Any, peer: str, message: ReplicaPrepareReque
         for bucket, epoch in message.epochs.items()
         if bucket in copies.copies and bucket not in message.begins and epoch < copies.known[bucket].record.epoch
     }
-    if not older or message.receiver != self._site.incarnation:
+    if not older or message.receiver != self._outbox.incarnation:
         _prepare(self, token, peer, message, records, now)
         return
     copies.heard_s[peer] = now
     bucket_of = copies.job.layout.bucket_of_shard
     waiter = CopyWaiter(None)
     self._take(message, [one for one in records if bucket_of[one.copy.shard] in older], {}, waiter)
-    reply = Reply(token, ReplicaPrepareReply(self._site.incarnation, {}, {}))
+    reply = Reply(token, ReplicaPrepareReply(self._outbox.incarnation, {}, {}))
     if waiter.missing:
         waiter.token = reply
     else:
-        self._site.emit(reply)
+        self._outbox.emit(reply)
 
 
 _prepare = Replies.prepare

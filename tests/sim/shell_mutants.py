@@ -173,7 +173,7 @@ def _without_refusals(self: Client) -> ClientRecord:
 
 def _synced_at_once(self: Link, group: ReplicaGroup, member: Member, now: float) -> None:
     """Whether a learner's disk has its copy is not asked."""
-    member.synced = self._site.stirred = True
+    member.synced = self._outbox.stirred = True
 
 
 def _views_of_the_body(body: memoryview, memory: Any = None) -> list[CopyRecord]:

@@ -62,8 +62,8 @@ class JobReplicas:
         heard_s: server -> when it was heard of as a primary last.
     """
 
-    def __init__(self, site: Outbox, job: Job, view: JobView) -> None:
-        self.site, self.job = site, job
+    def __init__(self, outbox: Outbox, job: Job, view: JobView) -> None:
+        self.outbox, self.job = outbox, job
         self.born = view.revision
         self.view = view
         self.known: dict[int, VersionedRecord] = {}
@@ -92,7 +92,7 @@ class JobReplicas:
         for bucket, record in view.buckets.items():
             to_build += self.take(bucket, record, view.bucket_revisions[bucket], now)
         if to_build:
-            self.site.emit(Build(self.job.name, to_build))
+            self.outbox.emit(Build(self.job.name, to_build))
 
     def take(self, bucket: int, record: BucketRecord, revision: int, now: float) -> list[int]:
         """Takes in one record; returns the bucket if it is to be made."""
@@ -101,7 +101,7 @@ class JobReplicas:
             return []
         self.known[bucket] = known = VersionedRecord(record, revision)
         self.job.epochs[bucket] = max(record.epoch, self.job.epochs.get(bucket, 0))
-        node = self.site.node
+        node = self.outbox.node
         build = False
         if record.primary != node:
             self.abandoned.discard(bucket)
@@ -163,7 +163,7 @@ class JobReplicas:
 
     def _first(self, known: VersionedRecord) -> bool:
         """Says whether a bucket is as its job began, and was placed on this very process."""
-        return known.record.epoch == FIRST_EPOCH and known.revision > self.site.registered_revision
+        return known.record.epoch == FIRST_EPOCH and known.revision > self.outbox.registered_revision
 
     def _learn(self, bucket: int) -> None:
         """Whatever we hold of it counts for nothing before the primary says so."""
@@ -185,20 +185,20 @@ class JobReplicas:
         self.forget_copy(bucket)
         self.flag(bucket)
         if held:
-            self.site.emit(LetGo(self.job.name, bucket, spared))
+            self.outbox.emit(LetGo(self.job.name, bucket, spared))
 
     def forget_copy(self, bucket: int) -> None:
         """Drops what is held of a bucket for its primary."""
         copy = self.copies.pop(bucket, None)
         if copy is not None:
             self.job.left += [shard.entry for shard in copy.shards.values() if shard.entry is not None]
-            self.site.emit(*self.site.core.forget_left(self.job))
+            self.outbox.emit(*self.outbox.core.forget_left(self.job))
 
     def _step_down(self, bucket: int, keep: bool) -> None:
         """Serves a bucket no longer. `keep`: as it is handed over to another member, it stays here as a copy."""
         group = self.groups.pop(bucket, None)
         if group is not None:
-            group.drop(self.site.over)
+            group.drop(self.outbox.over)
             for link in self.links.values():
                 link.remove(group)
         if keep and group is not None and group.idle:
@@ -208,9 +208,9 @@ class JobReplicas:
             self.copies[bucket] = copy
             for shard in shards:
                 shard.entry = None  # it is the copy's now
-            self.site.emit(Holds(self.job.name, bucket, group.epoch, False))
+            self.outbox.emit(Holds(self.job.name, bucket, group.epoch, False))
         self.job.drop(bucket)
-        self.site.emit(*self.site.core.forget_left(self.job))
+        self.outbox.emit(*self.outbox.core.forget_left(self.job))
 
     # --- what is made, found and taken over -------------------------------------------------------------------------
 
@@ -220,12 +220,12 @@ class JobReplicas:
             return
         self.building.discard(bucket)
         known = self.known[bucket]
-        if known.record.primary == self.site.node:
+        if known.record.primary == self.outbox.node:
             self._serve(bucket, contents, None)
             return
         described = self.job.layout.buckets[bucket]
         self.copies[bucket] = copy_of_contents(self.job, self.born, described, FIRST_EPOCH, contents)
-        self.site.emit(Holds(self.job.name, bucket, known.record.epoch, False))
+        self.outbox.emit(Holds(self.job.name, bucket, known.record.epoch, False))
 
     def search(self, now: float) -> None:
         """Has the shell look for lost buckets in the store.
@@ -239,18 +239,18 @@ class JobReplicas:
                 continue
             known = self.known[bucket]
             since_s = self._lost_since_s.setdefault(bucket, now)
-            alone = all(self.site.registered_after(node, known.revision) for node in known.members) or self._ours(known)
-            if alone or now - since_s >= self.site.config.lease_s:
+            alone = all(self.outbox.registered_after(one, known.revision) for one in known.members) or self._ours(known)
+            if alone or now - since_s >= self.outbox.config.lease_s:
                 sought.append(bucket)
         for bucket in [bucket for bucket in self._lost_since_s if bucket not in self.lost]:
             del self._lost_since_s[bucket]
         if sought:
             self.loading.update(sought)
-            self.site.emit(Load(self.job.name, sought))
+            self.outbox.emit(Load(self.job.name, sought))
 
     def _ours(self, known: VersionedRecord) -> bool:
         """Says whether this very process was made a bucket's primary, by itself or by an operator."""
-        return known.record.primary == self.site.node and known.revision > self.site.registered_revision
+        return known.record.primary == self.outbox.node and known.revision > self.outbox.registered_revision
 
     def loaded(self, bucket: int, contents: Sequence[ShardContent] | None, now: float) -> None:
         """What the store was found to hold of a bucket; it counts if nobody has it in memory."""
@@ -262,7 +262,7 @@ class JobReplicas:
         copy = copy_of_contents(self.job, self.born, described, epoch, contents or ())
         copy.stored = True
         self.copies[bucket] = copy
-        self.site.emit(Holds(self.job.name, bucket, epoch, False))
+        self.outbox.emit(Holds(self.job.name, bucket, epoch, False))
         if self._ours(self.known[bucket]):
             self.lost.discard(bucket)
             self._take_over(bucket, self.known[bucket], now)
@@ -270,11 +270,11 @@ class JobReplicas:
 
     def _take_over(self, bucket: int, known: VersionedRecord, now: float) -> None:
         others = {
-            node: 0 if self.site.registered_after(node, known.revision) else self.site.incarnation_of(node)
+            node: 0 if self.outbox.registered_after(node, known.revision) else self.outbox.incarnation_of(node)
             for node in known.members[1:]
         }
         copy = self.copies[bucket]
-        self.takeovers[bucket] = Takeover(self.site, self.born, copy, known.record.epoch, others, self.durable)
+        self.takeovers[bucket] = Takeover(self.outbox, self.born, copy, known.record.epoch, others, self.durable)
         self.takeovers[bucket].advance(now)
         self.finish_takeover(bucket)
 
@@ -285,7 +285,7 @@ class JobReplicas:
             if takeover is not None and takeover.patient and takeover.empty and self.job.failed is None:
                 text = f"no server has bucket {bucket} of job {self.job.name!r} any more, in memory or in its store"
                 self.job.failed = (ErrorCode.INTERNAL, f"{text}; resume the run from its last checkpoint")
-                self.site.emit(Notice(self.job.name, bucket, text, True))
+                self.outbox.emit(Notice(self.job.name, bucket, text, True))
             return
         del self.takeovers[bucket]
         copy = self.copies.pop(bucket)
@@ -302,10 +302,10 @@ class JobReplicas:
     def _serve(self, bucket: int, contents: Sequence[ShardContent], takeover: Takeover | None) -> None:
         known = self.known[bucket]
         self.job.building.setdefault(bucket, known.record.epoch)
-        self.job.install(self.job.layout.buckets[bucket], contents, self.site.core.threads)
+        self.job.install(self.job.layout.buckets[bucket], contents, self.outbox.core.threads)
         self.job.buckets[bucket].epoch = known.record.epoch
         self._regroup(bucket, takeover)
-        self.site.emit(Holds(self.job.name, bucket, known.record.epoch, True))
+        self.outbox.emit(Holds(self.job.name, bucket, known.record.epoch, True))
         self.flag(bucket)
 
     def has_others(self, bucket: int) -> bool:
@@ -318,7 +318,7 @@ class JobReplicas:
         self.abandoned.add(bucket)
         spared = spare_records(self.job, bucket, self.copies.get(bucket))
         self._step_down(bucket, keep=False)
-        self.site.emit(LetGo(self.job.name, bucket, spared))
+        self.outbox.emit(LetGo(self.job.name, bucket, spared))
         self.flag(bucket)
 
     # --- other copies of what is served -----------------------------------------------------------------------------
@@ -334,13 +334,13 @@ class JobReplicas:
             minimum = settings.min_in_sync if settings.replication > 1 else 1
             group = ReplicaGroup(self.job, self.born, bucket, settings.acks != "applied", minimum)
             self.groups[bucket] = group
-            self.site.core.wait_for_copies()
+            self.outbox.core.wait_for_copies()
         present = set(group.members)
         nodes = (*known.members[1:], *record.learners)
         incarnations = {
-            node: self.site.incarnation_of(node)
+            node: self.outbox.incarnation_of(node)
             for node in nodes
-            if not self.site.registered_after(node, known.revision)
+            if not self.outbox.registered_after(node, known.revision)
         }
         for member in group.follow(record, incarnations):
             self._unlink(group, member)
@@ -349,13 +349,13 @@ class JobReplicas:
             if node not in present and not member.lost:
                 known_there = takeover.known(node) if takeover is not None and node in takeover.others else None
                 self.link(member).add(group, member, known_there)
-        group.recount(self.site.over)
+        group.recount(self.outbox.over)
 
     def link(self, member: Member) -> Link:
         """Returns what leads to the process that holds a copy."""
         key = (member.node, member.incarnation)
         if key not in self.links:
-            self.links[key] = Link(self.site, self.job.name, self.born, self.durable, *key)
+            self.links[key] = Link(self.outbox, self.job.name, self.born, self.durable, *key)
         return self.links[key]
 
     def _unlink(self, group: ReplicaGroup, member: Member) -> None:
@@ -384,7 +384,7 @@ class JobReplicas:
             job.refusing[bucket] = f"bucket {bucket} is being taken over"
         elif bucket in self.abandoned:
             job.refusing[bucket] = f"bucket {bucket} was damaged here; another copy takes over"
-        elif bucket in self.lost and self.known[bucket].record.primary == self.site.node:
+        elif bucket in self.lost and self.known[bucket].record.primary == self.outbox.node:
             job.refusing[bucket] = f"bucket {bucket} waits for servers that hold copies of it"
         elif group is not None and group.closing:
             job.refusing[bucket] = f"bucket {bucket} is being handed over to {group.closing}"

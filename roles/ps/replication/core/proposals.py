@@ -52,8 +52,8 @@ class Proposals:
         shunned: server -> (as which incarnation, until when) it is given no learner.
     """
 
-    def __init__(self, site: Outbox, copies: JobReplicas) -> None:
-        self._site, self._copies = site, copies
+    def __init__(self, outbox: Outbox, copies: JobReplicas) -> None:
+        self._outbox, self._copies = outbox, copies
         self.pending: dict[int, list[Change]] = {}
         self.shunned: dict[str, tuple[int, float]] = {}
         self._busy: set[int] = set()
@@ -73,12 +73,12 @@ class Proposals:
         Whoever stays in the record must be the process that we know: a change makes the record younger than its node
         key, so that a process that was started meanwhile would count as one that holds a copy.
         """
-        staying = {*record.in_sync, *record.learners} - {self._site.node}
-        same = {node_key(node): self._site.revision_of(node) for node in staying if node in self._site.nodes}
+        staying = {*record.in_sync, *record.learners} - {self._outbox.node}
+        same = {node_key(node): self._outbox.revision_of(node) for node in staying if node in self._outbox.nodes}
         key = bucket_key(self._copies.job.name, bucket)
         demanded = {
             key: self._copies.known[bucket].revision,
-            node_key(self._site.node): self._site.registered_revision,
+            node_key(self._outbox.node): self._outbox.registered_revision,
         }
         self._busy.add(bucket)
         self._due.append(Change(bucket, record, {**same, **demanded, **(conditions or {})}))
@@ -88,9 +88,9 @@ class Proposals:
         due, self._due = self._due, []
         name = self._copies.job.name
         for changes, together in put_together(name, due):
-            order = self._site.next_order()
+            order = self._outbox.next_order()
             self.pending[order] = changes
-            self._site.emit(Propose(order, name, together, _reasons(changes)))
+            self._outbox.emit(Propose(order, name, together, _reasons(changes)))
 
     def proposed(self, order: int, reply: ConfigCompareAndSetReply | None, now: float) -> bool:
         """A change was answered; returns whether it was one of this job's."""
@@ -103,15 +103,15 @@ class Proposals:
             for change in changes:
                 self._copies.take(change.bucket, change.record, reply.revision, now)
             self.plan_s = min(self.plan_s, now)
-            self._site.emit(Notice(name, changes[0].bucket, _reasons(changes)))
+            self._outbox.emit(Notice(name, changes[0].bucket, _reasons(changes)))
             return True
         for change in changes:
             if reply is None:
-                self._retry_s[change.bucket] = now + 10 * self._site.config.retry_s
+                self._retry_s[change.bucket] = now + 10 * self._outbox.config.retry_s
                 self._unsure[change.bucket] = self._copies.known[change.bucket].revision
             elif not change.conditions.keys().isdisjoint(reply.conflicts):
-                self._retry_s[change.bucket] = now + self._site.config.retry_s
-        self._site.emit(Refresh(name))
+                self._retry_s[change.bucket] = now + self._outbox.config.retry_s
+        self._outbox.emit(Refresh(name))
         return True
 
     def followed(self, now: float) -> None:
@@ -134,7 +134,7 @@ class Proposals:
             elif bucket in self._copies.copies:
                 self._review_copy(bucket, known, now)
         if now >= self.plan_s:
-            self.plan_s = now + self._site.config.heartbeat_s
+            self.plan_s = now + self._outbox.config.heartbeat_s
             self._plan(now)
         self._send()
 
@@ -152,21 +152,21 @@ class Proposals:
             learners = [node for node in record.learners if node not in ready]
             in_sync = [*self._in_sync(record), *ready]
             changed = record.changed(
-                self._site.unix_s(), f"{', '.join(ready)} has everything", in_sync=in_sync, learners=learners
+                self._outbox.unix_s(), f"{', '.join(ready)} has everything", in_sync=in_sync, learners=learners
             )
             self._propose(bucket, changed)
         elif self._unsure.get(bucket) == known.revision:  # after this, what was proposed can no longer come to pass
-            self._propose(bucket, known.record.changed(self._site.unix_s(), "nobody knows what became of a change"))
+            self._propose(bucket, known.record.changed(self._outbox.unix_s(), "nobody knows what became of a change"))
         elif group.closing:
             self._review_closing(bucket, known, group, now)
 
     def _review_abandoned(self, bucket: int, known: VersionedRecord) -> None:
         """Gives a bucket that is damaged here to the first member that lives."""
-        others = [node for node in known.members[1:] if node in self._site.nodes]
+        others = [node for node in known.members[1:] if node in self._outbox.nodes]
         if others:
-            in_sync = [node for node in self._in_sync(known.record) if node != self._site.node]
-            why = f"damaged on {self._site.node}"
-            self._propose(bucket, known.record.changed(self._site.unix_s(), why, primary=others[0], in_sync=in_sync))
+            in_sync = [node for node in self._in_sync(known.record) if node != self._outbox.node]
+            why = f"damaged on {self._outbox.node}"
+            self._propose(bucket, known.record.changed(self._outbox.unix_s(), why, primary=others[0], in_sync=in_sync))
 
     # --- handing over -----------------------------------------------------------------------------------------------
 
@@ -178,10 +178,10 @@ class Proposals:
             self._reopen(group, now)
         elif group.quiet:
             order = [group.closing, *(node for node in in_sync if node != group.closing)]
-            why = f"handed over by {self._site.node}"
-            unix_s = self._site.unix_s()
+            why = f"handed over by {self._outbox.node}"
+            unix_s = self._outbox.unix_s()
             self._propose(bucket, known.record.changed(unix_s, why, primary=group.closing, in_sync=order))
-        elif now - self._closed_s.get(bucket, now) > CLOSING_S_MAX_LEASES * self._site.config.lease_s:
+        elif now - self._closed_s.get(bucket, now) > CLOSING_S_MAX_LEASES * self._outbox.config.lease_s:
             self._reopen(group, now)
 
     def _reopen(self, group: ReplicaGroup, now: float) -> None:
@@ -202,11 +202,11 @@ class Proposals:
         conditions = {}
         for node, why in lost.items():
             if why == SILENT or (why == HAS_NONE and node in record.learners):  # it may have no room
-                self.shunned[node] = (self._site.incarnation_of(node), now + self._site.config.shun_s)
+                self.shunned[node] = (self._outbox.incarnation_of(node), now + self._outbox.config.shun_s)
             if why == "it is gone":
-                conditions[node_key(node)] = self._site.revision_of(node)
+                conditions[node_key(node)] = self._outbox.revision_of(node)
         changed = record.changed(
-            self._site.unix_s(),
+            self._outbox.unix_s(),
             "; ".join(f"{node} removed: {why}" for node, why in lost.items()),
             in_sync=[node for node in self._in_sync(record) if node not in lost],
             learners=[node for node in record.learners if node not in lost],
@@ -216,7 +216,7 @@ class Proposals:
     def _is_shunned(self, node: str, now: float) -> bool:
         """Says whether a server is given no learner; one that was started again is another."""
         incarnation, until_s = self.shunned.get(node, (0, now))
-        return now < until_s and incarnation == self._site.incarnation_of(node)
+        return now < until_s and incarnation == self._outbox.incarnation_of(node)
 
     def _in_sync(self, record: BucketRecord) -> list[str]:
         """Returns who is in sync, in order; a record may leave out the primary if it is alone."""
@@ -225,26 +225,26 @@ class Proposals:
     # --- taking over ------------------------------------------------------------------------------------------------
 
     def _review_copy(self, bucket: int, known: VersionedRecord, now: float) -> None:
-        site, record = self._site, known.record
+        outbox, record = self._outbox, known.record
         held = self._copies.copies[bucket]
-        if site.node not in (record.primary, *record.in_sync) or not held.complete:
+        if outbox.node not in (record.primary, *record.in_sync) or not held.complete:
             return
-        if not site.registered_after(record.primary, known.revision):
+        if not outbox.registered_after(record.primary, known.revision):
             self._dead_since_s.pop(bucket, None)
             return
         if held.stored:
             self._review_stored(bucket, known, now)
             return
-        living = [node for node in site.nodes if not site.registered_after(node, known.revision)]
-        rank = takeover_rank(record, site.node, {*living, site.node})
-        if rank is None or now < self._dead_s(bucket, known, now) + rank * site.config.beacon_s:
+        living = [node for node in outbox.nodes if not outbox.registered_after(node, known.revision)]
+        rank = takeover_rank(record, outbox.node, {*living, outbox.node})
+        if rank is None or now < self._dead_s(bucket, known, now) + rank * outbox.config.beacon_s:
             return
-        gone = [node for node in self._in_sync(record) if node != site.node and node not in living]
-        conditions = {node_key(node): site.revision_of(node) for node in {*gone, record.primary}}
+        gone = [node for node in self._in_sync(record) if node != outbox.node and node not in living]
+        conditions = {node_key(node): outbox.revision_of(node) for node in {*gone, record.primary}}
         changed = record.changed(
-            site.unix_s(),
+            outbox.unix_s(),
             f"{record.primary} is gone",
-            primary=site.node,
+            primary=outbox.node,
             in_sync=[node for node in self._in_sync(record) if node not in gone and node != record.primary],
             learners=[node for node in record.learners if node in living],
         )
@@ -263,31 +263,31 @@ class Proposals:
 
         It waits until any that has it in memory would have taken it over.
         """
-        site, members = self._site, known.members
-        present = all(node in site.nodes for node in members)
-        wait_s = (len(members) + 1 + members.index(site.node)) * site.config.beacon_s
+        outbox, members = self._outbox, known.members
+        present = all(node in outbox.nodes for node in members)
+        wait_s = (len(members) + 1 + members.index(outbox.node)) * outbox.config.beacon_s
         if not present:
             self._dead_since_s.pop(bucket, None)
         elif now >= self._dead_s(bucket, known, now) + wait_s:
             why = "no copy was left in memory; taken up from the stores"
-            conditions = {node_key(known.record.primary): site.revision_of(known.record.primary)}
-            changed = known.record.changed(site.unix_s(), why, primary=site.node, in_sync=members)
+            conditions = {node_key(known.record.primary): outbox.revision_of(known.record.primary)}
+            changed = known.record.changed(outbox.unix_s(), why, primary=outbox.node, in_sync=members)
             self._propose(bucket, changed, conditions)
 
     # --- the plan ---------------------------------------------------------------------------------------------------
 
     def _plan(self, now: float) -> None:
         """Begins what the plan says about the buckets that are served here."""
-        copies, site = self._copies, self._site
+        copies, outbox = self._copies, self._outbox
         settings = copies.view.record
         moving = any(group.members for group in copies.groups.values())
-        if not copies.job.buckets or (settings.replication == 1 and not moving and site.node not in site.draining):
+        if not copies.job.buckets or (settings.replication == 1 and not moving and outbox.node not in outbox.draining):
             return
         arrays = 1 + len(copies.job.rule.state_names)
         living = {
             node: view.record.capacity_bytes
-            for node, view in site.nodes.items()
-            if node == site.node or (view.record.can_keep(settings.acks) and not self._is_shunned(node, now))
+            for node, view in outbox.nodes.items()
+            if node == outbox.node or (view.record.can_keep(settings.acks) and not self._is_shunned(node, now))
         }
         situation = Situation(
             copies.job.name,
@@ -295,10 +295,10 @@ class Proposals:
             {bucket.index: bucket.size_bytes * arrays for bucket in copies.job.layout.buckets},
             {bucket: known.record for bucket, known in copies.known.items()},
             living,
-            site.draining,
-            site.settled(now) and settings.replication > 1,
+            outbox.draining,
+            outbox.settled(now) and settings.replication > 1,
         )
-        self._begin(plan(situation, site.node), now)
+        self._begin(plan(situation, outbox.node), now)
 
     def _begin(self, steps: Iterable[Step], now: float) -> None:
         for step in steps:
@@ -313,11 +313,11 @@ class Proposals:
                 self._change(step, known)
 
     def _change(self, step: AddLearner | RemoveMember, known: VersionedRecord) -> None:
-        record, unix_s = known.record, self._site.unix_s()
+        record, unix_s = known.record, self._outbox.unix_s()
         in_sync, learners = self._in_sync(record), list(record.learners)
         conditions = {}
         if isinstance(step, AddLearner):
-            conditions[node_key(step.node)] = self._site.revision_of(step.node)
+            conditions[node_key(step.node)] = self._outbox.revision_of(step.node)
             learners.append(step.node)
         else:
             in_sync = [node for node in in_sync if node != step.node]
@@ -329,7 +329,7 @@ class Proposals:
     def _close(self, bucket: int, group: ReplicaGroup | None, node: str, now: float) -> None:
         """Takes nothing in any more, so that the bucket can be handed over."""
         reopened_s = self._reopened_s.get(bucket, float("-inf"))
-        if group is not None and node in group.members and now - reopened_s >= self._site.config.lease_s:
+        if group is not None and node in group.members and now - reopened_s >= self._outbox.config.lease_s:
             group.closing = node
             self._closed_s[bucket] = now
             self._copies.flag(bucket)
@@ -339,7 +339,7 @@ class Proposals:
 
     def next_deadline_s(self, now: float) -> float:
         """Returns when to review again."""
-        config = self._site.config
+        config = self._outbox.config
         busy = self._busy
         due_s = self.plan_s if self._copies.job.buckets else float("inf")
         for bucket, retry_s in self._retry_s.items():

@@ -44,8 +44,8 @@ class Link:
         quiet_since_s: since when it has answered nothing though it was asked; None if it owes no answer.
     """
 
-    def __init__(self, site: Outbox, job: str, born: int, durable: bool, node: str, incarnation: int) -> None:
-        self._site, self._job, self._born, self._durable = site, job, born, durable
+    def __init__(self, outbox: Outbox, job: str, born: int, durable: bool, node: str, incarnation: int) -> None:
+        self._outbox, self._job, self._born, self._durable = outbox, job, born, durable
         self.node, self.incarnation = node, incarnation
         self.members: dict[int, tuple[ReplicaGroup, Member]] = {}
         self.dirty: dict[ShardReplica, None] = {}
@@ -86,7 +86,7 @@ class Link:
         """Sends what there is to send and room for."""
         if now < self.retry_s:
             return
-        while self._room and (self.dirty or (self.fill and self._site.fill_bytes > 0)):
+        while self._room and (self.dirty or (self.fill and self._outbox.fill_bytes > 0)):
             if not self._send_states(now):
                 return
 
@@ -116,17 +116,17 @@ class Link:
     def _next(self, filled: int, first: bool) -> ShardReplica | None:
         """Returns the next shard of a message that has so many bytes, taken off its list; None: it is full."""
         for waiting in (self.dirty, self.fill):
-            while waiting and (waiting is self.dirty or self._site.fill_bytes > 0):
+            while waiting and (waiting is self.dirty or self._outbox.fill_bytes > 0):
                 replica = next(iter(waiting))
                 if replica.changing:  # when that is done it is dirty again
                     del waiting[replica]
                     continue
                 size_bytes = record_bytes(*replica.describe(self._since(replica)))
-                if not first and filled + size_bytes > self._site.config.message_bytes_max:
+                if not first and filled + size_bytes > self._outbox.config.message_bytes_max:
                     return None
                 del waiting[replica]
                 if waiting is self.fill:
-                    self._site.fill_bytes -= size_bytes
+                    self._outbox.fill_bytes -= size_bytes
                 return replica
         return None
 
@@ -140,14 +140,14 @@ class Link:
             elif member.full and not member.synced and not member.syncing:
                 self._sync(group, member, now)
         self.ship(now)
-        if now - self.sent_s >= self._site.config.heartbeat_s:
+        if now - self.sent_s >= self._outbox.config.heartbeat_s:
             epochs = {bucket: group.epoch for bucket, (group, member) in self.members.items() if member.begun}
             self._send(Flight(), epochs, {}, (), (), now)
 
     def _begin(self, group: ReplicaGroup, member: Member, now: float) -> None:
         """Has a learner begin an empty copy; nothing else is sent for it before it has confirmed that."""
         member.beginning = True
-        number = self._site.next_order()
+        number = self._outbox.next_order()
         self._send(Flight(begins=[(group, member)]), {group.bucket: group.epoch}, {group.bucket: number}, (), (), now)
 
     def _sync(self, group: ReplicaGroup, member: Member, now: float) -> None:
@@ -167,8 +167,8 @@ class Link:
         durable = (self._durable and bool(records)) or bool(flight.syncs)
         message = ReplicaPrepareRequest(self._job, self._born, self.incarnation, epochs, begins, durable, True)
         long = bool(records or flight.syncs)
-        deadline_s = max(DATA_DEADLINE_S, 4 * self._site.config.member_silent_s) if long else None
-        order = self._site.ask(self, self.node, message, records, images, deadline_s)
+        deadline_s = max(DATA_DEADLINE_S, 4 * self._outbox.config.member_silent_s) if long else None
+        order = self._outbox.ask(self, self.node, message, records, images, deadline_s)
         self.flights[order] = flight
         self.sent_s = now
         if self.quiet_since_s is None:
@@ -191,12 +191,12 @@ class Link:
             member.beginning = False
             if self._current(group, member) and group.bucket not in refused:
                 group.begun(member)
-                self._site.stirred = True
+                self._outbox.stirred = True
                 self.fill.update(dict.fromkeys(group.shards.values()))
         for group, member in flight.syncs:
             member.syncing = False
             if self._current(group, member) and group.bucket not in refused:
-                member.synced = self._site.stirred = True
+                member.synced = self._outbox.stirred = True
         for replica, counter, member in flight.parts:
             if self.flying.get(replica) != order:
                 continue
@@ -206,9 +206,9 @@ class Link:
                 continue
             kept = group.bucket not in refused
             if kept:
-                group.prepared(member, replica, counter, self._site.over)
+                group.prepared(member, replica, counter, self._outbox.over)
                 if member.part is Part.COUNTED or group.closing:
-                    self._site.stirred = True
+                    self._outbox.stirred = True
             if not kept or replica.shard.counter != counter:
                 self.dirty[replica] = None
         self.ship(now)
@@ -224,7 +224,7 @@ class Link:
 
     def _again(self, order: int, flight: Flight, now: float) -> None:
         """What was in a message is to be sent anew, in a while."""
-        self.retry_s = now + self._site.config.retry_s
+        self.retry_s = now + self._outbox.config.retry_s
         for _, member in flight.begins:
             member.beginning = False
         for _, member in flight.syncs:
@@ -244,13 +244,13 @@ class Link:
         if found is None:
             return
         group, member = found
-        self.retry_s = now + self._site.config.retry_s
+        self.retry_s = now + self._outbox.config.retry_s
         if code in HOLDS_NOTHING:
             gone = code == ErrorCode.STALE_INCARNATION
             member.lost = member.lost or ("its process is gone" if gone else HAS_NONE)
-            self._site.stirred = True
+            self._outbox.stirred = True
         elif code == ErrorCode.STALE_EPOCH and routing > group.epoch:
-            self._site.emit(Refresh(self._job))
+            self._outbox.emit(Refresh(self._job))
 
     # --- silence ----------------------------------------------------------------------------------------------------
 
@@ -261,18 +261,18 @@ class Link:
 
     def judge(self, now: float) -> None:
         """Gives up members that have been silent for too long, or whose process is not the one that held them."""
-        silent = self._site.is_silent(self.quiet_since_s, now)
+        silent = self._outbox.is_silent(self.quiet_since_s, now)
         for group, member in self.members.values():
-            if self._site.incarnation_of(self.node) != self.incarnation:
+            if self._outbox.incarnation_of(self.node) != self.incarnation:
                 member.lost = member.lost or "its process is gone"
             elif silent and group.can_spare(member):
                 member.lost = member.lost or SILENT
 
     def next_deadline_s(self, now: float) -> float:
         """Returns when there is something to do next, as far as it does not wait for an answer."""
-        due_s = max(self.sent_s + self._site.config.heartbeat_s, self.retry_s)
+        due_s = max(self.sent_s + self._outbox.config.heartbeat_s, self.retry_s)
         if self.quiet_since_s is not None and any(not member.lost for _, member in self.members.values()):
-            due_s = min(due_s, self._site.silence_due_s(self.quiet_since_s, now))
+            due_s = min(due_s, self._outbox.silence_due_s(self.quiet_since_s, now))
         if any(
             not (member.begun or member.beginning) or (member.full and not (member.synced or member.syncing))
             for _, member in self.members.values()
@@ -281,10 +281,10 @@ class Link:
         if self._room and self.dirty:
             due_s = min(due_s, self.retry_s)
         elif self._room and self.fill:
-            due_s = min(due_s, max(self.retry_s, now + self._site.fill_wait_s))
+            due_s = min(due_s, max(self.retry_s, now + self._outbox.fill_wait_s))
         return max(due_s, now)
 
     @property
     def _room(self) -> bool:
         """Says whether another message with states may be sent."""
-        return sum(1 for flight in self.flights.values() if flight.parts) < self._site.config.flights_max
+        return sum(1 for flight in self.flights.values() if flight.parts) < self._outbox.config.flights_max

@@ -74,7 +74,7 @@ class ReplicationCore:
         """
         self.config = config
         self._core = core
-        self._site = Outbox(core, node, config, lease_holds, confirmed_s, clock, unix_s, store_clock or clock)
+        self._outbox = Outbox(core, node, config, lease_holds, confirmed_s, clock, unix_s, store_clock or clock)
         self._jobs: dict[str, Replicated] = {}
         self._asked_s: dict[str, float] = {}
         self._ticked_s: float | None = None
@@ -94,7 +94,7 @@ class ReplicationCore:
 
     def registered(self, incarnation: int, revision: int) -> None:
         """This process is known as `incarnation`, by a node key of `revision`; first of all, and when it changes."""
-        self._site.incarnation, self._site.registered_revision = incarnation, revision
+        self._outbox.incarnation, self._outbox.registered_revision = incarnation, revision
 
     def configured(
         self, name: str, view: JobView | None, nodes: Mapping[str, NodeView], draining: frozenset[str], now: float
@@ -105,7 +105,7 @@ class ReplicationCore:
         this. It takes the place of `Job.configure`, for jobs with one copy as well: `Build` says what is to be made.
         Also to be called when only `nodes` or `draining` have changed. Older records than those known are ignored.
         """
-        self._site.follow(nodes, draining, now)
+        self._outbox.follow(nodes, draining, now)
         job, one = self._core.jobs.get(name), self._jobs.get(name)
         if one is not None and (view is None or job is not one.copies.job or one.copies.born != view.revision):
             one.copies.close()
@@ -114,8 +114,8 @@ class ReplicationCore:
         if view is None or job is None:
             return self._taken()
         if one is None:
-            copies = JobReplicas(self._site, job, view)
-            one = Replicated(copies, Proposals(self._site, copies), Replies(self._site, copies))
+            copies = JobReplicas(self._outbox, job, view)
+            one = Replicated(copies, Proposals(self._outbox, copies), Replies(self._outbox, copies))
             self._jobs[name] = one
         one.copies.follow(view, now)
         one.proposals.followed(now)
@@ -160,7 +160,7 @@ class ReplicationCore:
         assert isinstance(message, ReplicaPrepareRequest | ReplicaStateRequest | ReplicaFetchRequest)
         one = self._jobs.get(message.job)
         if one is None or one.copies.born != message.born:
-            refuse_unknown(self._site, token, message.job, "it is not known here as you know it")
+            refuse_unknown(self._outbox, token, message.job, "it is not known here as you know it")
         elif isinstance(message, ReplicaPrepareRequest):
             one.replies.prepare(token, peer, message, records, now)
         elif isinstance(message, ReplicaStateRequest):
@@ -173,7 +173,7 @@ class ReplicationCore:
         self, order: int, message: Message, records: Sequence[CopyRecord], incarnation: int, now: float
     ) -> list[Instruction]:
         """A Replica...Reply to an `Ask`; `incarnation` as the peer's HELLO says it, 0 if unknown."""
-        asker = self._site.asker(order)
+        asker = self._outbox.asker(order)
         if asker is not None:
             asker.answered(order, message, records, now)
             self._after(asker, now)
@@ -188,7 +188,7 @@ class ReplicationCore:
         return self._failed(order, False, why, now)
 
     def _failed(self, order: int, lives: bool, why: str, now: float) -> list[Instruction]:
-        asker = self._site.asker(order)
+        asker = self._outbox.asker(order)
         if asker is not None:
             asker.failed(order, lives, why, now)
             self._after(asker, now)
@@ -196,10 +196,10 @@ class ReplicationCore:
 
     def _after(self, asker: object, now: float) -> None:
         """Goes on after an answer: a change of a record may follow from it, or a bucket may be whole now."""
-        if isinstance(asker, Takeover) or self._site.stirred:
+        if isinstance(asker, Takeover) or self._outbox.stirred:
             for one in self._jobs.values():
                 self._pump(one, now)
-        self._site.stirred = False
+        self._outbox.stirred = False
 
     # --- our own shards ---------------------------------------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class ReplicationCore:
                 touched.update(dict.fromkeys(links))
             for link in links:
                 link.changed(replica)
-        now = self._site.clock()
+        now = self._outbox.clock()
         for link in touched:
             link.ship(now)
         return self._taken()
@@ -237,7 +237,7 @@ class ReplicationCore:
         for bucket in tuple(one.copies.groups) if alone else damaged:
             if one.copies.has_others(bucket):
                 one.copies.abandon(bucket)
-        self._pump(one, self._site.clock())
+        self._pump(one, self._outbox.clock())
         return self._taken()
 
     def image(self, token: Token, held: HeldShard) -> Image | None:
@@ -262,11 +262,11 @@ class ReplicationCore:
         if self._ticked_s is not None and now - self._ticked_s > 2 * self.config.heartbeat_s:
             self.stalled(now)
         self._ticked_s = now
-        self._site.refill(now)
+        self._outbox.refill(now)
         for one in self._jobs.values():
             self._pump(one, now)
             self._listen(one.copies, now)
-        self._site.stirred = False
+        self._outbox.stirred = False
         return self._taken()
 
     def stalled(self, now: float) -> None:
@@ -282,13 +282,13 @@ class ReplicationCore:
         """Reads the node keys of primaries that have been silent for too long."""
         for bucket in copies.copies:
             primary = copies.known[bucket].record.primary
-            if primary == self._site.node or bucket in copies.takeovers:
+            if primary == self._outbox.node or bucket in copies.takeovers:
                 continue
             silent_s = now - copies.heard_s.setdefault(primary, now)
             asked_s = self._asked_s.get(primary, float("-inf"))
             if silent_s >= self.config.member_silent_s and now - asked_s >= self.config.heartbeat_s:
                 self._asked_s[primary] = now
-                self._site.emit(ReadNode(copies.job.name, primary))
+                self._outbox.emit(ReadNode(copies.job.name, primary))
 
     def _pump(self, one: Replicated, now: float) -> None:
         """Does whatever of one job is due."""
@@ -305,15 +305,15 @@ class ReplicationCore:
         one.proposals.review(now)
         if copies.taken_up:
             text = f"{bucket_ranges(copies.taken_up)}: taken over, served from now on"
-            self._site.emit(Notice(copies.job.name, copies.taken_up[0], text))
+            self._outbox.emit(Notice(copies.job.name, copies.taken_up[0], text))
             copies.taken_up.clear()
 
     def _taken(self) -> list[Instruction]:
         """Returns what has come together, with the answers to those whose wait has ended with it."""
-        if self._site.over and self._core.acknowledgements is not None:
-            over, self._site.over = self._site.over, []
-            self._site.emit(*self._core.acknowledgements.over(over))
-        return self._site.taken()
+        if self._outbox.over and self._core.acknowledgements is not None:
+            over, self._outbox.over = self._outbox.over, []
+            self._outbox.emit(*self._core.acknowledgements.over(over))
+        return self._outbox.taken()
 
     # --- status -----------------------------------------------------------------------------------------------------
 

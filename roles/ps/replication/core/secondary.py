@@ -30,8 +30,8 @@ from adamctl.wire.messages import (
 class Replies:
     """Answers the requests of other servers about one job."""
 
-    def __init__(self, site: Outbox, copies: JobReplicas) -> None:
-        self._site, self._copies = site, copies
+    def __init__(self, outbox: Outbox, copies: JobReplicas) -> None:
+        self._outbox, self._copies = outbox, copies
 
     def _code(self, bucket: int, epoch: int) -> int:
         """Returns whether a request for a bucket's copy here may be carried out; 0: it may."""
@@ -41,7 +41,7 @@ class Replies:
         if epoch < known.record.epoch:
             return ErrorCode.STALE_EPOCH
         if epoch > known.record.epoch:
-            self._site.emit(Refresh(self._copies.job.name))
+            self._outbox.emit(Refresh(self._copies.job.name))
             return ErrorCode.NEWER_EPOCH
         if bucket in self._copies.building or bucket in self._copies.loading:
             return ErrorCode.NOT_READY
@@ -56,9 +56,9 @@ class Replies:
     def prepare(
         self, token: Token, peer: str, message: ReplicaPrepareRequest, records: Sequence[CopyRecord], now: float
     ) -> None:
-        if message.receiver != self._site.incarnation:
+        if message.receiver != self._outbox.incarnation:
             refused = dict.fromkeys(message.epochs, int(ErrorCode.STALE_INCARNATION))
-            self._site.emit(Reply(token, ReplicaPrepareReply(self._site.incarnation, refused, {}, True)))
+            self._outbox.emit(Reply(token, ReplicaPrepareReply(self._outbox.incarnation, refused, {}, True)))
             return
         self._copies.heard_s[peer] = now
         refused = {}
@@ -68,7 +68,7 @@ class Replies:
             code = self._code(bucket, epoch)
             if not code and self._copies.known[bucket].record.primary != peer:
                 code = ErrorCode.UNKNOWN_SHARD
-            if not code and self._copies.durable and self._site.core.flush is None:
+            if not code and self._copies.durable and self._outbox.core.flush is None:
                 code = ErrorCode.UNKNOWN_SHARD  # memory alone keeps nothing that is to be durable
             if code:
                 refused[bucket] = int(code)
@@ -79,25 +79,25 @@ class Replies:
         if message.durable and not records:
             self._sync([bucket for bucket in message.epochs if bucket not in refused], waiter)
         routing = {bucket: self._epoch(bucket) for bucket, code in refused.items() if code == ErrorCode.STALE_EPOCH}
-        self._answer(Reply(token, ReplicaPrepareReply(self._site.incarnation, refused, routing, True)), waiter)
+        self._answer(Reply(token, ReplicaPrepareReply(self._outbox.incarnation, refused, routing, True)), waiter)
 
     def _answer(self, reply: Reply, waiter: CopyWaiter) -> None:
         """Answers when what is answered for is durable, if that is to be so."""
         if waiter.missing:
             waiter.token = reply
         else:
-            self._site.emit(reply)
+            self._outbox.emit(reply)
 
     def _sync(self, buckets: Iterable[int], waiter: CopyWaiter) -> None:
         """Waits until copies are on disk, unless that is full and nobody was promised it."""
-        flush = self._site.core.flush
+        flush = self._outbox.core.flush
         may_skip = flush is not None and flush.full and not self._copies.durable
         for bucket in buckets:
             shards = self._copies.copies[bucket].shards.values()
             self._wait(waiter, (shard for shard in shards if not may_skip or shard.unfounded))
 
     def _wait(self, waiter: CopyWaiter, shards: Iterable[HeldShard]) -> None:
-        flush = self._site.core.flush
+        flush = self._outbox.core.flush
         for shard in shards if flush is not None else ():
             if shard.entry is not None and flush is not None:
                 flush.wait(waiter, shard.entry, shard.entry.changes)
@@ -108,13 +108,13 @@ class Replies:
         if known is None or epoch != known.record.epoch or peer != known.record.primary:
             return
         held = copies.copies.get(bucket)
-        if self._site.node not in known.record.learners or (held is not None and held.begun >= (epoch, number)):
+        if self._outbox.node not in known.record.learners or (held is not None and held.begun >= (epoch, number)):
             return
         described = copies.job.layout.buckets[bucket]
         copies.copies[bucket] = begun = HeldCopy(copies.job, described, (epoch, number), False)
         if held is not None:
             self._hand_over(held, begun)
-        self._site.emit(Holds(copies.job.name, bucket, epoch, False))
+        self._outbox.emit(Holds(copies.job.name, bucket, epoch, False))
 
     def _hand_over(self, old: HeldCopy, new: HeldCopy) -> None:
         """What is on disk stays until the new states are: should all others be lost meanwhile, it is all there is."""
@@ -128,9 +128,9 @@ class Replies:
             entry.waiting = []
             if entry.changes == entry.durable and not entry.flying:
                 entry.owner = None  # its record is its newest state: no need to keep that in memory
-        acknowledgements = self._site.core.acknowledgements
+        acknowledgements = self._outbox.core.acknowledgements
         if waiters and acknowledgements is not None:
-            self._site.emit(*acknowledgements.in_vain(waiters, ErrorCode.NOT_READY, "the copy is begun anew"))
+            self._outbox.emit(*acknowledgements.in_vain(waiters, ErrorCode.NOT_READY, "the copy is begun anew"))
 
     def _take(
         self,
@@ -151,7 +151,7 @@ class Replies:
                 refused[bucket] = int(ErrorCode.BAD_MESSAGE)
                 continue
             if held.prepare(record):
-                self._site.changed(held.shards[index].entry)
+                self._outbox.changed(held.shards[index].entry)
             taken.append(held.shards[index])
         self._wait(waiter, (shard for shard in taken if message.durable or shard.unfounded))
 
@@ -159,9 +159,9 @@ class Replies:
 
     def state(self, token: Token, message: ReplicaStateRequest) -> None:
         code = self._addressed(message.receiver) or self._code(message.bucket, message.epoch)
-        epoch, incarnation = self._epoch(message.bucket), self._site.incarnation
+        epoch, incarnation = self._epoch(message.bucket), self._outbox.incarnation
         if code:
-            self._site.emit(Reply(token, ReplicaStateReply(incarnation, int(code), epoch)))
+            self._outbox.emit(Reply(token, ReplicaStateReply(incarnation, int(code), epoch)))
             return
         held = self._copies.copies[message.bucket]
         waiter = CopyWaiter(None)
@@ -170,24 +170,24 @@ class Replies:
 
     def fetch(self, token: Token, message: ReplicaFetchRequest) -> None:
         code = self._addressed(message.receiver) or self._code(message.bucket, message.epoch)
-        reply = ReplicaFetchReply(self._site.incarnation, int(code), self._epoch(message.bucket))
+        reply = ReplicaFetchReply(self._outbox.incarnation, int(code), self._epoch(message.bucket))
         if code:
-            self._site.emit(Reply(token, reply))
+            self._outbox.emit(Reply(token, reply))
             return
         held = self._copies.copies[message.bucket]
         records, filled = list[CopyRecord](), HEAD_BYTES
         for record in held.records(message.shards):  # as many as one message takes: the rest is asked for again
             filled += record.size_bytes
-            if records and filled > self._site.config.message_bytes_max:
+            if records and filled > self._outbox.config.message_bytes_max:
                 break
             records.append(record)
         images = [image for record in records if (image := held.image(record.copy.shard)) is not None]
-        self._site.emit(Reply(token, reply, records, images))
+        self._outbox.emit(Reply(token, reply, records, images))
 
     def _addressed(self, receiver: int) -> int:
-        return 0 if receiver == self._site.incarnation else ErrorCode.STALE_INCARNATION
+        return 0 if receiver == self._outbox.incarnation else ErrorCode.STALE_INCARNATION
 
 
-def refuse_unknown(site: Outbox, token: Token, job: str, why: str) -> None:
+def refuse_unknown(outbox: Outbox, token: Token, job: str, why: str) -> None:
     """Answers about a job that is not known here, or not as the other server means it; it tries again."""
-    site.emit(Refuse(token, ErrorCode.NOT_READY, f"job {job!r}: {why}"))
+    outbox.emit(Refuse(token, ErrorCode.NOT_READY, f"job {job!r}: {why}"))

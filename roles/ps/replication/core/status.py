@@ -52,7 +52,7 @@ def kept_of(copies: JobReplicas, count_max: int) -> dict[int, Kept]:
         if len(found) == count_max:
             break
         known, held = copies.known[bucket], copies.copies.get(bucket)
-        if copies.site.node not in known.members or bucket in copies.job.buckets:
+        if copies.outbox.node not in known.members or bucket in copies.job.buckets:
             continue
         if held is not None and held.stored:
             found[bucket] = _kept(known.record.epoch, held, failed)

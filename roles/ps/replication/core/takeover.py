@@ -73,10 +73,10 @@ class Takeover:
     """
 
     def __init__(
-        self, site: Outbox, born: int, held: HeldCopy, epoch: int, others: dict[str, int], durable: bool
+        self, outbox: Outbox, born: int, held: HeldCopy, epoch: int, others: dict[str, int], durable: bool
     ) -> None:
         """`others`: server -> incarnation of the process that the record means, 0 if that is gone."""
-        self._site, self._born, self.held, self.epoch, self._durable = site, born, held, epoch, durable
+        self._outbox, self._born, self.held, self.epoch, self._durable = outbox, born, held, epoch, durable
         self.others = {node: Other(incarnation) for node, incarnation in others.items()}
         self.patient = held.stored
         for other in self.others.values():
@@ -174,12 +174,12 @@ class Takeover:
         filled = HEAD_BYTES
         for number, (index, _) in enumerate(shards):
             filled += self.held.shards[index].message_bytes
-            if number and filled > self._site.config.message_bytes_max:
+            if number and filled > self._outbox.config.message_bytes_max:
                 return shards[:number]
         return shards
 
     def _send(self, node: str, other: Other, message: Message, records: Sequence[CopyRecord], now: float) -> None:
-        other.order = self._site.ask(self, node, message, records)
+        other.order = self._outbox.ask(self, node, message, records)
         if other.since_s is None:
             other.since_s = now
 
@@ -192,9 +192,9 @@ class Takeover:
         other.since_s = None
         code = self._code(message)
         if code:
-            other.retry_s = now + self._site.config.retry_s
+            other.retry_s = now + self._outbox.config.retry_s
             if code == ErrorCode.STALE_EPOCH:
-                self._site.emit(Refresh(self.held.job.name))
+                self._outbox.emit(Refresh(self.held.job.name))
             elif code not in WAITS and not self.patient:
                 other.lost = HAS_NONE
             return
@@ -215,7 +215,7 @@ class Takeover:
         assert other.versions is not None
         for record in records:
             if self.held.fits(record) and self.held.prepare(record):
-                self._site.changed(self.held.shards[record.copy.shard].entry)
+                self._outbox.changed(self.held.shards[record.copy.shard].entry)
         came = {record.copy.shard for record in records}
         told = max((place for place, (index, _) in enumerate(other.part) if index in came), default=len(other.part) - 1)
         for index, _ in other.part[: told + 1]:  # what comes after that did not fit, and is asked for again
@@ -230,7 +230,7 @@ class Takeover:
     def failed(self, order: int, lives: bool, why: str, now: float) -> None:
         other = self._answerer(order)
         if other is not None:
-            other.retry_s = now + self._site.config.retry_s
+            other.retry_s = now + self._outbox.config.retry_s
             if lives:
                 other.since_s = None
 
@@ -244,15 +244,15 @@ class Takeover:
         if self.patient:
             return self._renew()
         for node, other in self.others.items():
-            if self._site.incarnation_of(node) != other.incarnation:
+            if self._outbox.incarnation_of(node) != other.incarnation:
                 other.lost = other.lost or "its process is gone"
-            elif self._site.is_silent(other.since_s, now):
+            elif self._outbox.is_silent(other.since_s, now):
                 other.lost = other.lost or SILENT
 
     def _renew(self) -> None:
         """Asks whoever was started anew once more."""
         for node, other in self.others.items():
-            incarnation = self._site.incarnation_of(node)
+            incarnation = self._outbox.incarnation_of(node)
             if incarnation != other.incarnation:
                 self.others[node] = Other(incarnation)
 
@@ -271,7 +271,7 @@ class Takeover:
             if not other.order and self._owes(other):
                 due_s = min(due_s, other.retry_s)
             if other.since_s is not None and not self.patient:
-                due_s = min(due_s, self._site.silence_due_s(other.since_s, now))
+                due_s = min(due_s, self._outbox.silence_due_s(other.since_s, now))
         return max(due_s, now)
 
     def _owes(self, other: Other) -> bool:
