@@ -5,29 +5,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from adamctl.config.experiment import Experiment
-from adamctl.config.records import NodeRecord, node_key
 from adamctl.config.resolved import read_resolved
 from adamctl.errors import AdamctlError, ConfigurationError, RunFailedError, UnreachableError
 from adamctl.model.layout import build_layout
 from adamctl.model.shapes import infer
-from adamctl.roles.configuration import ConfigurationStore, Waiting, read_record
+from adamctl.roles.configuration import ConfigurationStore, Waiting
 from adamctl.roles.context import RoleContext
 from adamctl.roles.coordinator.checkpoint.writer import CheckpointWriter, find_start
 from adamctl.roles.coordinator.core import events
+from adamctl.roles.coordinator.core.losses import LossCore, LossPlan
 from adamctl.roles.coordinator.core.progress import RoleRow
 from adamctl.roles.coordinator.core.run_core import RunCore
 from adamctl.roles.coordinator.job import Servers, choose_name, create_job, end_job, find_servers
+from adamctl.roles.coordinator.losses import Losses
 from adamctl.roles.coordinator.records import RunRecords
 from adamctl.roles.coordinator.room import check_room, jobs_in_step
 from adamctl.roles.coordinator.service import RunService
-from adamctl.roles.coordinator.watch import LOOK_EVERY_S, wait_for_successor, watch_nodes, watch_server
+from adamctl.roles.coordinator.watch import LOOK_EVERY_S
 from adamctl.roles.data.client import DataClient, DataSet
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.wire.messages import RunJoinReply
@@ -96,6 +96,12 @@ def plan_of(experiment: Experiment, job: str, wait_s: float, tended: bool) -> ev
     )
 
 
+def loss_plan(experiment: Experiment) -> LossPlan:
+    """Returns what a run goes by when servers are lost."""
+    cluster = experiment.cluster
+    return LossPlan(cluster.replication > 1, cluster.store != "none", SERVER_AGAIN_S, DATA_AGAIN_S, LOOK_EVERY_S)
+
+
 class Coordinator:
     """Sets a run up, follows it, and ends it."""
 
@@ -112,6 +118,7 @@ class Coordinator:
         self._cause: AdamctlError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._parameters: ParameterClient | None = None
+        self._losses: Losses | None = None
         self._created = False
 
     async def run(self, job: str | None) -> None:
@@ -260,81 +267,13 @@ class Coordinator:
         own = RoleRow(role="coordinator", node=self.context.node, state="running")
         rows = [RoleRow(role=node.role, node=node.node, state="serving") for node in nodes]
         self.service.rows = (own, *rows)
-        for record in servers.parameter:
-            self._spawn(watch_server(self.context, record, partial(self._server_lost, record)))
-        self._data_left = {(node.node, node.incarnation) for node in servers.data}
-        self._parameter = {(node.node, node.incarnation): node for node in servers.parameter}
+        core = LossCore(loss_plan(self.experiment), servers.parameter, servers.data)
+        self._losses = Losses(core, self.context, self.service, self._spawn, self._fail, self._attach_again)
+        self._losses.begin()
 
-        def gone(node: str, incarnation: int) -> None:
-            key = (node, incarnation)
-            if key in self._parameter:
-                self._server_lost(self._parameter[key], "it is no longer a member of the cluster")
-            elif key in self._data_left:
-                self._data_lost(key)
-            else:
-                self.service.step(events.WorkerLost(node, incarnation, "it is no longer a member of the cluster"))
-
-        self._spawn(watch_nodes(self.store, gone))
-
-    def _server_lost(self, record: NodeRecord, cause: str) -> None:
-        if self._parameter.pop((record.node, record.incarnation), None) is None:
-            return  # known already
-        if self.experiment.cluster.replication > 1:
-            self.service.say(f"parameter server {record.node} is gone ({cause}); others take its part over")
-            self._spawn(self._copy_again(record))
-            return
-        if self.experiment.cluster.store != "none":
-            self.service.say(f"parameter server {record.node} is gone; waiting for it to take its part up again")
-            self._spawn(self._server_again(record, cause))
-            return
-        self._fail(_part_lost(record, cause))
-
-    async def _copy_again(self, record: NodeRecord) -> None:
-        """Looks after the next process of a server whose part others have; fails the run if no server is left."""
-        loop = asyncio.get_running_loop()
-        while True:
-            again = await wait_for_successor(self.store, record, loop.time() + SERVER_AGAIN_S)
-            if again is not None:
-                break
-            if not self._parameter:
-                self._fail(_part_lost(record, f"no parameter server has come back within {SERVER_AGAIN_S:g} s"))
-                return
-        self._parameter[again.node, again.incarnation] = again
-        self._spawn(watch_server(self.context, again, partial(self._server_lost, again)))
-        self.service.say(f"parameter server {again.node} is back and gets copies anew")
-
-    async def _server_again(self, record: NodeRecord, cause: str) -> None:
-        """Fails the run unless the server is started again soon and takes its part of the model up from its store."""
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + SERVER_AGAIN_S
-        again = await wait_for_successor(self.store, record, until_s)
-        if again is None or self._parameters is None:
-            self._fail(_part_lost(record, cause))
-            return
-        self._parameter[again.node, again.incarnation] = again
-        self._spawn(watch_server(self.context, again, partial(self._server_lost, again)))
-        await self._parameters.attach(deadline_s=max(until_s - loop.time(), 1.0))
-        self.service.say(f"parameter server {again.node} is back")
-
-    def _data_lost(self, key: tuple[str, int]) -> None:
-        self._data_left.discard(key)
-        self.service.say(f"data server {key[0]} is gone")
-        if not self._data_left:
-            self._spawn(self._data_again(key[0]))
-
-    async def _data_again(self, last: str) -> None:
-        """Fails the run unless a data server has been started again soon; workers then go on where they wait."""
-        with contextlib.suppress(TimeoutError, UnreachableError):
-            async with asyncio.timeout(DATA_AGAIN_S):
-                while not self._data_left:
-                    for node in self.service.data_servers:
-                        found = await read_record(self.store, node_key(node), NodeRecord)
-                        if found is not None:
-                            self._data_left.add((node, found[0].incarnation))
-                            self.service.say(f"data server {node} is back")
-                    await asyncio.sleep(LOOK_EVERY_S)
-        if not self._data_left:
-            self._fail(RunFailedError(f"data server {last} is gone, and it was the last one"))
+    async def _attach_again(self, deadline_s: float) -> None:
+        assert self._parameters is not None
+        await self._parameters.attach(deadline_s=deadline_s)
 
     async def _checkpoint(self, order: events.WriteCheckpoint) -> None:
         ending = self.service.core.ending
@@ -366,6 +305,8 @@ class Coordinator:
 
     async def _close(self) -> None:
         self.service.close()
+        if self._losses is not None:
+            self._losses.close()
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -378,13 +319,6 @@ class Coordinator:
             except (TimeoutError, UnreachableError) as error:
                 self.context.log.warning("could not tell the controller that job %s has ended: %s", self.job, error)
         self.records.close()
-
-
-def _part_lost(record: NodeRecord, cause: str) -> RunFailedError:
-    return RunFailedError(
-        f"parameter server {record.node} ({', '.join(record.addresses)}) is gone: {cause}. Its part of the model is "
-        "lost; go on from the last checkpoint with --resume and this run's folder"
-    )
 
 
 async def _wait_for(event: asyncio.Event, seconds: float) -> None:

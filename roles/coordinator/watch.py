@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping
 
 from adamctl.config.records import NodeRecord, node_key
 from adamctl.errors import ProtocolError, UnreachableError
 from adamctl.net.transport import Connection
-from adamctl.roles.configuration import ConfigurationStore, follow, nodes_of, read_record
+from adamctl.roles.configuration import ConfigurationStore, follow, nodes_of
 from adamctl.roles.context import RoleContext
 
 LOOK_EVERY_S = 0.25
@@ -43,22 +42,12 @@ async def watch_server(context: RoleContext, record: NodeRecord, gone: Callable[
             await connection.close()
 
 
-async def wait_for_successor(store: ConfigurationStore, lost: NodeRecord, until_s: float) -> NodeRecord | None:
-    """Returns the next process of a lost node's name; None if there is none by clock reading `until_s` of the loop."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout_at(until_s):
-            while True:
-                with contextlib.suppress(UnreachableError):
-                    found = await read_record(store, node_key(lost.node), NodeRecord)
-                    if found is not None and found[0].incarnation != lost.incarnation:
-                        return found[0]
-                await asyncio.sleep(LOOK_EVERY_S)
-    return None
+async def watch_nodes(store: ConfigurationStore, expected: Mapping[str, int], gone: Callable[[str, int], None]) -> None:
+    """Follows `/nodes/`; calls `gone(node, incarnation)` for every process that is no longer a member.
 
-
-async def watch_nodes(store: ConfigurationStore, gone: Callable[[str, int], None]) -> None:
-    """Follows `/nodes/`; calls `gone(node, incarnation)` for every process that is no longer a member."""
-    known: dict[str, int] = {}
+    `expected` (node -> incarnation) were members a moment ago, and may be gone already.
+    """
+    known = dict(expected)
     async for changes in follow(store, "/nodes/"):
         found = {record.node: record.incarnation for record in nodes_of(changes.entries)}
         left = _left(known, found, changes.deleted, changes.reset)

@@ -1,0 +1,287 @@
+"""What a run does when it loses parameter servers or data servers: an event and a clock reading in, instructions out.
+
+    lost                                        what follows
+    a server whose part others have copies of   the run goes on; its next process is looked for, and the run fails if
+                                                at the end of a wait no server at all is left
+    a server that keeps its part on a disk      its next process is waited for, and clients attach to it; or it fails
+    a server with neither                       the run fails
+    a data server, with others left             the run goes on
+    the last data server                        any of them is waited for; or the run fails
+
+A process that is known to be gone is never taken for one that has come back, whatever its key still says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import TypeAlias
+
+from adamctl.config.records import NodeRecord
+from adamctl.roles.coordinator.core.events import Say, Tick, WorkerLost
+
+NO_MEMBER = "it is no longer a member of the cluster"
+ATTACH_S_MIN = 1.0
+"""The least time that clients have to attach to a server that came back late."""
+
+ProcessKey: TypeAlias = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class LossPlan:
+    """How a run keeps its parameters, and its deadlines.
+
+    Attributes:
+        copies: every part of the model is on several servers.
+        kept: servers keep their parts on a disk, and take them up again when they are started again.
+        server_again_s: how long the next process of a lost server is waited for.
+        data_again_s: how long any data server is waited for when none is left.
+        look_every_s: how often keys are read while somebody is waited for.
+    """
+
+    copies: bool
+    kept: bool
+    server_again_s: float
+    data_again_s: float
+    look_every_s: float
+
+
+# --- events ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLost:
+    """A parameter server's connection tells that this process is there no more."""
+
+    node: str
+    incarnation: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGone:
+    """A process of any role is no longer a member of the cluster."""
+
+    node: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeysRead:
+    """Answers `ReadKeys`: the records that were found, none of nodes whose keys are gone or cannot be read now."""
+
+    wait: int
+    found: tuple[NodeRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """Answers `AttachAgain`."""
+
+    node: str
+
+
+Event: TypeAlias = ServerLost | NodeGone | KeysRead | Attached | Tick
+
+# --- instructions ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FailRun:
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class WatchServer:
+    """Keep a connection to this process; tell of its end with `ServerLost`."""
+
+    server: NodeRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ReadKeys:
+    """Read the keys of these nodes once; answer with `KeysRead`."""
+
+    wait: int
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AttachAgain:
+    """Have the run's own client attach to the servers within so many seconds; answer with `Attached`."""
+
+    node: str
+    deadline_s: float
+
+
+Instruction: TypeAlias = Say | FailRun | WorkerLost | WatchServer | ReadKeys | AttachAgain
+
+# --- the state machine ----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Wait:
+    """Somebody is waited for until `until_s`; the keys of `nodes` are read next at `look_s`, inf while they are read.
+
+    `lost` is the parameter server that is to come back; None: any of the data servers is.
+    """
+
+    nodes: tuple[str, ...]
+    lost: NodeRecord | None
+    cause: str
+    until_s: float
+    look_s: float
+
+
+class LossCore:
+    """The servers of one run. `step` is the only way in, after `begin`.
+
+    Attributes:
+        servers: the parameter servers that are there.
+        data: the data servers that are there.
+    """
+
+    def __init__(self, plan: LossPlan, servers: Sequence[NodeRecord], data: Sequence[NodeRecord]) -> None:
+        self.plan = plan
+        self.servers = {(record.node, record.incarnation): record for record in servers}
+        self.data = {(record.node, record.incarnation) for record in data}
+        self._data_nodes = tuple(record.node for record in data)
+        self._names = {record.node for record in (*servers, *data)}
+        self._gone: set[ProcessKey] = set()
+        self._waits: dict[int, Wait] = {}
+        self._last_wait = 0
+        self._instructions: list[Instruction] = []
+
+    @property
+    def waiting(self) -> bool:
+        """Whether somebody is waited for."""
+        return bool(self._waits)
+
+    def begin(self) -> list[Instruction]:
+        """Returns what the shell has to do first."""
+        return [WatchServer(record) for record in self.servers.values()]
+
+    def step(self, event: Event, now_s: float) -> list[Instruction]:
+        """Takes one event; `now_s` must not go backwards. Returns what the shell has to do, in order."""
+        match event:
+            case ServerLost(node, incarnation, cause):
+                self._server_lost((node, incarnation), cause, now_s)
+            case NodeGone(node, incarnation):
+                self._node_gone((node, incarnation), now_s)
+            case KeysRead(wait, found):
+                self._keys_read(wait, found, now_s)
+            case Attached(node):
+                self._say(f"parameter server {node} is back")
+            case Tick():
+                pass  # deadlines are looked at after every event
+        self._look(now_s)
+        instructions, self._instructions = self._instructions, []
+        return instructions
+
+    def wakeup_s(self) -> float:
+        """Returns when a `Tick` is due, inf for never."""
+        return min((min(wait.until_s, wait.look_s) for wait in self._waits.values()), default=inf)
+
+    def _say(self, text: str) -> None:
+        self._instructions.append(Say(text))
+
+    def _node_gone(self, key: ProcessKey, now_s: float) -> None:
+        if key[0] not in self._names:
+            self._instructions.append(WorkerLost(*key, NO_MEMBER))
+            return
+        self._server_lost(key, NO_MEMBER, now_s)
+        self._gone.add(key)
+        if key in self.data:
+            self._data_lost(key, now_s)
+
+    # --- parameter servers ------------------------------------------------------------------------------------------
+
+    def _server_lost(self, key: ProcessKey, cause: str, now_s: float) -> None:
+        record = self.servers.pop(key, None)
+        if record is None:
+            return  # it is known already
+        self._gone.add(key)
+        if self.plan.copies:
+            self._say(f"parameter server {record.node} is gone ({cause}); others take its part over")
+        elif self.plan.kept:
+            self._say(f"parameter server {record.node} is gone; waiting for it to take its part up again")
+        else:
+            self._fail(_part_lost(record, cause))
+            return
+        self._wait((record.node,), record, cause, now_s + self.plan.server_again_s, now_s)
+
+    def _server_back(self, again: NodeRecord, until_s: float, now_s: float) -> None:
+        self.servers[again.node, again.incarnation] = again
+        self._instructions.append(WatchServer(again))
+        if self.plan.copies:
+            self._say(f"parameter server {again.node} is back and gets copies anew")
+        else:
+            self._instructions.append(AttachAgain(again.node, max(until_s - now_s, ATTACH_S_MIN)))
+
+    # --- data servers -----------------------------------------------------------------------------------------------
+
+    def _data_lost(self, key: ProcessKey, now_s: float) -> None:
+        self.data.discard(key)
+        self._say(f"data server {key[0]} is gone")
+        if not self.data:
+            cause = f"data server {key[0]} is gone, and it was the last one"
+            self._wait(self._data_nodes, None, cause, now_s + self.plan.data_again_s, now_s)
+
+    def _data_back(self, found: Sequence[NodeRecord]) -> None:
+        for record in found:
+            self.data.add((record.node, record.incarnation))
+            self._say(f"data server {record.node} is back")
+
+    # --- waiting ----------------------------------------------------------------------------------------------------
+
+    def _wait(self, nodes: tuple[str, ...], lost: NodeRecord | None, cause: str, until_s: float, now_s: float) -> None:
+        self._last_wait += 1
+        self._waits[self._last_wait] = Wait(nodes, lost, cause, until_s, now_s)
+
+    def _keys_read(self, number: int, found: Sequence[NodeRecord], now_s: float) -> None:
+        wait = self._waits.get(number)
+        if wait is None:
+            return  # it came too late
+        back = self._others(found)
+        if not back:
+            wait.look_s = now_s + self.plan.look_every_s
+            return
+        del self._waits[number]
+        if wait.lost is None:
+            self._data_back(back)
+        else:
+            self._server_back(back[0], wait.until_s, now_s)
+
+    def _others(self, found: Sequence[NodeRecord]) -> list[NodeRecord]:
+        """Returns those processes that are not known to be gone."""
+        return [record for record in found if (record.node, record.incarnation) not in self._gone]
+
+    def _look(self, now_s: float) -> None:
+        for number, wait in list(self._waits.items()):
+            if now_s >= wait.until_s:
+                self._over(number, wait, now_s)
+            if now_s >= wait.look_s and number in self._waits:
+                wait.look_s = inf
+                self._instructions.append(ReadKeys(number, wait.nodes))
+
+    def _over(self, number: int, wait: Wait, now_s: float) -> None:
+        """Nobody has come back in time."""
+        cause = wait.cause
+        if wait.lost is not None and self.plan.copies:
+            if self.servers:
+                wait.until_s = now_s + self.plan.server_again_s
+                return
+            cause = f"no parameter server has come back within {self.plan.server_again_s:g} s"
+        del self._waits[number]
+        self._fail(cause if wait.lost is None else _part_lost(wait.lost, cause))
+
+    def _fail(self, cause: str) -> None:
+        self._instructions.append(FailRun(cause))
+
+
+def _part_lost(record: NodeRecord, cause: str) -> str:
+    return (
+        f"parameter server {record.node} ({', '.join(record.addresses)}) is gone: {cause}. Its part of the model is "
+        "lost; go on from the last checkpoint with --resume and this run's folder"
+    )

@@ -1,0 +1,106 @@
+"""Watches the servers of a run, and carries out what the core of losses says. Everything is on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from math import inf
+from typing import Any
+
+from adamctl.config.records import NodeRecord, node_key
+from adamctl.errors import AdamctlError, RunFailedError, UnreachableError
+from adamctl.roles.context import RoleContext
+from adamctl.roles.controller.client import ConfigurationStore, read_record
+from adamctl.roles.coordinator.core import events, losses
+from adamctl.roles.coordinator.core.losses import LossCore
+from adamctl.roles.coordinator.service import RunService
+from adamctl.roles.coordinator.watch import watch_nodes, watch_server
+
+
+class Losses:
+    """The shell of `LossCore`.
+
+    Attributes:
+        core: what it goes by.
+    """
+
+    def __init__(
+        self,
+        core: LossCore,
+        context: RoleContext,
+        service: RunService,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        fail: Callable[[AdamctlError], None],
+        attach: Callable[[float], Awaitable[None]],
+    ) -> None:
+        """`spawn` begins an activity whose error ends the run; `attach(deadline_s)` has the run's client attach."""
+        assert context.controller is not None
+        self.core, self._context, self._service = core, context, service
+        self._store: ConfigurationStore = context.controller
+        self._spawn, self._fail, self._attach = spawn, fail, attach
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = inf
+
+    def begin(self) -> None:
+        """Watches all servers, and who is a member of the cluster."""
+        for instruction in self.core.begin():
+            self._carry_out(instruction)
+        known = dict((*self.core.servers, *self.core.data))
+        self._spawn(watch_nodes(self._store, known, lambda *key: self._step(losses.NodeGone(*key))))
+
+    def close(self) -> None:
+        """Stops the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _step(self, event: losses.Event) -> None:
+        for instruction in self.core.step(event, self._loop.time()):
+            self._carry_out(instruction)
+        self._set_timer()
+
+    def _carry_out(self, instruction: losses.Instruction) -> None:
+        match instruction:
+            case events.Say(text):
+                self._service.say(text)
+            case events.WorkerLost():
+                self._service.step(instruction)
+            case losses.FailRun(cause):
+                self._fail(RunFailedError(cause))
+            case losses.WatchServer(server):
+                self._spawn(watch_server(self._context, server, partial(self._server_lost, server)))
+            case losses.ReadKeys(wait, nodes):
+                self._spawn(self._read_keys(wait, nodes))
+            case losses.AttachAgain(node, deadline_s):
+                self._spawn(self._attach_again(node, deadline_s))
+
+    def _server_lost(self, server: NodeRecord, cause: str) -> None:
+        self._step(losses.ServerLost(server.node, server.incarnation, cause))
+
+    async def _read_keys(self, wait: int, nodes: tuple[str, ...]) -> None:
+        records: list[NodeRecord] = []
+        with contextlib.suppress(UnreachableError):
+            for node in nodes:
+                found = await read_record(self._store, node_key(node), NodeRecord)
+                if found is not None:
+                    records.append(found[0])
+        self._step(losses.KeysRead(wait, tuple(records)))
+
+    async def _attach_again(self, node: str, deadline_s: float) -> None:
+        await self._attach(deadline_s)
+        self._step(losses.Attached(node))
+
+    def _set_timer(self) -> None:
+        due_s = self.core.wakeup_s()
+        if due_s == self._timer_s:
+            return
+        self.close()
+        self._timer, self._timer_s = None, due_s
+        if due_s < inf:
+            self._timer = self._loop.call_at(due_s, self._ring)
+
+    def _ring(self) -> None:
+        self._timer, self._timer_s = None, inf
+        self._step(events.Tick())
