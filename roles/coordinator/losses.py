@@ -11,10 +11,11 @@ from typing import Any
 
 from adamctl.config.records import NodeRecord, node_key
 from adamctl.errors import AdamctlError, RunFailedError, UnreachableError
+from adamctl.roles.configuration import ConfigurationStore, read_record
 from adamctl.roles.context import RoleContext
-from adamctl.roles.controller.client import ConfigurationStore, read_record
 from adamctl.roles.coordinator.core import events, losses
 from adamctl.roles.coordinator.core.losses import LossCore
+from adamctl.roles.coordinator.core.membership import Membership
 from adamctl.roles.coordinator.service import RunService
 from adamctl.roles.coordinator.watch import watch_nodes, watch_server
 
@@ -39,6 +40,7 @@ class Losses:
         assert context.controller is not None
         self.core, self._context, self._service = core, context, service
         self._store: ConfigurationStore = context.controller
+        self._members = Membership(dict((*core.servers, *core.data)))
         self._spawn, self._fail, self._attach = spawn, fail, attach
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -48,8 +50,7 @@ class Losses:
         """Watches all servers, and who is a member of the cluster."""
         for instruction in self.core.begin():
             self._carry_out(instruction)
-        known = dict((*self.core.servers, *self.core.data))
-        self._spawn(watch_nodes(self._store, known, lambda *key: self._step(losses.NodeGone(*key))))
+        self._spawn(watch_nodes(self._store, self._members, lambda *key: self._step(losses.NodeGone(*key))))
 
     def close(self) -> None:
         """Stops the timer."""
@@ -85,7 +86,9 @@ class Losses:
             for node in nodes:
                 found = await read_record(self._store, node_key(node), NodeRecord)
                 if found is not None:
-                    records.append(found[0])
+                    record, revision = found
+                    records.append(record)
+                    self._members.found(node, record.incarnation, revision)
         self._step(losses.KeysRead(wait, tuple(records)))
 
     async def _attach_again(self, node: str, deadline_s: float) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from adamctl.config.records import NodeRecord, node_key
+from adamctl.config.records import NodeRecord
 from adamctl.errors import ProtocolError, UnreachableError
 from adamctl.net.transport import Connection
 from adamctl.roles.configuration import ConfigurationStore, follow, nodes_of
 from adamctl.roles.context import RoleContext
+from adamctl.roles.coordinator.core.membership import Membership
 
 LOOK_EVERY_S = 0.25
 CONNECT_S = 4.0
@@ -33,7 +34,9 @@ async def watch_server(context: RoleContext, record: NodeRecord, gone: Callable[
                         gone(str(error))
                         return
                     continue
-                if connection.peer.incarnation != record.incarnation:
+                if connection.peer.incarnation == 0:
+                    await connection.close()  # the controllers have taken it in, and it has not heard of that yet
+                elif connection.peer.incarnation != record.incarnation:
                     gone("it has restarted, and what it held is lost")
                     return
             await asyncio.sleep(LOOK_EVERY_S)
@@ -42,25 +45,10 @@ async def watch_server(context: RoleContext, record: NodeRecord, gone: Callable[
             await connection.close()
 
 
-async def watch_nodes(store: ConfigurationStore, expected: Mapping[str, int], gone: Callable[[str, int], None]) -> None:
-    """Follows `/nodes/`; calls `gone(node, incarnation)` for every process that is no longer a member.
-
-    `expected` (node -> incarnation) were members a moment ago, and may be gone already.
-    """
-    known = dict(expected)
+async def watch_nodes(store: ConfigurationStore, members: Membership, gone: Callable[[str, int], None]) -> None:
+    """Follows `/nodes/`; calls `gone(node, incarnation)` for every process that is no longer a member."""
     async for changes in follow(store, "/nodes/"):
         found = {record.node: record.incarnation for record in nodes_of(changes.entries)}
-        left = _left(known, found, changes.deleted, changes.reset)
-        known = found if changes.reset else {k: v for k, v in known.items() if k not in left} | found
-        for node, incarnation in left.items():
+        deleted = {key.removeprefix("/nodes/") for key in changes.deleted}
+        for node, incarnation in members.take(found, deleted, changes.reset, changes.revision):
             gone(node, incarnation)
-
-
-def _left(known: Mapping[str, int], found: Mapping[str, int], deleted: tuple[str, ...], reset: bool) -> dict[str, int]:
-    """Returns who of `known` is gone: deleted, missing from a whole reading, or replaced by a newer incarnation."""
-    return {
-        node: incarnation
-        for node, incarnation in known.items()
-        if (node in found and found[node] != incarnation)
-        or (node not in found and (reset or node_key(node) in deleted))
-    }

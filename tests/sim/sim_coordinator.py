@@ -1,6 +1,6 @@
 """A coordinator: the real core of a run, and as its shell what `roles/coordinator/service.py` does.
 
-It does not crash: a coordinator that is started again begins another job.
+Its servers are followed by `sim_losses.py`. It does not crash: a coordinator that is started again begins another job.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 from adamctl.config.records import NodeRecord, decode
 from adamctl.roles.coordinator.core import events
+from adamctl.roles.coordinator.core.losses import LossPlan
 from adamctl.roles.coordinator.core.run_core import RunCore
 from adamctl.roles.coordinator.core.work import WorkerKey
-from adamctl.roles.coordinator.watch import _left
 from adamctl.roles.lease import Lease
 from adamctl.wire.changes import Changes
 from adamctl.wire.messages import Message, NextTaskReply, NextTaskRequest, RunJoinReply, RunJoinRequest, RunStepRequest
@@ -23,11 +23,13 @@ from tests.sim.controllers import SimController
 from tests.sim.engine import Clock, ViolationError, World
 from tests.sim.run_ledger import RunLedger
 from tests.sim.sim_link import End
+from tests.sim.sim_losses import Process, SimLosses
 from tests.sim.sim_process import Member, RunView, SimProcess
 
 NAME = "k1"
 CONNECTION = 20_000_000
 ROUNDING_S = 1e-6
+FIND_EVERY_S = 0.1
 FAILS = 0.2
 """How often a checkpoint before the last one cannot be written."""
 
@@ -55,15 +57,28 @@ class SimCoordinator(SimProcess):
     ledger: what it gives out and hears.
     evaluation_examples: of the split that is evaluated.
     ready_s: how long until servers and data are there.
+    losses: what follows from lost servers; None until all servers have been found.
+    loss_plan, processes: how parts are kept; parameter servers and data servers that the run begins with.
+    incarnation: tells which process of a name is a member in truth.
     slow_s_max: how long it takes over a message at most.
     over_s: true time at which the run was over.
     """
 
     def __init__(
-        self, world: World, clock: Clock, hosts: Mapping[str, SimController], plan: events.RunPlan, examples: int
+        self,
+        world: World,
+        clock: Clock,
+        hosts: Mapping[str, SimController],
+        plan: events.RunPlan,
+        examples: int,
+        loss_plan: LossPlan,
+        processes: Mapping[str, Process],
+        incarnation: Callable[[str], int],
     ) -> None:
         super().__init__(world, NAME, clock)
         self.hosts, self.plan, self.examples = hosts, plan, examples
+        self.loss_plan, self.processes, self.incarnation = loss_plan, processes, incarnation
+        self.losses: SimLosses | None = None
         self.evaluation_examples, self.ready_s = 0, 1.0
         self.ledger = RunLedger(plan, examples)
         self.slow_s_max = self.over_s = 0.0
@@ -71,13 +86,12 @@ class SimCoordinator(SimProcess):
         self._view: RunView
         self._parked: dict[int, Parked] = {}
         self._connection_of: dict[WorkerKey, int] = {}
-        self._nodes: dict[str, int] = {}
         self._last_token = 0
         self._busy_until_s = 0.0
         self._timer_s = inf
 
     def start(self) -> None:
-        """Begins the run; servers and data are there a little later."""
+        """Begins the run; servers are looked for, and data are there a little later."""
         self._view = view = self.begin()
         self.core = RunCore(self.plan, self.clock.now())
         member = Member(
@@ -90,9 +104,26 @@ class SimCoordinator(SimProcess):
             lost=lambda: None,
         )
         member.connection = CONNECTION
-        member.follow("/nodes/", self._look_at_nodes)
-        ready = events.Ready(self.examples, self.evaluation_examples)
-        view.after(self.ready_s, lambda: self.step(ready))
+        self._find_servers(member)
+
+    def _find_servers(self, member: Member) -> None:
+        """Waits until all are there, and follows them from then on."""
+
+        def found(changes: Changes | None) -> None:
+            records = [decode(entry.value, NodeRecord) for entry in changes.entries] if changes is not None else []
+            used = [record for record in records if record.node in self.processes]
+            if len(used) < len(self.processes):
+                self._view.after(FIND_EVERY_S, lambda: self._find_servers(member))
+                return
+            servers, data = ([record for record in used if record.role == role] for role in ("ps", "data"))
+            self.losses = SimLosses(
+                self.world, member, self.loss_plan, servers, data, self.processes, self.incarnation, self.step
+            )
+            self.losses.begin()
+            ready = events.Ready(self.examples, self.evaluation_examples)
+            self._view.after(self.ready_s, lambda: self.step(ready))
+
+        member.read("servers", "/nodes/", found)
 
     # --- what comes -------------------------------------------------------------------------------------------------
 
@@ -139,17 +170,6 @@ class SimCoordinator(SimProcess):
         for key in [key for key, used in self._connection_of.items() if used == connection]:
             del self._connection_of[key]
             self.step(events.WorkerLost(*key, "its connection closed"))
-
-    def _look_at_nodes(self, changes: Changes) -> None:
-        """As `watch_nodes` does: tells of processes that are no longer members."""
-        records = [decode(entry.value, NodeRecord) for entry in changes.entries]
-        found = {record.node: record.incarnation for record in records}
-        left = _left(self._nodes, found, changes.deleted, changes.reset)
-        kept = {} if changes.reset else {name: known for name, known in self._nodes.items() if name not in left}
-        self._nodes = kept | found
-        for node, incarnation in left.items():
-            if node.startswith("w"):
-                self.step(events.WorkerLost(node, incarnation, "it is no longer a member of the cluster"))
 
     # --- the core ---------------------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ WATCH_S = 0.5
 RESEND_S = 0.05
 ATTEMPTS_MAX = 5
 BREAKS = 0.2
-CONNECTIONS = {"ps": 100_000, "worker": 10_000_000, "coordinator": 20_000_000}
+CONNECTIONS = {"ps": 100_000, "worker": 10_000_000, "coordinator": 20_000_000, "data": 30_000_000}
 """Numbers of connections begin there, by role."""
 
 

@@ -38,6 +38,7 @@ MARGIN_S = 2.0
 SIGN_OF_LIFE_S = 1.0
 JOIN_S = 6.0
 AGAIN_S = 0.3
+DATA_AGAIN_S = 0.1
 
 
 class RunPushClient(SimPushClient):
@@ -161,6 +162,9 @@ class RunSession:
         if not self._work:
             self._computing = False
             return
+        if not self._worker.has_data():
+            self._client.world.after(DATA_AGAIN_S, self._begin_task)
+            return
         task = self._work.popleft()
         if isinstance(task, EvaluateTask):
             self._client.world.after(self._worker.step_s(), lambda: self._finish(task, 0))
@@ -221,6 +225,7 @@ class RunWorker(SimWorker):
         coordinator: where it joins; set before it is started.
         push_every, step_s_max: steps per push; how long a step takes at most.
         joined: how often it was taken into the run.
+        has_data: whether examples can be read now; if not, ranges wait.
         sent_away: called if it is told that the run does not want it, and does not ask again.
     """
 
@@ -229,6 +234,7 @@ class RunWorker(SimWorker):
     push_every = 2
     step_s_max = 0.1
     joined = 0
+    has_data: Callable[[], bool] = staticmethod(lambda: True)
     sent_away: Callable[[str], None]
     _line: Line | None = None
     _rejoins = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.sim.client_mutants import MUTANTS as CLIENT_MUTANTS
 from tests.sim.job_mutants import MUTANTS as JOB_MUTANTS
+from tests.sim.loss_mutants import MUTANTS as LOSS_MUTANTS
 from tests.sim.mutants import MUTANTS
 from tests.sim.run_mutants import MUTANTS as RUN_MUTANTS
 from tests.sim.run_scenario import RunScenario
@@ -45,8 +46,8 @@ SERVERS = Suite(
 RUNS = Suite(
     "runs",
     RunScenario,
-    RUN_MUTANTS,
-    ("roles/coordinator/core*.py", "tests/sim/run_[ls]*.py", *SERVERS.sources),
+    RUN_MUTANTS | LOSS_MUTANTS,
+    ("roles/coordinator/core/*.py", "tests/sim/run_[ls]*.py", *SERVERS.sources),
     SERVER_EVENTS_MIN,
 )
 SUITES = {suite.name: suite for suite in (CONTROLLERS, SERVERS, RUNS)}
