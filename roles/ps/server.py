@@ -53,11 +53,11 @@ from adamctl.roles.ps.replication.core.instructions import (
     ReadNode,
     Reply,
 )
-from adamctl.roles.ps.replication.shell import Replicating
+from adamctl.roles.ps.replication.shell import ReplicationShell
 from adamctl.roles.ps.retired_clients import follow_retired
 from adamctl.roles.ps.retirement_writer import keep_retired
 from adamctl.roles.ps.statistics import Rates
-from adamctl.roles.ps.store.flusher import Storing
+from adamctl.roles.ps.store.flusher import StoreWriter
 from adamctl.roles.ps.store.lmdb_log import LogStore
 from adamctl.roles.rooted import Roots
 from adamctl.wire.constants import ErrorCode
@@ -94,7 +94,7 @@ class ParameterServer:
     def __init__(self, context: RoleContext, options: ServerOptions, store: LogStore | None) -> None:
         loop = asyncio.get_running_loop()
         threads = options.apply_threads
-        self._storing = Storing(store, options.flush, context.log, context.fail) if store is not None else None
+        self._storing = StoreWriter(store, options.flush, context.log, context.fail) if store is not None else None
         self.core = ServerCore(max(threads, 1), flush=self._storing.flush if self._storing is not None else None)
         self._context, self._log, self._now = context, context.log, loop.time
         self._options = options
@@ -182,7 +182,7 @@ class ParameterServer:
 
     def _replicate(self) -> None:
         """Begins to keep copies of buckets, as soon as we are a member."""
-        replicating = Replicating(
+        replicating = ReplicationShell(
             self._context, self.core, self._keeper.memory, self._carry_out, self._spawn, self._keeper.reconcile_all
         )
         copies = Copies(

@@ -20,7 +20,7 @@ from adamctl.kernels.step.network import Network, activation_bytes
 from adamctl.kernels.step.walk import Kind, Walk
 from adamctl.model.layout import build_layout
 from adamctl.net.pool import BufferPool
-from adamctl.roles.coordinator.core.ranges import RangeBook
+from adamctl.roles.coordinator.core.ranges import RangeAllocator
 from adamctl.roles.data.client import DataClient
 from adamctl.roles.data.core import AheadPlanner, Range, pass_order, translations
 from adamctl.roles.worker.core.slots import StepActions
@@ -214,7 +214,7 @@ def test_3_2_5_a_pass_ends_when_the_fraction_is_done() -> None:
     """3.2.5: "ending an epoch whenever a specified fraction": three of four ranges, the fourth with a slow worker."""
     fraction = TrainConfig().pass_fraction
     assert fraction == 0.75
-    book = RangeBook(passes=2, examples=40, range_examples=10, pass_fraction=fraction)
+    book = RangeAllocator(passes=2, examples=40, range_examples=10, pass_fraction=fraction)
     slow, *others = [book.take() for _ in range(4)]
     assert book.take() is None, "nothing is left, and nothing done"
     for number, done in enumerate(others, 1):

@@ -18,7 +18,7 @@ from adamctl.model.description import Model, Softmax
 from adamctl.model.layout import build_layout, place_buckets
 from adamctl.model.rule import RuleConfig
 from adamctl.roles import coordinator
-from adamctl.roles.coordinator.core.ranges import RangeBook
+from adamctl.roles.coordinator.core.ranges import RangeAllocator
 from adamctl.roles.worker.core.slots import Base, SlotCore
 from adamctl.wire.constants import UpdateKind
 from tests.roles.coordinator.simulation import Simulation
@@ -251,7 +251,7 @@ def test_4_2_work_is_handed_out_in_small_portions_to_whoever_is_free() -> None:
 
 def test_4_2_a_lost_portion_is_done_by_another() -> None:
     """4.2: "to protect against replica failures": what a dead worker had is handed out before anything new."""
-    book = RangeBook(passes=1, examples=40, range_examples=10, pass_fraction=1.0)
+    book = RangeAllocator(passes=1, examples=40, range_examples=10, pass_fraction=1.0)
     lost, kept = book.take(), book.take()
     assert lost is not None and kept is not None
     book.give_back(lost)

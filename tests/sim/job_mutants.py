@@ -134,7 +134,7 @@ def _twins_count(self: ShardSteps, update: StepPart, place: Place) -> list[Updat
     out = _take_part(self, update, place)
     for twin in (update, *self.twins) if update in out or update in self.twins else ():
         if isinstance(twin, StepPart) and twin.step and not twin.code and twin.step > self.begun - bool(out):
-            twin.moot = False
+            twin.superseded = False
     return out
 
 
@@ -156,7 +156,7 @@ MUTANTS = {
         ServerFault(
             "given-and-not-on-disk",
             "initial values are acknowledged before they are on disk",
-            [(Shard, "unfounded", property(lambda self: False))],
+            [(Shard, "initial_values_volatile", property(lambda self: False))],
             _given,
         ),
         ServerFault(

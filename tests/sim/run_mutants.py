@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from adamctl.roles.coordinator.core.events import Event, Instruction, WorkerLost
-from adamctl.roles.coordinator.core.ranges import PassLedger, Range, RangeBook
+from adamctl.roles.coordinator.core.ranges import PassLedger, Range, RangeAllocator
 from adamctl.roles.coordinator.core.run_core import RunCore
 from adamctl.roles.coordinator.core.work import Assignment, TrainingWork, WorkerKey
 from adamctl.wire.messages import TaskReport
 from tests.sim.server_cluster import ServerFault
 
-_end_passes, _take, _report = RangeBook._end_passes, PassLedger.take, TrainingWork.report
+_end_passes, _take, _report = RangeAllocator._end_passes, PassLedger.take, TrainingWork.report
 _lose, _step = RunCore._lose, RunCore.step
 
 
@@ -45,7 +45,7 @@ def _taken_again(self: TrainingWork, worker: WorkerKey, report: TaskReport, now_
     return taken
 
 
-def _ends_when_handed_out(self: RangeBook) -> None:
+def _ends_when_handed_out(self: RangeAllocator) -> None:
     fraction, self.pass_fraction = self.pass_fraction, 0.0
     _end_passes(self)
     self.pass_fraction = fraction
@@ -91,7 +91,7 @@ MUTANTS = {
         ServerFault(
             "pass-ends-when-handed-out",
             "a pass ends before enough of its ranges are reported",
-            [(RangeBook, "_end_passes", _ends_when_handed_out)],
+            [(RangeAllocator, "_end_passes", _ends_when_handed_out)],
         ),
         ServerFault(
             "joined-again-not-noticed",

@@ -26,9 +26,9 @@ from adamctl.roles.ps.replication.core.bucket_group import Member, ReplicaGroup,
 from adamctl.roles.ps.replication.core.instructions import Propose
 from adamctl.roles.ps.replication.core.replica_link import Link
 from adamctl.roles.ps.replication.core.replication_core import ReplicationCore
-from adamctl.roles.ps.replication.shell import Replicating
+from adamctl.roles.ps.replication.shell import ReplicationShell
 from adamctl.roles.ps.store import recovered_jobs as store_contents
-from adamctl.roles.ps.store.flusher import Storing
+from adamctl.roles.ps.store.flusher import StoreWriter
 from adamctl.roles.ps.store.lmdb_log import LogStore, Writing
 from adamctl.roles.ps.store.log_index import Holdings
 from adamctl.roles.ps.store.record import JobIdentity, ShardState
@@ -83,7 +83,7 @@ def _content_without_version(state: ShardState, *rest: Any) -> Any:
     return replace(_content(state, *rest), counter=0, epoch=0)
 
 
-def _recorded_as_it_is_now(self: Storing, item: Item) -> Writing:
+def _recorded_as_it_is_now(self: StoreWriter, item: Item) -> Writing:
     """A record says which version its shard has when it is made, not when its state was taken."""
     writing, image = _writing(self, item), self._images.get(item.sequence)
     if item.copy_of or image is None or not isinstance(image.shard, Shard):
@@ -100,7 +100,7 @@ def _anchor_counts_on(self: LogStore, writings: Sequence[Writing], first: int, t
         raise
 
 
-async def _not_awaited(self: Storing, identity: JobIdentity, buckets: dict[int, int]) -> None:
+async def _not_awaited(self: StoreWriter, identity: JobIdentity, buckets: dict[int, int]) -> None:
     self.holdings.take(identity, buckets)
 
 
@@ -111,7 +111,7 @@ def _adopt_in_new_places(
     _adopt(self, job, bucket, identity, {}, restored)
 
 
-_writing, _append, _adopt = Storing._writing, LogStore._append, Holdings.adopt
+_writing, _append, _adopt = StoreWriter._writing, LogStore._append, Holdings.adopt
 _compact = FlushCore._compact
 _content = store_contents._content
 
@@ -173,14 +173,14 @@ def _without_refusals(self: Client) -> ClientRecord:
 
 def _synced_at_once(self: Link, group: ReplicaGroup, member: Member, now: float) -> None:
     """Whether a learner's disk has its copy is not asked."""
-    member.synced = self._outbox.stirred = True
+    member.synced = self._outbox.needs_review = True
 
 
 def _views_of_the_body(body: memoryview, memory: Any = None) -> list[CopyRecord]:
     return decode_body(body) if len(body) else []
 
 
-def _asked_of_nobody(self: Replicating, ask: Any) -> None:
+def _asked_of_nobody(self: ReplicationShell, ask: Any) -> None:
     """States are given back before they are sent."""
     replicating.release(ask.images)
     _ask(self, replace(ask, images=()))
@@ -200,15 +200,15 @@ def _silent(self: ReplicationCore, order: int, why: str, now: float) -> list[Any
     return []
 
 
-async def _proposed_anyway(self: Replicating, propose: Propose) -> None:
+async def _proposed_anyway(self: ReplicationShell, propose: Propose) -> None:
     """Records become what they should, whoever was faster."""
     changes = msgspec.structs.replace(propose.changes, conditions={})
     await _propose(self, replace(propose, changes=changes))
 
 
-_propose = Replicating._propose
+_propose = ReplicationShell._propose
 _batch, _record = Batch.__init__, ShardReplica.record
-_ask = Replicating.ask
+_ask = ReplicationShell.ask
 
 
 MUTANTS = {
@@ -287,7 +287,7 @@ MUTANTS = {
         ServerFault(
             "released-before-sent",
             "states are given back before they are sent to another server",
-            [(Replicating, "ask", _asked_of_nobody)],
+            [(ReplicationShell, "ask", _asked_of_nobody)],
         ),
         ServerFault(
             "passed-over-in-silence",
@@ -302,7 +302,7 @@ MUTANTS = {
         ServerFault(
             "recorded-as-it-is-now",
             "a record says which version its shard has when it is made, not when its state was taken",
-            [(Storing, "_writing", _recorded_as_it_is_now)],
+            [(StoreWriter, "_writing", _recorded_as_it_is_now)],
         ),
         ServerFault(
             "anchor-counts-on",
@@ -312,7 +312,7 @@ MUTANTS = {
         ServerFault(
             "holding-not-awaited",
             "a bucket is served before it is on disk that it is held",
-            [(Storing, "hold", _not_awaited)],
+            [(StoreWriter, "hold", _not_awaited)],
             lambda cluster: _one_copy(cluster, "crash", "crash", "crash-all", "weather"),
         ),
         ServerFault(
@@ -336,7 +336,7 @@ MUTANTS = {
         ServerFault(
             "proposed-anyway",
             "records of buckets are changed whoever was faster",
-            [(Replicating, "_propose", _proposed_anyway)],
+            [(ReplicationShell, "_propose", _proposed_anyway)],
         ),
         ServerFault(
             "saved-as-it-is-now",

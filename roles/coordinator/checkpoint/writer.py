@@ -13,7 +13,7 @@ from adamctl.roles.coordinator.checkpoint import manifest
 from adamctl.roles.coordinator.checkpoint.manifest import Manifest, ManifestFile, ManifestTensor
 from adamctl.roles.coordinator.core.evaluate import best_of
 from adamctl.roles.coordinator.core.events import RunSnapshot
-from adamctl.roles.coordinator.core.ranges import RangeBook
+from adamctl.roles.coordinator.core.ranges import RangeAllocator
 from adamctl.roles.manifest_bytes import FORMAT_VERSION
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 
@@ -139,7 +139,7 @@ def check_goes_on(found: Manifest, folder: Path, experiment: Experiment) -> None
 def _what_is_done(found: Manifest, experiment: Experiment) -> tuple[str, str] | None:
     """Returns what a run has done that was all it had to do, and what to ask for beyond that."""
     train, state = experiment.train, found.state
-    book = RangeBook(train.passes, max(state.pass_examples, 1), 1 << 62, train.pass_fraction)
+    book = RangeAllocator(train.passes, max(state.pass_examples, 1), 1 << 62, train.pass_fraction)
     book.restore(state.passes)
     if book.finished:
         return f"finished its {train.passes} passes", f"ask for more with --passes {train.passes + 1} or above"

@@ -40,7 +40,7 @@ class TrainingClock:
         return self._seconds + (now_s - self._since_s if self._out else 0.0)
 
 
-class Tally:
+class RunStats:
     """Sums over reports. `staleness[i]` counts pushes with staleness i, the last entry that or more; so does `ages`."""
 
     def __init__(self) -> None:

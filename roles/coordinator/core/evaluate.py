@@ -47,7 +47,7 @@ class Evaluation:
         )
 
 
-class EvaluationDesk:
+class EvaluationQueue:
     """The evaluations of a run: at most one at a time; `due` is the mark that the current one was ordered for."""
 
     def __init__(self, split: str, examples: int = 0) -> None:

@@ -114,7 +114,7 @@ class PassLedger:
         self.frontier = frontier
 
 
-class RangeBook:
+class RangeAllocator:
     """All passes of a run. A pass begins when the one before has ended; ended passes may still have ranges out."""
 
     def __init__(self, passes: int, examples: int, range_examples: int, pass_fraction: float) -> None:

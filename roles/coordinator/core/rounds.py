@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from adamctl.roles.coordinator.core.ranges import Range, RangeBook
+from adamctl.roles.coordinator.core.ranges import Range, RangeAllocator
 from adamctl.roles.coordinator.core.work import TrainingWork, WorkerKey
 from adamctl.wire.messages import TrainTask
 
@@ -112,7 +112,7 @@ class Rounds:
         self._to_fetch.setdefault(worker, []).append(named)
 
 
-def take_round(book: RangeBook, replicas: int, batch: int, range_batches: int) -> list[Range]:
+def take_round(book: RangeAllocator, replicas: int, batch: int, range_batches: int) -> list[Range]:
     """Returns up to one range for each replica, all of one pass, those with most batches first; none before it ends."""
     number = book.next_pass
     if number is None:

@@ -20,10 +20,10 @@ from typing import Any
 
 from adamctl.roles.coordinator.core import events
 from adamctl.roles.coordinator.core.clock import TrainingClock
-from adamctl.roles.coordinator.core.evaluate import EvaluationDesk, best_of, enough_seen
+from adamctl.roles.coordinator.core.evaluate import EvaluationQueue, best_of, enough_seen
 from adamctl.roles.coordinator.core.events import Event, Instruction, RunPlan
 from adamctl.roles.coordinator.core.progress import EvaluationResult
-from adamctl.roles.coordinator.core.ranges import RangeBook, fitting_range
+from adamctl.roles.coordinator.core.ranges import RangeAllocator, fitting_range
 from adamctl.roles.coordinator.core.run_steps import RunSteps
 from adamctl.roles.coordinator.core.state import Ending, Worker
 from adamctl.roles.coordinator.core.work import WorkerKey
@@ -60,8 +60,8 @@ class RunCore(RunSteps):
     def _on_ready(self, event: events.Ready) -> None:
         plan, snapshot = self.plan, event.snapshot
         count = event.train_examples
-        self.book = RangeBook(plan.passes, count, fitting_range(plan, count), plan.pass_fraction)
-        self.desk = EvaluationDesk(plan.evaluate_on, event.evaluation_examples)
+        self.book = RangeAllocator(plan.passes, count, fitting_range(plan, count), plan.pass_fraction)
+        self.desk = EvaluationQueue(plan.evaluate_on, event.evaluation_examples)
         if snapshot is not None:
             self.book.restore(snapshot.passes)
             self.tally.restore(snapshot)

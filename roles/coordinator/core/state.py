@@ -7,14 +7,14 @@ from math import floor, inf
 from typing import Any
 
 from adamctl.roles.coordinator.core import events
-from adamctl.roles.coordinator.core.clock import Tally, TrainingClock
-from adamctl.roles.coordinator.core.evaluate import EVALUATION_RANGE_EXAMPLES, Evaluation, EvaluationDesk, Marks
+from adamctl.roles.coordinator.core.clock import RunStats, TrainingClock
+from adamctl.roles.coordinator.core.evaluate import EVALUATION_RANGE_EXAMPLES, Evaluation, EvaluationQueue, Marks
 from adamctl.roles.coordinator.core.events import RunPlan, RunSnapshot
 from adamctl.roles.coordinator.core.hanging import HangWatch
 from adamctl.roles.coordinator.core.pace import Pace
-from adamctl.roles.coordinator.core.ranges import RangeBook
+from adamctl.roles.coordinator.core.ranges import RangeAllocator
 from adamctl.roles.coordinator.core.rounds import Rounds
-from adamctl.roles.coordinator.core.steps import StepDesk
+from adamctl.roles.coordinator.core.steps import StepBarrier
 from adamctl.roles.coordinator.core.work import TrainingWork, WorkerKey
 from adamctl.wire.messages import NextTaskRequest
 
@@ -73,14 +73,14 @@ class RunState:
     def __init__(self, plan: RunPlan, now_s: float) -> None:
         self.plan, self.now_s, self.started_s = plan, now_s, now_s
         self.workers: dict[WorkerKey, Worker] = {}
-        self.tally, self.clock = Tally(), TrainingClock()
-        self.book = RangeBook(plan.passes, 1, 1, plan.pass_fraction)
-        self.desk = EvaluationDesk(plan.evaluate_on)
+        self.tally, self.clock = RunStats(), TrainingClock()
+        self.book = RangeAllocator(plan.passes, 1, 1, plan.pass_fraction)
+        self.desk = EvaluationQueue(plan.evaluate_on)
         self.ending: Ending | None = None
         self.final_state = ""
         self.cause = ""
         self.checkpoint_number = 0
-        self.pace, self.steps = Pace(plan.max_staleness), StepDesk(self.step_limit)
+        self.pace, self.steps = Pace(plan.max_staleness), StepBarrier(self.step_limit)
         self.hanging = HangWatch(plan.silent_after_s)
         self._set_up(0.0)
         self._ready = False

@@ -21,7 +21,7 @@ class Waiting(NamedTuple):
     until_s: float
 
 
-class StepDesk:
+class StepBarrier:
     """At most one waiting request per replica.
 
     Attributes:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from adamctl.roles.coordinator.core.clock import Tally, TrainingClock
-from adamctl.roles.coordinator.core.ranges import Range, RangeBook
+from adamctl.roles.coordinator.core.clock import RunStats, TrainingClock
+from adamctl.roles.coordinator.core.ranges import Range, RangeAllocator
 from adamctl.wire.messages import TaskReport, TrainTask
 
 WorkerKey: TypeAlias = tuple[str, int]
@@ -28,7 +28,7 @@ class Assignment:
 class TrainingWork:
     """Who has which range. Invariant: the clock runs exactly while a range is out and not lost."""
 
-    def __init__(self, book: RangeBook, clock: TrainingClock, tally: Tally) -> None:
+    def __init__(self, book: RangeAllocator, clock: TrainingClock, tally: RunStats) -> None:
         self.book, self.clock, self.tally = book, clock, tally
         self.assignments: dict[int, Assignment] = {}
         self._out: dict[WorkerKey, int] = {}

@@ -119,7 +119,7 @@ class Applier:
                 continue
             for work in prepared:
                 update = work.batch.updates[number]
-                gradient = None if update.code or update.moot else self._gradient(update, work.batch)
+                gradient = None if update.code or update.superseded else self._gradient(update, work.batch)
                 if gradient is not None:
                     work.apply(_used(update, rule), [gradient], [update.push.learning_rate], self._narrow)
         for work in prepared:
@@ -128,7 +128,7 @@ class Applier:
     def _apply_factors(self, rule: Rule, number: int, group: list[Prepared]) -> None:
         """One update that was given as factors, to all the shards of a group for which it is not refused."""
         updates = [work.batch.updates[number] for work in group]
-        places = [place for place, update in enumerate(updates) if not (update.code or update.moot)]
+        places = [place for place, update in enumerate(updates) if not (update.code or update.superseded)]
         if not places:
             return
         if not self._begin(rule, updates[0].source, [work.batch.shard for work in group]):

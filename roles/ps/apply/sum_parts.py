@@ -38,7 +38,7 @@ class StepSums:
         found: list[tuple[Update, Gradient]] = []
         for step, run in groupby(updates, key=lambda update: update.step if isinstance(update, StepPart) else None):
             parts = list(run)
-            live = [update for update in parts if not update.moot]
+            live = [update for update in parts if not update.superseded]
             gradients = [None if update.code else read(update) for update in live]
             if step is None:
                 found.extend((u, g) for u, g in zip(live, gradients, strict=True) if g is not None)

@@ -81,8 +81,8 @@ class Acknowledgements:
         if self._flush is not None:
             for entry, changes in stored:
                 self._flush.wait(waiter, entry, changes)
-        pressed = bool(self._held) or (self._flush is not None and self._flush.pressed(now))
-        if not waiter.missing and not pressed:
+        over_limit = bool(self._held) or (self._flush is not None and self._flush.over_limit(now))
+        if not waiter.missing and not over_limit:
             return [answer] if alone else self._final(answer, waiter)
         later = AnswerPush(answer.token, answer.message, False)
         if waiter.missing:
@@ -145,7 +145,7 @@ class Acknowledgements:
     def durable(self, waiters: Iterable[Waiter], now: float) -> list[Instruction]:
         """Answers those whose wait is over, and those that were held back if the window holds again."""
         out = self.over(waiters)
-        if self._held and (self._flush is None or not self._flush.pressed(now)):
+        if self._held and (self._flush is None or not self._flush.over_limit(now)):
             for answer, waiter in self._held:
                 out.extend(self._final(answer, waiter))
             self._held.clear()

@@ -6,8 +6,8 @@ the log is a run of numbered records, live or superseded; a group also removes w
 rewrites live records there when the log has grown beyond a factor of what is live.
 
 The loss window is what a crash may take back: changes older than its seconds, or in shards of more than `window_bytes`
-together, must not be left unsaved while more is acknowledged (`pressed`). It may be given a range of seconds: then it
-is as long as it must be for writing to take no more than a share of what the disk was seen to do.
+together, must not stay unsaved while more is acknowledged (`over_limit`). It may be given as a range of seconds: then
+it is as long as writing needs in order to take no more than a share of what the disk was seen to do.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class FlushCore:
         all_bytes = max(self.live_bytes, self.unsaved_bytes)
         return window_s - min(max(window_s / 4, 2 * all_bytes / self._bytes_per_s), window_s / 2)
 
-    def pressed(self, now: float) -> bool:
+    def over_limit(self, now: float) -> bool:
         """Says whether acknowledgements are to be held back, whatever keeps what they are for from the disk."""
         if not self.unsaved_bytes:
             return False

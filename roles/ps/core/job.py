@@ -58,7 +58,7 @@ class Job:
         rolled_back: shard -> pushes that its clients know as acknowledged and that a restart has taken back.
         rolled_back_of: client -> how many of those are its own, over all shards.
         left: entries of shards that are no longer held, for whoever keeps the log.
-        parted: shards that are no longer held, with parts of a step that nobody has answered for.
+        orphaned: shards that are no longer held, with parts of a step that nobody has answered for.
         refusing, short: buckets that can be neither pushed to nor pulled from now, or not pushed to -> why.
         taking: buckets that are ours but not here yet, besides those in `building`.
         leased: some bucket has other copies that may take it over, so that it is served only while our lease holds.
@@ -81,7 +81,7 @@ class Job:
         self.rolled_back: dict[int, int] = {}
         self.rolled_back_of: dict[ClientKey, int] = {}
         self.left: list[Entry] = []
-        self.parted: list[Shard] = []
+        self.orphaned: list[Shard] = []
         self.refusing: dict[int, str] = {}
         self.short: dict[int, str] = {}
         self.taking: set[int] = set()
@@ -144,7 +144,7 @@ class Job:
                 if shard is not None and shard.entry is not None:
                     self.left.append(shard.entry)
                 if shard is not None and shard.steps is not None:
-                    self.parted.append(shard)
+                    self.orphaned.append(shard)
 
     def drop_all(self) -> None:
         for bucket in tuple(self.buckets):

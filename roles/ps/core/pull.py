@@ -43,7 +43,7 @@ def hold(pull: Pull, position: int, shard: Shard) -> None:
     entry = shard.memory.clients.get(pull.client)
     done = entry.done if entry is not None else 0
     epoch, size = shard.bucket.epoch, shard.size
-    pushes = 0 if shard.unfounded else shard.pushes
+    pushes = 0 if shard.initial_values_volatile else shard.pushes
     pull.parts[position] = PulledPart(shard.index, 0, epoch, shard.counter, pushes, done, position, size)
 
 

@@ -97,7 +97,7 @@ class Update:
         position: of its result in the push.
         code, message: why it is refused; code 0 if it is to be applied. An apply thread may set them.
         waiters: other pushes that repeat it and wait for its answer, with their positions.
-        moot: nothing is to be applied for it; never of those that are no parts of steps.
+        superseded: nothing is to be applied for it; never of those that are no parts of steps.
     """
 
     __slots__ = (
@@ -112,7 +112,7 @@ class Update:
         "source",
         "waiters",
     )
-    moot = False
+    superseded = False
 
     def __init__(
         self, push: Push, position: int, source: Source | None, client: Client, sequence: int, base: tuple[int, int]

@@ -127,10 +127,10 @@ class ServerCore:
     def forget_left(self, job: Job) -> list[Instruction]:
         """Frees the records of shards that are no longer held, and refuses those who wait for them."""
         out: list[Instruction] = []
-        parted, job.parted = job.parted, []
-        for shard in parted:
+        orphaned, job.orphaned = job.orphaned, []
+        for shard in orphaned:
             for update in shard.steps.let_go() if shard.steps is not None else ():
-                if not update.moot:
+                if not update.superseded:
                     update.code = ErrorCode.STALE_EPOCH
                 self._finish(job, shard, update, 0.0, out)
         if self.flush is None or self.acknowledgements is None:
@@ -337,7 +337,7 @@ class ServerCore:
         shard.memory.settle(update.client, update.sequence, update.code, shard.counter)
         if update.code:
             job.refused += 1
-        elif not update.moot:
+        elif not update.superseded:
             staleness, age = shard.passed(update)
             shard.pushes += 1
             job.count_staleness(staleness, age)

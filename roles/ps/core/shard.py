@@ -129,7 +129,7 @@ class Shard:
         self.images: list[Token] = []
 
     @property
-    def unfounded(self) -> bool:
+    def initial_values_volatile(self) -> bool:
         """Says whether a restart might find no initial values: here, or at a copy that counts, no state with those that
         were given is on disk yet.
 
@@ -162,10 +162,10 @@ class Shard:
 
     def hold_back(self, push: Push, durable: bool) -> None:
         """Makes a push's answer wait for what this holds now: to be durable, in copies, or all there is."""
-        unfounded = self.unfounded
-        if self.entry is not None and (durable or unfounded):
+        initial_values_volatile = self.initial_values_volatile
+        if self.entry is not None and (durable or initial_values_volatile):
             push.stored.append((self.entry, self.entry.changes))
-        if self.replica is not None and (self.replica.group.awaits or unfounded):
+        if self.replica is not None and (self.replica.group.awaits or initial_values_volatile):
             if push.copies is None:
                 push.copies = []
             push.copies.append((self.replica, self.counter))

@@ -1,16 +1,17 @@
 """Steps that all replicas take together: the parts of one, for one shard, are held until they are complete (pure).
 
-A part is a push like any other: it has its number in its client's memory, it is answered once, and it is acknowledged
-only when the step that it belongs to is applied. So what is held here is in no snapshot, and is sent again to a server
-that was restarted. All parts of a step become one update: their sum, in the order of their places.
+A part is a push like any other: its client's memory has its number, it is answered once, and it is acknowledged only
+when its step is applied. So no snapshot contains what is held here; clients send it again to a server that restarted.
+All parts of a step become one update: their sum, in the order of their places.
 
-The part of a replica that died is made again by another one. Should the dead one's have come after all, the second is
-moot: it waits with the others and changes nothing. So is a part of a step that the shard has had already. Nobody sends
-a part of a step before all parts of the one before are applied; a held step that is overtaken all the same had been
-complete, and lost by a restart that took acknowledged pushes back, so what is held of it is let go.
+When a replica dies, another one makes its part again. If the dead replica's part came after all, the second one is
+superseded: it waits with the others and changes nothing. The same holds for a part of a step that the shard has already
+applied. Nobody sends a part of a step before all parts of the previous step are applied. So if a newer step begins
+while parts of an older one are held, the older one was complete once, and a restart took its acknowledged pushes back:
+its parts are dropped.
 
-Numbers of one client are settled in their order, else one that is still held would count as done. So whatever a client
-sends while a number of its is held, and which is no part of that step, waits behind it and comes after the step.
+The numbers of one client are settled in order; otherwise a number that is still held would count as done. So a push
+that is no part of the held step, from a client with a held number, waits until the step is applied.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ class StepPart(Update):
 
     Attributes:
         step: its number; 0 if the part does not fit the step it names and is refused.
-        moot: nothing is to be applied for it.
+        superseded: nothing is to be applied for it.
     """
 
-    __slots__ = ("moot", "step")
+    __slots__ = ("step", "superseded")
 
     def __init__(self, push: Push, position: int, source: Source | None, client: Client, sequence: int) -> None:
         super().__init__(push, position, source, client, sequence, (APPLIED_TOGETHER, 0))
         self.step = 0
-        self.moot = False
+        self.superseded = False
 
     def refuse(self, code: int, message: str) -> None:
         """Makes it one that is not part of any step."""
         super().refuse(code, message)
-        self.moot = True
+        self.superseded = True
 
 
 class ShardSteps:
@@ -93,22 +94,22 @@ class ShardSteps:
             return self.in_turn(update)
         update.step = place.step
         if place.step <= self.begun or place.step < self.step:
-            update.moot = True
+            update.superseded = True
             return self.in_turn(update)
         overtaken = self.let_go() if place.step != self.step else []
         self.step, self.count = place.step, place.parts
         if place.part in self.parts:
-            update.moot = True
+            update.superseded = True
             self.twins.append(update)
         else:
             self.parts[place.part] = update
         return [*overtaken, *self._complete()]
 
     def let_go(self) -> list[Update]:
-        """Returns what is held, its parts as moot: their step counts as done."""
+        """Returns what is held, its parts as superseded: their step counts as done."""
         released = self.held
         for update in (*self.parts.values(), *self.twins):
-            update.moot = True
+            update.superseded = True
         self.begun = max(self.begun, self.step)
         self._clear()
         return released

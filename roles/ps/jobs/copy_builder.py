@@ -19,8 +19,8 @@ from adamctl.roles.ps.jobs.keeper import JobKeeper, stored_identity
 from adamctl.roles.ps.replication.core.held_bucket import HeldShard
 from adamctl.roles.ps.replication.core.instructions import Build, Holds, LetGo, Load
 from adamctl.roles.ps.replication.core.recovery import Kept
-from adamctl.roles.ps.replication.shell import Replicating
-from adamctl.roles.ps.store.flusher import Storing
+from adamctl.roles.ps.replication.shell import ReplicationShell
+from adamctl.roles.ps.store.flusher import StoreWriter
 from adamctl.roles.ps.store.recovered_jobs import FoundJob, entries_that_count, found_contents
 from adamctl.wire.constants import ErrorCode
 
@@ -32,9 +32,9 @@ class Copies:
         self,
         context: RoleContext,
         core: ServerCore,
-        storing: Storing | None,
+        storing: StoreWriter | None,
         keeper: JobKeeper,
-        replicating: Replicating,
+        replicating: ReplicationShell,
         carry_out: Callable[[list[Instruction]], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:

@@ -20,8 +20,8 @@ from adamctl.roles.ps.core.job_records import JOBS_PREFIX, Fate, JobKeys, JobVie
 from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.initial_values import build_buckets, bytes_needed
 from adamctl.roles.ps.memory_budget import MemoryAccount
-from adamctl.roles.ps.replication.shell import Replicating
-from adamctl.roles.ps.store.flusher import Storing
+from adamctl.roles.ps.replication.shell import ReplicationShell
+from adamctl.roles.ps.store.flusher import StoreWriter
 from adamctl.roles.ps.store.record import JobIdentity
 from adamctl.roles.ps.store.recovered_jobs import FoundJob, entries_that_count, found_contents
 from adamctl.roles.rooted import Roots
@@ -46,7 +46,7 @@ class JobKeeper:
         self,
         context: RoleContext,
         core: ServerCore,
-        storing: Storing | None,
+        storing: StoreWriter | None,
         memory_bytes_max: int,
         carry_out: Callable[[list[Instruction]], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
@@ -57,7 +57,7 @@ class JobKeeper:
         self._store: ConfigurationStore = context.controller
         core.unknown.begin(told=False)
         self.memory = MemoryAccount(context.node, memory_bytes_max, self._memory_bytes, self._unload)
-        self.replicating: Replicating | None = None
+        self.replicating: ReplicationShell | None = None
         self.roots = Roots((), "--checkpoint-root")
         self.prepare: Callable[[RuleConfig], Awaitable[None]] = _nothing
         """Gets ready for a rule before a job of it is taken up."""

@@ -51,7 +51,7 @@ STALL_SHARE = 0.25
 """Of the time between heartbeats: a timer that is later than this says that the loop stood still."""
 
 
-class Replicating:
+class ReplicationShell:
     """The copies of buckets on one server; everything but summing up and copying happens on the event loop.
 
     Attributes:

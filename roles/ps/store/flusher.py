@@ -27,7 +27,7 @@ SHRINK_BYTES = 16 << 20
 CLOSE_DEADLINE_S = 20.0
 
 
-class Storing:
+class StoreWriter:
     """The store of one server; everything but the writing itself happens on the event loop.
 
     Attributes:
@@ -279,7 +279,7 @@ class Storing:
 class _Taking:
     """Whom the core gives a shard's image to."""
 
-    def __init__(self, storing: Storing, group: Group, item: Item) -> None:
+    def __init__(self, storing: StoreWriter, group: Group, item: Item) -> None:
         self._storing, self._group, self._item = storing, group, item
 
     def __call__(self, image: Image) -> None:

@@ -15,7 +15,7 @@ from adamctl.config.records import JobRecord, decode, encode, job_key
 from adamctl.model.layout import ParameterLayout
 from adamctl.roles.context import RoleContext
 from adamctl.roles.ps.client.parameter_client import ParameterClient
-from adamctl.roles.ps.store.flusher import Storing
+from adamctl.roles.ps.store.flusher import StoreWriter
 from adamctl.wire.messages import ConfigChanges
 from tests.cluster import ClusterInMemory
 from tests.roles.ps.ps_cluster import constant, make_client, push_of, start_servers
@@ -32,7 +32,7 @@ async def crash(cluster: ClusterInMemory, node: str, patch: pytest.MonkeyPatch) 
     """Ends a server without its last words: what is not on disk is lost."""
 
     with patch.context() as context:
-        context.setattr(Storing, "close", Storing.abandon)
+        context.setattr(StoreWriter, "close", StoreWriter.abandon)
         await cluster.kill(node)
 
 

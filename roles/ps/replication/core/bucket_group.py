@@ -87,7 +87,10 @@ class ShardReplica:
 
     @property
     def founded(self) -> bool:
-        """Says whether each counted member has on disk what the first push brought; see `HeldShard.unfounded`."""
+        """Says whether each counted member has on disk what the first push brought.
+
+        See `HeldShard.initial_values_volatile`.
+        """
         return all(self.prepared.get(node, -1) > self.bare for node in self.group.counted)
 
     def wait(self, waiter: Waiter, counter: int) -> None:

@@ -61,7 +61,7 @@ class HeldShard:
         return NOTHING if self.copy is None else (self.copy.epoch, self.copy.counter)
 
     @property
-    def unfounded(self) -> bool:
+    def initial_values_volatile(self) -> bool:
         """Says whether initial values that were given are in memory alone: nobody is told yet that they are here.
 
         The primary may tell a client that they will be found, whatever is lost, and be gone for good the next moment.

@@ -37,7 +37,7 @@ class ReplicationConfig:
             of its primary for so long reads its key anew.
         retry_s: pause after an order or a change that came to nothing.
         settle_s: so long after servers came or went, nothing is moved for balance alone.
-        shun_s: so long a server that did not answer, or did not begin a copy, is given no learner by us.
+        back_off_s: so long a server that did not answer, or did not begin a copy, is given no learner by us.
         message_bytes_max: of one message with everything in it, unless one shard alone has more.
         flights_max: messages with records under way to one server for one job.
         learner_bytes_per_s: at most so much is sent to fill learners, to all of them together.
@@ -49,7 +49,7 @@ class ReplicationConfig:
     member_silent_s: float = 2.0
     retry_s: float = 0.05
     settle_s: float = 10.0
-    shun_s: float = 10.0
+    back_off_s: float = 10.0
     message_bytes_max: int = 8 << 20
     flights_max: int = 4
     learner_bytes_per_s: float = 256e6
@@ -63,7 +63,7 @@ class ReplicationConfig:
             "heartbeat_s": lease_s / 4,
             "member_silent_s": lease_s / 2,
             "settle_s": 2.5 * lease_s,
-            "shun_s": 2.5 * lease_s,
+            "back_off_s": 2.5 * lease_s,
         }
         return cls(**{**fields, **others})  # type: ignore[arg-type]
 

@@ -29,7 +29,7 @@ class Outbox:
         nodes: the living servers.
         out: what the shell is to do, in order, of the event that is being dealt with.
         over: whose wait for copies has ended with it.
-        stirred: something has happened that a change of a record may follow from.
+        needs_review: something has happened that a change of a record may follow from.
         fill_bytes: that may be sent to learners now.
     """
 
@@ -54,7 +54,7 @@ class Outbox:
         self.fill_bytes = float(config.message_bytes_max)
         self.over: list[Waiter] = []
         self._filled_s: float | None = None
-        self.stirred = False
+        self.needs_review = False
         self._nodes_changed_s = float("-inf")
         self._order = 0
         self._asked: dict[int, Asker] = {}

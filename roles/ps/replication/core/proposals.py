@@ -49,13 +49,13 @@ class Proposals:
 
     Attributes:
         pending: order -> what was proposed.
-        shunned: server -> (as which incarnation, until when) it is given no learner.
+        backed_off: server -> (as which incarnation, until when) it is given no learner.
     """
 
     def __init__(self, outbox: Outbox, copies: JobReplicas) -> None:
         self._outbox, self._copies = outbox, copies
         self.pending: dict[int, list[Change]] = {}
-        self.shunned: dict[str, tuple[int, float]] = {}
+        self.backed_off: dict[str, tuple[int, float]] = {}
         self._busy: set[int] = set()
         self._due: list[Change] = []
         self._retry_s: dict[int, float] = {}
@@ -202,7 +202,7 @@ class Proposals:
         conditions = {}
         for node, why in lost.items():
             if why == SILENT or (why == HAS_NONE and node in record.learners):  # it may have no room
-                self.shunned[node] = (self._outbox.incarnation_of(node), now + self._outbox.config.shun_s)
+                self.backed_off[node] = (self._outbox.incarnation_of(node), now + self._outbox.config.back_off_s)
             if why == "it is gone":
                 conditions[node_key(node)] = self._outbox.revision_of(node)
         changed = record.changed(
@@ -213,9 +213,9 @@ class Proposals:
         )
         self._propose(bucket, changed, conditions)
 
-    def _is_shunned(self, node: str, now: float) -> bool:
+    def _is_backed_off(self, node: str, now: float) -> bool:
         """Says whether a server is given no learner; one that was started again is another."""
-        incarnation, until_s = self.shunned.get(node, (0, now))
+        incarnation, until_s = self.backed_off.get(node, (0, now))
         return now < until_s and incarnation == self._outbox.incarnation_of(node)
 
     def _in_sync(self, record: BucketRecord) -> list[str]:
@@ -287,7 +287,7 @@ class Proposals:
         living = {
             node: view.record.capacity_bytes
             for node, view in outbox.nodes.items()
-            if node == outbox.node or (view.record.can_keep(settings.acks) and not self._is_shunned(node, now))
+            if node == outbox.node or (view.record.can_keep(settings.acks) and not self._is_backed_off(node, now))
         }
         situation = Situation(
             copies.job.name,

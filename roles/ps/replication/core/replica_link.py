@@ -191,12 +191,12 @@ class Link:
             member.beginning = False
             if self._current(group, member) and group.bucket not in refused:
                 group.begun(member)
-                self._outbox.stirred = True
+                self._outbox.needs_review = True
                 self.fill.update(dict.fromkeys(group.shards.values()))
         for group, member in flight.syncs:
             member.syncing = False
             if self._current(group, member) and group.bucket not in refused:
-                member.synced = self._outbox.stirred = True
+                member.synced = self._outbox.needs_review = True
         for replica, counter, member in flight.parts:
             if self.flying.get(replica) != order:
                 continue
@@ -208,7 +208,7 @@ class Link:
             if kept:
                 group.prepared(member, replica, counter, self._outbox.over)
                 if member.part is Part.COUNTED or group.closing:
-                    self._outbox.stirred = True
+                    self._outbox.needs_review = True
             if not kept or replica.shard.counter != counter:
                 self.dirty[replica] = None
         self.ship(now)
@@ -248,7 +248,7 @@ class Link:
         if code in HOLDS_NOTHING:
             gone = code == ErrorCode.STALE_INCARNATION
             member.lost = member.lost or ("its process is gone" if gone else HAS_NONE)
-            self._outbox.stirred = True
+            self._outbox.needs_review = True
         elif code == ErrorCode.STALE_EPOCH and routing > group.epoch:
             self._outbox.emit(Refresh(self._job))
 

@@ -196,10 +196,10 @@ class ReplicationCore:
 
     def _after(self, asker: object, now: float) -> None:
         """Goes on after an answer: a change of a record may follow from it, or a bucket may be whole now."""
-        if isinstance(asker, Takeover) or self._outbox.stirred:
+        if isinstance(asker, Takeover) or self._outbox.needs_review:
             for one in self._jobs.values():
                 self._pump(one, now)
-        self._outbox.stirred = False
+        self._outbox.needs_review = False
 
     # --- our own shards ---------------------------------------------------------------------------------------------
 
@@ -266,7 +266,7 @@ class ReplicationCore:
         for one in self._jobs.values():
             self._pump(one, now)
             self._listen(one.copies, now)
-        self._outbox.stirred = False
+        self._outbox.needs_review = False
         return self._taken()
 
     def stalled(self, now: float) -> None:

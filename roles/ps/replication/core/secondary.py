@@ -94,7 +94,7 @@ class Replies:
         may_skip = flush is not None and flush.full and not self._copies.durable
         for bucket in buckets:
             shards = self._copies.copies[bucket].shards.values()
-            self._wait(waiter, (shard for shard in shards if not may_skip or shard.unfounded))
+            self._wait(waiter, (shard for shard in shards if not may_skip or shard.initial_values_volatile))
 
     def _wait(self, waiter: CopyWaiter, shards: Iterable[HeldShard]) -> None:
         flush = self._outbox.core.flush
@@ -153,7 +153,7 @@ class Replies:
             if held.prepare(record):
                 self._outbox.changed(held.shards[index].entry)
             taken.append(held.shards[index])
-        self._wait(waiter, (shard for shard in taken if message.durable or shard.unfounded))
+        self._wait(waiter, (shard for shard in taken if message.durable or shard.initial_values_volatile))
 
     # --- a new primary ----------------------------------------------------------------------------------------------
 
@@ -165,7 +165,9 @@ class Replies:
             return
         held = self._copies.copies[message.bucket]
         waiter = CopyWaiter(None)
-        self._wait(waiter, (shard for shard in held.shards.values() if self._copies.durable or shard.unfounded))
+        self._wait(
+            waiter, (shard for shard in held.shards.values() if self._copies.durable or shard.initial_values_volatile)
+        )
         self._answer(Reply(token, ReplicaStateReply(incarnation, 0, epoch, held.versions(), held.stored)), waiter)
 
     def fetch(self, token: Token, message: ReplicaFetchRequest) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adamctl.roles.coordinator.core.ranges import PassLedger, Range, RangeBook
+from adamctl.roles.coordinator.core.ranges import PassLedger, Range, RangeAllocator
 
 
 def test_ranges_are_cut_in_order_and_the_last_may_be_short() -> None:
@@ -27,7 +27,7 @@ def test_what_comes_back_is_handed_out_first() -> None:
 
 
 def test_the_next_pass_begins_at_once_when_the_fraction_is_done() -> None:
-    book = RangeBook(2, 32, 8, 0.75)
+    book = RangeAllocator(2, 32, 8, 0.75)
     taken = [book.take() for _ in range(4)]
     assert book.take() is None, "half of nothing is done yet"
     for given_out in taken[:3]:
@@ -37,7 +37,7 @@ def test_the_next_pass_begins_at_once_when_the_fraction_is_done() -> None:
 
 
 def test_taking_the_last_range_ends_a_pass_that_has_enough_done() -> None:
-    book = RangeBook(2, 32, 8, 0.75)
+    book = RangeAllocator(2, 32, 8, 0.75)
     for _ in range(3):
         taken = book.take()
         assert taken is not None
@@ -47,7 +47,7 @@ def test_taking_the_last_range_ends_a_pass_that_has_enough_done() -> None:
 
 
 def test_after_the_last_pass_nothing_is_handed_out_again() -> None:
-    book = RangeBook(1, 32, 8, 0.5)
+    book = RangeAllocator(1, 32, 8, 0.5)
     taken = [book.take() for _ in range(4)]
     for given_out in taken[:2]:
         assert given_out is not None
@@ -68,7 +68,7 @@ def test_after_the_last_pass_nothing_is_handed_out_again() -> None:
 def test_a_snapshot_keeps_exactly_what_is_done(
     examples: int, range_examples: int, other_range_examples: int, pass_fraction: float, choices: list[int]
 ) -> None:
-    book = RangeBook(3, examples, range_examples, pass_fraction)
+    book = RangeAllocator(3, examples, range_examples, pass_fraction)
     out: list[Range] = []
     done: set[tuple[int, int]] = set()
     for choice in choices:
@@ -81,7 +81,7 @@ def test_a_snapshot_keeps_exactly_what_is_done(
             done |= {(given_out.pass_number, example) for example in range(given_out.start, given_out.stop)}
         elif out:
             book.give_back(out.pop(0))
-    resumed = RangeBook(3, examples, other_range_examples, 1.0)
+    resumed = RangeAllocator(3, examples, other_range_examples, 1.0)
     resumed.restore(book.state())
     assert resumed.handed_out == book.handed_out
     again: list[tuple[int, int]] = []

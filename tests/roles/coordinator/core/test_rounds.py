@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from adamctl.roles.coordinator.core import events
-from adamctl.roles.coordinator.core.ranges import RangeBook
+from adamctl.roles.coordinator.core.ranges import RangeAllocator
 from adamctl.roles.coordinator.core.rounds import ROUNDS_AHEAD, take_round
 from adamctl.roles.coordinator.core.run_core import RunCore
 from adamctl.wire.messages import EvaluateTask, NextTaskRequest, RunStepRequest, TaskReport, TrainTask
@@ -17,7 +17,7 @@ from tests.roles.coordinator.simulation import plan
 
 def lengths(examples: int, replicas: int, batch: int = 4, range_batches: int = 3) -> list[list[int]]:
     """Returns the batches of all ranges of one pass, round by round."""
-    book = RangeBook(1, examples, batch * range_batches, 1.0)
+    book = RangeAllocator(1, examples, batch * range_batches, 1.0)
     found = []
     while ranges := take_round(book, replicas, batch, range_batches):
         found.append([-(-given.examples // batch) for given in ranges])
@@ -44,7 +44,7 @@ def test_the_end_of_a_pass_is_shared_out_as_evenly_as_can_be(
 
 
 def test_ranges_left_over_from_before_come_first_and_longest_first() -> None:
-    book = RangeBook(1, 40, 8, 1.0)
+    book = RangeAllocator(1, 40, 8, 1.0)
     book.restore([(0, 30, [(2, 10), (14, 22)])])
     assert [given[1:] for given in take_round(book, 2, 4, 2)] == [(10, 14), (0, 2)]
     assert [given[1:] for given in take_round(book, 2, 4, 2)] == [(22, 30), (30, 38)]

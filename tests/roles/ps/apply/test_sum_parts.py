@@ -17,9 +17,9 @@ from adamctl.wire.constants import ErrorCode
 ANY: Any = SimpleNamespace()
 
 
-def part(step: int, *, code: int = 0, moot: bool = False) -> StepPart:
+def part(step: int, *, code: int = 0, superseded: bool = False) -> StepPart:
     made = StepPart(ANY, 0, None, ANY, 1)
-    made.step, made.code, made.moot = step, code, moot
+    made.step, made.code, made.superseded = step, code, superseded
     return made
 
 
@@ -65,8 +65,8 @@ def test_plain_updates_beside_a_step_are_applied_by_themselves() -> None:
     assert sums(updates, gradients) == [(0, [1]), (1, [5]), (3, [4])]
 
 
-def test_what_is_moot_or_refused_is_not_added() -> None:
-    updates = [part(1), part(1), part(1, moot=True), part(2, code=7), part(2)]
+def test_what_is_superseded_or_refused_is_not_added() -> None:
+    updates = [part(1), part(1), part(1, superseded=True), part(2, code=7), part(2)]
     assert sums(updates, [values(1), values(2), None, None, values(9)]) == [(0, [3])]
     assert [update.code for update in updates] == [0, 0, 0, 7, 7]
 
@@ -92,7 +92,7 @@ def test_parts_of_16_bits_are_widened_before_they_are_added(wire: type) -> None:
 
 
 def test_twins_of_a_step_that_is_refused_are_refused_as_well() -> None:
-    updates = [part(1), part(1), part(1, moot=True), part(2)]
+    updates = [part(1), part(1), part(1, superseded=True), part(2)]
     refused = updates[1]
 
     def read(update: Update) -> Any:

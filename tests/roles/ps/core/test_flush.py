@@ -113,25 +113,25 @@ def test_more_unsaved_bytes_than_half_of_the_window_are_written_before_their_tim
     assert len(owners(core.take(0.0))) == 3, "50 bytes may stay"
 
 
-def test_acknowledgements_are_pressed_while_the_window_is_exceeded() -> None:
+def test_acknowledgements_are_over_limit_while_the_window_is_exceeded() -> None:
     core, (a, b) = FlushCore(CONFIG), entries(2)
     core.changed(a, 0.0)
-    assert not core.pressed(4.0) and core.pressed(4.1)
+    assert not core.over_limit(4.0) and core.over_limit(4.1)
     group = core.take(4.1)
-    assert core.pressed(4.1), "what is on its way is not there yet"
+    assert core.over_limit(4.1), "what is on its way is not there yet"
     core.changed(b, 4.1)
     assert group is not None
     write(core, group)
-    assert not core.pressed(4.2)
+    assert not core.over_limit(4.2)
 
 
 def test_too_many_unsaved_bytes_press_too() -> None:
     core, all_of_them = FlushCore(FlushConfig(window_bytes=35)), entries(4)
     for entry in all_of_them[:3]:
         core.changed(entry, 0.0)
-    assert not core.pressed(0.0)
+    assert not core.over_limit(0.0)
     core.changed(all_of_them[3], 0.0)
-    assert core.pressed(0.0)
+    assert core.over_limit(0.0)
 
 
 def test_without_space_the_window_still_bounds_nothing_is_durable_and_it_is_tried_again() -> None:
@@ -145,7 +145,7 @@ def test_without_space_the_window_still_bounds_nothing_is_durable_and_it_is_trie
     core.changed(b, 1.0)
     core.no_space(1.0)
     assert core.full and waiter.missing == 1
-    assert not core.pressed(4.0) and core.pressed(4.1), "as with any disk that does not keep up"
+    assert not core.over_limit(4.0) and core.over_limit(4.1), "as with any disk that does not keep up"
     assert core.take(1.5) is None
     core.changed(a, 1.6)
     assert core.oldest_s() == 0.0
@@ -296,8 +296,8 @@ def test_a_window_with_a_range_grows_until_writing_takes_its_share_of_the_disk()
         written(core, 2.0, 100.0 * number + 99)
     assert core.window_s_allowed == pytest.approx(16.0, rel=0.01), "2 s of writing are a quarter of half a window"
     core.changed(entry, 10_000.0)
-    assert core.take(10_007.0) is None and not core.pressed(10_015.0), "not due, and no pressure"
-    assert core.pressed(10_017.0)
+    assert core.take(10_007.0) is None and not core.over_limit(10_015.0), "not due, and no pressure"
+    assert core.over_limit(10_017.0)
     for number in range(60):
         core.changed(entry, 10_017.0 + 100 * number)
         written(core, 100.0, 10_099.0 + 100 * number)
@@ -338,9 +338,9 @@ def test_a_group_that_finds_no_room_to_be_confirmed_stays_under_way_and_the_wind
     core.taken(group.items[0])
     core.stalled()
     assert core.full and core.take(100.0) is None and core.busy
-    assert not core.pressed(5.0) and core.pressed(5.1)
+    assert not core.over_limit(5.0) and core.over_limit(5.1)
     core.finished([1000])
-    assert not core.full and not core.busy and not core.pressed(100.0)
+    assert not core.full and not core.busy and not core.over_limit(100.0)
 
 
 def test_what_was_waited_for_in_a_group_that_found_no_space_comes_before_what_is_waited_for_since() -> None:

@@ -62,10 +62,10 @@ def test_initial_values_of_a_bucket_that_is_taken_over_are_there_when_they_are_o
                     layout.shards_of(bucket)]  # fmt: skip
         job.install(bucket, contents, 1)
     shard = job.shards[0]
-    assert not shard.unfounded, "there is no disk"
+    assert not shard.initial_values_volatile, "there is no disk"
     shard.entry = Entry(shard, 4)
-    assert shard.unfounded
+    assert shard.initial_values_volatile
     shard.entry.sequence, shard.entry.version = 7, (2, 0, 0)  # as this server learnt the bucket, before the first push
-    assert shard.unfounded
+    assert shard.initial_values_volatile
     shard.entry.sequence, shard.entry.version = 9, (3, 1, 1)
-    assert not shard.unfounded
+    assert not shard.initial_values_volatile

@@ -19,7 +19,7 @@ from adamctl.roles.controller.core.service.controller_core import ControllerConf
 from adamctl.roles.ps.client.parameter_client import PushSet
 from adamctl.roles.ps.jobs import keeper as jobs
 from adamctl.roles.ps.jobs.keeper import JobKeeper
-from adamctl.roles.ps.store.flusher import Storing
+from adamctl.roles.ps.store.flusher import StoreWriter
 from adamctl.roles.ps.store.record import JobIdentity
 from adamctl.wire.messages import ConfigChanges
 from tests.cluster import ClusterInMemory, memory_cluster
@@ -234,12 +234,12 @@ async def test_a_server_killed_before_anything_of_a_job_is_on_disk_makes_its_buc
     async with memory_cluster(54) as cluster:
         holding = asyncio.Event()
 
-        async def held_up(storing: Storing, *arguments: Any) -> None:
+        async def held_up(storing: StoreWriter, *arguments: Any) -> None:
             holding.set()
             await asyncio.sleep(60)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Storing, "hold", held_up)
+            patch.setattr(StoreWriter, "hold", held_up)
             await start(cluster, tmp_path)
             layout = await add_job(cluster, "a", ["ps-0"], RuleConfig("add"))
             async with asyncio.timeout(20):
@@ -304,7 +304,7 @@ async def test_a_job_that_ends_while_it_is_made_is_not_held(tmp_path: Path, monk
         context = await start(cluster, tmp_path, loss_window_s=0.1)
         reached, go_on, build = threading.Event(), threading.Event(), jobs.build_buckets
         told, held = asyncio.Event(), []
-        tell, hold = JobKeeper.tell_served, Storing.hold
+        tell, hold = JobKeeper.tell_served, StoreWriter.hold
 
         def held_up(*arguments: Any) -> Any:
             reached.set()
@@ -315,13 +315,13 @@ async def test_a_job_that_ends_while_it_is_made_is_not_held(tmp_path: Path, monk
             told.set()
             await tell(keeper, *arguments)
 
-        async def holding(storing: Storing, identity: JobIdentity, *arguments: Any) -> None:
+        async def holding(storing: StoreWriter, identity: JobIdentity, *arguments: Any) -> None:
             held.append(identity.name)
             await hold(storing, identity, *arguments)
 
         monkeypatch.setattr(jobs, "build_buckets", held_up)
         monkeypatch.setattr(JobKeeper, "tell_served", telling)
-        monkeypatch.setattr(Storing, "hold", holding)
+        monkeypatch.setattr(StoreWriter, "hold", holding)
         await add_job(cluster, "a", ["ps-0"], RuleConfig("add"))
         assert await asyncio.to_thread(reached.wait, 20)
         await end(cluster, "a")

@@ -417,6 +417,6 @@ def test_given_initial_values_are_acknowledged_when_all_copies_have_them_even_un
     cluster.hold_all(("c", "a"))
     a.push("p", [(0, 1, 2.0)])
     cluster.run()
-    assert shard.unfounded and a.code("p") is None
+    assert shard.initial_values_volatile and a.code("p") is None
     cluster.deliver_held()
-    assert not shard.unfounded and a.code("p") == ErrorCode.OK
+    assert not shard.initial_values_volatile and a.code("p") == ErrorCode.OK

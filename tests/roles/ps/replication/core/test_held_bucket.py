@@ -349,7 +349,7 @@ def test_initial_values_that_were_given_are_confirmed_when_they_are_on_disk() ->
     shard = holding(b)
     ask(b, prepare(b), [record(0, 0.0)])  # as the job began
     b.take(b.replication.requested(lambda *one: answers.append(one), "a", prepare(b), [record(1, 1.0)], 0.0))
-    assert not answers and shard.unfounded
+    assert not answers and shard.initial_values_volatile
     write(b, flush)
     assert len(answers) == 1
     assert shard.entry is not None
