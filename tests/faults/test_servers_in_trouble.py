@@ -33,6 +33,7 @@ def run_inside(work: str, rounds: int, seed: int, lease_s: float, *faults: str) 
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
 
 
+@pytest.mark.slow
 def test_a_full_disk_of_one_server_stops_nobody() -> None:
     run_inside("counting", 1, 1, QUICK_LEASE_S, "full")
 

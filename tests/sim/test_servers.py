@@ -20,7 +20,7 @@ from tests.sim.sim_real_worker import has_real_clients
 from tests.sim.suite_checks import check_clean, check_documented, check_found, check_found_early, check_many, noted
 from tests.sim.suites import SERVERS
 
-QUICK_SEEDS, AT_ONCE = 40, 20
+QUICK_SEEDS, AT_ONCE = 30, 10
 SLOW_SEEDS = 10_000
 NOTED_AND_NEXT = 20
 NOTED = noted(SERVERS)
