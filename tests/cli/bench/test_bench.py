@@ -15,7 +15,7 @@ from adamctl.cli.main import application
 from adamctl.cli.options import Picture
 from adamctl.errors import ConfigurationError
 
-MNIST = str(Path(__file__).parents[2] / "examples" / "mnist.toml")
+MNIST = str(Path(__file__).parents[3] / "examples" / "mnist.toml")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pytest
 from tests.roles.controller.etcd_server import EtcdCluster, etcd_cluster
 
 BOUND_S = 120.0
-DIGITS = Path(__file__).resolve().parents[3] / "examples" / "digits.toml"
+DIGITS = Path(__file__).resolve().parents[4] / "examples" / "digits.toml"
 
 
 @pytest.fixture(scope="module")

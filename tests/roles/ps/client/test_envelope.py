@@ -178,7 +178,7 @@ def copies(envelopes: list[Envelope], tensor: int) -> int:
 @pytest.mark.parametrize("name", ["speech", "imagenet"])
 def test_activations_are_sent_once_to_each_server_that_holds_a_part(name: str, servers: int) -> None:
     """Adam 3.2.6; the networks of the examples, pushed as their runs do."""
-    experiment = load_experiment(Path(__file__).resolve().parents[3] / f"examples/{name}.toml").experiment
+    experiment = load_experiment(Path(__file__).resolve().parents[4] / f"examples/{name}.toml").experiment
     layout = build_layout(experiment.model, servers)
     routing = make_job_routing(layout, servers)
     examples = experiment.train.batch * experiment.train.n_push

@@ -28,7 +28,7 @@ from tests.roles.ps.sharing_world import JOB, ROW_SIZE, ROWS, SharingWorld, delt
 
 pytestmark = pytest.mark.skipif(not shared_memory.SUPPORTED, reason="memory is shared on Linux only")
 FLAT = ROWS * ROW_SIZE
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 class Gate:
