@@ -1,4 +1,4 @@
-"""Has every server of a job write its shards, and again where buckets move to another server meanwhile."""
+"""Makes every server of a job write its shards, and tries again if buckets move to another server meanwhile."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _CHECKSUM = re.compile(r"[0-9a-f]{32}")
 
 
 async def order_checkpoint(session: Session, folder: str, deadline_s: float) -> tuple[CheckpointFile, ...]:
-    """Returns all files, sorted by name; together they hold every shard once.
+    """Makes all servers write; returns all files, sorted by name. Together they hold every shard exactly once.
 
-    Where buckets have copies, it begins anew when a server is gone or a bucket has moved, until `deadline_s` is over.
+    If buckets have copies, it starts over when a server is lost or a bucket has moved, until `deadline_s` has passed.
 
     Raises:
-        DeadlineError, UnreachableError, RemoteError: a server did not; its message names it.
+        DeadlineError, UnreachableError, RemoteError: a server failed to; the message names it.
     """
     loop = asyncio.get_running_loop()
     until_s = loop.time() + deadline_s
@@ -71,23 +71,23 @@ async def _one(session: Session, node: str, folder: str, deadline_s: float) -> t
 
 
 def _files_of(node: str, files: tuple[CheckpointFile, ...], shards: int) -> tuple[CheckpointFile, ...]:
-    """Returns what a server says of its file, under the names that follow from its own.
+    """Checks a server's description of its file and returns it with the file names derived from the server's name.
 
     Raises:
-        RemoteError: BAD_MESSAGE, it says what no server can.
+        RemoteError: BAD_MESSAGE, the description is invalid.
     """
     if not files:
         return ()
     file = files[0]
     known = all(0 <= shard < shards for shard in file.shards)
     if len(files) > 1 or not known or file.size_bytes < 0 or _CHECKSUM.fullmatch(file.checksum) is None:
-        text = f"parameter server {node}: expected its file, its length, checksum and shards below {shards}"
+        text = f"parameter server {node}: expected one file with its length, checksum and shards below {shards}"
         raise RemoteError(ErrorCode.BAD_MESSAGE, f"{text}; found {str(files)[:200]!a}")
     name = file_name(node)
     return (msgspec.structs.replace(file, name=name, temporary_name=partial_name(name)),)
 
 
 def _not_once(files: Iterable[CheckpointFile], shards: int) -> int:
-    """Returns how many shards are in no file or in several."""
+    """Returns how many shards are in no file or in more than one."""
     found = Counter(shard for file in files for shard in file.shards)
     return sum(found[shard] != 1 for shard in range(shards))

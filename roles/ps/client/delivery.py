@@ -1,4 +1,4 @@
-"""Brings one push to its servers, each part until it has a final answer, however often it must be sent."""
+"""Delivers one push to its servers: sends each part again until it has a final answer."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import PushReply, PushRequest
 
 LATER = frozenset({ErrorCode.SEQUENCE_GAP, ErrorCode.NEWER_EPOCH, ErrorCode.NOT_READY, ErrorCode.OVER_QUOTA})
-"""A part with one of these was not consumed; the same number is sent again after a pause."""
+"""A part answered with one of these was not consumed; it is sent again with the same number after a pause."""
 
 GAPS_MAX = 4
-"""Gaps in a row that the oldest of our pushes may meet before the server is told of our numbers again."""
+"""After this many SEQUENCE_GAP answers in a row to the oldest push, the client tells the server its numbers again."""
 
 MOVED = frozenset({ErrorCode.STALE_EPOCH, ErrorCode.UNKNOWN_SHARD})
 """Another server may hold the part now; the routing is read again first."""
 
 LOOK = frozenset({ErrorCode.NOT_READY, ErrorCode.NEWER_EPOCH})
-"""Likewise where buckets have copies: the server may have lost its lease, or its place."""
+"""Likewise if buckets have copies: the server may have lost its lease, or may no longer be the primary."""
 
 REQUEST_LATER = frozenset(
     {
@@ -43,12 +43,12 @@ REQUEST_LATER = frozenset(
 
 
 class Delivery:
-    """One push under way.
+    """One push in flight.
 
     Attributes:
         staleness, ages, refused, updates: as in `PushOutcome`, complete when `run` has returned.
         sequences: per shard of the layout, this push's number there.
-        unanswered: shards of which we do not know yet what became of this push.
+        unanswered: shards that have not given a final answer to this push.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Delivery:
         rounding: Rounding | None = None,
         whole: bool = True,
     ) -> None:
-        """`rounding`: the push in 16 bits, sent in its place. `whole`: each shard of its tensors has a number."""
+        """`rounding`: the push in 16 bits, sent instead. `whole`: every shard of its tensors has a number."""
         self.staleness: list[int] = []
         self.ages: list[int] = []
         self.refused: list[RefusedPart] = []
@@ -69,9 +69,9 @@ class Delivery:
         self._push = push if rounding is None else rounding.push
         self.unanswered: set[int] = set(np.flatnonzero(sequences).tolist())
         self._whole = whole
-        self._unsure: set[int] = set()  # sent, and not answered
+        self._unsure: set[int] = set()  # sent at least once without an answer
         self._envelopes = 0
-        # Named to servers by where they lie, and not yet answered: on which connection last.
+        # Unanswered requests that name shared memory instead of carrying values -> the connection last used.
         self._shown: dict[Order, Connection] = {}
         self._given_up: dict[Order, set[Connection]] = {}
         self._rounding = rounding
@@ -87,7 +87,7 @@ class Delivery:
             only = None if self._whole else self.unanswered
             await self._send_all(cut_push(self._push, self.sequences.tolist(), self._session.routing, only))
         finally:
-            # Servers may go on reading what the caller is now free to change: where we gave up, or went elsewhere.
+            # After an abandoned or rerouted request a server may still read memory that the caller may now change.
             try:
                 shown = {*self._shown.values(), *(one for given_up in self._given_up.values() for one in given_up)}
                 if shown:
@@ -99,7 +99,7 @@ class Delivery:
                     self._rounding.give_back()
 
     async def _send_all(self, envelopes: list[Envelope]) -> None:
-        """Sends envelopes, and those that become of what has moved meanwhile; returns when all are answered."""
+        """Sends envelopes, and further ones for shards that move meanwhile; returns when all are answered."""
         if len(envelopes) > 1:
             self._begin(envelopes)
         try:
@@ -114,7 +114,7 @@ class Delivery:
             tasks, self._tasks = self._tasks, set()
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)  # what they send is the caller's again
+            await asyncio.gather(*tasks, return_exceptions=True)  # the arrays belong to the caller again
 
     def _begin(self, envelopes: list[Envelope]) -> None:
         self._tasks.update(asyncio.create_task(self._send(envelope)) for envelope in envelopes)
@@ -130,12 +130,12 @@ class Delivery:
             attempt, gaps = 0, 0
             while unanswered:
                 if await channel.turn(order):
-                    self._move(envelope, unanswered)  # the server may have lost its place meanwhile
+                    self._move(envelope, unanswered)  # buckets may have moved meanwhile
                     if not unanswered:
                         break
                 codes = await self._attempt(channel, order, envelope, unanswered, attempt)
                 gaps = gaps + 1 if ErrorCode.SEQUENCE_GAP in codes and channel.is_next(order) else 0
-                if gaps >= GAPS_MAX:  # nobody older is on the way there: it has lost what it had acknowledged
+                if gaps >= GAPS_MAX:  # no older push is in flight: the server lost acknowledged ones
                     gaps = 0
                     await self._session.tell_numbers(channel)
                 self._move(envelope, unanswered)
@@ -146,9 +146,9 @@ class Delivery:
     async def _attempt(
         self, channel: ServerChannel, order: Order, envelope: Envelope, unanswered: set[int], attempt: int
     ) -> set[int]:
-        """Sends what is unanswered once, and takes in what comes back; where that is trouble, the routing is read.
+        """Sends what is unanswered once and takes in the answer; reads the routing again if something went wrong.
 
-        Returns the codes of shards that are to be sent again.
+        Returns the codes of the shards that must be sent again.
         """
         session = self._session
         whole = len(unanswered) == len(envelope.parts)
@@ -175,7 +175,7 @@ class Delivery:
             channel.trouble = str(error)
             channel.be_careful()
             if error.code == ErrorCode.LAYOUT_MISMATCH and attempt == 0:
-                await channel.drop()  # a connection that the server no longer knows; attach again
+                await channel.drop()  # the server no longer knows this connection; attach again
             elif error.code not in REQUEST_LATER:
                 raise
             elif session.copies:
@@ -191,26 +191,26 @@ class Delivery:
         return codes
 
     def _answered(self, order: Order) -> None:
-        """A server that has answered has no use for the memory, nor have earlier requests on that connection."""
+        """Notes that a server has answered: neither this nor earlier requests on the connection use the memory now."""
         shown = self._shown.pop(order, None)
         if shown is not None and order in self._given_up:
             self._given_up[order].discard(shown)
 
     def _move(self, envelope: Envelope, unanswered: set[int]) -> None:
-        """Takes what has moved out of an envelope, and sends it elsewhere."""
+        """Removes shards that have moved from an envelope's unanswered ones and sends them to their new server."""
         routing = self._session.routing
         elsewhere = {shard for shard in unanswered if routing.route_of(shard) != envelope.route}
         if elsewhere:
             unanswered -= elsewhere
             moved = cut_push(self._push, self.sequences.tolist(), routing, elsewhere)
-            for other in moved:  # whose order is not known there; older pushes may be moving, too
+            for other in moved:  # older pushes may be moving there too, so send in order
                 self._session.channel(*other.route).be_careful()
             self._begin(moved)
 
     async def _direct(
         self, order: Order, envelope: Envelope, message: PushRequest, connection: Connection
     ) -> PushRequest | None:
-        """Returns the request for a server that has mapped the memory which all of the envelope's arrays lie in."""
+        """Returns a request that names shared memory, or None if the server cannot map all of the envelope's arrays."""
         if connection.kind == "tcp":
             return None
         found = self._session.shared.direct_push(message, envelope)

@@ -19,11 +19,11 @@ from adamctl.roles.ps.client.routing import JobRouting, Run, runs_of
 from adamctl.wire.constants import BODY_ALIGNMENT_BYTES, BODY_BYTES_MAX, UpdateKind
 from adamctl.wire.messages import PushPart, PushRequest, PushSource
 
-HEADER_BYTES_MAX = 56 << 10  # of the 64 KiB a typed header may have
+HEADER_BYTES_MAX = 56 << 10  # a typed header may have 64 KiB
 HEADER_BYTES_PER_PART = 32
 HEADER_BYTES_PER_SOURCE = 64
 HEADER_BYTES_PER_EPOCH = 12
-ROUNDED_BYTES_MAX = 4 << 20  # of 16-bit gradients: they are sent while the next are being rounded
+ROUNDED_BYTES_MAX = 4 << 20  # of 16-bit gradients: one envelope is sent while the next is rounded
 
 _PADDING = bytes(BODY_ALIGNMENT_BYTES)
 
@@ -43,7 +43,7 @@ class Envelope:
     body: list[Any] = field(default_factory=list)
     body_bytes: int = 0
     activations: dict[int, int] = field(default_factory=dict)
-    """tensor -> where its activations are in the body."""
+    """tensor -> offset of its activations in the body."""
 
     @property
     def server(self) -> str:
@@ -99,9 +99,9 @@ _EMPTY = Envelope(Route("", 0))
 def cut_push(
     push: PushSet, sequences: list[int], routing: JobRouting, only: Iterable[int] | None = None
 ) -> list[Envelope]:
-    """Returns the envelopes of a push; `sequences` has its number for every shard of the layout.
+    """Cuts a push into envelopes; `sequences` has its number for every shard of the layout.
 
-    With `only`, just these shards, because they have moved to other servers.
+    `only`: send just these shards; they have moved to other servers.
 
     Raises:
         ConfigurationError: one row of a tensor is larger than a frame's body may be.
@@ -152,15 +152,15 @@ def _bytes(update: TensorUpdate, run: Run, envelope: Envelope) -> int:
 
 
 def _rounded_enough(update: TensorUpdate, run: Run, envelope: Envelope) -> bool:
-    """Whether an envelope of 16-bit gradients is better sent than filled up: the rest is not rounded yet."""
+    """Whether to send an envelope of 16-bit gradients before it is full, since the rest is not rounded yet."""
     is_rounded = update.activations is None and update.values.itemsize < ELEMENT_BYTES
     return is_rounded and envelope.body_bytes + _bytes(update, run, envelope) > ROUNDED_BYTES_MAX
 
 
 def _better_apart(update: TensorUpdate, runs: list[Run], number: int, envelope: Envelope) -> bool:
-    """Whether all runs of a tensor fit into an envelope of their own, but not into this: they share activations.
+    """Whether all runs of a tensor, which share activations, fit into a new envelope but not into this one.
 
-    Asked about run `number`; the others of its tensor follow its first.
+    Asked for run `number`; a tensor's runs follow each other.
     """
     if update.activations is None:
         return False
@@ -183,13 +183,13 @@ def _fits_alone(update: TensorUpdate, run: Run) -> bool:
         size_bytes = _bytes(update, run, _EMPTY)
         raise ConfigurationError(
             f"tensor {run.tensor}, rows {run.row_start} to {run.row_stop}: {size_bytes} bytes do not fit into a frame "
-            f"of {BODY_BYTES_MAX}; a layer with fewer inputs, or split in two, does"
+            f"of {BODY_BYTES_MAX} bytes; use a layer with fewer inputs, or split it in two"
         )
     return False
 
 
 def _as_gradient(update: TensorUpdate, run: Run) -> TensorUpdate:
-    """The factors of very many examples are larger than the product: the client multiplies them itself."""
+    """Multiplies factors on the client: with very many examples they are larger than their product."""
     assert update.activations is not None
     rows = run.row_stop - run.row_start
     product = np.empty((rows, update.activations.shape[1]), np.float32)

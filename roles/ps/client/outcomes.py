@@ -1,4 +1,4 @@
-"""A push that is on its way, and what has become of it; and what a pull has brought."""
+"""A pending push, a push's outcome, and a pull's result."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from adamctl.roles.ps.client.push_set import Base, Numbers, PushSet
 
 @dataclass(frozen=True)
 class RefusedPart:
-    """A shard to which nothing was applied. `code` is a member of `ErrorCode`.
+    """A shard that refused its part, so that nothing was applied. `code` is a member of `ErrorCode`.
 
-    `unsure`: it was sent before, without an answer. With CLIENT_EVICTED, that may have been applied.
+    `unsure`: an earlier send had no answer. With CLIENT_EVICTED, that one may have been applied.
     """
 
     shard: int
@@ -29,12 +29,13 @@ class RefusedPart:
 
 @dataclass(frozen=True)
 class PushOutcome:
-    """What became of a push.
+    """The outcome of a push.
 
     Attributes:
-        staleness: per applied shard, pushes of others between the base and the application (repeated answers: 0).
-        ages: likewise, pushes of everybody, this client's own included.
-        refused: shards to which nothing was applied, and why; their numbers are spent.
+        staleness: per applied shard, pushes of other clients between its base and its application (0 if the answer
+            was repeated).
+        ages: likewise, pushes of all clients, this one included.
+        refused: shards to which nothing was applied, and why; their sequence numbers are used up.
         updates: parameter updates applied, as Adam 4.3.2 counts them.
     """
 
@@ -46,13 +47,13 @@ class PushOutcome:
 
 @dataclass(frozen=True)
 class Pulled:
-    """What arrived, per shard of the layout; zeros where a shard was not asked for.
+    """What was pulled, per shard of the layout; zeros for shards that were not asked for.
 
     Attributes:
         shards: the indices that were asked for.
         epochs, versions: the version (epoch, counter) each shard is at.
-        pushes: pushes of everybody that it contains.
-        sequences: the last of this client's own pushes that it contains.
+        pushes: how many pushes, of all clients, each shard contains.
+        sequences: the last of this client's own pushes that each shard contains.
     """
 
     shards: NDArray[np.int64]
@@ -63,13 +64,13 @@ class Pulled:
 
     @property
     def base(self) -> Base:
-        """What gradients computed from these parameters name as their base."""
+        """The base to give with gradients computed from these parameters."""
         return Base(self.pushes, self.sequences)
 
 
 @dataclass
 class PendingPush:
-    """A push on its way. Await it, or call `wait`; its arrays are borrowed until then.
+    """A push in flight. Await it, or call `wait`; its arrays are borrowed until then.
 
     Attributes:
         number: counts this client's pushes from 1.
@@ -85,7 +86,7 @@ class PendingPush:
         """Raises DeadlineError after `deadline_s` seconds; delivery then goes on in the background."""
         finished, _ = await asyncio.wait([self._done], timeout=deadline_s)
         if not finished:
-            raise DeadlineError(f"push {self.number} was not acknowledged within {deadline_s:g} s; still being sent")
+            raise DeadlineError(f"push {self.number} was not acknowledged within {deadline_s:g} s; sending continues")
         return self._done.result()
 
     def __await__(self) -> Generator[Any, None, PushOutcome]:
@@ -96,12 +97,12 @@ class PendingPush:
         return self._done.done()
 
     def lacking(self, pulled: Pulled) -> NDArray[np.bool_]:
-        """Returns, per shard of the layout, whether this push is not contained in what was pulled there."""
+        """Returns, per shard of the layout, whether the pulled values lack this push."""
         missing: NDArray[np.bool_] = pulled.sequences < self.sequences
         return missing
 
 
 def mark_retrieved(done: asyncio.Future[PushOutcome]) -> None:
-    """A caller that no longer waits must not cause a message about an exception nobody saw."""
+    """Avoids asyncio's message about an unretrieved exception when the caller no longer waits."""
     if not done.cancelled():
         done.exception()

@@ -1,7 +1,7 @@
 """How workers, coordinators and tools use a job's parameters: attach, push, pull, checkpoint.
 
-One client per (node, incarnation) and job; all calls on one event loop. Each shard stays on one connection, of one or
-more to its server.
+One client per (node, incarnation) and job; all calls on one event loop. A client has one or more connections to each
+server; each shard stays on one of them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 
 
 class ParameterClient:
-    """A job's parameters on however many servers."""
+    """A job's parameters, on one or more servers."""
 
     def __init__(
         self,
@@ -75,15 +75,15 @@ class ParameterClient:
         in_step: bool = False,
     ) -> None:
         """Args:
-        hello: identity to connect with; node and incarnation name this client in the servers' memory.
+        hello: the identity to connect with; servers remember this client by node and incarnation.
         store: the configuration service.
-        notice: told what is being waited for; default: the log.
-        attempt_s: an unanswered request is sent again after this long.
+        notice: called with a text that says what the client waits for; default: the log.
+        attempt_s: an unanswered request is sent again after this many seconds.
         pushes_max: pushes that may be unacknowledged at once.
-        wire_push: what pushes travel as; 16-bit types take half of the bytes, and are rounded with error feedback.
-        wire_pull: what pulls travel as; the servers go on in float32.
-        connections: how many to each server; more than one where one cannot fill the network.
-        in_step: pushes are to be parts of steps.
+        wire_push: number type of pushes on the wire; 16-bit types halve the bytes and are rounded with error feedback.
+        wire_pull: number type of pulls on the wire; the servers themselves keep float32.
+        connections: how many to each server; use more than one if one cannot fill the network.
+        in_step: pushes will be parts of steps.
         """
         self._session = Session(
             transport,
@@ -103,8 +103,8 @@ class ParameterClient:
     def from_context(cls, context: RoleContext, job: str, *, session: int = 0, **options: Any) -> ParameterClient:
         """Returns a client for a role: its transport, identity, controller and log.
 
-        `session`: how many clients the process had before. What those gave up may reach servers late, and must not
-        take the numbers of this one's pushes: servers know it by a name of its own.
+        `session`: how many clients this process had before. Pushes that those abandoned may still reach servers and
+        must not use up this client's numbers, so servers know each client by its own name.
         """
         assert context.controller is not None
         notice = options.pop("notice", context.log.warning)
@@ -112,9 +112,9 @@ class ParameterClient:
         return cls(context.transport, hello, context.controller, job, notice=notice, **options)
 
     def sibling(self, number: int) -> ParameterClient:
-        """Returns another client of the same job, not attached, with numbers and connections of its own.
+        """Returns another client of the same job, not yet attached, with its own numbers and connections.
 
-        Where two parts of one step come from one process, each may have to wait for the other on the server.
+        If one process sends two parts of a step, each may have to wait for the other on the server.
         """
         session = self._session
         return ParameterClient(
@@ -132,10 +132,10 @@ class ParameterClient:
     # --- attach ------------------------------------------------------------------------------------------------------
 
     async def attach(self, *, deadline_s: float = 60.0) -> None:
-        """Reads the job's layout and buckets and attaches to every server that holds a part, waiting until all serve.
+        """Reads the job's layout and buckets and attaches to every server that holds a part; waits until all serve.
 
         Raises:
-            DeadlineError: not all did within `deadline_s`; the message says which, and why.
+            DeadlineError: not all servers served within `deadline_s`; the message says which did not, and why.
             RemoteError: LAYOUT_MISMATCH, OVER_QUOTA, RUN_ENDED, DAMAGED_DATA; UNKNOWN_JOB at the end of the deadline.
         """
         await self._session.attach(deadline_s=deadline_s)
@@ -148,12 +148,12 @@ class ParameterClient:
 
     @property
     def layout(self) -> ParameterLayout:
-        """Of the job; known after `attach`."""
+        """The job's layout; known after `attach`."""
         return self._session.layout
 
     @property
     def routing(self) -> JobRouting:
-        """The last reading of who holds what."""
+        """Which server holds what, as last read."""
         return self._session.routing
 
     @property
@@ -167,7 +167,7 @@ class ParameterClient:
 
     @property
     def shared(self) -> SharedArrays:
-        """Memory from which servers on this machine take pushes, and into which they write pulls, themselves."""
+        """Memory from which servers on this machine read pushes directly and into which they write pulls."""
         return self._session.shared
 
     @shared.setter
@@ -176,12 +176,12 @@ class ParameterClient:
 
     @property
     def measured(self) -> Measurements:
-        """How busy its servers are and how fast the network."""
+        """How busy the servers are and how fast the network is."""
         return self._session.measured
 
     @property
     def rollbacks(self) -> Rollbacks:
-        """What was acknowledged to us and is lost."""
+        """Pushes that were acknowledged to this client and then lost."""
         return self._session.rollbacks
 
     @property
@@ -189,32 +189,32 @@ class ParameterClient:
         return tuple(self.routing.servers)
 
     def servers_of_tensors(self) -> tuple[int, ...]:
-        """Returns, per tensor, how many connections its parts travel on, each with all activations of factors."""
+        """Returns, per tensor, how many connections carry its parts; each carries all activations of factors."""
         return servers_of_tensors(self.layout, dict(enumerate(self.routing.routes)))
 
     def channel(self, server: str, connection: int = 0) -> ServerChannel:
         return self._session.channel(server, connection)
 
     def transports(self) -> dict[str, str]:
-        """Returns the kind of connection to each server: `shared`, `unix`, `tcp`, or nothing while there is none."""
+        """Returns the kind of connection to each server: `shared`, `unix`, `tcp`, or an empty text if not connected."""
         return self._session.transports()
 
     # --- push --------------------------------------------------------------------------------------------------------
 
     def start_push(self, push: PushSet, *, exact: bool = False, only: Collection[int] | None = None) -> PendingPush:
-        """Gives the push its numbers and starts to send it; the order of calls is the order on every shard.
+        """Numbers the push and starts to send it; every shard applies pushes in the order of these calls.
 
-        `exact` sends it as float32 whatever `wire_push` says; `only` some shards of it.
+        `exact`: send float32 regardless of `wire_push`. `only`: send just these shards.
 
         Raises:
             BackpressureError: `pushes_max` pushes are unacknowledged.
-            MemoryError: no room to round it; it has no number.
+            MemoryError: no memory to round it; no number was used.
         """
         session = self._session
         if len(session.pushes) >= self._pushes_max:
             what = f"{self._pushes_max} pushes are unacknowledged"
             raise BackpressureError(f"{what}: {session.troubles()}; wait for some")
-        rounding = None if exact else session.wire.start(push)  # may raise; a number that is given out must be sent
+        rounding = None if exact else session.wire.start(push)  # may raise; once numbered, a push must be sent
         self._pushes += 1
         issued = session.issued
         sequences = np.zeros_like(issued)
@@ -234,7 +234,7 @@ class ParameterClient:
         """Sends a push and returns when every shard has answered.
 
         Raises:
-            DeadlineError: too late; it may still be applied.
+            DeadlineError: not answered in time; it may still be applied.
             RemoteError: the job is unknown or has ended, or the layout does not match.
             BackpressureError: too many pushes are unacknowledged.
         """
@@ -246,7 +246,7 @@ class ParameterClient:
         except AdamctlError as error:
             done.set_exception(error)
         except asyncio.CancelledError:
-            done.set_exception(UnreachableError(f"push {pending.number} was given up: the client was closed"))
+            done.set_exception(UnreachableError(f"push {pending.number} was abandoned: the client was closed"))
             raise
         except Exception as error:
             log.exception("push %d", pending.number)
@@ -260,14 +260,15 @@ class ParameterClient:
     async def pull(
         self, into: Array, *, shards: Sequence[int] | None = None, deadline_s: float = 60.0, exact: bool = False
     ) -> Pulled:
-        """Receives parameters straight into a flat vector laid out like the job's `ParameterLayout`.
+        """Receives parameters directly into a flat vector laid out like the job's `ParameterLayout`.
 
-        Each shard is at one version; different shards may be at different ones. On an error some may be overwritten.
+        Each shard is at one version; versions may differ between shards. After an error some shards may have been
+        overwritten.
 
         Args:
             into: float32 [layout.flat_size], C-contiguous; padding between tensors is left as it is.
-            shards: which ones, ascending; default all.
-            exact: receive float32 whatever `wire_pull` says.
+            shards: which shards, ascending; default all.
+            exact: receive float32 regardless of `wire_pull`.
 
         Raises:
             DeadlineError: not all answered in time.
@@ -278,15 +279,15 @@ class ParameterClient:
     # --- the rest ----------------------------------------------------------------------------------------------------
 
     async def checkpoint(self, folder: str, *, deadline_s: float = 600.0) -> tuple[CheckpointFile, ...]:
-        """Has every server write its shards into `folder` under temporary names; returns all files, sorted by name.
+        """Makes every server write its shards to `folder` under temporary names; returns all files, sorted by name.
 
         Raises:
-            DeadlineError, UnreachableError, RemoteError: a server did not; its message names it.
+            DeadlineError, UnreachableError, RemoteError: a server failed to; the message names it.
         """
         return await order_checkpoint(self._session, folder, deadline_s)
 
     async def close(self) -> None:
-        """Gives up what is unacknowledged and closes the connections."""
+        """Abandons unacknowledged pushes and closes the connections."""
         pushes = self._session.pushes
         for task in tuple(pushes):
             task.cancel()
@@ -295,5 +296,5 @@ class ParameterClient:
 
 
 def _named(hello: Callable[[], Hello], part: str) -> Callable[[], Hello]:
-    """Returns an identity that servers take for another client's."""
+    """Returns an identity that servers treat as another client."""
     return lambda: msgspec.structs.replace(own := hello(), node=derived_name(own.node, part))

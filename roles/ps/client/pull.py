@@ -1,4 +1,4 @@
-"""Receives parameters from their servers straight into a flat vector."""
+"""Receives parameters from their servers directly into a flat vector."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from adamctl.wire.constants import BODY_BYTES_MAX, ErrorCode
 from adamctl.wire.messages import PullReply, PullRequest
 
 PULL_SHARDS_MAX = 800  # per request: their parts must fit into a typed header of 64 KiB
-ROUNDED_BYTES_MAX = 8 << 20  # of float32, per request for 16 bits: one is rounded while others are sent and widened
+ROUNDED_BYTES_MAX = 8 << 20  # of float32, per 16-bit request: one is rounded while others are sent and widened
 
 
 class Puller:
-    """One pull under way."""
+    """One pull in flight."""
 
     def __init__(self, session: Session, into: Array, shards: Sequence[int] | None, exact: bool = False) -> None:
         """Raises ValueError if `into` is not a C-contiguous float32 vector of the layout's flat size."""
@@ -41,7 +41,7 @@ class Puller:
         count = len(self._layout.shards)
         self._wire = "float32" if exact else session.wire.pull
         self._into = into
-        # By the shards of requests that named `into` by where it lies, and are not answered: on which connection.
+        # Shards of unanswered requests that name shared memory as their target -> the connection used.
         self._shown: dict[tuple[int, ...], Connection] = {}
         self._view = into.data.cast("B")
         self._wanted = range(count) if shards is None else tuple(shards)
@@ -68,10 +68,10 @@ class Puller:
         return self._pulled
 
     async def _check(self, settled: Numbers) -> None:
-        """Looks whether shards contain all of our own pushes that were answered before we asked for them.
+        """Checks that shards contain all of this client's pushes that were answered before the pull.
 
-        If not, they were rolled back while we had a connection to their new server, which does not know yet what we
-        know.
+        If not, they were rolled back while this client was already connected to their new server, which must now be
+        told the client's numbers.
         """
         shards, sequences = self._pulled.shards, self._pulled.sequences
         behind = shards[sequences[shards] < settled[shards]]
@@ -79,7 +79,7 @@ class Puller:
             await self._session.tell_numbers(self._session.channel(*route))
 
     async def _pull(self, wanted: Sequence[int]) -> None:
-        """Pulls shards from where the routing says, again from elsewhere if they have moved."""
+        """Pulls shards from the servers that the routing names; tries again elsewhere if they have moved."""
         attempt = 0
         while wanted:
             by_route: dict[Route, list[int]] = {}
@@ -92,8 +92,8 @@ class Puller:
             finally:
                 for task in tasks:
                     task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)  # what they receive into is the caller's again
-                if self._shown:  # servers may go on writing what nobody waits for any more
+                await asyncio.gather(*tasks, return_exceptions=True)  # the target belongs to the caller again
+                if self._shown:  # servers may still write answers to abandoned requests
                     shown, self._shown = self._shown, {}
                     self._session.shared.renew(self._into)
                     await forget_regions(shown.values())
@@ -116,7 +116,7 @@ class Puller:
         return parts
 
     def _targets(self, shards: list[int]) -> list[memoryview]:
-        """Returns writable buffers for the shards' values in order, neighbours joined."""
+        """Returns writable buffers for the shards' values in order, adjacent ranges joined."""
         ranges: list[list[int]] = []
         for index in shards:
             shard = self._layout.shards[index]
@@ -128,7 +128,7 @@ class Puller:
         return [self._view[start:stop] for start, stop in ranges]
 
     async def _request(self, route: Route, shards: list[int]) -> list[int]:
-        """Asks one server and returns the shards still to be had."""
+        """Asks one server; returns the shards that are still missing."""
         session = self._session
         message = PullRequest(session.job, session.routing.epochs_of(shards), tuple(shards), self._wire)
         channel = session.channel(*route)
@@ -175,7 +175,7 @@ class Puller:
         return [shard for shard, _ in left]
 
     async def _direct(self, message: PullRequest, connection: Connection) -> PullRequest | None:
-        """Returns the request for a server that has mapped the memory which values are to be written into."""
+        """Returns a request that names the shared memory to write into, or None if the server cannot map it."""
         place = self._session.shared.find(self._into) if message.dtype == "float32" else None
         if place is None or not await connection.share(place.region, deadline_s=self._session.attempt_s):
             return None
@@ -183,7 +183,7 @@ class Puller:
         return direct_pull(message, place, [self._layout.shards[shard].offset for shard in message.shards])
 
     async def _widen(self, reply: PullReply, body: memoryview) -> None:
-        """Writes 16-bit values as float32. Raises ProtocolError if they are not those of the shards."""
+        """Widens 16-bit values to float32. Raises ProtocolError if they do not fit the shards."""
         parts = [part for part in reply.parts if part.code == ErrorCode.OK]
         width, start = WIRE_ELEMENT_BYTES[self._wire], 0
         for part in parts:
@@ -208,7 +208,7 @@ class Puller:
         await self._session.wire.widen(start, work)
 
     def _take(self, reply: PullReply, body: memoryview) -> list[tuple[int, int]]:
-        """Notes versions, copies values that did not arrive in place, returns (shard, code) of what failed."""
+        """Notes versions and copies values that did not arrive in place; returns (shard, code) of what failed."""
         failed: list[tuple[int, int]] = []
         pulled = self._pulled
         in_place = len(body) > 0 and np.may_share_memory(np.frombuffer(body, np.uint8), self._into)

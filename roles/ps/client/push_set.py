@@ -1,4 +1,4 @@
-"""What a client wants to push: gradients, factors or deltas by tensor, before it is cut into envelopes."""
+"""What a client pushes: gradients, factors or deltas by tensor, before they are cut into envelopes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Base:
-    """What the parameters that a gradient was computed from contained; staleness is counted from it.
+    """Which pushes were in the parameters that a gradient was computed from; staleness is counted from here.
 
     Attributes:
-        pushes: per shard, pushes of everybody that were applied.
+        pushes: per shard, how many pushes of all clients were applied.
         sequences: per shard, the last of this client's own pushes that was applied.
     """
 
@@ -34,7 +34,7 @@ class Base:
 class TensorUpdate:
     """One tensor's part of a push. `values` is flat [size]; factors have errors [k, out], activations [k, in].
 
-    As users give it, float32; as it is sent, perhaps rounded to 16 bits (`adamctl.roles.ps.client.rounding`).
+    Users give float32; it may be rounded to 16 bits before it is sent (`adamctl.roles.ps.client.rounding`).
     """
 
     kind: UpdateKind
@@ -44,14 +44,14 @@ class TensorUpdate:
 
 @dataclass
 class PushSet:
-    """One push: at most one update per tensor, all with one learning rate.
+    """One push: at most one update per tensor, all with the same learning rate.
 
     Arrays are borrowed, not copied: they must stay unchanged until the push is done.
 
     Attributes:
-        steps, examples: how many steps and examples were accrued, for statistics.
-        base: None counts staleness from the job's first version.
-        place: which part of which step these gradients are; None: they are applied by themselves.
+        steps, examples: how many steps and examples were accumulated, for statistics.
+        base: None: staleness counts from the job's first version.
+        place: which part of which step these gradients are; None: not part of a step.
     """
 
     layout: ParameterLayout
@@ -67,7 +67,7 @@ class PushSet:
         self.updates[tensor] = TensorUpdate(UpdateKind.GRADIENT, self._flat(tensor, values))
 
     def delta(self, tensor: int, values: Array) -> None:
-        """Adds a change to be added as it is (rule `add`), like `gradient`."""
+        """Adds a tensor's delta, which the server adds unchanged (rule `add`); otherwise like `gradient`."""
         self.updates[tensor] = TensorUpdate(UpdateKind.DELTA, self._flat(tensor, values))
 
     def factors(self, tensor: int, errors: Array, activations: Array) -> None:

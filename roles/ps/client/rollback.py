@@ -1,8 +1,8 @@
-"""What a client knows of its own numbers, and what it learns of those that were acknowledged and are lost.
+"""What a client knows about its own sequence numbers, and which acknowledged ones were lost.
 
-Where all copies of a bucket are lost, it goes on from what was found in stores, which may be older than what clients
-were told. A client says up to which number it knows what became of every push; a server that has fewer goes on after
-that number, and says how many it has passed over. So nothing is applied twice, and no loss goes unnoticed.
+If all copies of a bucket are lost, it continues from the stores, which may be older than what clients were told. A
+client tells the server up to which number all of its pushes are answered. A server that has fewer continues after that
+number and reports how many it skipped. So nothing is applied twice, and no loss goes unnoticed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from adamctl.roles.ps.client.push_set import Numbers
 
 
 class PushUnderWay(Protocol):
-    """As much of a push as says which numbers are settled.
+    """The part of a push that tells which numbers are settled.
 
     Attributes:
         sequences: per shard of the layout, its number there.
-        unanswered: shards of which we do not know yet what became of it.
+        unanswered: shards that have not given a final answer.
     """
 
     sequences: Numbers
@@ -29,10 +29,10 @@ class PushUnderWay(Protocol):
 
 
 class Rollbacks:
-    """What the servers of one client have passed over.
+    """Counts the numbers that servers have skipped for one client.
 
     Attributes:
-        numbers: of this client, over all shards, that were acknowledged and are lost.
+        numbers: how many acknowledged numbers of this client are lost, over all shards.
     """
 
     def __init__(self, job: str, notice: Callable[[str], None]) -> None:
@@ -41,15 +41,15 @@ class Rollbacks:
         self._told: dict[tuple[str, int], int] = {}
 
     def told(self, server: str, incarnation: int, numbers: int) -> None:
-        """A process of a server says how many numbers it has passed over so far; said again, it counts once."""
+        """Notes how many numbers a server's process has skipped so far; repeated reports count once."""
         new = numbers - self._told.get((server, incarnation), 0)
         if new <= 0:
             return
         self._told[server, incarnation] = numbers
         self.numbers += new
         self._notice(
-            f"job {self._job!r} was rolled back: {server} goes on from what was found in stores, without {new} updates "
-            "of shards that were acknowledged to this client"
+            f"job {self._job!r} was rolled back: {server} continues from the stores, without {new} shard updates "
+            "that were acknowledged to this client"
         )
 
 
@@ -63,10 +63,10 @@ def settled_numbers(issued: Numbers, pushes: Iterable[PushUnderWay]) -> Numbers:
 
 
 def settled_body(settled: Numbers, shards: Iterable[int]) -> Body:
-    """Returns, of some shards, those that were pushed to, each with its settled number.
+    """Returns those of the shards that were pushed to, each with its settled number.
 
-    A server that was restarted may remember less of us: what it had acknowledged and not yet saved is lost. It goes on
-    from these numbers, none of which we will ever send again.
+    A restarted server may remember less: what it had acknowledged but not yet saved is lost. It continues after these
+    numbers; this client never sends them again.
     """
     found = np.asarray(tuple(shards), np.int64)
     found = found[settled[found] > 0]

@@ -1,9 +1,9 @@
-"""Rounds a client's pushes to 16 bits, with error feedback, while what is rounded already is being sent.
+"""Rounds a client's pushes to 16 bits with error feedback, while the part already rounded is being sent.
 
 Gradients and deltas are rounded with the residual of this client's last push of the same tensor and kind
-(`adamctl.kernels.numeric.feedback`), so the sum of what the servers get over many pushes is that of the float32 values
-within one rounding. Factors are rounded without: the error of a product cannot be put into the next one's factors. A
-push is rounded once, in the order of `start`; what is sent again is the same bytes. Residuals end with the client.
+(`adamctl.kernels.numeric.feedback`), so over many pushes the servers get the sum of the float32 values to within one
+rounding. Factors are rounded without feedback: the error of a product cannot be put into the next one's factors. A push
+is rounded once, in the order of `start`; a resend sends the same bytes. Residuals are lost when the client ends.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from adamctl.roles.ps.client.envelope import Envelope
 from adamctl.roles.ps.client.push_set import PushSet, TensorUpdate
 from adamctl.wire.constants import BODY_BYTES_MAX, UpdateKind
 
-HERE_ELEMENTS_MAX = 1 << 17  # takes less time than to wake a thread for it and be woken by it
-PIECE_ELEMENTS = 1 << 19  # rounded at a time; what waits for them is woken after each
-FACTOR_BYTES_MAX = BODY_BYTES_MAX // 2  # larger ones may have to become a product, which is sent as float32
+HERE_ELEMENTS_MAX = 1 << 17  # takes less time than waking a thread and being woken by it
+PIECE_ELEMENTS = 1 << 19  # rounded at a time; waiters are woken after each
+FACTOR_BYTES_MAX = BODY_BYTES_MAX // 2  # larger ones may have to be multiplied out, and are then sent as float32
 
 Piece = Callable[[], None]
 
@@ -36,7 +36,7 @@ class Rounding:
     """One push that is being rounded.
 
     Attributes:
-        push: the same push in 16 bits; its arrays are valid as far as `until` has returned for them.
+        push: the same push in 16 bits; an envelope's arrays are valid once `until` has returned for it.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class Rounding:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     def add(self, tensor: int, pieces: list[Piece]) -> None:
-        """The work of one tensor: pieces of PIECE_ELEMENTS in order, or a single one for its factors."""
+        """Adds the work of one tensor: pieces of PIECE_ELEMENTS in order, or a single piece for factors."""
         self._first[tensor] = len(self.pieces)
         self.pieces.extend(pieces)
 
     async def until(self, envelope: Envelope) -> None:
-        """Returns when all that an envelope sends is rounded."""
+        """Returns when everything an envelope sends is rounded."""
         needed = max((self._needed(s.tensor, s.row_stop, s.kind) for s in envelope.sources), default=0)
         if self.done < needed:
             if self._failure is not None:
@@ -66,13 +66,13 @@ class Rounding:
             await waiting
 
     def give_back(self) -> None:
-        """The push is over: nothing of it will be sent any more."""
+        """Returns the buffer: the push is done, so nothing of it will be sent again."""
         self._given_back(self.buffer)
 
     def _needed(self, tensor: int, row_stop: int, kind: int) -> int:
         """Returns how many pieces must be done for the rows of a tensor before `row_stop`."""
         first = self._first.get(tensor)
-        if first is None:  # sent as it is
+        if first is None:  # not rounded
             return 0
         if kind == UpdateKind.FACTORS:
             return first + 1
@@ -80,7 +80,7 @@ class Rounding:
         return first - (-elements // PIECE_ELEMENTS)
 
     def advance(self, done: int, failure: BaseException | None = None) -> None:
-        """So many pieces are done; called on the event loop."""
+        """Notes that `done` pieces are finished; called on the event loop."""
         self.done, self._failure = done, failure
         still: list[tuple[int, asyncio.Future[None]]] = []
         for needed, waiting in self._waiting:
@@ -96,9 +96,9 @@ class Rounding:
 
 
 class Rounder:
-    """All pushes of one client. Used on the event loop only, except the work itself, which has a thread of its own.
+    """Rounds all pushes of one client. Used on the event loop only; the work itself runs in a thread of its own.
 
-    Buffers are made for as many pushes as are under way at once, and used again.
+    There are as many buffers as pushes in flight at once; they are reused.
     """
 
     def __init__(self, layout: ParameterLayout, wire: WireType) -> None:
@@ -110,7 +110,7 @@ class Rounder:
         self._under_way = 0
 
     def start(self, push: PushSet) -> Rounding:
-        """Begins to round a push, after all that were begun before; its arrays are borrowed until it is done."""
+        """Starts to round a push, after those started earlier; its arrays are borrowed until it is done."""
         rounding = Rounding(replace(push, updates=dict(push.updates)), self._buffer(_elements(push)), self._free.append)
         start = 0
         for tensor, update in push.updates.items():
@@ -162,7 +162,7 @@ class Rounder:
         return pieces
 
     def _buffer(self, elements: int) -> NDArray[np.uint16]:
-        """Returns a free buffer that is large enough; one that is not makes room for a new one."""
+        """Returns a free buffer that is large enough, or a new one in place of a free one that is too small."""
         for place, buffer in enumerate(self._free):
             if buffer.size >= elements:
                 return self._free.pop(place)
@@ -177,7 +177,7 @@ def _round_all(rounding: Rounding, loop: asyncio.AbstractEventLoop) -> None:
         if number < len(rounding.pieces):
             try:
                 loop.call_soon_threadsafe(rounding.advance, number)
-            except RuntimeError:  # the loop is closed: nobody waits any more
+            except RuntimeError:  # the loop is closed: nothing waits for this any more
                 return
 
 
@@ -188,7 +188,7 @@ def _factors(update: TensorUpdate, out: Narrow) -> tuple[TensorUpdate, Piece]:
     narrow = out[: errors.size], out[errors.size :]
 
     def work() -> None:
-        # Accrued errors of one layer may be a part of wider rows.
+        # Accumulated errors of one layer may be a slice of wider rows.
         narrowed(np.ascontiguousarray(errors).reshape(-1), narrow[0])
         narrowed(activations.reshape(-1), narrow[1])
 
@@ -197,19 +197,19 @@ def _factors(update: TensorUpdate, out: Narrow) -> tuple[TensorUpdate, Piece]:
 
 
 def _rounds_factors(update: TensorUpdate) -> bool:
-    """Whether factors certainly fit into a frame; else a run's product may be sent in their place."""
+    """Whether factors certainly fit into a frame; otherwise a run's product may be sent instead."""
     assert update.activations is not None
     size = update.values.size + update.activations.size
     return size * WIRE_ELEMENT_BYTES["bfloat16"] <= FACTOR_BYTES_MAX
 
 
 def _elements(push: PushSet) -> int:
-    """Returns how long a buffer for a push must be."""
+    """Returns how many elements a push needs in its buffer."""
     activations = (update.activations for update in push.updates.values())
     sizes = (0 if found is None else found.size for found in activations)
     return sum(_aligned(u.values.size + size) for u, size in zip(push.updates.values(), sizes, strict=True))
 
 
 def _aligned(elements: int) -> int:
-    """The next multiple of a cache line of 16-bit numbers."""
+    """Rounds up to a whole number of cache lines of 16-bit numbers."""
     return -(-elements // 32) * 32

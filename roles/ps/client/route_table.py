@@ -1,8 +1,8 @@
-"""Which of several connections to a server a bucket uses.
+"""Chooses which of several connections to a server a bucket uses.
 
-Sequence numbers of one client on one shard must arrive in order, so a shard has one connection at a time: its bucket
-keeps the one it was given as long as it keeps its server. A server's buckets are cut into stretches of about equal
-bytes, so that neighbours, which share the activations of factors, mostly travel together.
+Sequence numbers of one client on one shard must arrive in order, so a shard uses one connection at a time: its bucket
+keeps its connection as long as it stays on its server. A server's buckets are cut into contiguous ranges of about equal
+bytes, so that neighbours, which share the activations of factors, mostly use the same connection.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CONNECTIONS_MAX = 16
 
 
 class Route(NamedTuple):
-    """One connection to one server; they are numbered from 0."""
+    """One connection to one server; connections are numbered from 0."""
 
     server: str
     connection: int
@@ -34,7 +34,7 @@ class RouteTable:
     """The connections of one client's buckets."""
 
     def __init__(self, connections: int = 1) -> None:
-        """`connections` are used to each server.
+        """`connections`: how many to use to each server.
 
         Raises:
             ConfigurationError: fewer than 1 or more than CONNECTIONS_MAX.
@@ -59,7 +59,7 @@ class RouteTable:
             if len(fresh) == len(mine):
                 self._cut(server, fresh)
             else:
-                for bucket in fresh:  # a few that have moved here
+                for bucket in fresh:  # a few have moved to this server
                     connection = min(load_bytes, key=lambda number: (load_bytes[number], number))
                     load_bytes[connection] += bucket.size_bytes
                     self._routes[bucket.index] = Route(server, connection)

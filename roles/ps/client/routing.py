@@ -39,7 +39,7 @@ class ReadableStore(Protocol):
 class Run:
     """Adjacent shards of one tensor on one server: rows [row_start, row_stop), `offset` and `size` in the flat vector.
 
-    At most RUN_BYTES_MAX and RUN_SHARDS_MAX unless a single shard is larger, so that a run fits into one envelope.
+    At most RUN_BYTES_MAX (unless one shard alone is larger) and RUN_SHARDS_MAX, so that a run fits into one envelope.
     """
 
     tensor: int
@@ -52,12 +52,12 @@ class Run:
 
 @dataclass(frozen=True)
 class JobRouting:
-    """One reading of a job's keys.
+    """A job's routing as read from its keys at one revision.
 
     Attributes:
         servers: node -> the shards whose primary it is, in order.
         epochs: bucket -> epoch.
-        routes: per bucket, its server and which of the connections to it.
+        routes: per bucket, its server and the connection to use.
         runs: route -> tensor -> its runs.
     """
 
@@ -76,7 +76,7 @@ class JobRouting:
         return {bucket: self.epochs[bucket] for bucket in {bucket_of[shard] for shard in shards}}
 
     def shards_of(self, tensors: Container[int]) -> list[int]:
-        """Returns the shards of some tensors, route after route."""
+        """Returns the shards of some tensors, route by route."""
         return [
             shard
             for by_tensor in self.runs.values()
@@ -127,7 +127,7 @@ def make_routing(
     buckets: Mapping[int, BucketRecord],
     table: RouteTable | None = None,
 ) -> JobRouting:
-    """Builds the table from the records of all buckets; by default one connection to each server."""
+    """Builds the routing from the records of all buckets; by default with one connection to each server."""
     routes = (table or RouteTable()).assign(
         layout.buckets, [buckets[bucket.index].primary for bucket in layout.buckets]
     )
@@ -159,10 +159,10 @@ def make_routing(
 async def read_routing(
     store: ReadableStore, job: str, layout: ParameterLayout | None = None, table: RouteTable | None = None
 ) -> JobRouting:
-    """Reads a job's keys, all at one revision. A `layout` whose hash still fits is used again.
+    """Reads a job's keys, all at one revision. `layout` is reused if its hash still matches.
 
     Raises:
-        RemoteError: UNKNOWN_JOB if there is no such job, RUN_ENDED if it has ended, NOT_READY if keys are missing.
+        RemoteError: UNKNOWN_JOB if the job does not exist, RUN_ENDED if it has ended, NOT_READY if keys are missing.
         DamagedDataError: its records cannot be read.
     """
     _, entries = await store.read(job_key(job))
@@ -198,4 +198,4 @@ async def read_node(store: ReadableStore, node: str) -> NodeRecord:
     for entry in entries:
         if entry.key == node_key(node):
             return decode_entry(entry, NodeRecord)
-    raise UnreachableError(f"parameter server {node} is not registered with the controller: it left, or was lost")
+    raise UnreachableError(f"parameter server {node} is not registered with the controller: it left or was lost")

@@ -1,7 +1,7 @@
-"""One server as a client sees it: a connection that comes back, and pushes that stay in order.
+"""A client's view of one server: a connection that is restored when lost, and pushes that stay in order.
 
-Servers apply only the next number of a client on a shard, so after any trouble the oldest unfinished push goes first
-and alone, until everything that was in flight at the trouble is answered. Without trouble pushes are pipelined.
+Servers apply only the next number of a client on a shard. So after a failure pushes are sent one at a time, oldest
+first, until everything that was in flight at the failure is answered. Otherwise pushes are pipelined.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ Order: TypeAlias = tuple[int, int]
 """(number of the push, number of the envelope in it); smaller is older."""
 
 Direct: TypeAlias = Callable[[Connection], Awaitable[Message | None]]
-"""Returns a request that names memory which the connection's server has mapped, None if there is no such memory."""
+"""Returns a request that names memory which the connection's server has mapped, or None if it has not."""
 
 
 class ServerChannel:
-    """One connection to one server, made anew where it was lost.
+    """One connection to one server, made again when it was lost.
 
     Attributes:
         node: the server's name.
-        connection: which of the connections to it.
-        trouble: the last failure, for messages; empty when the last request was answered.
+        connection: which of the connections to that server.
+        trouble: the last failure, for messages; empty if the last request was answered.
     """
 
     def __init__(self, node: str, connect: Callable[[str], Awaitable[Connection]], connection: int = 0) -> None:
@@ -45,11 +45,11 @@ class ServerChannel:
 
     @property
     def kind(self) -> str:
-        """See `Connection.kind`; empty while there is none."""
+        """See `Connection.kind`; empty if not connected."""
         return "" if self._connection is None or self._connection.closed else self._connection.kind
 
     async def connected(self) -> Connection:
-        """Returns the connection, made anew if there is none. Raises UnreachableError and what attaching raises."""
+        """Returns the connection; connects if necessary. Raises UnreachableError and what attaching raises."""
         connection = self._connection
         if connection is not None and not connection.closed:
             return connection
@@ -67,9 +67,9 @@ class ServerChannel:
         into: Sequence[memoryview] | None = None,
         direct: Direct | None = None,
     ) -> Reply:
-        """Like `Connection.request`, connecting first where needed; remembers failures in `trouble`.
+        """Like `Connection.request`, but connects first if necessary and notes failures in `trouble`.
 
-        What `direct` gives for the connection, if anything, is sent instead, without a body.
+        If `direct` returns a request for the connection, that is sent instead, without a body.
         """
         try:
             connection = await self.connected()
@@ -92,7 +92,7 @@ class ServerChannel:
 
     @asynccontextmanager
     async def unfinished(self, order: Order) -> AsyncIterator[None]:
-        """While inside, the envelope counts as not yet answered."""
+        """Counts the envelope as unanswered inside the `with` block."""
         self._unfinished.add(order)
         try:
             yield
@@ -105,7 +105,7 @@ class ServerChannel:
                     self._progress.notify_all()
 
     async def turn(self, order: Order) -> bool:
-        """Waits until the envelope may be sent; returns whether it has had to."""
+        """Waits until the envelope may be sent; returns whether it had to wait."""
         if self._careful_until is None or self.is_next(order):
             return False
         async with self._progress:
@@ -117,6 +117,6 @@ class ServerChannel:
         return not self._unfinished or order <= min(self._unfinished)
 
     def be_careful(self) -> None:
-        """Something was lost or refused for its order: from now on the oldest first, one by one."""
+        """Sends one envelope at a time, oldest first, from now on: something was lost or refused for its order."""
         if self._unfinished:
             self._careful_until = max(self._unfinished)

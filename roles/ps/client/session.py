@@ -1,6 +1,6 @@
-"""What one client's pushes, pulls and checkpoints share: its job, its numbers, who holds what, connections to servers.
+"""What one client's pushes, pulls and checkpoints share: its job, its numbers, the routing, connections to servers.
 
-It attaches to the servers, and again where a connection was lost; what is sent there is its users' business.
+It attaches to the servers, and attaches again after a lost connection; its users decide what to send.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _WAIT_CODES = (ErrorCode.NOT_READY, ErrorCode.UNKNOWN_JOB, ErrorCode.NEWER_EPOCH
 
 
 class Session:
-    """See the module. `ParameterClient` says what the arguments are.
+    """See the module. `ParameterClient` describes the arguments.
 
     Attributes:
-        layout: of the job; known after `attach`.
-        routing: the last reading of who holds what.
+        layout: the job's layout; known after `attach`.
+        routing: which server holds what, as last read.
         issued: per shard, the last sequence number given out.
-        pushes: those that are on their way, by the tasks that bring them there.
-        shared: memory from which servers on this machine take pushes, and into which they write pulls, themselves.
-        measured: how busy its servers are and how fast the network.
-        rerouting: reads who holds what anew, not too often.
-        rollbacks: what was acknowledged to us and is lost.
+        pushes: pushes in flight, by the tasks that deliver them.
+        shared: memory from which servers on this machine read pushes directly and into which they write pulls.
+        measured: how busy the servers are and how fast the network is.
+        rerouting: reads the routing again, but not too often.
+        rollbacks: pushes that were acknowledged to this client and then lost.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Session:
                 if isinstance(last, RemoteError) and last.code == ErrorCode.UNKNOWN_JOB:
                     raise last from error
                 cause = last or self.troubles()
-                raise DeadlineError(f"job {self.job!r}: not attached after {deadline_s:g} s: {cause}") from error
+                raise DeadlineError(f"job {self.job!r}: could not attach within {deadline_s:g} s: {cause}") from error
             except (UnreachableError, RemoteError) as error:
                 if isinstance(error, RemoteError) and error.code not in _WAIT_CODES:
                     raise
@@ -105,7 +105,7 @@ class Session:
                 waited_s = loop.time() - started
                 if waited_s >= SPEAK_AFTER_S and not spoken:
                     spoken = True
-                    self.notice(f"waiting for the servers of job {self.job!r} since {waited_s:.0f} s: {error}")
+                    self.notice(f"waiting for the servers of job {self.job!r} for {waited_s:.0f} s so far: {error}")
             await pause(attempt, copies=bool(self._channels) and self.copies)
             attempt += 1
 
@@ -119,7 +119,7 @@ class Session:
         await gather_all(self.channel(*route).connected() for route in routing.runs)
 
     def troubles(self) -> str:
-        """Returns why servers do not answer, as far as that is known."""
+        """Returns why servers do not answer, as far as known."""
         found = [f"{channel.node}: {channel.trouble}" for channel in self._channels.values() if channel.trouble]
         return "; ".join(found) or "its parameter servers do not answer"
 
@@ -132,16 +132,16 @@ class Session:
         return self._channels[route]
 
     def transports(self) -> dict[str, str]:
-        """Returns the kind of connection to each server: `shared`, `unix`, `tcp`, or nothing while there is none."""
+        """Returns the kind of connection to each server: `shared`, `unix`, `tcp`, or an empty text if not connected."""
         return {channel.node: channel.kind for channel in self._channels.values()}
 
     async def _connect(self, node: str) -> Connection:
-        """Looks a server up, connects and attaches; learns which of our numbers it already has."""
+        """Looks a server up, connects and attaches; learns which of this client's numbers it already has."""
         connection = await self.reach(node, "clients")
         try:
             self.wire.check(node, connection.peer.features)
             if self.in_step and STEPS not in connection.peer.features:
-                what = f"expected parameter server {node} to know pushes that are parts of steps; found an older one"
+                what = f"expected parameter server {node} to support pushes in steps; found an older version"
                 raise ConfigurationError(f'{what}; update it, or set train.consistency = "async"')
             await self._attach_to(node, connection)
         except BaseException:
@@ -150,7 +150,7 @@ class Session:
         return connection
 
     async def _attach_to(self, node: str, connection: Connection) -> None:
-        """Binds a connection to the job, and tells the server of our numbers that are settled; again does no harm."""
+        """Binds a connection to the job and tells the server which of our numbers are settled; may be repeated."""
         request = AttachRequest(self.job, self.routing.record.layout_hash)
         settled = settled_body(self.settled(), self.routing.servers.get(node, ()))
         reply = await connection.request(request, settled, deadline_s=self.attempt_s)
@@ -163,37 +163,37 @@ class Session:
             reply.release()
 
     async def tell_numbers(self, channel: ServerChannel) -> None:
-        """Tells a server of our numbers once more, if it can be reached."""
+        """Tells a server our numbers again, if it can be reached."""
         with suppress(UnreachableError, RemoteError):
             await self._attach_to(channel.node, await channel.connected())
 
     async def reach(self, node: str, kind: AddressKind) -> Connection:
-        """Looks a server up and connects to where it takes a kind of request."""
+        """Looks a server up and connects to its address for this kind of request."""
         record = await read_node(self.store, node)
         address = prefer(record.addresses_for(kind), record.host, self.transport.kind)
         return await self.transport.connect(address, self.hello(), deadline_s=CONNECT_S)
 
     def settled(self) -> Numbers:
-        """Returns, per shard, the last of our numbers up to which we know what became of every push."""
+        """Returns, per shard, the number up to which all of our pushes are answered."""
         return settled_numbers(self.issued, self.pushes.values())
 
-    # --- who holds what ----------------------------------------------------------------------------------------------
+    # --- routing -----------------------------------------------------------------------------------------------------
 
     async def _read_routing(self) -> None:
         self.routing = await read_routing(self.store, self.job, self.layout, self._table)
 
     async def reread(self) -> None:
-        """Reads the routing anew, once for all who ask at the same time. Raises what that raises."""
+        """Reads the routing again, once for all concurrent callers. Raises what the reading raises."""
         await self.rerouting.read()
 
     async def look(self) -> None:
-        """Reads the routing anew if that can be done soon, because something failed. RemoteError: the job has ended."""
+        """Reads the routing again after a failure, if that is quick. Raises RemoteError if the job has ended."""
         await self.rerouting.look()
 
     async def answer(
         self, channel: ServerChannel, request: Coroutine[Any, Any, Reply], shards: Collection[int]
     ) -> Reply:
-        """Returns the answer to a request about `shards`, which is given up if another server takes over meanwhile."""
+        """Returns the answer to a request about `shards`; abandons it if another server takes over meanwhile."""
         if not self.copies:
             return await request
         route = Route(channel.node, channel.connection)
@@ -213,7 +213,7 @@ class Session:
 
     @property
     def copies(self) -> bool:
-        """Whether buckets have copies, so that another server takes over from one that is gone."""
+        """Whether buckets have copies, so that another server can take over from a lost one."""
         return self.routing.record.replication > 1
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Memory that one client shows its servers on this machine, and requests that name it instead of carrying values."""
+"""Memory that a client shares with servers on its machine, and requests that name it instead of carrying values."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from adamctl.wire.messages import PullRequest, PushRequest, PushSource
 
 
 class DirectPush(NamedTuple):
-    """A push whose sources all lie in one region."""
+    """A push whose sources are all in one region."""
 
     region: Region
     message: PushRequest
 
 
 class SharedArrays:
-    """Finds arrays in all memory that a client has been given to show."""
+    """Finds arrays in all memory that a client may share."""
 
     def __init__(self) -> None:
         self._memories: list[SharedMemory] = []
@@ -41,7 +41,7 @@ class SharedArrays:
         return memory.array(size)
 
     def find(self, array: NDArray[Any]) -> Place | None:
-        """Returns where an array of float32 lies, None if it cannot be named in a request."""
+        """Returns where a float32 array is in shared memory, or None if a request cannot name it."""
         if array.dtype == np.float32:
             for memory in self._memories:
                 place = memory.find(array)
@@ -50,12 +50,12 @@ class SharedArrays:
         return None
 
     def renew(self, *arrays: NDArray[Any]) -> None:
-        """Takes arrays' pages away from requests that were given up; see `SharedMemory.renew`."""
-        for memory in self._memories:  # those that they do not lie in stay as they are
+        """Detaches arrays' pages from abandoned requests; see `SharedMemory.renew`."""
+        for memory in self._memories:  # memory without any of the arrays stays unchanged
             memory.renew(*arrays)
 
     def direct_push(self, message: PushRequest, envelope: Envelope) -> DirectPush | None:
-        """Returns an envelope's request with its sources where they lie, None if not all of them are in one region."""
+        """Returns an envelope's request that names its sources' memory, or None if they are not all in one region."""
         if not self._memories:
             return None
         region: Region | None = None
@@ -75,16 +75,16 @@ class SharedArrays:
 
 
 def direct_pull(message: PullRequest, place: Place, starts: Iterable[int]) -> PullRequest:
-    """Returns a pull into a flat vector that lies at `place`; `starts` are the shards' first elements in it."""
+    """Returns a pull into the flat vector at `place`; `starts` are the shards' first elements in it."""
     offsets = tuple(place.offset + start * ELEMENT_BYTES for start in starts)
     return msgspec.structs.replace(message, region=place.region.number, offsets=offsets)
 
 
 async def forget_regions(connections: Iterable[Connection]) -> None:
-    """Has servers let go of memory that was renewed: they keep what they were shown until the connection ends.
+    """Makes servers release renewed memory, by closing the connections: they keep shared memory until then.
 
-    Else a server that is slow for long would hold an old copy for each request that was given up. What else is on its
-    way there is sent again.
+    Otherwise a server that stays slow would hold an old copy for each abandoned request. Other requests in flight there
+    are sent again.
     """
     await asyncio.gather(*(connection.close() for connection in set(connections)))
 

@@ -1,4 +1,4 @@
-"""What one client's pushes and pulls travel as: float32, or 16 bits by choice."""
+"""The number types of one client's pushes and pulls on the wire: float32, or 16 bits by choice."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from adamctl.roles.ps.client.rounding import HERE_ELEMENTS_MAX, Rounder, Roundin
 
 
 def check_wire_types(push: str, pull: str) -> None:
-    """Raises ConfigurationError if one of them is no type of the wire."""
+    """Raises ConfigurationError if one of them is not a wire type."""
     for name, wire in (("wire_push", push), ("wire_pull", pull)):
         if wire not in WIRE_TYPES:
             raise ConfigurationError(f"{name}: {not_known(wire)}")
 
 
 class WireChoice:
-    """A client's choice, and who carries it out. Used on the event loop only.
+    """A client's choice of wire types, and the threads that convert. Used on the event loop only.
 
     Attributes:
-        push, pull: what pushes and pulls travel as.
+        push, pull: number types of pushes and pulls on the wire.
     """
 
     def __init__(self, push: WireType, pull: WireType) -> None:
-        """Raises ConfigurationError: there is no such type."""
+        """Raises ConfigurationError if there is no such type."""
         check_wire_types(push, pull)
         self.push, self.pull = push, pull
         self._rounder: Rounder | None = None
         self._widener: ThreadPoolExecutor | None = None
 
     async def begin(self, layout: ParameterLayout) -> None:
-        """Gets ready; kernels load in a thread, so that no push waits for that on the event loop."""
+        """Prepares conversion; kernels load in a thread, so that the event loop is not blocked."""
         if self.push == self.pull == "float32" or self._widener is not None:
             return
         await asyncio.get_running_loop().run_in_executor(
@@ -49,19 +49,19 @@ class WireChoice:
         self._widener = ThreadPoolExecutor(1, thread_name_prefix="widen")
 
     def check(self, node: str, features: Sequence[str]) -> None:
-        """Raises ConfigurationError if a server does not know the 16-bit types that we are to use."""
+        """Raises ConfigurationError if a server does not support the chosen 16-bit types."""
         wanted = [wire for wire in (self.push, self.pull) if wire != "float32"]
         if wanted and SIXTEEN_BIT not in features:
-            what = f"expected parameter server {node} to know {wanted[0]} on the wire; found an older one"
+            what = f"expected parameter server {node} to support {wanted[0]} on the wire; found an older version"
             raise ConfigurationError(f"{what}; update it, or leave wire_push and wire_pull at float32")
 
     def start(self, push: PushSet) -> Rounding | None:
-        """Begins to round a push, unless pushes travel as they are."""
+        """Starts to round a push; None if pushes are sent as float32."""
         return None if self._rounder is None else self._rounder.start(push)
 
     async def widen(self, elements: int, work: Callable[[], None]) -> None:
-        """Does `work`, which widens so many elements, in a thread where there are many; it is done when this returns,
-        also if the caller was cancelled meanwhile.
+        """Runs `work`, which widens `elements`, in a thread if they are many; returns when it is done, even if
+        cancelled meanwhile.
         """
         if self._widener is None or elements <= HERE_ELEMENTS_MAX:
             work()
@@ -74,7 +74,7 @@ class WireChoice:
             raise
 
     def close(self) -> None:
-        """Ends the threads after what they are at."""
+        """Ends the threads after their current work."""
         if self._rounder is not None:
             self._rounder.close()
         if self._widener is not None:

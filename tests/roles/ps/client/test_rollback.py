@@ -37,9 +37,7 @@ def test_what_one_process_says_again_counts_once() -> None:
     rollbacks.told("ps-1", 7, 6)
     rollbacks.told("ps-1", 8, 1)  # its next process counts from the beginning
     assert rollbacks.numbers == 7 and len(told) == 3
-    assert told[0].startswith(
-        "job 'job' was rolled back: ps-1 goes on from what was found in stores, without 4 updates"
-    )
+    assert told[0].startswith("job 'job' was rolled back: ps-1 continues from the stores, without 4 shard updates")
 
 
 def test_only_shards_that_were_pushed_to_are_told_of() -> None:

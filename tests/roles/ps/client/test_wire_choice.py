@@ -28,7 +28,7 @@ def test_an_unknown_type_is_told_what_there_is(push: str, pull: str, name: str) 
 def test_a_server_that_does_not_know_them_is_named(push: str, pull: str) -> None:
     choice = WireChoice(push, pull)  # type: ignore[arg-type]
     choice.check("ps-3", FEATURES)
-    with pytest.raises(ConfigurationError, match=r"ps-3 to know b?float16 on the wire; found an older one; update it"):
+    with pytest.raises(ConfigurationError, match=r"ps-3 to support b?float16 on the wire; found an older version"):
         choice.check("ps-3", ())
 
 
