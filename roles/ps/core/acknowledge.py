@@ -1,9 +1,9 @@
-"""When a push whose parts are all settled is answered: now, when it is durable, when copies have it, or when the loss
-window holds again (pure).
+"""Decides when a fully settled push is answered: at once, when it is durable, when copies have it, or when unsaved
+changes are within the loss window again (pure).
 
 Three levels (docs/formats/store.md, docs/decisions/0015-replication.md): `applied` answers when the push is in memory,
-but holds answers back while more is unsaved than the loss window allows; `replicated` answers when every in-sync copy
-has prepared every shard's state with the push in it; `durable` when that is on disk everywhere.
+but delays answers while more is unsaved than the loss window allows; `replicated` answers when every in-sync copy has
+prepared every shard's state that contains the push; `durable` answers when those states are on disk everywhere.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import PushResult
 
 WAITING_MAX = 1 << 16
-MOVED = "the bucket has moved before all of its copies had this"
+MOVED = "the bucket moved before all of its copies had this push"
 
 
 class CopiesWaiter(Waiter):
-    """Who waits for copies of shards, and perhaps for the log: `copies` are the shards, `job` is theirs.
+    """A waiter for copies of shards, and perhaps for the log: `copies` are the shards, `job` is their job.
 
-    `leased`: others could take them over when the wait began. All may have been taken over since, so that the job has
-    nothing here any more that needs a lease.
+    `leased`: other servers could take the shards over when the wait began. They may all have been taken over since, so
+    that nothing of the job here needs a lease any more.
     """
 
     __slots__ = ("copies", "job", "leased")
@@ -40,11 +40,11 @@ class CopiesWaiter(Waiter):
 
 
 class Acknowledgements:
-    """The answers of one server that wait.
+    """The delayed answers of one server.
 
     Attributes:
         waiting: pushes that wait to be durable, or for copies.
-        held: pushes that wait for the loss window.
+        held: pushes whose answers are delayed by the loss window.
     """
 
     def __init__(self, flush: FlushCore | None, lease_holds: Callable[[], bool] | None = None) -> None:
@@ -69,11 +69,11 @@ class Acknowledgements:
         now: float,
         waiter: CopiesWaiter | None = None,
     ) -> list[Instruction]:
-        """Returns what to do about a push whose parts are all settled.
+        """Returns what to do with a push whose parts are all settled.
 
         Args:
-            stored: entries of the shards that it changed, with the changes that must be durable before it is answered.
-            waiter: that waits for copies already, None if there are none to wait for.
+            stored: entries of the shards it changed, each with the change count that must be durable before the answer.
+            waiter: a waiter that already waits for copies; None if there are no copies to wait for.
         """
         alone = waiter is None
         if waiter is None:
@@ -100,8 +100,8 @@ class Acknowledgements:
         job: Job,
         now: float,
     ) -> list[Instruction]:
-        """As `take`, of a push to shards with copies elsewhere: `copies` are those, with the counters that they must
-        have. Without any, it is the lease alone that is looked at.
+        """Like `take`, for a push to shards with copies elsewhere: `copies` are those, each with the counter it must
+        reach. If empty, only the lease is checked.
         """
         waiter = CopiesWaiter(job, copies)
         for replica, counter in copies:
@@ -109,16 +109,16 @@ class Acknowledgements:
         return self.take(answer, stored, job, now, waiter)
 
     def _final(self, answer: AnswerPush, waiter: Waiter) -> list[Instruction]:
-        """Returns the answer, or what is answered instead of it by now."""
+        """Returns the answer, or a refusal if it is no longer valid."""
         if not isinstance(waiter, CopiesWaiter):
             return [answer]
         last = self._last_look(answer, waiter)
         return [Free(answer.token), last] if answer.queued and isinstance(last, Refuse) else [last]
 
     def _last_look(self, answer: AnswerPush, waiter: CopiesWaiter) -> AnswerPush | Refuse:
-        """Returns what a push is answered when the copies have it: what they are may have changed meanwhile.
+        """Checks a push again when the copies have it, because the set of copies may have changed meanwhile.
 
-        A refusal is harmless: the push is sent again and found to have been applied.
+        A refusal does no harm: the client sends the push again and learns that it was applied.
         """
         job = waiter.job
         if (waiter.leased or job.leased) and self.lease_holds is not None and not self.lease_holds():
@@ -143,7 +143,7 @@ class Acknowledgements:
         return AnswerPush(answer.token, message, answer.queued)
 
     def durable(self, waiters: Iterable[Waiter], now: float) -> list[Instruction]:
-        """Answers those whose wait is over, and those that were held back if the window holds again."""
+        """Answers pushes whose wait is over, and delayed ones if unsaved changes are within the loss window again."""
         out = self.over(waiters)
         if self._held and (self._flush is None or not self._flush.over_limit(now)):
             for answer, waiter in self._held:
@@ -152,7 +152,7 @@ class Acknowledgements:
         return out
 
     def over(self, waiters: Iterable[Waiter]) -> list[Instruction]:
-        """Answers those whose wait is over. A waiter may also hold what is to be answered to another server."""
+        """Answers pushes whose wait is over. A waiter may also hold an answer to another server."""
         out: list[Instruction] = []
         for waiter in waiters:
             token, waiter.token = waiter.token, None
@@ -164,7 +164,7 @@ class Acknowledgements:
         return out
 
     def in_vain(self, waiters: Iterable[Waiter], code: int, message: str) -> list[Instruction]:
-        """Refuses those who waited for what is no longer held here: they were applied, but will never be durable."""
+        """Refuses pushes that waited for shards no longer held here: they were applied, but will never be durable."""
         out: list[Instruction] = []
         for waiter in waiters:
             token, waiter.token = waiter.token, None
@@ -177,6 +177,6 @@ class Acknowledgements:
 
 
 class CopyWaiter(Waiter):
-    """A primary that waits until its states are durable in a copy; the token is a `Reply`."""
+    """A primary's wait until its states are durable in a copy here; the token is a `Reply`."""
 
     __slots__ = ()

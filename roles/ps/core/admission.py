@@ -1,4 +1,4 @@
-"""Whether a job can be attached to, pushed to and pulled from at this moment (pure)."""
+"""Decides whether a job accepts attaches, pushes and pulls at this moment (pure)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from adamctl.roles.ps.core.replication import Replication
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import AttachReply, AttachRequest
 
-LOST = "the server failed while it wrote parameters over, see its log; resume the run from its last checkpoint"
-RECOVERS = "the server failed while it wrote parameters over, see its log; started again, it goes on from its store"
-NO_LEASE = "this server's lease has run out, so another one may serve its buckets now; retry"
+LOST = "the server failed while it overwrote parameters, see its log; resume the run from its last checkpoint"
+RECOVERS = "the server failed while it overwrote parameters, see its log; start it again, it continues from its store"
+NO_LEASE = "this server's lease has expired, so another server may serve its buckets now; retry"
 
 
 def attach_refusal(token: Token, job: Job, request: AttachRequest) -> Refuse | None:
-    """Returns why a client cannot attach to a job now, None if it can.
+    """Returns why a client cannot attach to a job now, or None if it can.
 
-    What an attaching client tells is kept with shards, so all that are to be served here must be here.
+    What an attaching client reports is stored with the shards, so all shards to be served here must be present.
     """
     if job.failed is not None:
         return Refuse(token, *job.failed)
@@ -33,9 +33,9 @@ def attach_refusal(token: Token, job: Job, request: AttachRequest) -> Refuse | N
             "both must run the same model on the same number of servers",
         )
     if job.building:
-        return Refuse(token, ErrorCode.NOT_READY, f"job {job.name!r}: {len(job.building)} buckets are still being made")
+        return Refuse(token, ErrorCode.NOT_READY, f"job {job.name!r}: {len(job.building)} buckets are being built")
     if job.resuming:
-        return Refuse(token, ErrorCode.NOT_READY, f"job {job.name!r}: being taken up from the store")
+        return Refuse(token, ErrorCode.NOT_READY, f"job {job.name!r}: being resumed from the store")
     if job.taking:
         why = job.refusing.get(min(job.taking), "buckets are being taken over")
         return Refuse(token, ErrorCode.NOT_READY, f"job {job.name!r}: {why}")
@@ -51,9 +51,9 @@ def attached(
     flush: FlushCore | None,
     replication: Replication | None,
 ) -> list[Instruction]:
-    """Answers a client that attaches with the numbers of its that are known here.
+    """Answers an attaching client with those of its numbers that are known here.
 
-    `settled`: (shard, number) where the client was told of every number so far what became of it.
+    `settled`: (shard, number) pairs; the client knows the outcome of every push up to that number.
     """
     passed = [job.go_on_from(index, client, number) for index, number in settled]
     changed = [shard for shard in passed if shard is not None]
@@ -68,13 +68,13 @@ def attached(
 
 
 def save_refusal(token: Token, job: Job, leased: bool, lease_holds: bool) -> Refuse | None:
-    """Returns why a checkpoint of what is served of a job is not to be written, or not to be answered; None: it may.
+    """Returns why a checkpoint of a job's buckets must not be written, or not be answered; None if it may.
 
-    To be asked before and after: what was read while others could serve the buckets may be older than what they have.
+    Call it before and after writing: what was read while others could serve the buckets may be outdated.
 
     Args:
-        leased: whether others could take buckets over when it began, or can now.
-        lease_holds: whether our lease holds now; a lease that holds has held all the time.
+        leased: whether others could take buckets over when writing began, or can now.
+        lease_holds: whether our lease holds now; if it does, it has held throughout.
     """
     if job.failed is not None:
         return Refuse(token, *job.failed)
@@ -82,9 +82,9 @@ def save_refusal(token: Token, job: Job, leased: bool, lease_holds: bool) -> Ref
 
 
 def not_now(token: Token, job: Job, epochs: Iterable[int], pushes: bool) -> Refuse | None:
-    """Returns why a request for buckets with copies elsewhere cannot be served now; None: it can.
+    """Returns why a request for buckets with copies elsewhere cannot be served now; None if it can.
 
-    A refusal concerns the request as a whole; nothing of it is taken, so it can be sent again as it is.
+    A refusal concerns the whole request; nothing of it is consumed, so it can be sent again unchanged.
     """
     for reasons in (job.refusing, job.short if pushes else {}):
         for bucket in epochs if reasons else ():

@@ -1,4 +1,4 @@
-"""Which pushes are applied as they come, and what of each piece is applied at once (pure); see `arriving_push.py`."""
+"""Decides which pushes are applied while they arrive, and which parts at once (pure); see `arriving_push.py`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from adamctl.roles.ps.core.shard import Batch
 from adamctl.wire.messages import PushRequest
 
 PIECE_BYTES = 512 << 10
-"""Parts are applied together until they are that long: a large shard, or many small ones."""
+"""Parts are grouped into pieces of about this size: one large shard, or many small ones."""
 QUEUED_BYTES_MAX = 64 << 20
-"""Of bodies. Where more waits, of several clients, it is better applied together: what comes joins the queue."""
+"""Of bodies. If more is queued, from several clients, batching is better: an arriving push joins the queue."""
 
 
 def begin_arrival(
@@ -24,9 +24,10 @@ def begin_arrival(
     now: float,
     piece_bytes: int = PIECE_BYTES,
 ) -> ArrivingPush | None:
-    """Returns a push that is to be applied as it comes, None for one that is to be taken when it is complete.
+    """Returns a push to be applied while it arrives, or None for one to be taken in when it is complete.
 
-    Parts of steps wait for each other anyway. `body` is where it will be; pieces have `piece_bytes` if they can.
+    Parts of steps are not, as they wait for each other anyway. `body` is the buffer being filled; pieces have about
+    `piece_bytes`.
     """
     if request.step or request.region or request.job not in core.jobs:
         return None
@@ -40,9 +41,9 @@ def begin_arrival(
 
 
 def arrived(core: ServerCore, arriving: ArrivingPush, piece: int, data: memoryview) -> Apply | None:
-    """A piece of the body is there: returns what is to be applied at once, before anything else is told to the core.
+    """Called when a piece of the body has arrived: returns what to apply at once, before the core gets other events.
 
-    Clients that a shard does not know are not met on the way, nor is anybody told there that a part is refused.
+    Parts of clients that a shard does not know yet, and refusals, are left until the push is complete.
     """
     job, push, request = arriving.job, arriving.push, arriving.request
     gone = core.jobs.get(job.name) is not job or job.failed is not None
@@ -63,7 +64,7 @@ def arrived(core: ServerCore, arriving: ArrivingPush, piece: int, data: memoryvi
             shard.queue[0].source = arriving.source(position, shard, piece, data)
             shard.batch = Batch(shard)
             batches.append(shard.batch)
-    push.queued = False  # nobody needs the body after this: it is not kept, nor counted
+    push.queued = False  # the body is not needed afterwards, so it is neither kept nor counted
     if not batches:
         return None
     arriving.touched = True

@@ -1,9 +1,9 @@
-"""A push whose parts are applied while the rest of its body is still on its way, each as soon as it is there (pure).
+"""A push whose parts are applied as they arrive, while the rest of its body is still being received (pure).
 
-What has just been received is in cache; it would have to be fetched from memory again by whoever takes it up when the
-whole body is there. Parts that cannot be applied at once, because their shards are busy or for any other reason, are
-left for `ServerCore.push`, which gets the push as soon as it is complete. If it never is, what was applied stays
-applied, and the push that is sent again is told so: every part has its own number.
+Data that was just received is in cache; after the whole body has arrived it would have to be fetched from memory again.
+Parts that cannot be applied at once, for example because their shards are busy, are left to `ServerCore.push`, which
+gets the push when it is complete. If it never completes, applied parts stay applied, and when the push is sent again
+the client learns which: every part has its own number.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from adamctl.wire.constants import UpdateKind
 from adamctl.wire.messages import PushPart, PushRequest
 
 PIECE_BYTES_MAX = 4 << 20
-"""Longer ones are for apply threads, which nobody waits for."""
+"""Larger pieces go to apply threads, so that the event loop does not wait for them."""
 
 
 class ArrivingPush:
-    """A push whose body is on its way.
+    """A push whose body is arriving.
 
     Attributes:
-        stops: where its pieces end, in bytes of its body.
-        starts: where its parts begin.
-        positions: of the parts in each piece.
-        touched: whether any part was applied on the way.
+        stops: where its pieces end, as byte offsets in the body.
+        starts: where its parts start, likewise.
+        positions: per piece, the positions of its parts.
+        touched: whether any part was applied while the push arrived.
     """
 
     __slots__ = ("client", "job", "positions", "push", "request", "sources", "starts", "stops", "touched")
@@ -40,7 +40,7 @@ class ArrivingPush:
     def __init__(self, job: Job, client: ClientKey, request: PushRequest, body: memoryview) -> None:
         self.job, self.client, self.request = job, client, request
         self.push = Push(None, request.learning_rate, body, len(request.parts))
-        self.push.remaining += 1  # itself: it is not answered before all of it is there
+        self.push.remaining += 1  # for the push itself: it is not answered before all of it has arrived
         self.sources = [checked_source(job, self.push, header) for header in request.sources]
         self.starts: list[int] = []
         self.stops: list[int] = []
@@ -48,7 +48,7 @@ class ArrivingPush:
         self.touched = False
 
     def cut(self, piece_bytes: int) -> bool:
-        """Makes pieces of its parts; returns False if they cannot be applied one after the other as they come."""
+        """Groups its parts into pieces; returns False if they cannot be applied in order as they arrive."""
         gathered: list[int] = []
         begun = reached = 0
         for position, part in enumerate(self.request.parts):
@@ -65,7 +65,7 @@ class ArrivingPush:
         return bool(self.stops)
 
     def _place(self, part: PushPart) -> tuple[int, int]:
-        """Returns where a part begins and ends in the body, nowhere if it is nothing to be applied on the way."""
+        """Returns where a part starts and ends in the body; (0, 0) if it cannot be applied on arrival."""
         shard = self.job.shards.get(part.shard)
         source = self.sources[part.source] if 0 <= part.source < len(self.sources) else None
         if shard is None or source is None or part_problem(shard, part, source) is not None:
@@ -78,7 +78,7 @@ class ArrivingPush:
         return begins + shard.row_start * row_bytes, begins + shard.row_stop * row_bytes
 
     def source(self, position: int, shard: Shard, piece: int, data: memoryview) -> Source:
-        """Returns the source of one part alone, whose values are in a piece of the body."""
+        """Returns a source for one part alone, whose values are in a piece of the body."""
         whole = self.sources[self.request.parts[position].source]
         header = msgspec.structs.replace(whole.header, row_start=shard.row_start, row_stop=shard.row_stop)
         source = Source(self.push, header, None, whole.row_size)
@@ -87,5 +87,5 @@ class ArrivingPush:
         return source
 
     def taken(self, piece: int) -> bool:
-        """Says whether all parts of a piece are settled, so that nobody needs its bytes any more."""
+        """Returns whether all parts of a piece are settled, so that its bytes are not needed any more."""
         return all([self.push.results[position] is not None for position in self.positions[piece]])  # noqa: C419

@@ -1,11 +1,11 @@
-"""Which incarnations have come to their end where etcd keeps the configuration (pure); twin of the controllers' own.
+"""Finds ended incarnations if etcd keeps the configuration (pure); the controllers have their own counterpart.
 
-There nobody leads. Every parameter server looks at the nodes now and then, and the one with the lowest incarnation of
-the living writes the record. Two that both take themselves for it do no harm: the change depends on the record's
+With etcd there is no leader. Every parameter server reads the nodes now and then, and the one with the lowest live
+incarnation writes the record. If two servers both write, no harm is done: the change is conditional on the record's
 revision.
 
-Incarnations are revisions of etcd, with gaps. All up to a revision that was current a horizon ago, and that have not
-been seen alive since, have ended at least that long ago.
+Incarnations are etcd revisions, with gaps. Every incarnation up to a revision that was current one horizon ago, and not
+seen alive since, ended at least that long ago.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class EndedIncarnations:
 
     def __init__(self, horizon_s: float) -> None:
         self._horizon_s = horizon_s
-        self._looks: deque[tuple[float, int]] = deque()  # when, and the revision then; the first at least a horizon old
+        self._looks: deque[tuple[float, int]] = deque()  # (time, revision); the first is at least a horizon old
         self._first = 0
         self._alive: frozenset[int] = frozenset()
         self._gone: dict[int, float] = {}
 
     def note(self, now: float, revision: int, alive: Iterable[int]) -> None:
-        """Takes in who lived at a revision."""
+        """Notes which incarnations were alive at a revision."""
         living = frozenset(alive)
         for one in self._alive - living:
             self._gone[one] = now
@@ -38,7 +38,7 @@ class EndedIncarnations:
             self._looks.popleft()
 
     def record(self, now: float, known: RetiredRecord) -> RetiredRecord | None:
-        """Returns what is to be in the place of `known`; None if nobody has come to his end since."""
+        """Returns the record that should replace `known`; None if no incarnation has ended since."""
         self._gone = {one: since_s for one, since_s in self._gone.items() if not known.has(one)}
         if not self._looks or now - self._looks[0][0] < self._horizon_s:
             return None
@@ -51,6 +51,6 @@ class EndedIncarnations:
 
 
 def is_first(node: str, nodes: Iterable[NodeRecord]) -> bool:
-    """Says whether a parameter server is the one among the living that writes the record."""
+    """Returns whether this parameter server is the live one that writes the record."""
     servers = sorted((one.incarnation, one.node) for one in nodes if one.role == "ps")
     return bool(servers) and servers[0][1] == node

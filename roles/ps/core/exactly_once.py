@@ -1,12 +1,12 @@
-"""What one shard remembers of its clients, so that each push is applied at most once (pure).
+"""What one shard remembers about its clients, so that each push is applied at most once (pure).
 
-Numbers of one client on one shard go up by one. The next one is accepted; a repeated one is answered as what became of
-it; a gap is refused and nothing is consumed. The memory is part of the shard's state: it is snapshotted with the values
-it belongs to, and a copy that has an older version is sent what has changed since.
+Numbers of one client on one shard increase by one. The next number is accepted; a repeated one gets the outcome of the
+first; a gap is refused and nothing is consumed. The memory is part of the shard's state: it is snapshotted with its
+values, and a copy with an older version is sent what has changed since.
 
-It is bounded twice. Of too many clients the least recently used is evicted and leaves a mark. And the controllers say
-which incarnations have been gone for so long that nothing of them can be on its way any more: those are retired, marks
-and all. Both happen when a batch is done, so that a version has one memory.
+It is bounded in two ways. If there are too many clients, the least recently used is evicted and leaves a mark. And the
+controllers say which incarnations ended so long ago that none of their messages can still be in flight: those are
+retired, including their marks. Both happen when a batch completes, so that each version has exactly one memory.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ MARKS_MAX = 4096
 REFUSED_MAX = 64
 
 ClientKey: TypeAlias = tuple[str, int]
-"""(node, incarnation); incarnations are issued by the controllers, each greater than all before."""
+"""(node, incarnation); the controllers issue incarnations in increasing order."""
 
 
 NOBODY: Final = RetiredRecord()
 
 
 class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
-    """One client in a snapshot: numbers up to `sequence` are done; those in `refused` (number -> code) on nothing."""
+    """One client in a snapshot: numbers up to `sequence` are done; those in `refused` (number -> code) were refused."""
 
     node: str
     incarnation: int
@@ -40,10 +40,10 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MemoryRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A shard's memory in a snapshot, clients in the order in which they would be evicted: the last one used last.
+    """A shard's memory in a snapshot, clients in eviction order: the most recently used is last.
 
-    `step` is the last step that all replicas took together which the values contain, 0 if there was none. `before` are
-    those of `clients` and `evicted` that came with a checkpoint, and for whom nothing was done since.
+    `step` is the last synchronous step that the values contain, 0 if none. `before` are those of `clients` and
+    `evicted` that came from a checkpoint and have not pushed since.
     """
 
     clients: tuple[ClientRecord, ...] = ()
@@ -58,10 +58,10 @@ NO_CLIENTS: Final = MemoryRecord()
 
 
 class MemoryChange(msgspec.Struct, frozen=True, array_like=True):
-    """What is different in a memory from what it was in a former version, or in any later one before this.
+    """The difference between a memory and its former version, or any version in between.
 
-    `clients` and `evicted` are those that have changed, in order; `marks` is how many are evicted now, all together,
-    the oldest having been forgotten.
+    `clients` and `evicted` are those that changed, in order; `marks` is the total number of marks now, after the oldest
+    were forgotten.
     """
 
     clients: tuple[ClientRecord, ...]
@@ -72,7 +72,7 @@ class MemoryChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Verdict(Enum):
-    """What to do with a number."""
+    """What a sequence number is."""
 
     NEXT = auto()
     DONE = auto()
@@ -85,10 +85,10 @@ class Client:
     """One client of a shard.
 
     Attributes:
-        accepted: the last number taken, perhaps still queued.
+        accepted: the last number accepted, perhaps still queued.
         done: the last number applied or refused; done <= accepted.
-        refused: numbers of which nothing was applied -> why; only the last REFUSED_MAX are kept.
-        changed: the shard's counter when something was done for it last.
+        refused: numbers of which nothing was applied -> error code; only the last REFUSED_MAX are kept.
+        changed: the shard's counter when a number of this client was last settled.
     """
 
     __slots__ = ("_record", "accepted", "changed", "done", "key", "refused")
@@ -103,7 +103,7 @@ class Client:
 
     @property
     def idle(self) -> bool:
-        """Says whether something is known of it and nothing of it is queued."""
+        """Whether the client has settled numbers and none queued."""
         return 0 < self.done == self.accepted
 
     def judge(self, sequence: int) -> Verdict:
@@ -114,7 +114,7 @@ class Client:
         return Verdict.DONE if sequence <= self.done else Verdict.QUEUED
 
     def settle(self, sequence: int, code: int, counter: int) -> None:
-        """Notes that a number is applied, or, with a code, was spent on nothing."""
+        """Notes that a number was applied, or refused if `code` is not 0."""
         self.changed, self._record = counter, None
         self.done = max(self.done, sequence)  # parts of one step from one client are settled together
         if not code:
@@ -126,7 +126,7 @@ class Client:
             del self.refused[next(iter(self.refused))]
 
     def record(self) -> ClientRecord:
-        """Returns what is done."""
+        """Returns the client's record; queued numbers are not in it."""
         if self._record is None:
             refused = {number: code for number, code in (self.refused or {}).items() if number <= self.done}
             self._record = ClientRecord(*self.key, self.done, refused)
@@ -136,15 +136,15 @@ class Client:
 class ClientMemory:
     """All clients of one shard.
 
-    At most CLIENTS_MAX are remembered; the least recently used beyond that is evicted and leaves a mark. A mark
-    forgotten in its turn raises `evicted_incarnation`: strangers with an incarnation up to it count as evicted. That of
-    a client of before the job began does not: incarnations of another cluster say nothing about those of this one. Only
-    clients without queued updates are evicted or retired.
+    At most CLIENTS_MAX are remembered; beyond that the least recently used is evicted and leaves a mark. When a mark is
+    forgotten, `evicted_incarnation` rises to its incarnation: unknown clients with an incarnation up to it count as
+    evicted. Marks from before the job began do not raise it, as incarnations of another cluster say nothing about this
+    one. Only clients without queued updates are evicted or retired.
 
     Attributes:
-        clients: the one that something was done for last comes last.
-        retired: as the shard has taken it in, which it does only when it forgets somebody.
-        step: as in a record of it.
+        clients: ordered by last use, the most recent last.
+        retired: the retired record that the shard last applied; it applies one only when that removes a client or mark.
+        step: as in `MemoryRecord`.
     """
 
     __slots__ = ("_before", "_clients_max", "_evicted", "_looked", "_marks_max", "_whole_from", "clients",
@@ -155,13 +155,13 @@ class ClientMemory:
         self.evicted_incarnation = -1
         self.retired = self._looked = NOBODY
         self._before: tuple[ClientKey, ...] = ()
-        self._evicted: dict[ClientKey, int] = {}  # -> the shard's counter at that time; the oldest mark first
-        self._whole_from = -1  # what has changed since an older counter than this is not known one by one
+        self._evicted: dict[ClientKey, int] = {}  # -> the shard's counter at eviction; the oldest mark first
+        self._whole_from = -1  # changes since an older counter are not known individually
         self._clients_max, self._marks_max = clients_max, marks_max
         self.step = 0
 
     def find(self, key: ClientKey) -> Client | None:
-        """Returns the client, a new one if it is a stranger, or None if it was evicted or retired."""
+        """Returns the client, a new one if it is unknown, or None if it was evicted or retired."""
         client = self.clients.get(key)
         if client is not None:
             return client
@@ -170,12 +170,12 @@ class ClientMemory:
         return Client(key)
 
     def accept(self, client: Client, sequence: int) -> None:
-        """Takes a client's next number."""
+        """Accepts a client's next number."""
         client.accepted = sequence
         self.clients.setdefault(client.key, client)
 
     def settle(self, client: Client, sequence: int, code: int, counter: int) -> None:
-        """Notes what became of a number, in the version with this counter; may evict others for that."""
+        """Notes a number's outcome, in the version with this counter; may evict another client."""
         client.settle(sequence, code, counter)
         self._leave_before((client.key,))
         if self.clients.pop(client.key, None) is None:
@@ -197,23 +197,23 @@ class ClientMemory:
             self._leave_before((oldest,))
 
     def _leave_before(self, keys: Collection[ClientKey]) -> None:
-        """Notes that something was done for clients since the job began, or that nothing is known of them any more."""
+        """Removes clients from `_before`: they have pushed since the job began, or are forgotten."""
         if self._before and not set(keys).isdisjoint(self._before):
             self._before = tuple(key for key in self._before if key not in keys)
 
     def retire(self, retired: RetiredRecord, counter: int) -> bool:
-        """Forgets clients and marks that have been retired, in the version with this counter; says whether any was.
+        """Forgets retired clients and marks, in the version with this counter; returns whether there were any.
 
-        From then on the shard knows by itself that they may not come back, whoever serves it.
+        From then on the shard itself knows that they may not come back, whichever server holds it.
         """
         if retired is self._looked:
             return False
         if retired.floor < self.retired.floor or any(self.retired.has(one) for one in retired.kept):
-            self._looked = retired  # older than what the shard has taken in
+            self._looked = retired  # older than what the shard has applied
             return False
         over = [client for key, client in self.clients.items() if retired.has(key[1])]
         gone = [client.key for client in over if client.idle]
-        if len(gone) == len(over):  # else once more, when nothing of theirs is queued
+        if len(gone) == len(over):  # else again later, when none of their updates are queued
             self._looked = retired
         marks = [key for key in self._evicted if retired.has(key[1])]
         if not gone and not marks:
@@ -227,20 +227,20 @@ class ClientMemory:
         return True
 
     def sequence(self, key: ClientKey) -> int:
-        """Returns the last number of a client that the values contain (or that was refused), 0 if none."""
+        """Returns a client's last number that the values contain (or that was refused), 0 if none."""
         client = self.clients.get(key)
         return 0 if client is None else client.done
 
     # --- snapshots ----------------------------------------------------------------------------------------------------
 
     def record(self) -> MemoryRecord:
-        """Returns what belongs to the values at hand: queued numbers are not in it."""
+        """Returns the memory that belongs to the current values; queued numbers are not in it."""
         clients = tuple([client.record() for client in self.clients.values() if client.done])
         marks = tuple(self._evicted)
         return MemoryRecord(clients, marks, self.evicted_incarnation, self.step, self.retired, self._before)
 
     def change(self, since: int) -> MemoryChange | None:
-        """Returns what is different from the version with counter `since`; None: only the whole can be told."""
+        """Returns the changes since the version with counter `since`; None if only the whole memory can be sent."""
         if since < self._whole_from:
             return None
         clients: list[ClientRecord] = []
@@ -271,10 +271,10 @@ class ClientMemory:
         return memory
 
     def begin_anew(self) -> None:
-        """A job begins with this memory, of a checkpoint: it counts its steps from 1, and perhaps in another cluster.
+        """Prepares a memory from a checkpoint for a new job, which counts steps from 1, perhaps in another cluster.
 
-        There incarnations begin again, so nobody is kept out for those of the one that wrote it. Numbers stay: whoever
-        attaches is told of its own, and goes on after them.
+        Incarnations start over there, so the old cluster's must not exclude anyone. Numbers stay: a client that
+        attaches learns its own and continues after them.
         """
         self.step, self.evicted_incarnation = 0, -1
         self._evicted.clear()
@@ -282,7 +282,7 @@ class ClientMemory:
         self.retired = self._looked = NOBODY
 
     def take(self, change: MemoryChange) -> None:
-        """Makes a copy's memory, as old as the change says or newer, what its primary's is."""
+        """Brings a copy's memory, at the change's base version or newer, to its primary's state."""
         for found in change.clients:
             key = (found.node, found.incarnation)
             self.clients.pop(key, None)

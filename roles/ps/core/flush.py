@@ -1,13 +1,13 @@
-"""Which shards are written to the log when, and what may be removed from it (pure; Adam 3.3.2 and 3.3.3).
+"""Decides which shards are written to the log when, and what may be removed from it (pure; Adam 3.3.2 and 3.3.3).
 
-Shards that differ from their last record are dirty. They are written in groups, one group at a time, whoever is waited
-for first and then the oldest; everything that changed a shard since its last record is in the next one. Between groups
-the log is a run of numbered records, live or superseded; a group also removes what is superseded at its old end, and
-rewrites live records there when the log has grown beyond a factor of what is live.
+Shards that differ from their last record are dirty. They are written in groups, one group at a time: first those with
+waiters, then the oldest. A shard's next record contains everything that changed since its last one. Between groups the
+log is a sequence of numbered records, live or superseded. A group also removes superseded records at the log's old end,
+and rewrites live records there when the log has grown beyond a factor of its live size.
 
-The loss window is what a crash may take back: changes older than its seconds, or in shards of more than `window_bytes`
-together, must not stay unsaved while more is acknowledged (`over_limit`). It may be given as a range of seconds: then
-it is as long as writing needs in order to take no more than a share of what the disk was seen to do.
+The loss window limits what a crash may lose: while changes older than its seconds, or in shards of more than
+`window_bytes` together, are unsaved, nothing more is acknowledged (`over_limit`). It may be given as a range of
+seconds: then it is as long as needed for writing to use no more than a share of the measured disk speed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from adamctl.roles.ps.core.log_entries import Entry, Group, Item, Slot, Waiter
 __all__ = ["Entry", "FlushConfig", "FlushCore", "Group", "Item", "Slot", "Waiter"]
 
 RATE_BYTES_MIN = 1 << 20
-"""Smaller groups say nothing about the disk: they are one sync."""
+"""Smaller groups say nothing about the disk's speed: their time is mostly one sync."""
 RATE_WEIGHT = 0.2
 
 
@@ -32,12 +32,12 @@ class FlushConfig:
 
     Attributes:
         window_s, window_bytes: the loss window.
-        window_s_max: as long as it may become; None: it does not.
-        disk_share: of the disk's time that writing should take at most, as far as `window_s_max` allows.
-        group_bytes: of one group, unless one record alone is larger.
-        log_factor: the log is compacted when it is larger than this times its live records...
-        log_slack_bytes: ... and larger than this.
-        retry_s: after a group found no space.
+        window_s_max: how long the window may grow; None: it does not.
+        disk_share: the largest share of the disk's time that writing should take, as far as `window_s_max` allows.
+        group_bytes: size limit of one group, unless one record alone is larger.
+        log_factor: the log is compacted when it is larger than this times its live records,
+        log_slack_bytes: and larger than this.
+        retry_s: wait after a group found no space.
     """
 
     window_s: float = 5.0
@@ -54,15 +54,15 @@ class FlushCore:
     """The log of one server, all jobs.
 
     Attributes:
-        unsaved_bytes: of entries whose changes are not all durable.
-        log_bytes, live_bytes: of all records in the log, and of the live ones.
+        unsaved_bytes: total size of entries with changes that are not durable.
+        log_bytes, live_bytes: total size of all records in the log, and of the live ones.
         full: the last group found no space on the disk.
-        records, record_bytes, rewritten_bytes, updates, groups: written so far, of that without need but for
-            compaction, updates in them, transactions.
+        records, record_bytes, rewritten_bytes, updates, groups: records and bytes written so far, bytes written only
+            for compaction, updates counted, transactions.
     """
 
     def __init__(self, config: FlushConfig | None = None, slots: Iterable[Slot] = (), next_sequence: int = 1) -> None:
-        """`slots` are the records that a log was found to hold, in order; those of entries begin as live."""
+        """`slots` are the records found in the log, in order; those with an entry start as live."""
         self.config = config or FlushConfig()
         self.next_sequence = next_sequence
         self.group: Group | None = None
@@ -72,17 +72,17 @@ class FlushCore:
         self._slots = deque(slots)
         self.log_bytes = sum(slot.size_bytes for slot in self._slots)
         self.live_bytes = sum(slot.size_bytes for slot in self._slots if slot.live)
-        self._dirty: dict[Entry, float] = {}  # -> when it changed first since its state was taken last; ascending
+        self._dirty: dict[Entry, float] = {}  # -> time of the first change since its state was last taken; ascending
         self._urgent: dict[Entry, None] = {}
         self._retry_s = -inf
         self._release = False
-        self._bytes_per_s = 0.0  # that the disk was seen to take, lately
+        self._bytes_per_s = 0.0  # measured recently
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
     def changed(self, entry: Entry, now: float, updates: int = 1) -> None:
-        """An entry's state differs from what it was; of one that was let go, by a push that was under way then, nothing
-        is written any more."""
+        """Notes that an entry's state has changed. If the entry was released while a push was in flight, nothing is
+        written for it any more."""
         if entry.gone or entry.spared:
             return
         if entry.changes == entry.durable:
@@ -93,7 +93,7 @@ class FlushCore:
             self._dirty[entry] = now
 
     def wait(self, waiter: Waiter, entry: Entry, changes: int) -> None:
-        """Makes `waiter` wait until so many of the entry's changes are durable, which is now urgent."""
+        """Makes `waiter` wait until `changes` of the entry's changes are durable; writing it becomes urgent."""
         if entry.durable >= changes or entry.gone:
             return
         waiter.missing += 1
@@ -102,7 +102,7 @@ class FlushCore:
             self._urgent[entry] = None
 
     def forget(self, entry: Entry) -> list[Waiter]:
-        """Frees an entry's records; returns who waited for it in vain."""
+        """Frees an entry's records; returns its waiters, whose changes will never be durable."""
         if entry.gone:
             return []
         entry.gone = True
@@ -117,12 +117,12 @@ class FlushCore:
         return [waiter for _, waiter in waiting]
 
     def leave(self, entry: Entry) -> list[Waiter]:
-        """Lets an entry's owner go, with its records unless they are spared; returns who waited in vain."""
+        """Releases an entry's owner, and its records unless spared; returns waiters that will never be satisfied."""
         if not entry.spared or entry.gone:
             return self.forget(entry)
         if entry.changes != entry.durable:
             self.unsaved_bytes -= entry.size_bytes
-            entry.durable = entry.changes  # what is not in a record by now never will be
+            entry.durable = entry.changes  # what is not in a record yet never will be
         self._dirty.pop(entry, None)
         self._urgent.pop(entry, None)
         if not entry.flying:
@@ -133,20 +133,20 @@ class FlushCore:
     # --- the loss window --------------------------------------------------------------------------------------------
 
     def oldest_s(self) -> float:
-        """Returns when the oldest change was made that is not durable; inf if all are."""
+        """Returns the time of the oldest change that is not durable; inf if all are."""
         dirty_s = next(iter(self._dirty.values()), inf)
         return min(dirty_s, min((item.since_s for item in self.group.items), default=inf) if self.group else inf)
 
     def window_s(self, now: float) -> float:
-        """Returns how many seconds of changes a crash would take back now."""
+        """Returns how many seconds of changes a crash would lose now."""
         return max(now - self.oldest_s(), 0.0)
 
     @property
     def window_s_allowed(self) -> float:
-        """Returns the seconds of the loss window at present.
+        """The current length of the loss window in seconds.
 
-        A shard is written about once in half a window, so that all of them take their share of the disk if half a
-        window is as long as writing them takes, divided by that share.
+        Each shard is written about once per half window. So writing takes the configured share of the disk if half a
+        window equals the time to write all shards divided by that share.
         """
         config = self.config
         if config.window_s_max is None or not self._bytes_per_s:
@@ -156,10 +156,10 @@ class FlushCore:
 
     @property
     def due_after_s(self) -> float:
-        """Returns how long a shard may be dirty before it is written: late, so that updates fold, but not too late.
+        """How long a shard may be dirty before it is written: long, so that one record holds many updates.
 
-        At least a quarter of the window is left for writing, twice the time that all shards together should take, and
-        half of the window where that is not known.
+        The rest of the window is left for writing: twice the expected time to write all shards, but at least a quarter
+        and at most half of the window; half while the disk's speed is unknown.
         """
         window_s = self.window_s_allowed
         if not self._bytes_per_s:
@@ -168,7 +168,7 @@ class FlushCore:
         return window_s - min(max(window_s / 4, 2 * all_bytes / self._bytes_per_s), window_s / 2)
 
     def over_limit(self, now: float) -> bool:
-        """Says whether acknowledgements are to be held back, whatever keeps what they are for from the disk."""
+        """Returns whether acknowledgements must be delayed because too much is unsaved, for whatever reason."""
         if not self.unsaved_bytes:
             return False
         return self.window_s(now) > self.window_s_allowed or self.unsaved_bytes > self.config.window_bytes
@@ -176,7 +176,7 @@ class FlushCore:
     # --- groups -----------------------------------------------------------------------------------------------------
 
     def take(self, now: float) -> Group | None:
-        """Returns the next group if there is something to write and none is under way."""
+        """Returns the next group if there is something to write and no group is being written."""
         if self.group is not None or now < self._retry_s:
             return None
         chosen = self._choose(now)
@@ -196,7 +196,7 @@ class FlushCore:
         return self.group
 
     def _choose(self, now: float) -> dict[Entry, None]:
-        """Returns who is waited for, then the oldest whose time has come, as far as a group reaches."""
+        """Returns entries with waiters, then the oldest that are due, up to the size of a group."""
         chosen: dict[Entry, None] = {}
         filled = 0
         for entry in self._urgent:
@@ -216,9 +216,9 @@ class FlushCore:
         return chosen
 
     def _compact(self, chosen: dict[Entry, None]) -> tuple[list[Slot], dict[Entry, None]]:
-        """Takes what is superseded off the log's old end; adds to `chosen` what must be rewritten for that.
+        """Removes superseded records from the log's old end; adds to `chosen` what must be rewritten for that.
 
-        Returns what is removed, and entries whose records are to be copied because they are not in memory.
+        Returns the removed slots, and entries whose records must be copied because they are not in memory.
         """
         removed: list[Slot] = []
         copied: dict[Entry, None] = {}
@@ -244,14 +244,17 @@ class FlushCore:
         return removed, copied
 
     def taken(self, item: Item) -> None:
-        """An item's state is taken: all changes so far are in it."""
+        """Notes that an item's state was captured: it contains all changes so far."""
         entry = item.entry
         item.changes = entry.changes
         item.since_s = min(item.since_s, self._dirty.pop(entry, inf))
         self._urgent.pop(entry, None)
 
     def finished(self, sizes: list[int], seconds: float = 0.0) -> list[Waiter]:
-        """The group is durable, with records of these sizes, written in `seconds`, 0: unknown; returns who waited."""
+        """Notes that the group is durable, with records of these sizes; returns waiters that are done.
+
+        `seconds`: how long writing took; 0 if unknown.
+        """
         group, self.group = self.group, None
         assert group is not None
         self.full = False
@@ -297,10 +300,10 @@ class FlushCore:
         entry.waiting = left
 
     def no_space(self, now: float) -> None:
-        """The group could not be written for want of space, and nothing of it was; it is tried again later.
+        """Notes that nothing of the group was written because the disk is full; it is tried again later.
 
-        Its numbers are given out anew. Whoever was waited for in it still comes before those that came later: a holding
-        before the shards that count by it.
+        Its numbers are reused. Its entries with waiters stay ahead of later ones: a holding must come before the shards
+        that depend on it.
         """
         group, self.group = self.group, None
         assert group is not None
@@ -320,7 +323,8 @@ class FlushCore:
         self._dirty = dict(sorted(again.items(), key=lambda pair: pair[1])) | self._dirty
 
     def stalled(self) -> None:
-        """The group under way is written but cannot be made durable for want of space; it goes on being under way."""
+        """Notes that the current group is written but cannot be made durable because the disk is full; it stays
+        current."""
         self.full = True
 
     @property
@@ -333,6 +337,6 @@ class FlushCore:
         return bool(self._urgent)
 
     def hurry(self) -> None:
-        """Everything dirty is to be written now: the server is about to end."""
+        """Makes everything dirty urgent: the server is about to end."""
         self._urgent |= dict.fromkeys(self._dirty)
         self._retry_s = -inf

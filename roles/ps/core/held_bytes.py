@@ -1,7 +1,7 @@
-"""How much each client may have a server hold for steps that are not complete (pure).
+"""Limits how much a server holds of each client for steps that are not complete (pure).
 
-A part of a step is let in however much waits, since it may be what all the others wait for. So that a client whose
-steps are never completed cannot take all the room for itself, what is held of one client has a bound of its own.
+A part of a step is admitted regardless of how much is queued, since the others may be waiting for it. A separate limit
+per client keeps a client whose steps never complete from using all the memory.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from adamctl.wire.messages import PushRequest
 
 
 class HeldBytes:
-    """Bodies of pushes with parts that are held for steps, or wait behind such parts, by client."""
+    """Per client, bytes of pushes with parts that are held for steps, or wait behind such parts."""
 
     def __init__(self, bytes_max: int) -> None:
-        """`bytes_max`: of one client, and one body more."""
+        """`bytes_max`: limit per client; one more body may exceed it."""
         self._bytes_max = bytes_max
         self._bytes: dict[ClientKey, int] = {}
 
@@ -24,7 +24,7 @@ class HeldBytes:
         return self._bytes.get(client, 0)
 
     def admits(self, job: Job, client: ClientKey, request: PushRequest) -> bool:
-        """Says whether a push may be taken in: if its client has room, or others wait for it."""
+        """Returns whether a push may be taken in: its client is within its limit, or others wait for it."""
         if self.of(client) <= self._bytes_max:
             return True
         shards = (job.shards.get(part.shard) for part in request.parts)
@@ -36,7 +36,7 @@ class HeldBytes:
         self._bytes[client] = self.of(client) + push.held_bytes
 
     def give_back(self, push: Push) -> None:
-        """The push is answered."""
+        """Releases a push's bytes when it is answered."""
         if push.holder is None:
             return
         left = self.of(push.holder) - push.held_bytes

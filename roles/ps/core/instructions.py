@@ -1,4 +1,4 @@
-"""What the core of a parameter server tells its shell to do."""
+"""What a parameter server's core tells its shell to do."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from adamctl.wire.messages import AttachReply, PullReply, PushReply
 
 
 class Instruction:
-    """Something for the shell to do; what is to be done about copies is in `replication/core/instructions.py`."""
+    """Something for the shell to do; instructions about copies are in `replication/core/instructions.py`."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Apply(Instruction):
-    """Hand batches of one job to an apply thread; `ServerCore.completed` afterwards."""
+    """Hand batches of one job to an apply thread; call `ServerCore.completed` afterwards."""
 
     job: Job
     thread: int
@@ -29,7 +29,7 @@ class Apply(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class AnswerAttach(Instruction):
-    """`known`: (shard, last number) where the client's numbers are already remembered."""
+    """Answer an attach. `known`: (shard, last number) of shards that remember the client."""
 
     token: Token
     message: AttachReply
@@ -38,7 +38,7 @@ class AnswerAttach(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class AnswerPush(Instruction):
-    """Answer; the body is no longer needed if it was ever queued (`queued`)."""
+    """Answer a push. `queued`: its body was kept and is no longer needed."""
 
     token: Token
     message: PushReply
@@ -47,23 +47,23 @@ class AnswerPush(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class Keep(Instruction):
-    """The request's body is needed until its answer."""
+    """Keep the request's body until its answer."""
 
     token: Token
 
 
 @dataclass(frozen=True, slots=True)
 class Free(Instruction):
-    """The request's body is no longer needed, though its answer is still to come."""
+    """Free the request's body, although its answer is still to come."""
 
     token: Token
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerPull(Instruction):
-    """Send the arrays after the header; `Values.release` of each when they are sent or the connection is gone.
+    """Send the arrays after the header; call `Values.release` of each when sent or when the connection is lost.
 
-    They go as `dtype`; what was rounded for that is a copy, so they may be released before it is sent.
+    They are sent as `dtype`; rounding makes a copy, so then they may be released before it is sent.
     """
 
     token: Token
@@ -83,14 +83,14 @@ class Refuse(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class Refresh(Instruction):
-    """Read the job's keys again: somebody knows a newer epoch than we do."""
+    """Read the job's keys again: a client knows a newer epoch than this server."""
 
     job: str
 
 
 @dataclass(frozen=True, slots=True)
 class Image(Instruction):
-    """A shard at one version, held: `release` both when they are written.
+    """Take a shard at one version; values and state are held until `release`, to be called once they are written.
 
     `shard`: a `Shard`, or the `HeldShard` of a copy.
     """
@@ -111,6 +111,6 @@ class Image(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class Recover(Instruction):
-    """End this process and write nothing more: memory is damaged, the store's log is not. `why`: for people."""
+    """End this process and write nothing more: memory is damaged, the store's log is not. `why`: an error text."""
 
     why: str

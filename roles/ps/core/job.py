@@ -1,4 +1,4 @@
-"""One job on one parameter server: its layout, the buckets we hold, what has been counted (pure)."""
+"""One job on one parameter server: its layout, the buckets held here, statistics (pure)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from adamctl.wire.constants import UpdateKind
 STALENESS_MAX = 256  # the histogram's last column counts this and more
 
 KINDS: Mapping[str, frozenset[int]] = {"add": frozenset({UpdateKind.DELTA, UpdateKind.FACTORS})}
-"""What a rule takes; every other rule takes all kinds. Factors under `add` are a delta's."""
+"""The kinds of update a rule takes; other rules take all kinds. Factors under `add` are factors of a delta."""
 
 KINDS_OF_GRADIENT_RULES = frozenset({UpdateKind.GRADIENT, UpdateKind.FACTORS, UpdateKind.DELTA})
 
 
 @dataclass(frozen=True)
 class ShardContent:
-    """What a shard begins with: flat values and state, and, from a checkpoint or the store, its version and memory.
+    """A shard's initial content: flat values and state, and, from a checkpoint or the store, its version and memory.
 
     `epoch`: of the record in the store, 0 if there is none.
     """
@@ -42,26 +42,26 @@ class Job:
     """One job.
 
     Attributes:
-        rule: what updates are applied with.
-        identity: what tells this job from another of the same name, for the shell.
+        rule: applies the updates.
+        identity: distinguishes this job from others of the same name, for the shell.
         epochs: every bucket of the job -> the highest epoch we know of.
-        buckets: those whose primary we are and that are ready.
-        building: those that are being made.
-        resuming: buckets are ours again only when their new epochs are agreed; until then nobody may attach, because
-            what an attaching client tells is kept with shards that are not here yet.
-        shards: of `buckets`, by index.
+        buckets: those that are ready here, with this server as primary.
+        building: those that are being built.
+        resuming: waiting until the new epochs of this server's former buckets are agreed. Until then no client may
+            attach, because what it reports is stored with shards that are not here yet.
+        shards: the shards of `buckets`, by index.
         failed: (code, message) if the buckets could not be made, or values in them were lost.
-        staleness: applied pushes per shard by staleness: pushes of others since what they were computed from.
+        staleness: histogram of applied shard pushes by staleness: pushes of other clients since their base.
         gradient_ages: likewise by age, which also counts the client's own.
         updates: parameter updates applied, as Adam 4.3.2 counts them.
         durable: pushes are acknowledged when they are on disk.
-        rolled_back: shard -> pushes that its clients know as acknowledged and that a restart has taken back.
+        rolled_back: shard -> number of acknowledged pushes that a restart has lost.
         rolled_back_of: client -> how many of those are its own, over all shards.
-        left: entries of shards that are no longer held, for whoever keeps the log.
-        orphaned: shards that are no longer held, with parts of a step that nobody has answered for.
-        refusing, short: buckets that can be neither pushed to nor pulled from now, or not pushed to -> why.
-        taking: buckets that are ours but not here yet, besides those in `building`.
-        leased: some bucket has other copies that may take it over, so that it is served only while our lease holds.
+        left: entries of shards that are no longer held here, for the owner of the log.
+        orphaned: shards that are no longer held here but have unanswered parts of a step.
+        refusing, short: buckets that accept neither pushes nor pulls now, or no pushes -> why.
+        taking: buckets assigned to this server but not here yet, besides those in `building`.
+        leased: some bucket has other copies that may take over, so it is served only while this server's lease holds.
     """
 
     def __init__(self, name: str, layout: ParameterLayout, rule: Rule, identity: Any = None) -> None:
@@ -92,13 +92,13 @@ class Job:
         return not self.building and not self.resuming and self.failed is None
 
     def holds(self, bucket: int) -> bool:
-        """Says whether we serve a bucket or are about to."""
+        """Returns whether this server serves a bucket or is about to."""
         return bucket in self.buckets or bucket in self.building
 
     def configure(self, primaries: Mapping[int, tuple[int, bool]]) -> list[int]:
-        """Takes in the configuration of all buckets, as (epoch, whether we are the primary).
+        """Takes in the configuration of all buckets: bucket -> (epoch, whether this server is the primary).
 
-        Returns the buckets that are to be built now. Older epochs than those known are ignored.
+        Returns the buckets to build now. Epochs older than known ones are ignored.
         """
         to_build: list[int] = []
         for bucket, (epoch, ours) in primaries.items():
@@ -116,7 +116,7 @@ class Job:
         return to_build
 
     def install(self, bucket: Bucket, contents: Iterable[ShardContent], threads: int) -> None:
-        """Begins to serve a bucket, and shares all shards out over the apply threads anew."""
+        """Starts to serve a bucket and redistributes all shards over the apply threads."""
         state = BucketState(bucket.index, self.building.pop(bucket.index))
         self.buckets[bucket.index] = state
         for content in contents:
@@ -133,7 +133,7 @@ class Job:
         self._stripe(threads)
 
     def drop(self, bucket: int) -> None:
-        """Stops serving a bucket; what was queued is answered as stale when it comes out of its batch."""
+        """Stops serving a bucket; queued updates are answered as stale when their batch completes."""
         self.building.pop(bucket, None)
         state = self.buckets.pop(bucket, None)
         if state is not None:
@@ -151,16 +151,16 @@ class Job:
             self.drop(bucket)
 
     def give_up(self, code: int, why: str) -> None:
-        """Serves no bucket any more, nor whoever asks for one."""
+        """Stops serving all buckets and refuses all further requests."""
         self.failed = (code, f"job {self.name!r}: {why}")
         self.drop_all()
 
     def go_on_from(self, index: int, client: ClientKey, number: int) -> Shard | None:
-        """After a restart that took acknowledged pushes back, goes on with a client's next number on a shard.
+        """After a restart that lost acknowledged pushes, continues with a client's next number on a shard.
 
-        No number up to this one will be sent again: the client was told of each what became of it. Returns the shard if
-        its memory has changed, which makes a version of its own: others may have the one before. While a batch is under
-        way nothing is done; the client finds a gap, and attaches again.
+        No number up to this one will be sent again: the client knows the outcome of each. Returns the shard if its
+        memory has changed; that makes a new version, since copies may have the previous one. Does nothing while a batch
+        is in progress; the client then gets a gap and attaches again.
         """
         shard = self.shards.get(index)
         entry = shard.memory.find(client) if shard is not None else None
@@ -176,7 +176,7 @@ class Job:
         return shard
 
     def _stripe(self, threads: int) -> None:
-        """Gives each thread a contiguous stripe of shards with about the same bytes."""
+        """Gives each thread a contiguous range of shards of about equal total size."""
         total = sum(shard.size for shard in self.shards.values())
         passed = 0
         for index in sorted(self.shards):
@@ -186,7 +186,7 @@ class Job:
 
     @property
     def size_bytes(self) -> int:
-        """Values and rule state in memory, without spare buffers."""
+        """Bytes of values and rule state in memory, without spare buffers."""
         return sum(shard.size * (1 + len(shard.state.arrays)) for shard in self.shards.values()) * ELEMENT_BYTES
 
     def count_staleness(self, staleness: int, age: int) -> None:
@@ -194,12 +194,12 @@ class Job:
         self.gradient_ages[age if age < STALENESS_MAX else STALENESS_MAX] += 1
 
     def staleness_quantile(self, share: float) -> int:
-        """Returns the staleness that at least this share of applied pushes does not exceed."""
+        """Returns the lowest staleness that at least this share of applied pushes does not exceed."""
         return quantile(self.staleness, share)
 
 
 def quantile(histogram: list[int], share: float) -> int:
-    """Returns the lowest index at which the cumulated histogram reaches a share of its total; 0 if it is empty."""
+    """Returns the lowest index at which the cumulative histogram reaches a share of its total; 0 if empty."""
     needed = share * sum(histogram)
     passed = 0
     for index, count in enumerate(histogram):

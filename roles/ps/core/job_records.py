@@ -1,4 +1,4 @@
-"""The jobs of the cluster as the configuration service tells them, key by key (pure)."""
+"""The cluster's jobs, built from the keys of the configuration service (pure)."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ JOBS_PREFIX = "/jobs/"
 
 @dataclass(frozen=True)
 class JobView:
-    """A running job whose keys are all there.
+    """A running job, all of whose keys are present.
 
     Attributes:
-        revision: of the layout's key, which is written once: it tells a job from a later one of the same name.
-        bucket_revisions: of the buckets' keys, when each was last placed.
-        served: nodes whose processes of that name have served buckets of it, or were about to.
+        revision: of the layout's key, which is written once: it distinguishes a job from a later one of the same name.
+        bucket_revisions: of the buckets' keys: when each was last placed.
+        served: nodes that have served buckets of the job, or were about to.
     """
 
     record: JobRecord
@@ -41,11 +41,11 @@ class JobView:
     served: frozenset[str] = frozenset()
 
     def held_alone(self, node: str) -> set[int]:
-        """Returns the buckets that this node serves and of which nobody else has a copy that is in sync."""
+        """Returns the buckets that this node serves and of which no other node has an in-sync copy."""
         return {index for index, one in self.buckets.items() if one.primary == node and len(one.in_sync) <= 1}
 
     def lost_by(self, node: str, registered_revision: int) -> list[int]:
-        """Returns the buckets that were placed on a former process of this name, whose memory is gone."""
+        """Returns the buckets placed on a former process of this node name, whose memory is lost."""
         return [
             index
             for index, bucket in self.buckets.items()
@@ -54,7 +54,7 @@ class JobView:
 
 
 class Fate(Enum):
-    """What the configuration service says of a job that a server holds: what it does not know may still be needed."""
+    """What the configuration service says about a job held by a server; an unknown job may still be needed."""
 
     RUNNING = auto()
     ENDED = auto()
@@ -62,9 +62,9 @@ class Fate(Enum):
 
 
 class Unknown:
-    """Jobs that the configuration service does not know, and since when a majority has confirmed that (pure).
+    """Jobs that the configuration service does not know, and since when a majority confirms that (pure).
 
-    It may be the wrong one, or have lost its memory; so what is on disk of them is freed only after `delay_s`.
+    It may be the wrong service, or may have lost its data; so their data on disk is freed only after `delay_s`.
     """
 
     def __init__(self, delay_s: float) -> None:
@@ -72,7 +72,7 @@ class Unknown:
         self._since_s: dict[tuple[str, int], float] = {}
 
     def look(self, name: str, born: int, fate: Fate, now: float) -> bool:
-        """Takes in what a confirmed read said; returns whether the job has been unknown for long enough."""
+        """Notes the result of a confirmed read; returns whether the job has been unknown for at least `delay_s`."""
         if fate is not Fate.UNKNOWN:
             self._since_s.pop((name, born), None)
             return False
@@ -80,14 +80,14 @@ class Unknown:
 
 
 class JobKeys:
-    """Everything under `/jobs/`, kept up to date by changes. `problems` says which jobs cannot be read, and why."""
+    """Everything under `/jobs/`, kept up to date from changes. `problems`: jobs that cannot be read -> why."""
 
     def __init__(self) -> None:
         self.problems: dict[str, str] = {}
         self._entries: dict[str, dict[str, ConfigEntry]] = {}
         self._layouts: dict[str, tuple[bytes, ParameterLayout]] = {}
-        self._watched = 0  # the revision that the watch has come to
-        self._read: dict[str, int] = {}  # job -> the revision as of which its keys were read anew
+        self._watched = 0  # the revision that the watch has reached
+        self._read: dict[str, int] = {}  # job -> the revision at which its keys were last read directly
 
     @property
     def jobs(self) -> set[str]:
@@ -104,7 +104,7 @@ class JobKeys:
         for entry in changes.entries:
             name = _job_of(entry.key)
             touched.add(name)
-            if self._read.get(name, -1) <= changes.revision:  # else the read has seen more than the watch
+            if self._read.get(name, -1) <= changes.revision:  # else the direct read is newer than the watch
                 self._entries.setdefault(name, {})[entry.key] = entry
         for key in changes.deleted:
             name = _job_of(key)
@@ -121,9 +121,9 @@ class JobKeys:
         return touched
 
     def take_job(self, name: str, entries: list[ConfigEntry], revision: int) -> None:
-        """Takes in all keys of one job, read anew as of a revision.
+        """Takes in all keys of one job, read directly at a revision.
 
-        A read that is older than what is known says nothing: the watch would not tell the newer once more.
+        A read older than what is known is ignored: the watch would not report the newer state again.
         """
         if revision < max(self._watched, self._read.get(name, -1)):
             return
@@ -135,13 +135,13 @@ class JobKeys:
             self._entries.pop(name, None)
 
     def fate(self, name: str, born: int) -> Fate:
-        """Returns what is said of the job of this name whose layout was written at revision `born`."""
+        """Returns the state of the job of this name whose layout was written at revision `born`."""
         entries = self._entries.get(name, {})
         if job_key(name) not in entries or layout_key(name) not in entries:
             return Fate.UNKNOWN
         revision = entries[layout_key(name)].revision
         if revision > born:
-            return Fate.ENDED  # a later job has been given its name
+            return Fate.ENDED  # a later job has the same name
         try:
             ended = decode(entries[job_key(name)].value, JobRecord).state == "ended"
         except UNREADABLE:
@@ -149,7 +149,7 @@ class JobKeys:
         return Fate.UNKNOWN if revision < born else Fate.ENDED if ended else Fate.RUNNING
 
     def view(self, name: str) -> JobView | None:
-        """Returns a job, or None if it is unknown, ended, not yet complete, or not readable (then in `problems`)."""
+        """Returns a job, or None if it is unknown, ended, incomplete, or unreadable (then it is in `problems`)."""
         entries = self._entries.get(name, {})
         self.problems.pop(name, None)
         try:

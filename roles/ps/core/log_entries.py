@@ -1,4 +1,4 @@
-"""What the writing of a log is about: places of states in it, its records, groups of them, and who waits (pure)."""
+"""The log's data types: entries, records in it, groups to write, and waiters (pure)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Waiter:
-    """Somebody who waits until certain changes are durable: `missing` of them are not yet."""
+    """Waits until certain changes are durable; `missing` of them are not yet."""
 
     __slots__ = ("missing", "token")
 
@@ -18,18 +18,20 @@ class Waiter:
 
 
 class Entry:
-    """What is known of one shard's record (or of one job's holding).
+    """The log's bookkeeping for one shard's record (or one job's holding record).
 
     Attributes:
-        owner: whose state it is, for the shell; None if that is not in memory, and the record can only be copied.
-        job: what its record names its job by, for the shell; it goes with the entry from owner to owner.
-        size_bytes: of its state in memory.
-        changes, durable: counts changes, and those that are in a record on disk; durable <= changes.
-        sequence, record_bytes: its live record; 0: it has none.
-        version: (epoch, counter, pushes) of its live record, as far as it is a shard's.
-        flying: it is in the group under way.
-        spared: its owner has gone or goes, and its record stays.
-        waiting: (changes that must be durable, for whom), ascending.
+        owner: the object whose state is recorded, for the shell; None if the state is not in memory, so that the
+            record can only be copied.
+        job: the job's identity in the record, for the shell; it stays with the entry when the owner changes.
+        size_bytes: of the state in memory.
+        changes, durable: number of changes so far, and of those that are in a record on disk; durable <= changes.
+        sequence, record_bytes: its live record; 0 if it has none.
+        version: (epoch, counter, pushes) of its live record, if it is a shard's.
+        flying: it is in the group being written.
+        gone: its records are freed; nothing is written for it any more.
+        spared: its record stays although its owner has gone or is going.
+        waiting: (changes that must be durable, waiter), ascending.
     """
 
     __slots__ = (
@@ -57,7 +59,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Slot:
-    """A record in the log; live as long as its entry says so."""
+    """A record in the log; live while it is its entry's newest record."""
 
     sequence: int
     size_bytes: int
@@ -73,9 +75,9 @@ class Item:
     """One record to be written: of the entry's state, or a copy of record `copy_of`.
 
     Attributes:
-        changes: those that are in it; known when the state is taken (`FlushCore.taken`).
-        version: see `Entry`; of what is written anew.
-        since_s: the oldest change in it that is in no record, inf if there is none.
+        changes: how many changes it contains; known once the state is captured (`FlushCore.taken`).
+        version: see `Entry`; None for copies.
+        since_s: time of the oldest change in it that no record has yet; inf if there is none.
     """
 
     entry: Entry
@@ -88,7 +90,7 @@ class Item:
 
 @dataclass(slots=True)
 class Group:
-    """What to write and remove in one transaction: afterwards the log begins with number `first`."""
+    """What to write and remove in one transaction; afterwards the log starts at number `first`."""
 
     items: list[Item]
     first: int

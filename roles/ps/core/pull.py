@@ -1,4 +1,4 @@
-"""How a pull or a snapshot gets a shard at one version, and what is answered (pure)."""
+"""How a pull or a snapshot gets a shard at one version, and its answer (pure)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from adamctl.roles.ps.core.validate import shard_refusal
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import PulledPart, PullReply, PullRequest
 
-MOVED = "the bucket has moved meanwhile"
+MOVED = "the bucket has moved to another server"
 
 
 def gather(job: Job, pull: Pull, request: PullRequest) -> bool:
-    """Gives a pull all shards that it asks for; those that are being written over later. Says whether it has them."""
+    """Gives a pull its shards; those being overwritten follow later. Returns whether it has all of them."""
     for position, index in enumerate(request.shards):
         shard = job.shards.get(index)
         if shard is None or request.epochs.get(shard.bucket.index) != shard.bucket.epoch:
@@ -33,9 +33,9 @@ def gather(job: Job, pull: Pull, request: PullRequest) -> bool:
 
 
 def hold(pull: Pull, position: int, shard: Shard) -> None:
-    """Gives a pull the shard at its present version.
+    """Gives a pull the shard at its current version.
 
-    Nobody is told of the push that brings initial values before a restart would find them.
+    The push that brings initial values is not reported before a restart would find those values.
     """
     values = shard.values
     values.readers += 1
@@ -48,7 +48,7 @@ def hold(pull: Pull, position: int, shard: Shard) -> None:
 
 
 def finish_pull(pull: Pull) -> AnswerPull:
-    """Lays the values out one after another, without padding, in the order they were asked for."""
+    """Lays the values out consecutively, without padding, in the order of the request."""
     offset = 0
     parts: list[PulledPart] = []
     for part in pull.parts:
@@ -62,9 +62,9 @@ def finish_pull(pull: Pull) -> AnswerPull:
 
 
 def answer_waiting(job: Job, shard: Shard, lost: str, lease_holds: Callable[[], bool], out: list[Instruction]) -> None:
-    """Gives a shard's new version to the pulls and snapshots that have waited for its batch.
+    """Gives a shard's new version to the pulls and snapshots that waited for its batch.
 
-    `lost`: why it is worth nothing. A pull is refused if another server may serve its shards by now.
+    `lost`: if not empty, why the version is unusable. A pull is refused if another server may serve its shards by now.
     """
     for pull, position in shard.waiting:
         if lost:

@@ -1,4 +1,4 @@
-"""A push while it is under way: its parts, their sources, what is still to come of it (pure)."""
+"""A push in progress: its parts, their sources, and its results so far (pure)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from adamctl.roles.ps.core.replicas import ShardReplicas
 from adamctl.wire.messages import PushResult, PushSource
 
 Token: TypeAlias = Any
-"""Whatever the shell needs to answer a request; the core only hands it back."""
+"""What the shell needs to answer a request; the core only passes it back."""
 
 
 class Place(NamedTuple):
-    """Where a push stands: in `step`, from 1, as part number `part` of `parts`."""
+    """A push's place in a step: part number `part` of `parts`, in step `step`, from 1."""
 
     step: int
     part: int
@@ -24,13 +24,17 @@ class Place(NamedTuple):
 
 
 class Push:
-    """A push under way. `results` are in the order of its parts; `remaining` of them are still to come.
+    """A push in progress.
 
-    `body` is read by apply threads and valid until `remaining` is 0. They note in `finite` which activations, by
-    offset, size and type, were found finite. `stored` are the changes that must be durable before it is answered,
-    `copies` the states of shards that copies must have, None if there are no copies.
-    `place` says of which step it is a part, None of none. `held_bytes` of the body are memory of ours: none of them if
-    it is the client's. `holder`: whose they are if they are held for a step, or behind one.
+    Attributes:
+        results, remaining: results in the order of its parts, and how many are still missing.
+        body: read by apply threads; valid until `remaining` is 0.
+        finite: (offset, size, type) of activations -> whether they are finite; filled in by apply threads.
+        stored: the changes that must be durable before it is answered.
+        copies: the shard states that copies must have before it is answered; None if there are no copies.
+        place: its place in a step; None if it is not part of a step.
+        held_bytes: bytes of the body in this server's memory; 0 if the body is in the client's shared memory.
+        holder: the client charged for those bytes if the push is held for a step, or waits behind a held part.
     """
 
     __slots__ = (
@@ -72,10 +76,10 @@ class Push:
 
 
 class Source:
-    """A source of a push, checked: `problem` says what is wrong with it, as (code, message).
+    """A checked source of a push: `problem` is what is wrong with it, as (code, message), or None.
 
-    `row_size` is its tensor's. `arrays`, `address` and `finite` are filled in and read by apply threads; two that do so
-    at once compute the same.
+    `row_size` is its tensor's. `arrays`, `address` and `finite` are filled in and read by apply threads; threads that
+    do so concurrently compute the same values.
     """
 
     __slots__ = ("address", "arrays", "finite", "header", "problem", "push", "row_size")
@@ -94,10 +98,10 @@ class Update:
     """One accepted part of a push, in its shard's queue.
 
     Attributes:
-        position: of its result in the push.
+        position: index of its result in the push.
         code, message: why it is refused; code 0 if it is to be applied. An apply thread may set them.
-        waiters: other pushes that repeat it and wait for its answer, with their positions.
-        superseded: nothing is to be applied for it; never of those that are no parts of steps.
+        waiters: other pushes that repeat it and wait for its result, with their positions.
+        superseded: it must not be applied; only parts of steps can be superseded.
     """
 
     __slots__ = (
@@ -125,5 +129,5 @@ class Update:
         self.waiters: list[tuple[Push, int]] | None = None
 
     def refuse(self, code: int, message: str) -> None:
-        """Nothing of it is looked at any more."""
+        """Refuses the update; its source is not read any more."""
         self.code, self.message, self.source = code, message, None

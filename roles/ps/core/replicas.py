@@ -1,4 +1,4 @@
-"""What the core of a server needs to know of the copies that others have of its shards (pure)."""
+"""What a server's core needs to know about other servers' copies of its shards (pure)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class BucketReplicas(Protocol):
     """The copies of a bucket that is served here.
 
     Attributes:
-        awaits: pushes wait for copies at all.
-        short: there are fewer copies in sync than acknowledgements need.
-        gone: the bucket is served here no longer.
+        awaits: whether pushes wait for copies.
+        short: fewer copies are in sync than acknowledgements need.
+        gone: the bucket is no longer served here.
     """
 
     bucket: int
@@ -23,10 +23,10 @@ class BucketReplicas(Protocol):
 
 
 class ShardReplicas(Protocol):
-    """The copies of one shard of it.
+    """The copies of one shard of a bucket.
 
     Attributes:
-        founded: each copy that counts has on disk what the first push brought.
+        founded: every in-sync copy has the initial values of the first push on disk.
     """
 
     @property
@@ -36,4 +36,4 @@ class ShardReplicas(Protocol):
     def founded(self) -> bool: ...
 
     def wait(self, waiter: Waiter, counter: int) -> None:
-        """Makes `waiter` wait until the copies have the state of a counter."""
+        """Makes `waiter` wait until the copies have the state with this counter."""

@@ -1,4 +1,4 @@
-"""What the core of a server asks of whoever keeps copies of its buckets on other servers (pure)."""
+"""The interface through which a server's core drives the replication of its buckets (pure)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Replication(Protocol):
     """The copies of this server's buckets."""
 
     def changed(self, job: Job, shards: Iterable[Shard]) -> list[Instruction]:
-        """Batches are done and the next ones have not begun: their outcome is to be shipped."""
+        """Ships the result of batches: they are done, and the next ones have not begun."""
 
     def abandon(self, job: Job, damaged: set[int]) -> list[Instruction]:
-        """Values of buckets were damaged: see `ReplicationCore.abandon`."""
+        """Called when values of buckets were damaged; see `ReplicationCore.abandon`."""

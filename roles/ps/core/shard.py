@@ -1,7 +1,7 @@
-"""What a parameter server keeps of one shard, and of its batches and pulls while they are under way (pure).
+"""A parameter server's state of one shard, and of its batches and pulls in progress (pure).
 
-All of it is touched on the event loop's thread only, except where a field says otherwise, so there are no locks: a
-batch belongs to its apply thread from the instruction that hands it over until the event that says it is done.
+All of it is used on the event loop's thread only, except where a field says otherwise, so there are no locks: a batch
+belongs to its apply thread from the instruction that hands it over until the event that reports it done.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PASSED_ON_WIRE_MAX = 1 << 31
 
 
 class Values:
-    """One buffer of a shard's values. While `readers` > 0 (sends or snapshots in flight) nobody writes to it."""
+    """One buffer of a shard's values. It is not written while `readers` > 0 (sends or snapshots in flight)."""
 
     __slots__ = ("array", "readers", "shard")
 
@@ -32,14 +32,14 @@ class Values:
         self.shard = shard
 
     def release(self) -> None:
-        """One reader is done; a buffer that is no longer current is kept for the next version."""
+        """Ends one reader's use; a buffer that is no longer current is kept as the spare for the next version."""
         self.readers -= 1
         if not self.readers and self is not self.shard.values and self.shard.spare is None:
             self.shard.spare = self.array
 
 
 class State:
-    """A rule's state arrays of a shard. While `readers` > 0 a batch works on copies."""
+    """A shard's state arrays of the rule. While `readers` > 0 a batch works on copies."""
 
     __slots__ = ("arrays", "readers")
 
@@ -52,7 +52,7 @@ class State:
 
 
 class BucketState:
-    """A bucket whose primary we are; `dropped` when we no longer are."""
+    """A bucket whose primary is this server; `dropped` once it no longer is."""
 
     __slots__ = ("dropped", "epoch", "index")
 
@@ -63,23 +63,23 @@ class BucketState:
 
 
 class Shard:
-    """One shard at its present version, and who waits for its next.
+    """One shard at its current version, and what waits for the next.
 
     Attributes:
         counter: batches applied; (bucket.epoch, counter) is the version.
         pushes: pushes applied since the job began.
         memory: the clients' numbers; belongs to values and state.
         thread: the apply thread that owns it.
-        home: the apply thread whose memory values and state lie in, None before any's; belongs to the batch's thread.
-        batch: what that thread is doing with it; None when idle. Only one at a time.
-        queue: accepted updates in order, not yet in a batch.
-        waiting: pulls that wait for a batch which is being applied in place.
+        home: the apply thread in whose memory values and state are, None at first; used by the batch's thread only.
+        batch: the batch being applied, at most one at a time; None when idle.
+        queue: accepted updates that are not yet in a batch, in order.
+        waiting: pulls that wait for a batch that is being applied in place.
         images: snapshots that wait for the batch to end.
-        spare: a buffer of the shard's size that nobody uses, or None.
-        entry: its place in the store's log, None without a store.
-        replica: what other servers have of it, None if nobody is to have any.
-        given: its initial values come with its first push, without which what is pushed later is worth nothing.
-        steps: parts of steps that are not complete, None before the first.
+        spare: an unused buffer of the shard's size, or None.
+        entry: its entry in the store's log, None without a store.
+        replica: its copies on other servers, None if it should have none.
+        given: its initial values come with its first push; without that push, later ones are worthless.
+        steps: held parts of incomplete steps, None before the first step.
     """
 
     __slots__ = (
@@ -130,17 +130,17 @@ class Shard:
 
     @property
     def initial_values_volatile(self) -> bool:
-        """Says whether a restart might find no initial values: here, or at a copy that counts, no state with those that
-        were given is on disk yet.
+        """Whether a restart might find no initial values: this server or an in-sync copy has not yet saved a state that
+        contains them.
 
-        Also of a bucket that was taken over: whoever had it before wrote on a disk of its own.
+        This also applies to a bucket that was taken over: the former primary wrote to its own disk.
         """
         if not self.given or self.entry is None:
             return False
         return not self.entry.version[2] or (self.replica is not None and not self.replica.founded)
 
     def advance(self, batch: Batch) -> None:
-        """Makes a batch's outcome the new version."""
+        """Makes a batch's result the new version."""
         self.counter += 1
         if batch.new_state is not None:
             self.state = State(batch.new_state)
@@ -151,17 +151,17 @@ class Shard:
                 self.spare = old.array
 
     def passed(self, update: Update) -> tuple[int, int]:
-        """Returns how many pushes were applied since an update's base: those of others, and all of them."""
+        """Returns how many pushes were applied since an update's base: those of other clients, and all."""
         since = self.pushes - update.base_pushes
         others = since - (update.sequence - 1 - update.base_sequence)
         return min(max(others, 0), PASSED_ON_WIRE_MAX), min(max(since, 0), PASSED_ON_WIRE_MAX)
 
     def result(self, code: int, message: str) -> PushResult:
-        """Returns what is answered about a part of a push that is not applied now."""
+        """Returns the result for a part of a push that is not applied now."""
         return PushResult(self.index, code, self.bucket.epoch, self.counter, 0, message)
 
     def hold_back(self, push: Push, durable: bool) -> None:
-        """Makes a push's answer wait for what this holds now: to be durable, in copies, or all there is."""
+        """Makes a push's answer wait until this shard's current state is durable, in copies, or both, as needed."""
         initial_values_volatile = self.initial_values_volatile
         if self.entry is not None and (durable or initial_values_volatile):
             push.stored.append((self.entry, self.entry.changes))
@@ -171,7 +171,7 @@ class Shard:
             push.copies.append((self.replica, self.counter))
 
     def take_part(self, update: StepPart, place: Place, problem: tuple[int, str] | None) -> list[Update]:
-        """Takes in a part of a step; returns what is to be applied or settled now. `problem`: what is wrong with it."""
+        """Takes in a part of a step; returns what to apply or settle now. `problem`: why the part is refused."""
         if problem is not None:
             update.code, update.message = problem
         if self.steps is None:
@@ -179,13 +179,13 @@ class Shard:
         return self.steps.take(update, place)
 
     def steps_done(self, batch: Batch) -> None:
-        """Notes which steps a batch has taken it through, as part of what it remembers of its clients."""
+        """Notes the last step that a batch has applied, in the shard's memory."""
         if self.steps is not None:
             done = [update.step for update in batch.updates if isinstance(update, StepPart)]
             self.memory.step = max(self.memory.step, *(step for step in done if step <= self.steps.begun), 0)
 
     def find_queued(self, client: Client, sequence: int) -> Update:
-        """Returns the accepted update of a number that is not done yet: it waits for its turn or for its step."""
+        """Returns the accepted update with a number that is not done yet: it is queued or held for a step."""
         under_way = self.batch.updates if self.batch is not None else []
         held = self.steps.held if self.steps is not None else []
         waiting = (*under_way, *self.queue, *held)
@@ -193,17 +193,17 @@ class Shard:
 
 
 class Batch:
-    """Everything that waited for a shard, to be applied in order by its thread, which owns this until it is done.
+    """The queued updates of a shard, to be applied in order by its apply thread, which owns the batch until done.
 
-    Only factors that were accepted before a shard was in step go by themselves: parts of a step are added up first.
+    Factors that were accepted before the shard's first step get a batch of their own: parts of a step are summed first.
 
     Attributes:
-        in_place: the values are written over; else into `target` (made by the thread if None).
+        in_place: the values are overwritten; otherwise results go to `target` (made by the thread if None).
         copy_state: the state is being read, so the thread works on a copy and leaves it in `new_state`.
-        moved: set by the thread: values and state went to its own memory, so the old ones are no good as a spare.
-        applied: set by the thread: updates that changed the values.
+        moved: set by the thread: values and state are now in its own memory, so the old ones are no use as a spare.
+        applied: set by the thread: how many updates changed the values.
         begun: set by the thread: something may have been written.
-        damaged: set by the thread: it failed while it wrote over values or state, which are worth nothing now.
+        damaged: set by the thread: it failed while overwriting values or state, which are unusable now.
     """
 
     __slots__ = (
@@ -233,7 +233,7 @@ class Batch:
         self.applied = 0
 
     def failed(self, code: int, message: str) -> None:
-        """Refuses all updates, after the thread failed; what was written into copies is as good as not written."""
+        """Refuses all updates after the thread failed; what was written to copies is discarded."""
         for update in self.updates:
             if not update.code:
                 update.code, update.message = code, message
@@ -242,17 +242,17 @@ class Batch:
         self.applied, self.new_state = 0, None
 
     def bring_home(self, thread: int) -> None:
-        """Has a shard of another thread's memory written beside it, into memory that the calling thread makes.
+        """Makes the batch write into memory allocated by the calling thread if the shard is in another thread's memory.
 
-        So it comes to lie on its node (Adam 3.3.1), once after it was made or given to another thread. Pulls that look
-        meanwhile see the old values, which nobody writes any more.
+        So the shard moves to this thread's NUMA node (Adam 3.3.1), once after it was made or given to another thread.
+        Pulls meanwhile see the old values, which are not written any more.
         """
         if self.shard.home != thread:
             self.shard.home = thread
             self.target, self.in_place, self.copy_state, self.moved = None, False, True, True
 
     def spoil(self) -> None:
-        """Makes what was damaged NaN, for whoever gets an image of it all the same."""
+        """Overwrites what was damaged with NaN, in case it is still read."""
         for array in (
             *((self.shard.values.array,) if self.in_place else ()),
             *(() if self.copy_state else self.shard.state.arrays),
@@ -261,7 +261,7 @@ class Batch:
 
 
 def _one_by_one(queue: list[Update]) -> int:
-    """Returns where the parts of steps begin if there are factors before them, else how long a queue is."""
+    """Returns where the parts of steps start if factors precede them, else the queue's length."""
     first = next((place for place, update in enumerate(queue) if update.push.place is not None), 0)
     factors = any(u.source is not None and u.source.header.kind == UpdateKind.FACTORS for u in queue[:first])
     return first if factors else len(queue)
@@ -269,9 +269,9 @@ def _one_by_one(queue: list[Update]) -> int:
 
 @dataclass(slots=True)
 class Pull:
-    """A pull under way; `missing` of its shards are still to come. Both lists are in the order of the request.
+    """A pull in progress; `missing` of its shards are still to come. Both lists are in the order of the request.
 
-    `dtype` is what the values are to be sent as.
+    `dtype`: the number type in which values are sent.
     """
 
     token: Token

@@ -1,16 +1,16 @@
-"""States of shards in one body between servers: descriptions, then the arrays, all of it under checksums (pure).
+"""The message body that carries shard states between servers: descriptions, then arrays, with checksums (pure).
 
     header          16 bytes: magic, version, 0, length of the descriptions, checksum
     descriptions    MessagePack: per record a `ShardCopy` and the CRC-32 of its arrays; zeros until a multiple of 64
                     bytes is full
-                    A `ShardCopy` holds its clients' memory whole, or, for a copy that has an older version and has
-                    said that it understands it, what has changed since
+                    A `ShardCopy` holds the clients' memory, or only its changes if the receiver has an older version
+                    and has said that it supports that
     arrays          float32, little-endian, one after another in the order of the records
 
-The header's checksum is a CRC-32 of the header before it and the descriptions with their zeros; so every bit is under
-one of them, and arrays that go to several servers are summed up once. Writing copies nothing: a body is a list of
-buffers, the arrays themselves among them. Reading looks at no array before every length has been found to fit. Both
-take as long as summing up the bytes does, so bodies that are not small are written and read in a thread.
+The header's checksum is a CRC-32 of the preceding header bytes and the descriptions with their zeros. So every bit is
+covered, and the checksum of arrays that go to several servers is computed once. Writing copies nothing: a body is a
+list of buffers, including the arrays themselves. Reading checks all lengths before it touches any array. Both take as
+long as computing the checksums, so large bodies are written and read in a thread.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ CHECKSUM: Final = Struct("<I")
 _SUMMED: Final = HEADER.size - CHECKSUM.size
 ALIGNMENT: Final = 64
 HEAD_BYTES: Final = HEADER.size + 5 + ALIGNMENT
-"""What a body has at most besides its records: header, length of the list, zeros."""
+"""The most bytes a body has besides its records: header, length of the list, zeros."""
 PAIR_BYTES: Final = 6
-"""Of a pair of a description and a checksum, besides the description."""
+"""Size of a (description, checksum) pair besides the description."""
 ARRAYS_MAX: Final = 64
 SIZE_MAX: Final = 1 << 31
 
@@ -47,9 +47,9 @@ SIZE_MAX: Final = 1 << 31
 class ShardCopy(msgspec.Struct, frozen=True, array_like=True):
     """One shard at version (epoch, counter).
 
-    `size` elements in each array; `lengths` are those that follow in the body: `size`, or 1 for an array that has one
-    number for a whole shard. First the values, then the rule's state. All copies have prepared `committed`.
-    `change`, if it is there, takes the place of `memory`: what is different from the version with counter `since`.
+    Each array has `size` elements; `lengths` are those in the body: `size`, or 1 for an array that repeats one number.
+    First the values, then the rule's state. `committed`: all copies have prepared the state with this counter.
+    `change`, if present, replaces `memory`: the changes since the version with counter `since`.
     """
 
     job: str
@@ -70,7 +70,7 @@ class ShardCopy(msgspec.Struct, frozen=True, array_like=True):
 class CopyRecord:
     """A shard's state in a body. After reading, `arrays` are views of the body, each of `size` elements.
 
-    `described` is the copy as it is written, empty if that is still to be done.
+    `described` is the encoded description, empty if it is not encoded yet.
     """
 
     copy: ShardCopy
@@ -79,17 +79,17 @@ class CopyRecord:
 
     @property
     def size_bytes(self) -> int:
-        """Of its part of a body."""
+        """The record's size in a body."""
         return record_bytes(self.copy, self.described or describe(self.copy))
 
 
 def describe(copy: ShardCopy) -> bytes:
-    """Returns a description as it is written."""
+    """Returns the encoded description."""
     return msgspec.msgpack.encode(copy)
 
 
 def record_bytes(copy: ShardCopy, described: bytes) -> int:
-    """Returns how many bytes of a body a record takes."""
+    """Returns a record's size in a body."""
     return len(described) + PAIR_BYTES + 4 * sum(copy.lengths)
 
 
@@ -97,12 +97,12 @@ _DECODER: Final = msgspec.msgpack.Decoder(tuple[tuple[ShardCopy, int], ...])
 
 
 def lengths_of(arrays: Sequence[Array]) -> tuple[int, ...]:
-    """Returns how many elements of flat arrays are sent: all, or one of those that are one number seen many times."""
+    """Returns how many elements of each flat array are sent: all, or one if the array repeats one number."""
     return tuple(_length(array) for array in arrays)
 
 
 def arrays_checksum(record: CopyRecord) -> int:
-    """Returns the CRC-32 of the arrays of a record, as they are sent."""
+    """Returns the CRC-32 of a record's arrays as sent."""
     checksum = 0
     for array in record.arrays:
         checksum = crc32(_sent(array), checksum)
@@ -112,7 +112,7 @@ def arrays_checksum(record: CopyRecord) -> int:
 def encode_body(
     records: Iterable[CopyRecord], checksum_of: Callable[[CopyRecord], int] = arrays_checksum
 ) -> list[bytes | memoryview]:
-    """Returns the buffers of a body; the arrays must stay as they are until it is sent."""
+    """Returns the buffers of a body; the arrays must not change until it is sent."""
     records = tuple(records)
     pairs = [(Raw(record.described) if record.described else record.copy, checksum_of(record)) for record in records]
     described = msgspec.msgpack.encode(pairs)
@@ -123,21 +123,21 @@ def encode_body(
 
 
 def decode_body(body: memoryview) -> list[CopyRecord]:
-    """Returns the records of a body; valid as long as it is.
+    """Returns the records of a body; they are valid as long as the body is.
 
     Raises:
-        DamagedDataError: it is not what was written, or not of this version.
+        DamagedDataError: the body is damaged or of another version.
     """
     return [CopyRecord(part.copy, part.arrays()) for part in _parts(body)]
 
 
 def new_array(size: int) -> Array:
-    """Returns a flat array of float32, its contents anything."""
+    """Returns a flat, uninitialized float32 array."""
     return np.empty(size, np.float32)
 
 
 def own_records(body: memoryview, new: Callable[[int], Array] = new_array) -> list[CopyRecord]:
-    """Returns the records of a body in memory of their own, which `new` gives as flat arrays; blocking.
+    """Returns the records of a body, copied into flat arrays made by `new`; blocking.
 
     Raises:
         DamagedDataError: as `decode_body`.
@@ -149,7 +149,7 @@ def own_records(body: memoryview, new: Callable[[int], Array] = new_array) -> li
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A record in a body: its description, its bytes and what they should sum up to."""
+    """A record in a body: its description, its bytes and their expected checksum."""
 
     copy: ShardCopy
     data: memoryview
@@ -158,7 +158,7 @@ class _Part:
     def arrays(self) -> list[Array]:
         """Returns views of its arrays. Raises DamagedDataError."""
         if crc32(self.data) != self.checksum:
-            raise DamagedDataError(f"the checksum of shard {self.copy.shard} of job {self.copy.job!r} is wrong")
+            raise DamagedDataError(f"the checksum of shard {self.copy.shard} of job {self.copy.job!r} does not match")
         elements = np.frombuffer(self.data, "<f4")
         arrays, offset = [], 0
         for length in self.copy.lengths:
@@ -169,7 +169,7 @@ class _Part:
 
 
 def _parts(body: memoryview) -> list[_Part]:
-    """Returns what a body holds, all lengths checked; nothing of the arrays is looked at. Raises DamagedDataError."""
+    """Returns a body's parts after checking all lengths; the arrays are not read. Raises DamagedDataError."""
     view = body.cast("B") if body.format != "B" else body
     if len(view) < HEADER.size:
         raise DamagedDataError(f"expected states of shards; found {len(view)} bytes, less than their header")
@@ -181,7 +181,7 @@ def _parts(body: memoryview) -> list[_Part]:
     if start > len(view):
         raise DamagedDataError(f"expected descriptions of {described_bytes} bytes; found {len(view) - HEADER.size}")
     if crc32(view[HEADER.size : start], crc32(view[:_SUMMED])) != checksum:
-        raise DamagedDataError(f"the checksum of {start} bytes that describe states of shards is wrong")
+        raise DamagedDataError(f"the checksum of the {start} bytes that describe shard states does not match")
     described = _described(view[HEADER.size : described_stop])
     expected = 4 * sum(sum(copy.lengths) for copy, _ in described)
     if expected != len(view) - start:
@@ -195,7 +195,7 @@ def _parts(body: memoryview) -> list[_Part]:
 
 
 def _own(arrays: Sequence[Array], new: Callable[[int], Array]) -> list[Array]:
-    """Returns copies of the arrays of one shard that lie side by side; a number for a whole shard stays one."""
+    """Returns contiguous copies of one shard's arrays; an array that repeats one number keeps just one."""
     starts = [0]
     for array in arrays:
         starts.append(starts[-1] + -(-_length(array) // LINE) * LINE)
@@ -210,11 +210,11 @@ def _own(arrays: Sequence[Array], new: Callable[[int], Array]) -> list[Array]:
 
 
 def _described(described: memoryview) -> tuple[tuple[ShardCopy, int], ...]:
-    """Returns the descriptions, each of which fits itself. Raises DamagedDataError."""
+    """Returns the descriptions, each checked for consistency. Raises DamagedDataError."""
     try:
         pairs = _DECODER.decode(described)
     except UNREADABLE as error:
-        raise DamagedDataError(f"descriptions of shards are not what this version writes: {error}") from error
+        raise DamagedDataError(f"descriptions of shards are not in this version's format: {error}") from error
     for copy, _ in pairs:
         fits = 0 <= copy.size <= SIZE_MAX and 0 < len(copy.lengths) <= ARRAYS_MAX
         if not fits or any(length not in (1, copy.size) for length in copy.lengths) or not copy.lengths[0] == copy.size:

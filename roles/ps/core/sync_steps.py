@@ -23,7 +23,7 @@ from adamctl.wire.constants import ErrorCode, UpdateKind
 __all__ = ["APPLIED_TOGETHER", "Place", "ShardSteps", "StepPart"]
 
 APPLIED_TOGETHER = 1 << 62
-"""As the base of a part: no push of others came between the parameters it was computed from and its application."""
+"""The base of a part: no push of other clients came between the parameters it was computed from and its application."""
 
 
 class StepPart(Update):
@@ -31,7 +31,7 @@ class StepPart(Update):
 
     Attributes:
         step: its number; 0 if the part does not fit the step it names and is refused.
-        superseded: nothing is to be applied for it.
+        superseded: it must not be applied.
     """
 
     __slots__ = ("step", "superseded")
@@ -42,7 +42,7 @@ class StepPart(Update):
         self.superseded = False
 
     def refuse(self, code: int, message: str) -> None:
-        """Makes it one that is not part of any step."""
+        """Refuses the part; it no longer belongs to any step."""
         super().refuse(code, message)
         self.superseded = True
 
@@ -52,9 +52,10 @@ class ShardSteps:
 
     Attributes:
         begun: the last step whose parts are complete, and so applied or about to be.
-        step: the one whose parts are held, greater than `begun`; 0 if none are.
-        parts: by place; `twins` are further ones for the same places.
-        behind: what follows on them, of clients that have parts here.
+        step: the step whose parts are held, greater than `begun`; 0 if none are held.
+        parts: held parts by place.
+        twins: further parts for the same places.
+        behind: later updates of clients that have held parts.
     """
 
     __slots__ = ("begun", "behind", "count", "parts", "step", "twins")
@@ -71,13 +72,13 @@ class ShardSteps:
         return [*self.parts.values(), *self.twins, *self.behind]
 
     def lacks(self, step: int, place: int, client: ClientKey) -> bool:
-        """Says whether others than this client wait for a part."""
+        """Returns whether other clients wait for this part."""
         if step != self.step or place in self.parts:
             return False
         return any(part.client.key != client for part in self.parts.values())
 
     def in_turn(self, update: Update) -> list[Update]:
-        """Returns the update if it may be applied or settled now; else keeps it behind what is held of its client."""
+        """Returns the update if it may be applied or settled now; else keeps it behind its client's held parts."""
         client = update.client
         if not self.step or not any(part.client is client for part in (*self.parts.values(), *self.twins)):
             return [update]
@@ -85,7 +86,7 @@ class ShardSteps:
         return []
 
     def take(self, update: StepPart, place: Place) -> list[Update]:
-        """Takes in a part; returns what is to be applied or settled now, in this order."""
+        """Takes in a part; returns what to apply or settle now, in order."""
         problem = _problem(update, place)
         if problem is None and place.step == self.step and place.parts != self.count:
             problem = ErrorCode.BAD_MESSAGE, f"step {self.step} has {self.count} parts; found one of {place.parts}"
@@ -106,7 +107,7 @@ class ShardSteps:
         return [*overtaken, *self._complete()]
 
     def let_go(self) -> list[Update]:
-        """Returns what is held, its parts as superseded: their step counts as done."""
+        """Returns all held updates, with the parts marked as superseded: their step counts as done."""
         released = self.held
         for update in (*self.parts.values(), *self.twins):
             update.superseded = True
@@ -120,7 +121,7 @@ class ShardSteps:
         parts: list[Update] = [self.parts[place] for place in range(self.count)]
         whole = [*parts, *self.twins, *self.behind]
         refused = next((update for update in parts if update.code), None)
-        if refused is not None:  # half a step is none
+        if refused is not None:  # a step is applied whole or not at all
             for update in (*parts, *self.twins):
                 update.code, update.message = refused.code, refused.message
         self.begun = self.step
@@ -134,8 +135,8 @@ class ShardSteps:
 
 def _problem(update: StepPart, place: Place) -> tuple[int, str] | None:
     if not 0 <= place.part < place.parts or place.step < 1:
-        return ErrorCode.BAD_MESSAGE, f"there is no part {place.part} of {place.parts} of step {place.step}"
+        return ErrorCode.BAD_MESSAGE, f"no such part: {place.part} of {place.parts} of step {place.step}"
     if not update.code and update.source is not None and update.source.header.kind != UpdateKind.GRADIENT:
         found = UpdateKind(update.source.header.kind).name
-        return ErrorCode.WRONG_KIND, f"the parts of a step are gradients; found {found}"
+        return ErrorCode.WRONG_KIND, f"expected gradients as the parts of a step; found {found}"
     return None

@@ -1,4 +1,4 @@
-"""What a server answers about jobs that it does not know: not yet, or never (pure)."""
+"""What a server answers about jobs that it does not know: not known yet, or unknown (pure)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ STARTING = "this server is still starting (the first one on a machine compiles i
 
 
 class UnknownJobs:
-    """Since when jobs have been asked for that are not known here; the oldest are forgotten first.
+    """Remembers since when unknown jobs have been asked for; the oldest are forgotten first.
 
     Attributes:
-        told: whether we have been told of the cluster's jobs at all. A server that was just started has not, and its
-            clients may be there before.
+        told: whether this server has received the cluster's jobs at all. A server that just started has not, and
+            clients may connect before that.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class UnknownJobs:
         self._since: dict[str, float] = {}
 
     def begin(self, told: bool) -> None:
-        """Starts counting anew."""
+        """Starts over."""
         self.told = told
         self._since.clear()
 
@@ -32,7 +32,7 @@ class UnknownJobs:
         self._since.pop(name, None)
 
     def refuse(self, token: Token, name: str, now: float) -> Refuse:
-        """Answers a request for a job: for a while, it may be one that we shall hear of."""
+        """Refuses a request for an unknown job; at first with NOT_READY, as the job may still become known."""
         if len(self._since) >= UNKNOWN_JOBS_MAX and name not in self._since:
             self._since.pop(next(iter(self._since)))
         since = self._since.setdefault(name, now)

@@ -1,4 +1,4 @@
-"""Whether what a push carries fits the job and the shard it is meant for (pure)."""
+"""Checks whether a push's content fits its job and its shards (pure)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from adamctl.wire.messages import PushPart, PushSource
 
 
 def checked_source(job: Job, push: Push, header: PushSource) -> Source:
-    """Returns a source of a push with what is wrong with it."""
+    """Returns a push's source together with its problem, if any."""
     problem = source_problem(job, push, header)
     return Source(push, header, problem, 0 if problem else job.layout.tensors[header.tensor].row_size)
 
@@ -52,7 +52,7 @@ def source_problem(job: Job, push: Push, header: PushSource) -> tuple[int, str] 
 def part_problem(shard: Shard, part: PushPart, source: Source | None) -> tuple[int, str] | None:
     """Returns why a part of a push cannot be applied to its shard, or None."""
     if source is None:
-        return ErrorCode.WRONG_LENGTH, f"there is no source {part.source} in this push"
+        return ErrorCode.WRONG_LENGTH, f"the push has no source {part.source}"
     if source.problem is not None:
         return source.problem
     header = source.header
@@ -64,7 +64,7 @@ def part_problem(shard: Shard, part: PushPart, source: Source | None) -> tuple[i
 
 
 def plain_problem(shard: Shard, part: PushPart, source: Source | None) -> tuple[int, str] | None:
-    """Returns why a part of a push that is no part of a step cannot be applied to its shard, or None."""
+    """Like `part_problem`, for a push that is not part of a step."""
     if source is not None and source.header.kind == UpdateKind.FACTORS and shard.steps is not None:
         what = f"shard {shard.index} is trained in step: expected gradients, found factors"
         return ErrorCode.WRONG_KIND, f'{what}; set train.protocol = "gradient"'

@@ -318,7 +318,7 @@ def test_nobody_attaches_to_a_job_that_is_being_taken_up_again() -> None:
     h.job.resuming = True
     refused = h.attach(2)
     assert isinstance(refused, Refuse) and refused.code == ErrorCode.NOT_READY
-    assert "taken up from the store" in refused.message
+    assert "resumed from the store" in refused.message
     h.job.resuming = False
     assert isinstance(h.attach(2), AnswerAttach)
 
