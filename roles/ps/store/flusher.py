@@ -1,4 +1,4 @@
-"""Keeps a server's shards on disk: takes their state when the flush core says so, and writes it in a thread."""
+"""Keeps a server's shards on disk: captures their state when the flush core asks for it, and writes it in a thread."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ CLOSE_DEADLINE_S = 20.0
 
 
 class StoreWriter:
-    """The store of one server; everything but the writing itself happens on the event loop.
+    """The store of one server. Everything except the writing itself runs on the event loop.
 
     Attributes:
-        flush: when what is written.
-        holdings: whose is what in the log.
-        degraded: why nothing is durable at present; empty when all is well.
+        flush: decides what is written when.
+        holdings: which job each record in the log belongs to.
+        degraded: why nothing becomes durable at the moment; empty if all is well.
     """
 
     def __init__(
         self, store: LogStore, config: FlushConfig, log: logging.Logger, fail: Callable[[AdamctlError], None]
     ) -> None:
-        """`fail` ends the server."""
+        """`fail` ends the server with an error."""
         found, slots = found_jobs(store.found)
         store.found = ()
         self.flush = FlushCore(config, slots, store.next_sequence)
@@ -57,14 +57,14 @@ class StoreWriter:
         self._ending = asyncio.Event()
 
     def start(self, core: ServerCore, carry_out: Callable[[list[Instruction]], None]) -> None:
-        """Begins to write what `core` changes; `carry_out` does what the core says."""
+        """Starts to write what `core` changes; `carry_out` carries out the core's instructions."""
         self._core, self._carry_out = core, carry_out
         self._tick()
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 
     async def hold(self, identity: JobIdentity, buckets: dict[int, int]) -> None:
-        """Returns when it is on disk that buckets (-> epoch) are ours; at once when the disk is full."""
+        """Records that this server holds `buckets` (-> epoch); returns when that is on disk, or if the disk is full."""
         waiter, held = Waiter(None), self.holdings.take(identity, buckets)
         self.flush.wait(waiter, held.entry, held.entry.changes)
         self.kick()
@@ -74,7 +74,7 @@ class StoreWriter:
     # --- groups -----------------------------------------------------------------------------------------------------
 
     def kick(self) -> None:
-        """Writes at once if somebody waits."""
+        """Starts to write at once if there are waiters."""
         if self.flush.urgent and self.flush.group is None:
             self._begin()
 
@@ -99,14 +99,14 @@ class StoreWriter:
                 self._carry_out(self._core.image(_Taking(self, group, item), owner))
             elif isinstance(owner, HeldShard) and not item.copy_of:
                 image = owner.image(None)
-                assert image is not None, "a shard of which nothing has come has no record"
+                assert image is not None, "a shard without a state has no record"
                 self.took(group, item, image)
             else:
                 self.flush.taken(item)
         self._submit_if_whole(group)
 
     def took(self, group: Group, item: Item, image: Image) -> None:
-        """A shard's state is held; nothing has changed it since."""
+        """Notes a shard's image, which is its current state; submits the group once it has all images."""
         self.flush.taken(item)
         self._images[item.sequence] = image
         self._submit_if_whole(group)
@@ -142,7 +142,7 @@ class StoreWriter:
 
     def _finished(self, written: tuple[list[int], float]) -> None:
         if self.degraded:
-            self._log.info("the store has room again: %s", self.store.path)
+            self._log.info("the disk has space again: %s", self.store.path)
             self.degraded = ""
         self._settle(self.flush.finished(*written))
         self._begin()
@@ -153,21 +153,21 @@ class StoreWriter:
 
     def _no_space(self, error: NoSpaceError) -> None:
         if not self.degraded:
-            self._log.error("no space left; nothing is durable until there is some: %s", error)
+            self._log.error("no space left on the disk; nothing becomes durable until some is freed: %s", error)
         self.degraded = f"no space left: {error}"
         self.flush.no_space(self._loop.time())
         self.holdings.renumber()
         self._settle([])
 
     def _stalled(self, error: UnconfirmedError) -> None:
-        """The group stays under way until there is room to make it durable."""
-        self._log.error("no space left; nothing is durable until there is some: %s", error)
+        """Keeps the group current until there is space to make it durable."""
+        self._log.error("no space left on the disk; nothing becomes durable until some is freed: %s", error)
         self.degraded = f"no space left: {error}"
         self.flush.stalled()
         self._settle([])
 
     def _failed(self, error: AdamctlError) -> None:
-        """Gives everything up: what the disk holds is unknown, so nothing may be acknowledged any more."""
+        """Stops serving all jobs: the disk's state is unknown, so nothing may be acknowledged any more."""
         self._closed = True
         for name in tuple(self._core.jobs):
             self._carry_out(self._core.remove_job(name))
@@ -192,7 +192,7 @@ class StoreWriter:
         done(result)
 
     async def _write(self, writings: list[Writing], first: int, images: list[Image]) -> tuple[list[int], float]:
-        """Returns the sizes of the records and how long they took; 0 if that says nothing about the disk's speed."""
+        """Returns the records' sizes and the seconds taken; 0 if the time says nothing about the disk's speed."""
         try:
             return await self._loop.run_in_executor(self._thread, self._write_now, writings, first, images)
         except UnconfirmedError as error:
@@ -200,8 +200,8 @@ class StoreWriter:
             while not await self._ends_within(self.flush.config.retry_s):
                 with suppress(NoSpaceError):
                     await self._loop.run_in_executor(self._thread, self.store.confirm)
-                    return error.sizes, 0.0  # the most of it was waiting for room
-            raise NoSpaceError(str(error)) from error  # it is not told to anybody any more
+                    return error.sizes, 0.0  # most of the time was spent waiting for space
+            raise NoSpaceError(str(error)) from error  # the server is closing
 
     async def _ends_within(self, seconds: float) -> bool:
         with suppress(TimeoutError):
@@ -217,11 +217,11 @@ class StoreWriter:
             try:
                 self.store.shrink()
             except NoSpaceError as error:
-                self._log.warning("the log cannot be made smaller: %s", error)
+                self._log.warning("could not shrink the log: %s", error)
         return sizes, seconds
 
     def _post(self, function: Callable[[Any], None], argument: Any) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed: nothing waits for this any more
             self._loop.call_soon_threadsafe(function, argument)
 
     async def close(self) -> None:
@@ -234,11 +234,11 @@ class StoreWriter:
         await self.abandon()
 
     def give_up(self) -> None:
-        """Begins no further group: what is in memory may be damaged."""
+        """Starts no further group, because memory may be damaged."""
         self._closed = True
 
     async def abandon(self) -> None:
-        """Closes the log after the group that is being written; what else is not durable is lost."""
+        """Closes the log after the current group; other changes that are not durable are lost."""
         self._closed = True
         self._ending.set()
         if self._timer is not None:
@@ -277,7 +277,7 @@ class StoreWriter:
 
 
 class _Taking:
-    """Whom the core gives a shard's image to."""
+    """Receives a shard's image from the core."""
 
     def __init__(self, storing: StoreWriter, group: Group, item: Item) -> None:
         self._storing, self._group, self._item = storing, group, item

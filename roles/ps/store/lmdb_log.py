@@ -1,7 +1,7 @@
-"""A log of records in one LMDB file, in a folder that one process owns (docs/formats/store.md). Blocking.
+"""A log of records in one LMDB file, in a folder owned by one process (docs/formats/store.md). Blocking.
 
-`write` makes a group durable in two transactions: the records, and then the anchor again, so that the group is in both
-of the file's roots and the first of them is synced.
+`write` makes a group durable with two transactions: one writes the records, the next rewrites the anchor. So the group
+is in both of the file's roots, and the first root is synced.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ NEW_LOG_NAME = "new-log.mdb"
 READERS = 2
 SPARE_BYTES = 1 << 20
 MAP_BYTES = 1 << 40
-"""Address space for the file to grow into; a limit of the log's size, not memory."""
+"""Address space for the file to grow into: a limit on the log's size, not memory in use."""
 
 
 class NoSpaceError(Exception):
-    """There is no room for a group on the disk; nothing of it was written, and it may be tried again."""
+    """The disk has no space for a group; nothing of it was written, and it may be tried again."""
 
 
 class UnconfirmedError(Exception):
-    """For want of space, a group is in the log but not yet durable; `LogStore.confirm` may be tried until it is.
+    """The disk is full: a group is in the log but not durable. Call `LogStore.confirm` again until it succeeds.
 
-    `sizes` are the records'.
+    `sizes`: the records' sizes in bytes.
     """
 
     def __init__(self, message: str, sizes: list[int]) -> None:
@@ -61,7 +61,7 @@ class UnconfirmedError(Exception):
 
 @dataclass(frozen=True)
 class Writing:
-    """One record to be written: a description and its arrays, or a copy of record `copy_of` under a new number."""
+    """One record to write: a description and its arrays, or a copy of record `copy_of` under a new number."""
 
     sequence: int
     description: Description | None = None
@@ -70,12 +70,12 @@ class Writing:
 
 
 class LogStore:
-    """An open log. Reading and writing exclude each other: LMDB keeps no table of readers here.
+    """An open log. Reading and writing exclude each other, because LMDB is used without its reader table.
 
     Attributes:
-        found: the records that it held when it was opened, in order; set to () when they are not needed any more.
-        loaded: number -> arrays, of each shard's last record among those; whoever needs them takes them out.
-        file_bytes: of the file.
+        found: the records it held when it was opened, in order; set to () when no longer needed.
+        loaded: number -> arrays, of each shard's last record among those; callers remove the ones they use.
+        file_bytes: the file's size.
     """
 
     def __init__(self, folder: Path, *, map_bytes: int = MAP_BYTES) -> None:
@@ -83,7 +83,7 @@ class LogStore:
 
         Raises:
             ConfigurationError: the folder cannot be used, or another process uses it.
-            DamagedDataError: what is in it is not what was written; the message says what to do.
+            DamagedDataError: its content is damaged; the message says what to do.
         """
         self.folder = folder
         self.path = folder / LOG_NAME
@@ -119,9 +119,9 @@ class LogStore:
         return self.read_all([sequence])[sequence]
 
     def read_all(self, sequences: Sequence[int]) -> dict[int, list[Array]]:
-        """Like `read`, of many shards; no group is written meanwhile.
+        """Like `read`, for many shards; no group is written meanwhile.
 
-        Where a record was copied under a new number since this process has opened the log, the old one is good, too.
+        If a record was copied under a new number since this process opened the log, its old number also works.
         """
         found: dict[int, list[Array]] = {}
         if not sequences:
@@ -134,7 +134,7 @@ class LogStore:
         return found
 
     def describe(self, sequences: Sequence[int]) -> dict[int, ShardState]:
-        """Returns what records of shards say besides their arrays."""
+        """Returns the descriptions of shard records, without their arrays."""
         assert self._environment is not None
         found: dict[int, ShardState] = {}
         with self._using, self._environment.begin(buffers=True) as transaction:
@@ -162,19 +162,19 @@ class LogStore:
         return found
 
     def write(self, writings: Sequence[Writing], first: int, taken: Callable[[], None] = lambda: None) -> list[int]:
-        """Appends records, removes those before number `first`, and makes all of that durable.
+        """Appends records, removes those before number `first`, and makes both durable.
 
         Args:
-            writings: their numbers follow on the last record's.
-            taken: called when the arrays are not needed any more.
+            writings: numbered consecutively after the last record.
+            taken: called when the arrays are no longer needed.
 
         Returns:
             The records' sizes in bytes.
 
         Raises:
-            NoSpaceError: the disk is full; the log is as it was.
+            NoSpaceError: the disk is full; the log is unchanged.
             UnconfirmedError: the disk is full; the group is in the log, but not durable.
-            RunFailedError: the disk's state is unknown; nothing can be written any more.
+            RunFailedError: the disk's state is unknown; nothing more can be written.
         """
         if self._failed:
             raise RunFailedError(f"an earlier write to {self.path} failed; start the server again")
@@ -205,7 +205,7 @@ class LogStore:
             raise self._trouble(error, 0) from error
 
     def _append(self, writings: Sequence[Writing], first: int, taken: Callable[[], None]) -> list[int]:
-        """One transaction; its pages are synced, its root is not yet."""
+        """Writes one transaction; its pages are synced, its root is not yet."""
         assert self._environment is not None
         anchor = self._anchor
         checksum, before = anchor.checksum_last, anchor.checksum_before
@@ -229,13 +229,13 @@ class LogStore:
         return sizes
 
     def _confirm(self) -> None:
-        """A transaction that changes nothing: it syncs the root of the one before, and leaves two of the same."""
+        """Commits a transaction without changes: it syncs the previous root and makes both roots equal."""
         assert self._environment is not None
         with self._environment.begin(write=True) as transaction:
             transaction.put(ANCHOR_KEY, self._anchor.encode())
 
     def _encode(self, writing: Writing, checksum: int, transaction: lmdb.Transaction) -> tuple[int, int]:
-        """Puts a record into the scratch buffer; returns its size and checksum."""
+        """Encodes a record into the scratch buffer; returns its size and checksum."""
         if writing.copy_of:
             value = value_of(transaction, writing.copy_of)
             record = decode(value, writing.copy_of, int.from_bytes(value[16:20], "little"))
@@ -253,9 +253,9 @@ class LogStore:
         return encode_parts_into(self._scratch, writing.sequence, checksum, kind, described, arrays)
 
     def _trouble(self, error: lmdb.Error, needed_bytes: int) -> NoSpaceError | RunFailedError:
-        """Tells want of space from a failure.
+        """Distinguishes a full disk from a failure.
 
-        A file system that has room for a part of a page writes that part, and LMDB calls this an input/output error.
+        If a file system has space for part of a page, it writes that part, and LMDB reports an input/output error.
         """
         full = isinstance(error, (lmdb.DiskError, lmdb.MapFullError)) or os.strerror(errno.EDQUOT) in str(error)
         if not full and os.strerror(errno.EIO) in str(error):
@@ -268,11 +268,11 @@ class LogStore:
         return RunFailedError(f"{self.path} cannot be written: {error}; repair the disk, then start the server again")
 
     def shrink(self) -> None:
-        """Replaces the file by a copy without its free pages.
+        """Replaces the file with a copy without its free pages.
 
         Raises:
-            NoSpaceError: there is no room for the copy.
-            RunFailedError: the copy cannot be put in its place.
+            NoSpaceError: there is no space for the copy.
+            RunFailedError: the copy cannot replace the file.
         """
         with self._using:
             self._shrink()
@@ -298,7 +298,7 @@ class LogStore:
             raise self._failure(error) from error
 
     def close(self) -> None:
-        """Gives the folder back."""
+        """Closes the log and unlocks the folder."""
         if self._environment is not None:
             self._environment.close()
             self._environment = None
@@ -318,7 +318,7 @@ class LogStore:
         self._reach_last_page()
 
     def _create(self) -> None:
-        """Makes an empty log appear as a whole, so that one without an anchor is always damage."""
+        """Creates an empty log atomically, so that a log without an anchor is always a damaged one."""
         new = self.folder / NEW_LOG_NAME
         environment = self._opened(new)
         try:
@@ -338,13 +338,13 @@ class LogStore:
             environment = lmdb.open(
                 str(path), subdir=False, lock=False, map_size=self._map_bytes, max_dbs=0, metasync=False, meminit=False
             )
-            os.chmod(path, 0o600)  # LMDB's copies, and stores of earlier versions, are for everybody to read
+            os.chmod(path, 0o600)  # LMDB's copies, and stores of earlier versions, are readable by everyone
             return environment
         except lmdb.Error as error:
             raise OSError(errno.EIO, str(error)) from error
 
     def _reach_last_page(self) -> None:
-        """LMDB may leave out free pages at the file's end; its lists of them must not be read beyond it (SIGBUS)."""
+        """Extends the file to its last page: LMDB may omit free pages at the end, and reading them gives SIGBUS."""
         assert self._environment is not None
         pages = int(self._environment.info()["last_pgno"]) + 1
         size_bytes = pages * int(self._environment.stat()["psize"])

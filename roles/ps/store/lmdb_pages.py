@@ -1,9 +1,9 @@
-"""Where an LMDB file keeps its values, found by reading the file instead of mapping it (format of LMDB 0.9).
+"""Finds the values in an LMDB file by reading it instead of mapping it (format of LMDB 0.9).
 
-LMDB trusts its files: a truncated one kills its reader with SIGBUS, and a damaged tree may make it crash, go round in
-circles, or hand out pages that are in use. Here every page of both trees (the values', and that of the free pages) is
-read with `pread` and held against the rules that LMDB keeps when it writes; what has passed, LMDB can be given. Only
-the bytes of large values are left to the caller, who reads them once, with the header in front of them.
+LMDB trusts its files: a truncated file kills the reader with SIGBUS, and a damaged tree may make it crash, loop for
+ever, or reuse pages that are in use. Here every page of both trees (of the values, and of the free pages) is read with
+`pread` and checked against the rules that LMDB follows when it writes; a file that passes is safe for LMDB. Only the
+bytes of large values are left to the caller, who reads them once, together with the header in front of them.
 
 All integers are in the byte order of the machine that wrote the file, which must be little-endian.
 """
@@ -38,13 +38,13 @@ DEPTH_MAX = 32
 
 
 class DamagedPagesError(ValueError):
-    """A page is not one that LMDB writes, or not where it belongs."""
+    """A page is not one that LMDB would write, or is in the wrong place."""
 
 
 class Value(NamedTuple):
-    """One entry: its bytes lie in the file from `offset` on.
+    """One entry: its bytes start at `offset` in the file.
 
-    A large one has `pages` of its own, with a header right before the value; others have 0.
+    A large value has `pages` of its own, with a header right before the value; others have 0.
     """
 
     key: bytes
@@ -55,7 +55,7 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True)
 class _Tree:
-    """What a root says of a tree. `pages` are its branches, leaves, and those of large values."""
+    """A root's description of a tree. `pages`: numbers of its branch pages, leaf pages, and pages of large values."""
 
     pad: int
     flags: int
@@ -67,7 +67,7 @@ class _Tree:
 
 @dataclass(frozen=True)
 class _Root:
-    """The newest state of a file."""
+    """One of a file's two roots."""
 
     page_bytes: int
     last_page: int
@@ -79,10 +79,10 @@ class _Root:
 def values_of(descriptor: int) -> list[Value]:
     """Returns the entries of an LMDB file with one unnamed database, in the order of their keys.
 
-    Large values must have been written once each: one that is written over may keep more pages than it needs.
+    Each large value must have been written only once: an overwritten one may have more pages than it needs.
 
     Raises:
-        DamagedPagesError: the file is not as LMDB leaves it.
+        DamagedPagesError: the file does not follow LMDB's rules.
         OSError: it cannot be read.
     """
     return _Walk(descriptor, _newest_root(descriptor)).run()
@@ -93,7 +93,7 @@ def check_large(value: Value, header: bytes | memoryview, page_bytes: int) -> No
     number = (value.offset - HEADER_BYTES) // page_bytes
     found, _, flags, pages = OVERFLOW_HEADER.unpack_from(header)
     if (found, flags, pages) != (number, OVERFLOW, value.pages):
-        raise DamagedPagesError(f"page {number} is not the first of a large value's {value.pages}")
+        raise DamagedPagesError(f"page {number} is not the first of the {value.pages} pages of a large value")
 
 
 def page_bytes_of(descriptor: int) -> int:
@@ -112,13 +112,13 @@ def _newest_root(descriptor: int) -> _Root:
 def _root(descriptor: int, index: int, offset: int) -> _Root:
     data = os.pread(descriptor, HEADER_BYTES + META.size, offset)
     if len(data) < HEADER_BYTES + META.size:
-        raise DamagedPagesError("it ends inside its roots")
+        raise DamagedPagesError("the file ends inside its roots")
     number, _, flags, _, _ = PAGE_HEADER.unpack_from(data)
     magic, version, _, _, free, values, last_page, transaction = META.unpack_from(data, HEADER_BYTES)
     free_tree, values_tree = _tree(free), _tree(values)
     page_bytes = free_tree.pad
     if number != index or flags != META_PAGE or magic != MAGIC or version != VERSION:
-        raise DamagedPagesError(f"root {index} is not one of an LMDB file")
+        raise DamagedPagesError(f"root {index} is not an LMDB root")
     if page_bytes not in PAGE_BYTES_ALLOWED:
         raise DamagedPagesError(f"root {index} names pages of {page_bytes} bytes")
     if free_tree.flags & 0xFF != INTEGER_KEYS or (values_tree.flags, values_tree.pad) != (0, 0):
@@ -132,16 +132,16 @@ def _tree(data: bytes) -> _Tree:
 
 
 class _Walk:
-    """Reads both trees; every page may be used once."""
+    """Reads both trees; every page may be used only once."""
 
     def __init__(self, descriptor: int, root: _Root) -> None:
         self._descriptor, self._root = descriptor, root
         self._page_bytes = root.page_bytes
         self._file_bytes = os.fstat(descriptor).st_size
-        # Pages beyond the file's end are free ones, and each is named in it, with eight bytes.
+        # Pages beyond the file's end are free, and the file lists each of them, in eight bytes.
         pages_max = -(-self._file_bytes // root.page_bytes) + self._file_bytes // 8
         if not METAS <= root.last_page + 1 <= pages_max:
-            raise DamagedPagesError(f"its last page should be {root.last_page}")
+            raise DamagedPagesError(f"the root says that the last page is {root.last_page}, which cannot be right")
         self._used: NDArray[np.uint8] = np.zeros(root.last_page + 1, np.uint8)
         self._used[:METAS] = 1
 
@@ -150,15 +150,15 @@ class _Walk:
         for value in self._entries(self._root.free, branches_min=1, integers=True):
             self._take_free(value)
         file_pages = -(-self._file_bytes // self._page_bytes)
-        if not self._used[file_pages:].all():  # LMDB leaves out free pages at the file's end, no others
-            raise DamagedPagesError(f"it ends after page {file_pages - 1}, not after {self._root.last_page}")
+        if not self._used[file_pages:].all():  # LMDB omits free pages at the file's end, but no others
+            raise DamagedPagesError(f"the file ends after page {file_pages - 1}, not after {self._root.last_page}")
         return values
 
     def _take(self, first: int, count: int = 1) -> None:
         if not METAS <= first <= first + count <= self._root.last_page + 1:
-            raise DamagedPagesError(f"pages {first} to {first + count - 1} lie outside of it")
+            raise DamagedPagesError(f"pages {first} to {first + count - 1} are outside the file")
         if self._used[first : first + count].any():
-            raise DamagedPagesError(f"of pages {first} to {first + count - 1} some are used twice")
+            raise DamagedPagesError(f"some of pages {first} to {first + count - 1} are used twice")
         self._used[first : first + count] = 1
 
     def _take_free(self, value: Value) -> None:
@@ -168,7 +168,7 @@ class _Walk:
             check_large(value, data.ljust(HEADER_BYTES, b"\0"), self._page_bytes)
         numbers = np.frombuffer(data[value.offset - start :][: value.size // 8 * 8], "<u8")
         if not numbers.size or value.size % 8 or int(numbers[0]) >= numbers.size:
-            raise DamagedPagesError("a list of free pages has another length than it says")
+            raise DamagedPagesError("a list of free pages has the wrong length")
         pages = numbers[1 : 1 + int(numbers[0])]
         if not pages.size:
             return
@@ -184,10 +184,10 @@ class _Walk:
     def _entries(self, tree: _Tree, *, branches_min: int, integers: bool) -> Iterator[Value]:
         if tree.root == NO_PAGE:
             if tree.depth or tree.entries or any(tree.pages):
-                raise DamagedPagesError("an empty tree should have entries")
+                raise DamagedPagesError("an empty tree claims to have entries")
             return
         if not 0 < tree.depth < DEPTH_MAX:
-            raise DamagedPagesError(f"a tree should be {tree.depth} pages deep")
+            raise DamagedPagesError(f"a tree claims to be {tree.depth} pages deep")
         entries, before = 0, None
         self._pages = [0, 0, 0]
         for value in self._below(tree.root, tree.depth, branches_min, integers, None, None):
@@ -198,7 +198,7 @@ class _Walk:
             entries += 1
             yield value
         if (entries, *self._pages) != (tree.entries, *tree.pages):
-            raise DamagedPagesError(f"a tree should have {tree.entries} entries in {sum(tree.pages)} pages")
+            raise DamagedPagesError(f"a tree does not have {tree.entries} entries in {sum(tree.pages)} pages as stated")
 
     def _below(
         self, number: int, depth: int, branches_min: int, integers: bool, low: bytes | None, high: bytes | None
@@ -207,7 +207,7 @@ class _Walk:
         self._take(number)
         page = os.pread(self._descriptor, self._page_bytes, number * self._page_bytes)
         if len(page) < self._page_bytes:
-            raise DamagedPagesError(f"it ends before or inside page {number}")
+            raise DamagedPagesError(f"the file ends before or inside page {number}")
         self._pages[depth == 1] += 1
         nodes = self._nodes(number, page, LEAF if depth == 1 else BRANCH)
         keys = [page[start + NODE.size : start + NODE.size + key_bytes] for start, _, _, key_bytes in nodes]
@@ -237,22 +237,22 @@ class _Walk:
         self._pages[2] += pages
         offset = first * self._page_bytes + HEADER_BYTES
         if offset + size > self._file_bytes:
-            raise DamagedPagesError(f"it ends inside the large value of page {first}")
+            raise DamagedPagesError(f"the file ends inside the large value of page {first}")
         return Value(key, offset, size, pages)
 
     def _nodes(self, number: int, page: bytes, kind: int) -> list[tuple[int, int, int, int]]:
-        """Returns (start, flags, size, bytes of the key) of a page's nodes, in the order of their keys."""
+        """Returns (start, flags, size, key's size) of a page's nodes, in the order of their keys."""
         found, _, flags, lower, upper = PAGE_HEADER.unpack_from(page)
         if (found, flags) != (number, kind):
-            raise DamagedPagesError(f"page {number} is not of the kind that belongs there")
+            raise DamagedPagesError(f"page {number} is of the wrong kind")
         if not HEADER_BYTES < lower <= upper <= self._page_bytes or lower % 2:
-            raise DamagedPagesError(f"page {number} is not divided as it should be")
+            raise DamagedPagesError(f"page {number} has invalid bounds")
         nodes = []
         spans = []
         for pointer in range(HEADER_BYTES, lower, 2):
             start = int.from_bytes(page[pointer : pointer + 2], "little")
             if not upper <= start <= self._page_bytes - NODE.size:
-                raise DamagedPagesError(f"a node of page {number} lies outside of it")
+                raise DamagedPagesError(f"a node of page {number} is outside the page")
             low, high, node_flags, key_bytes = NODE.unpack_from(page, start)
             size = low | high << 16
             inside = 0 if kind == BRANCH else NUMBER_BYTES if node_flags == LARGE_NODE else size
@@ -268,7 +268,7 @@ class _Walk:
 
 
 def _order(key: bytes, integers: bool) -> bytes:
-    """Returns what puts keys in order."""
+    """Returns the sort key of a key."""
     if integers and len(key) != NUMBER_BYTES:
         raise DamagedPagesError(f"a key of {len(key)} bytes should be a number")
     return key[::-1] if integers else key

@@ -1,6 +1,6 @@
-"""Whose is what in the store's log: which jobs hold which buckets, and where the records of their shards are (pure).
+"""The index of the store's log: which jobs hold which buckets, and where their shards' records are (pure).
 
-What a log was found to hold is kept until its job says what becomes of it.
+Records found in the log at start are kept until it is known what becomes of their job.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Holdings:
     """All jobs in the log of one server.
 
     Attributes:
-        found: what the log holds of jobs and is in memory no more, or not yet: found when it was opened, or spared.
+        found: per job, records that are not in memory: found when the log was opened, or spared.
     """
 
     def __init__(
@@ -33,15 +33,15 @@ class Holdings:
         clock: Callable[[], float],
         kick: Callable[[], None],
     ) -> None:
-        """`loaded`: number -> arrays of records that were read; `kick`: somebody waits for a group to begin."""
+        """`loaded`: number -> arrays of records read at start; `kick`: called when a waiter needs a group to start."""
         self.found = found
         self._loaded, self._flush, self._clock, self._kick = loaded, flush, clock, kick
         self._held: dict[str, Held] = {}
 
     def take(self, identity: JobIdentity, buckets: Mapping[int, int]) -> Held:
-        """Notes that buckets (-> epoch) are made here, to be written; returns what is held of their job.
+        """Notes that `buckets` (-> epoch) are built here, to be written; returns the job's holding.
 
-        What was found of other buckets stays: the replication core may ask for it.
+        Records found of the job's other buckets stay: the replication core may ask for them.
         """
         held = self._held_of(identity)
         found = self.found.get(identity)
@@ -65,7 +65,7 @@ class Holdings:
 
     @property
     def _following(self) -> int:
-        """The number of the first record that is in no group yet."""
+        """The number of the first record that is not in a group yet."""
         group = self._flush.group
         return self._flush.next_sequence + (len(group.items) if group is not None else 0)
 
@@ -78,11 +78,11 @@ class Holdings:
         loaded: Mapping[int, Entry] | None = None,
         restored: bool = False,
     ) -> None:
-        """Gives those shards of a copy of a bucket places in the log that have none, and notes that it is held.
+        """Gives shards of a bucket's copy entries in the log if they have none, and notes that the bucket is held.
 
-        `loaded`: the places that they were read from. Without them the bucket comes from another server: what the log
-        was found to hold of it stays until the new state of each shard is on disk, for should the others be lost
-        meanwhile, there is nothing else. `restored`: see `adopt`.
+        `loaded`: the entries that they were read from. If None, the bucket comes from another server: records found of
+        it stay until each shard's new state is on disk, since they are all there is if the other copies are lost
+        meanwhile. `restored`: see `adopt`.
         """
         held = self._held_of(identity)
         shards = list(shards)
@@ -105,7 +105,7 @@ class Holdings:
         self._hurry(held)
 
     def _inherited(self, identity: JobIdentity, bucket: int, indices: Iterable[int]) -> dict[int, Entry]:
-        """Takes the places of a bucket's shards that count from what was found; nobody reads them back any more."""
+        """Removes a bucket's shards from what was found, and returns the valid entries; they are not read any more."""
         found = self.found.get(identity)
         _, began = found.holding.buckets.pop(bucket, (0, 0)) if found is not None else (0, 0)
         if found is None or not began:
@@ -116,7 +116,7 @@ class Holdings:
                 continue
             one = found.shards.pop(index)
             self._loaded.pop(one.sequence, None)
-            late = one.entry.flying and one.entry.owner is not None  # a state of the former owner is being taken
+            late = one.entry.flying and one.entry.owner is not None  # a state of the former owner is being written
             if one.counts(began) and not late:
                 entries[index] = one.entry
             else:
@@ -125,9 +125,9 @@ class Holdings:
         return entries
 
     def let_go(self, identity: JobIdentity, bucket: int, spared: Mapping[int, Entry] | None = None) -> None:
-        """Notes that a bucket is held no longer; its shards' entries are freed by the core.
+        """Notes that a bucket is no longer held; the core frees its shards' entries.
 
-        `spared`: those that are not (shard -> entry). The bucket is among what is found then, until `free`.
+        `spared`: entries that are not freed (shard -> entry). The bucket then stays in `found` until `free`.
         """
         held = self._held.get(identity.name)
         if held is None or held.identity != identity or bucket not in held.buckets:
@@ -142,7 +142,7 @@ class Holdings:
             self._hurry(held)
 
     def free_full(self, identity: JobIdentity, view: JobView, node: str) -> None:
-        """Frees what was found of buckets that are not for us, `node`, and have all copies that they should."""
+        """Frees records found of buckets that `node` (this server) should not hold and that have enough copies."""
         found = self.found.get(identity)
         for bucket in tuple(found.holding.buckets) if found is not None else ():
             record, described = view.buckets[bucket], view.layout.buckets[bucket]
@@ -151,7 +151,7 @@ class Holdings:
                 self.free(identity, bucket, range(described.shard_start, described.shard_stop))
 
     def free(self, identity: JobIdentity, bucket: int, indices: Iterable[int]) -> None:
-        """Frees what was found of a bucket that as many others hold as should; `indices`: its shards."""
+        """Frees records found of a bucket that enough other servers hold; `indices`: its shards."""
         held, found = self._held_of(identity), self.found[identity]
         for index in indices:
             if index in found.shards:
@@ -163,14 +163,14 @@ class Holdings:
         self._forget_empty(identity)
 
     def _forget_empty(self, identity: JobIdentity) -> None:
-        """Forgets what was found of a job when there are no buckets left that it could be asked for."""
+        """Forgets what was found of a job when no buckets of it are left."""
         found = self.found[identity]
         if not found.holding.buckets:
             self.unload(found)
             self.forget_rest(self.found.pop(identity))
 
     def _hurry(self, held: Held) -> None:
-        """What is held goes to disk with the next group, before any shard of it that somebody waits for."""
+        """Puts the holding into the next group, before the job's shards with waiters."""
         self._flush.changed(held.entry, self._clock(), 0)
         self._flush.wait(Waiter(None), held.entry, held.entry.changes)
         self._kick()
@@ -178,9 +178,9 @@ class Holdings:
     def adopt(
         self, job: Job, bucket: int, identity: JobIdentity, entries: Mapping[int, Entry], restored: bool = False
     ) -> None:
-        """Gives the shards of a bucket that is served now their places in the log; `entries` are those they have.
+        """Gives the shards of a newly served bucket their entries in the log; `entries` are the existing ones.
 
-        `restored`: what has no record is as in a checkpoint, which may be removed later; so it is written, too.
+        `restored`: shards without a record come from a checkpoint, which may be deleted later, so they are written too.
         """
         described = job.layout.buckets[bucket]
         for index in range(described.shard_start, described.shard_stop):
@@ -191,7 +191,7 @@ class Holdings:
                 self._write_once(shard.entry)
 
     def resumed(self, found: FoundJob, bucket: Bucket, entries: Mapping[int, Entry]) -> None:
-        """A bucket that was found is served again: frees its records but for `entries`, which its shards go on with."""
+        """Notes that a found bucket is served again: frees its records except `entries`, which its shards keep."""
         found.holding.buckets.pop(bucket.index, None)
         for index in range(bucket.shard_start, bucket.shard_stop):
             one = found.shards.pop(index, None)
@@ -203,7 +203,7 @@ class Holdings:
             self._flush.changed(entry, self._clock(), 0)
 
     def forget_found(self, identity: JobIdentity) -> None:
-        """Frees what the log was found to hold of a job: it has ended, or begins anew."""
+        """Frees all records found of a job: it has ended, or starts over."""
         found = self.found.pop(identity, None)
         if found is not None:
             self.unload(found)
@@ -212,37 +212,37 @@ class Holdings:
 
     @property
     def loaded_bytes(self) -> int:
-        """Memory that shards take which were read when the log was opened and that nobody has taken over yet."""
+        """Memory of arrays that were read when the log was opened and are not used yet."""
         return sum(array.nbytes for arrays in list(self._loaded.values()) for array in arrays)
 
     def unload_all(self) -> None:
-        """As `unload`, of all jobs."""
+        """Like `unload`, for all jobs."""
         self._loaded.clear()
 
     def unload(self, found: FoundJob) -> None:
-        """Gives the memory of a job's shards back; should they be needed all the same, they are read again."""
+        """Frees the memory of a job's loaded arrays; if they are needed after all, they are read again."""
         for one in found.shards.values():
             self._loaded.pop(one.sequence, None)
 
     def forget_rest(self, found: FoundJob) -> None:
-        """Frees what is left of a job that was taken up again and is no longer held."""
+        """Frees the remaining records of a job that was resumed: shards that are no longer held."""
         if self.found.get(found.holding.job) is found:
             del self.found[found.holding.job]
         for one in found.shards.values():
             self._flush.forget(one.entry)
 
     def release(self, name: str) -> None:
-        """Frees a job's holding; its shards are freed by the core."""
+        """Frees a job's holding; the core frees its shards."""
         held = self._held.pop(name, None)
         if held is not None:
             self._flush.forget(held.entry)
 
     def renumber(self) -> None:
-        """A group was not written: what follows is numbered from where it would have begun."""
+        """Adjusts holdings after a group was not written: its numbers are reused."""
         for held in self._held.values():
             held.renumber(self._flush.next_sequence)
 
 
 def size_bytes(shard: Shard | HeldShard) -> int:
-    """Returns the memory that a shard's state takes."""
+    """Returns a shard's state size in memory."""
     return shard.size_bytes if isinstance(shard, HeldShard) else 4 * shard.size * (1 + len(shard.state.arrays))

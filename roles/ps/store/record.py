@@ -1,8 +1,8 @@
-"""Records of a parameter server's log, as bytes (docs/formats/store.md). Writer and reader share this file; it is pure.
+"""The byte format of a parameter server's log records (docs/formats/store.md), for writing and reading (pure).
 
-A record holds one shard's whole state at one version, or which buckets of a job this server has taken. Records are
-numbered without gaps, and each carries the checksum of the one before: none can be altered, left out, repeated or moved
-without being noticed.
+A record holds one shard's whole state at one version, or the list of a job's buckets that this server holds. Records
+are numbered without gaps, and each contains the checksum of the previous one, so that a record that was changed,
+omitted, repeated or moved is detected.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RecordKind(IntEnum):
 
 
 class DamagedRecordError(ValueError):
-    """Bytes are not the record that was written. `sequence` is the number that was expected there."""
+    """The bytes are not the record that was written. `sequence`: the number expected there."""
 
     def __init__(self, sequence: int, reason: str) -> None:
         super().__init__(f"record {sequence}: {reason}")
@@ -52,11 +52,11 @@ class DamagedRecordError(ValueError):
 
 
 class TornRecordError(DamagedRecordError):
-    """The bytes end inside a record: it was not wholly written, and nobody was told of it."""
+    """The bytes end inside a record: it was not completely written, so it was never acknowledged."""
 
 
 class JobIdentity(msgspec.Struct, frozen=True, array_like=True):
-    """A job and what tells it from another of the same name: `born` is the revision at which its layout was written."""
+    """Distinguishes a job from others of the same name: `born` is the revision at which its layout was written."""
 
     name: str
     born: int
@@ -78,10 +78,10 @@ class ShardState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Holding(msgspec.Struct, frozen=True, array_like=True):
-    """The buckets of a job that this server has made and serves: bucket -> (epoch, number of a record).
+    """The buckets of a job that this server holds: bucket -> (epoch, number of a record).
 
-    Records of a bucket's shards count from that number on; what stands before it is of a job that was given the same
-    name. A shard in one of the buckets that has no record is as the job began.
+    Records of a bucket's shards are valid from that number on; earlier ones belong to an earlier job of the same name.
+    A shard of such a bucket without a record has its initial values.
     """
 
     job: JobIdentity
@@ -91,13 +91,13 @@ class Holding(msgspec.Struct, frozen=True, array_like=True):
 Description: TypeAlias = "ShardState | Holding"
 _KINDS: Final[dict[int, type[ShardState] | type[Holding]]] = {RecordKind.SHARD: ShardState, RecordKind.HOLDING: Holding}
 _DECODERS: Final = {number: msgspec.msgpack.Decoder(kind) for number, kind in _KINDS.items()}
-"""Made here because msgspec looks a type up when it is first used, which two threads must not do at once."""
+"""Made here because msgspec analyzes a type at first use, which two threads must not do at once."""
 _KIND_OF: Final = {kind: RecordKind(number) for number, kind in _KINDS.items()}
 
 
 @dataclass(frozen=True)
 class Record:
-    """A record that was read and found sound. `arrays` is a view of the bytes it was read from."""
+    """A record that was read and checked. `arrays` is a view of the bytes it was read from."""
 
     sequence: int
     checksum: int
@@ -107,7 +107,7 @@ class Record:
 
 @dataclass(frozen=True)
 class StoredRecord:
-    """A record that the log was found to hold."""
+    """A record found in the log."""
 
     sequence: int
     size_bytes: int
@@ -116,7 +116,7 @@ class StoredRecord:
 
 @dataclass(frozen=True)
 class Anchor:
-    """Where a log begins and ends: numbers in [first, next), and the checksums on either side of them."""
+    """Where a log starts and ends: numbers in [first, next), the checksum before `first` and that of the last."""
 
     first: int = FIRST_SEQUENCE
     next: int = FIRST_SEQUENCE
@@ -152,7 +152,7 @@ def encode_into(
     """Writes a record to the start of `target`; returns its size in bytes and its checksum.
 
     Args:
-        target: writable bytes; `encoded_bytes` of them at least.
+        target: writable bytes, at least `encoded_bytes`.
         arrays: the shard's arrays as views of bytes (format `B`), one after another.
 
     Raises:
@@ -170,10 +170,10 @@ def encode_description(description: Description) -> bytes:
 def encode_parts_into(
     target: memoryview, sequence: int, checksum_before: int, kind: int, described: bytes, arrays: Sequence[memoryview]
 ) -> tuple[int, int]:
-    """Like `encode_into`, of a description that is encoded already."""
+    """Like `encode_into`, for a description that is already encoded."""
     array_bytes = sum(array.nbytes for array in arrays)
     if len(described) > DESCRIPTION_BYTES_MAX or array_bytes > ARRAY_BYTES_MAX:
-        raise ValueError(f"a record of {len(described)} and {array_bytes} bytes is larger than a log may hold")
+        raise ValueError(f"too large for a record: {len(described)} bytes of description, {array_bytes} of arrays")
     packed = HEADER.pack(RECORD_MAGIC, RECORD_VERSION, kind, sequence, checksum_before, len(described), array_bytes)
     offset = 0
     pieces: tuple[Buffer, ...] = (packed, CHECKSUM.pack(crc32(packed)), described, *arrays)
@@ -195,7 +195,7 @@ def encode(
 
 
 class Header(NamedTuple):
-    """A record's header, found sound."""
+    """A record's checked header."""
 
     kind: int
     checksum_before: int
@@ -208,7 +208,7 @@ class Header(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the arrays end and the record's checksum stands."""
+        """Where the arrays end and the record's checksum starts."""
         return self.arrays_start + self.array_bytes
 
 
@@ -217,7 +217,7 @@ def decode_header(data: Buffer, sequence: int) -> Header:
 
     Raises:
         TornRecordError: `data` ends inside it.
-        DamagedRecordError: it is not what was written, or not that of the record of this number.
+        DamagedRecordError: it is damaged, or belongs to another record.
     """
     view = memoryview(data)
     if len(view) < HEADER_BYTES:
@@ -232,7 +232,7 @@ def decode_header(data: Buffer, sequence: int) -> Header:
         raise DamagedRecordError(sequence, f"found record {found}, which does not follow the one before")
     header = Header(kind, before, description_bytes, array_bytes)
     if description_bytes > DESCRIPTION_BYTES_MAX or array_bytes > ARRAY_BYTES_MAX:
-        raise DamagedRecordError(sequence, f"a length of {header.end} bytes is more than a record may have")
+        raise DamagedRecordError(sequence, f"its length of {header.end} bytes exceeds the limit of a record")
     return header
 
 
@@ -241,11 +241,11 @@ def decode(data: Buffer, sequence: int, checksum_before: int, *, summed: bool = 
 
     Args:
         sequence, checksum_before: its number and the checksum of the record before it.
-        summed: False trusts the arrays, because they were summed up a moment ago; all else is checked.
+        summed: False skips the checksum of the arrays, which was checked before; all else is checked.
 
     Raises:
         TornRecordError: `data` ends inside it.
-        DamagedRecordError: it is not what was written, or not the record that belongs here.
+        DamagedRecordError: it is damaged, or it is the wrong record.
     """
     view = memoryview(data)
     header = decode_header(view, sequence)
@@ -262,15 +262,15 @@ def decode(data: Buffer, sequence: int, checksum_before: int, *, summed: bool = 
 
 
 def decode_description(sequence: int, header: Header, data: Buffer) -> Description:
-    """Raises DamagedRecordError if it is not a description, or not one of arrays as long as the header says."""
+    """Raises DamagedRecordError if it is not a description, or does not fit the header's array length."""
     try:
         description = _DECODERS[header.kind].decode(data)
     except UNREADABLE as error:
-        raise DamagedRecordError(sequence, f"its description is not what this version writes: {error}") from error
+        raise DamagedRecordError(sequence, f"its description is not in this version's format: {error}") from error
     if isinstance(description, ShardState):
         fits = header.array_bytes == 4 * description.size * description.arrays
         if not fits or description.size < 0 or not 0 < description.arrays <= ARRAYS_MAX:
             raise DamagedRecordError(
-                sequence, f"{header.array_bytes} bytes are not {description.arrays} x {description.size}"
+                sequence, f"{header.array_bytes} bytes do not hold {description.arrays} arrays of {description.size}"
             )
     return description

@@ -1,4 +1,4 @@
-"""What a log was found to hold, by job: which records count, and what shards begin with after a restart (pure)."""
+"""What was found in a log, by job: which records are valid, and the shards' content after a restart (pure)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from adamctl.roles.ps.store.record import Holding, JobIdentity, ShardState, Stor
 
 
 class ReadableLog(Protocol):
-    """What is asked of a log to read shards back.
+    """The part of a log that is needed to read shards back.
 
     Attributes:
-        loaded: number -> arrays that were read when it was opened; whoever needs them takes them out.
+        loaded: number -> arrays read when the log was opened; callers remove the ones they use.
     """
 
     loaded: dict[int, list[Array]]
@@ -34,9 +34,9 @@ class FoundShard:
     """One shard's last record.
 
     Attributes:
-        sequence: its number when the log was opened; 0: it was written later, and its entry has the number.
-        entry: its place.
-        state: what it says besides the arrays; None if it was written later.
+        sequence: its number when the log was opened; 0 if it was written later, then its entry has the number.
+        entry: its entry in the log.
+        state: its description; None if it was written later.
     """
 
     sequence: int
@@ -44,7 +44,7 @@ class FoundShard:
     state: ShardState | None = None
 
     def counts(self, began: int) -> bool:
-        """Says whether it is of a copy whose records begin with that number."""
+        """Returns whether it belongs to a copy whose records start at number `began`."""
         return bool(self.entry.sequence) and (not self.sequence or self.sequence >= began)
 
     @property
@@ -57,8 +57,8 @@ class FoundJob:
     """One job's part of a log.
 
     Attributes:
-        holding: its last.
-        holding_entry: that record's place.
+        holding: its last holding record.
+        holding_entry: that record's entry.
         shards: index -> its last record.
     """
 
@@ -76,7 +76,7 @@ class FoundJob:
 
 
 class Held:
-    """The buckets of one job that this server has made, as its holding record says; `entry` is that record's."""
+    """The buckets of one job that this server holds, as in its holding record; `entry` is that record's."""
 
     def __init__(self, identity: JobIdentity, entry: Entry | None = None) -> None:
         self.identity = identity
@@ -85,12 +85,12 @@ class Held:
         self.buckets: dict[int, tuple[int, int]] = {}
 
     def renumber(self, next_sequence: int) -> None:
-        """A group was not written: its numbers are given out anew, to records that count as well as those after it."""
+        """Adjusts numbers after a group was not written: its numbers are reused, for records that are valid too."""
         self.buckets = {bucket: (epoch, min(began, next_sequence)) for bucket, (epoch, began) in self.buckets.items()}
 
 
 def found_jobs(records: Sequence[StoredRecord]) -> tuple[dict[JobIdentity, FoundJob], list[Slot]]:
-    """Returns the jobs that a log holds records of, and its slots in order; records that do not count are in no job."""
+    """Returns the jobs in a log, and its slots in order; records that are not valid are in no job."""
     last_holding = {r.description.job: r for r in records if isinstance(r.description, Holding)}
     jobs: dict[JobIdentity, FoundJob] = {}
     for identity, record in last_holding.items():
@@ -116,7 +116,7 @@ def _entry(record: StoredRecord) -> Entry:
 
 
 def entries_that_count(job: FoundJob, layout: ParameterLayout, buckets: Sequence[int]) -> dict[int, Entry]:
-    """Returns the places of the shards of buckets; a shard without one is as its job began."""
+    """Returns the valid entries of the buckets' shards; a shard without one has its initial values."""
     counting: dict[int, Entry] = {}
     for bucket in buckets:
         _, began = job.holding.buckets[bucket]
@@ -130,14 +130,14 @@ def entries_that_count(job: FoundJob, layout: ParameterLayout, buckets: Sequence
 def found_contents(
     store: ReadableLog, job: FoundJob, layout: ParameterLayout, buckets: Sequence[int], rule: Rule
 ) -> dict[int, ShardContent]:
-    """Reads shards back; blocking. A shard that has no record that counts is left out.
+    """Reads shards back; blocking. Shards without a valid record are omitted.
 
     Raises:
         DamagedDataError: a record does not fit the job's layout or rule.
     """
     wanted = [job.shards[index] for index in entries_that_count(job, layout, buckets)]
     numbers = {one.number: one.state for one in wanted}
-    loaded = {number: store.loaded.pop(number, None) for number in numbers}  # or given up just now
+    loaded = {number: store.loaded.pop(number, None) for number in numbers}  # None: unloaded meanwhile
     states = {number: state for number, state in numbers.items() if state is not None}
     states |= store.describe([number for number, state in numbers.items() if state is None])
     arrays = {number: one for number, one in loaded.items() if one is not None}

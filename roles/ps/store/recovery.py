@@ -1,8 +1,8 @@
-"""Reads a log from its file, once, before anything trusts it: every record is checked as it is copied into memory.
+"""Reads a whole log from its file before it is used; every record is checked as it is copied into memory.
 
-The file is read, never mapped, by a few threads: while one waits for the disk, another sums up what it has read. What
-comes next is asked for early, so that the disk never waits for us. The newest records come first: so those that they
-supersede need no memory. Whether the records follow each other is seen when all have been read. Blocking.
+The file is read, never mapped, by a few threads: while one waits for the disk, another computes checksums. Reads are
+announced ahead, so that the disk is never idle. The newest records come first, so that superseded ones need no memory.
+The chain of checksums is verified when all records have been read. Blocking.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from adamctl.wire.checksum import crc32
 ANCHOR_KEY: Final = bytes(8)
 READERS: Final = 3
 HEAD_BYTES: Final = 16 << 10
-"""Read at first of every record: all of a small one, and of a large one what says where the rest is to go."""
+"""Read first from every record: all of a small record; of a large one enough to know where the rest goes."""
 TASK_BYTES: Final = 8 << 20
-"""Of records that one thread reads, and of the memory that their arrays share: large enough for large pages."""
+"""Size of one thread's task, and of the memory its arrays share: large enough for large pages."""
 TASKS_AHEAD: Final = 8
 ALIGNMENT_BYTES: Final = 64
 
@@ -54,7 +54,7 @@ _Numbered: TypeAlias = "tuple[int, Value]"
 
 @dataclass
 class ReadLog:
-    """A log that was read and found sound.
+    """A log that was read and checked.
 
     Attributes:
         found: its records, in order.
@@ -70,11 +70,11 @@ def read_log(path: Path, *, keep: bool = True, readers: int = READERS) -> ReadLo
     """Reads and checks a log.
 
     Args:
-        keep: False drops the arrays once they are checked.
-        readers: threads.
+        keep: False drops the arrays after they are checked.
+        readers: number of threads.
 
     Raises:
-        DamagedDataError: it is damaged; the message says what was found and how to go on.
+        DamagedDataError: it is damaged; the message says what was found and what to do.
         OSError: it cannot be read.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -82,8 +82,8 @@ def read_log(path: Path, *, keep: bool = True, readers: int = READERS) -> ReadLo
         return _Reading(descriptor, keep).run(readers)
     except (DamagedPagesError, DamagedRecordError) as error:
         raise DamagedDataError(
-            f"{path} is damaged: {error}. Nothing of it is served. Move the folder {path.parent} away, start the "
-            "server again and go on from the job's last checkpoint (adamctl train --resume); or put back a copy of "
+            f"{path} is damaged: {error}. Nothing in it is served. Move the folder {path.parent} away, start the "
+            "server again and resume from the job's last checkpoint (adamctl train --resume); or restore a copy of "
             "the folder"
         ) from error
     finally:
@@ -92,7 +92,7 @@ def read_log(path: Path, *, keep: bool = True, readers: int = READERS) -> ReadLo
 
 @dataclass(frozen=True)
 class _Found:
-    """A record that is sound by itself."""
+    """A record that was checked by itself."""
 
     record: StoredRecord
     before: int
@@ -100,12 +100,12 @@ class _Found:
 
 
 class _Reading:
-    """One reading of one file."""
+    """Reads one file."""
 
     def __init__(self, descriptor: int, keep: bool) -> None:
         self._descriptor, self._keep = descriptor, keep
         self._file_bytes = os.fstat(descriptor).st_size
-        self._lock = threading.Lock()  # of the following
+        self._lock = threading.Lock()  # protects the following
         self._newest: dict[tuple[JobIdentity, int], int] = {}
         self._arrays: dict[int, list[Array]] = {}
         self._broken = False
@@ -127,11 +127,11 @@ class _Reading:
 
     def _anchor(self, values: Sequence[Value]) -> Anchor:
         if not values or values[0].key != ANCHOR_KEY or values[0].pages:
-            raise DamagedRecordError(0, "there is no anchor")
+            raise DamagedRecordError(0, "the anchor is missing")
         return Anchor.decode(os.pread(self._descriptor, values[0].size, values[0].offset))
 
     def _ask(self, task: Sequence[_Numbered]) -> None:
-        """Has the system read records into its cache, as few long stretches of the file as they make."""
+        """Asks the operating system to read records ahead, in as few contiguous ranges as possible."""
         if not hasattr(os, "posix_fadvise"):
             return
         start = stop = 0
@@ -156,11 +156,11 @@ class _Reading:
         try:
             return [self._read(sequence, value, room) for sequence, value in task if not self._broken]
         except BaseException:
-            self._broken = True  # the others need not go on
+            self._broken = True  # the other tasks may stop
             raise
 
     def _read(self, sequence: int, value: Value, room: _Room) -> _Found:
-        """Reads a record, and keeps its arrays if it is the newest of its shard so far."""
+        """Reads a record and keeps its arrays if it is the newest of its shard so far."""
         head = room.head
         front = HEADER_BYTES if value.pages else 0
         got = self._fill(sequence, [head[: front + value.size]], value.offset - front) - front
@@ -189,10 +189,10 @@ class _Reading:
     def _read_arrays(
         self, sequence: int, value: Value, start: memoryview, arrays_start: int, arrays: Sequence[Array]
     ) -> int:
-        """Fills the arrays with what follows the description, and returns the record's checksum.
+        """Fills the arrays with the bytes after the description; returns the record's checksum.
 
         Args:
-            start: what has been read of the record: the description, at least.
+            start: the part of the record read so far: at least the description.
         """
         views = [array.data.cast("B") for array in arrays if array.size]
         end = memoryview(bytearray(CHECKSUM.size))
@@ -223,7 +223,7 @@ class _Reading:
                 self._arrays.pop(newest, None)
 
     def _fill(self, sequence: int, views: list[memoryview], offset: int) -> int:
-        """Reads the file into views, one after another; returns the bytes."""
+        """Reads the file into views, one after another; returns the number of bytes read."""
         wanted = sum(len(view) for view in views)
         got = os.preadv(self._descriptor, views, offset)
         while got < wanted:
@@ -239,7 +239,7 @@ class _Reading:
 
 
 def _numbered(values: Sequence[Value], anchor: Anchor) -> list[_Numbered]:
-    """Returns the records' numbers and places. Raises DamagedRecordError for a gap, and for keys that do not belong."""
+    """Returns the records' numbers and values. Raises DamagedRecordError for a gap or an unexpected key."""
     numbered = []
     expected = anchor.first
     for value in values[1:]:
@@ -248,12 +248,12 @@ def _numbered(values: Sequence[Value], anchor: Anchor) -> list[_Numbered]:
         numbered.append((expected, value))
         expected += 1
     if expected != anchor.next:
-        raise DamagedRecordError(expected, f"it is missing; the log should reach to {anchor.next - 1}")
+        raise DamagedRecordError(expected, f"it is missing; the log should end with {anchor.next - 1}")
     return numbered
 
 
 def _in_tasks(numbered: Sequence[_Numbered]) -> list[list[_Numbered]]:
-    """Cuts a list of records into parts of about TASK_BYTES, each in the order of the file."""
+    """Cuts a list of records into tasks of about TASK_BYTES, each in file order."""
     tasks: list[list[_Numbered]] = []
     filled = TASK_BYTES
     for one in numbered:
@@ -268,10 +268,10 @@ def _in_tasks(numbered: Sequence[_Numbered]) -> list[list[_Numbered]]:
 
 
 class _Room:
-    """Memory for a task's arrays, in one piece; made when the first is to be kept.
+    """Memory for a task's arrays, in one block; allocated when the first array is kept.
 
     Attributes:
-        head: for the beginnings of records, one after another.
+        head: buffer for the start of a record, reused for each.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -282,7 +282,7 @@ class _Room:
         self._taken = 0
 
     def arrays(self, count: int, size: int, keep: bool) -> list[Array]:
-        """Returns arrays of `size` elements: to keep, or to be written over by the next that are not kept."""
+        """Returns arrays of `size` elements: to keep, or to be overwritten by the next ones not kept."""
         step = -(-4 * size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES // 4
         if not keep:
             if self._dropped is None or self._dropped.size < count * step:

@@ -1,4 +1,4 @@
-"""One thread that does blocking work in order, and holds up nobody's end: a disk that hangs must not."""
+"""One thread that does blocking work in order and does not delay the process's exit, even if the disk hangs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 class WriterThread(Executor):
-    """An executor of one daemon thread, which begins with the first work."""
+    """An executor with one daemon thread, which starts with the first task."""
 
     def __init__(self, name: str) -> None:
         self._orders: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
@@ -20,7 +20,7 @@ class WriterThread(Executor):
         self._began = False
 
     def submit(self, function: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Future[Result]:
-        """Does something after what was submitted before."""
+        """Runs a function after everything submitted before."""
         future: Future[Result] = Future()
         self._orders.put((future, lambda: function(*args, **kwargs)))
         if not self._began:
@@ -29,7 +29,7 @@ class WriterThread(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Ends the thread after what was submitted."""
+        """Ends the thread after everything submitted."""
         self._orders.put(None)
         if wait and self._began:
             self._thread.join()

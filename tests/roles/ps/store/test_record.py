@@ -136,7 +136,7 @@ def test_what_this_version_cannot_read_is_named(kind: int, described: bytes, arr
 def test_arrays_of_another_size_than_the_description_says_are_refused() -> None:
     described, arrays = description(3)
     encoded, _ = encode(1, FIRST_CHECKSUM, described, arrays[:1])
-    with pytest.raises(DamagedRecordError, match="are not 2 x 4"):
+    with pytest.raises(DamagedRecordError, match="do not hold 2 arrays of 4"):
         decode(encoded, 1, FIRST_CHECKSUM)
 
 
