@@ -1,4 +1,4 @@
-"""The checksums of states of shards that go to several servers, each summed up once. To be used from any thread."""
+"""Checksums of shard states that go to several servers, each computed only once. Usable from any thread."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from adamctl.roles.ps.core.shard_message import CopyRecord, arrays_checksum
 
 KEPT_MAX = 256
 SIZE_MIN = 1 << 12
-"""Elements; to sum up fewer takes less time than to look for what they sum up to."""
+"""In elements; for smaller shards computing the checksum takes less time than looking it up."""
 
 Version: TypeAlias = tuple[str, int, int, int, int]
 
 
 class Checksums:
-    """The last ones, by job, shard and version: a version has the same bytes wherever it is sent."""
+    """Recent checksums by job, shard and version: a version has the same bytes wherever it is sent."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._found: OrderedDict[Version, Future[int]] = OrderedDict()
 
     def of(self, record: CopyRecord) -> int:
-        """Returns the checksum of a record's arrays; waits for another thread that is just summing them up."""
+        """Returns the checksum of a record's arrays; waits if another thread is computing it."""
         copy = record.copy
         if copy.size < SIZE_MIN:
             return arrays_checksum(record)
@@ -40,7 +40,7 @@ class Checksums:
         try:
             checksum = arrays_checksum(record)
         except BaseException as error:
-            with self._lock:  # whoever waits fails as well; whoever comes later tries again
+            with self._lock:  # waiting threads fail as well; later ones try again
                 if self._found.get(key) is mine:
                     del self._found[key]
             mine.set_exception(error)

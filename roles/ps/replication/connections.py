@@ -1,4 +1,4 @@
-"""Connections to the other parameter servers, over the addresses that take replication: one each, made when needed."""
+"""Connections to other parameter servers' replication addresses: one per server, made when needed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ CONNECT_S_MAX = 2.0
 
 
 class PeerLinks:
-    """All links of one server; used on the event loop only.
+    """All connections of one server to others; used on the event loop only.
 
     Attributes:
-        nodes: the living parameter servers by name.
-        sent_bytes: of bodies.
+        nodes: the live parameter servers by name.
+        sent_bytes: total size of bodies sent.
     """
 
     def __init__(self, context: RoleContext) -> None:
@@ -29,21 +29,21 @@ class PeerLinks:
         self._links: dict[str, _Link] = {}
 
     def take(self, nodes: Mapping[str, NodeRecord]) -> None:
-        """Takes in who lives; `request` connects anew where a name is another process now."""
+        """Takes in the live servers; `request` reconnects if a name belongs to a new process."""
         self.nodes = nodes
 
     def incarnation(self, node: str) -> int:
-        """Returns which process of this name was spoken to last, 0 if none was."""
+        """Returns the incarnation that was last connected under this name, 0 if none."""
         link = self._links.get(node)
         return link.incarnation if link is not None else 0
 
     async def request(self, node: str, message: Message, body: Body = (), *, deadline_s: float) -> Reply:
-        """Sends a request; those to one node arrive in the order in which they are made.
+        """Sends a request; requests to one node arrive in the order they are made.
 
         Raises:
-            UnreachableError: no such node lives, it cannot be reached, or it did not answer in time.
-            RemoteError: it refused.
-            ProtocolError: it broke the format.
+            UnreachableError: the node is not live, cannot be reached, or did not answer in time.
+            RemoteError: it refused the request.
+            ProtocolError: its answer violates the wire format.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + deadline_s
@@ -54,7 +54,7 @@ class PeerLinks:
         if connection is None:
             record = self.nodes.get(node)
             if record is None:
-                raise UnreachableError(f"no living parameter server is called {node}")
+                raise UnreachableError(f"no parameter server named {node} is registered")
             connection = await link.connect(record, min(deadline_s, CONNECT_S_MAX))
         self.sent_bytes += sum(memoryview(piece).nbytes for piece in body)
         try:
@@ -80,7 +80,7 @@ class _Link:
         self.incarnation = 0
 
     def open_to(self, record: NodeRecord | None) -> Connection | None:
-        """Returns the connection if there is one and it is to the process that is registered under the name."""
+        """Returns the connection if it is open and leads to the process registered under the name, else None."""
         connection = self._connection
         if connection is None or connection.closed:
             return None
@@ -89,7 +89,7 @@ class _Link:
         return connection
 
     async def connect(self, record: NodeRecord, deadline_s: float) -> Connection:
-        """Whoever asks while an attempt is under way shares its outcome."""
+        """Connects; concurrent callers share one attempt."""
         if self._attempt is None:
             self._attempt = asyncio.create_task(self._connect(record, deadline_s))
             self._attempt.add_done_callback(_retrieved)
@@ -115,6 +115,6 @@ class _Link:
 
 
 def _retrieved(attempt: asyncio.Task[Connection]) -> None:
-    """Those who waited may have been ended before it failed."""
+    """Marks the attempt's error as seen; its waiters may have been cancelled before it failed."""
     if not attempt.cancelled():
         attempt.exception()

@@ -1,4 +1,4 @@
-"""Follows which parameter servers live, and which of them are to be emptied."""
+"""Follows which parameter servers are live, and which of them are being drained."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONTROLLER_PAUSE_S = 0.5
 
 
 class Neighbours:
-    """What is known of the other servers; who lives is followed only from when it matters."""
+    """What is known about other servers; live servers are followed only once that is needed."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class Neighbours:
         changed: Callable[[], None],
         drained: Callable[[], None],
     ) -> None:
-        """`changed` is called after each change, `drained` before it when it says who is to be emptied."""
+        """`changed` is called after each change, `drained` before it if the set of draining servers changed."""
         assert context.controller is not None
         self._store, self._log, self._spawn = context.controller, context.log, spawn
         self._changed, self._drained = changed, drained
@@ -34,18 +34,18 @@ class Neighbours:
         self._follows_nodes = False
 
     def begin(self) -> None:
-        """Follows who is to be emptied."""
+        """Starts to follow drains."""
         self._spawn(self._follow(DRAINS_PREFIX))
 
     def follow_nodes(self) -> None:
-        """Follows who lives, too, from now on."""
+        """Also follows the live servers from now on."""
         if not self._follows_nodes:
             self._follows_nodes = True
             self._spawn(self._follow(NODES_PREFIX))
 
     @property
     def told(self) -> bool:
-        """Whether all of it has been read."""
+        """Whether everything has been read at least once."""
         return self._keys.told
 
     @property
@@ -73,11 +73,11 @@ class Neighbours:
                         self._drained()
                     self._changed()
             except UnreachableError as error:
-                self._log.warning("the controller cannot be reached, who lives is not known: %s", error)
+                self._log.warning("the controller cannot be reached, so live servers are unknown: %s", error)
                 await asyncio.sleep(CONTROLLER_PAUSE_S)
 
     def read(self, node: str, then: Callable[[], None]) -> None:
-        """Reads a server's key anew: it has been silent for long, and the watch may be late."""
+        """Reads a server's key again: the server has been silent for long, and the watch may lag."""
         self._spawn(self._read(node, then))
 
     async def _read(self, node: str, then: Callable[[], None]) -> None:
@@ -85,7 +85,7 @@ class Neighbours:
         try:
             revision, entries = await self._store.read(key)
         except UnreachableError as error:
-            self._log.warning("%s has been silent and cannot be looked up: %s", node, error)
+            self._log.warning("%s is silent and its key cannot be read: %s", node, error)
             return
         self._keys.found(node, next((entry for entry in entries if entry.key == key), None), revision)
         then()

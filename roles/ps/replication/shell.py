@@ -1,7 +1,7 @@
-"""Carries out what the replication core says: asks other servers, answers them, changes records, looks at the clock.
+"""Carries out the replication core's instructions: requests to and answers for other servers, records, timers.
 
-States of shards come in pooled buffers and are copied out of them into memory of their own, which becomes the copy as a
-whole: a copy is never half of one version and half of another. What takes long is done in threads.
+Shard states arrive in pooled buffers and are copied into memory of their own, which then replaces the old copy as a
+whole, so that a copy never mixes two versions. Long work is done in threads.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ReplicaPrepareReply, ReplicaPrepareRequest
 
 INLINE_BYTES_MAX = 128 << 10
-"""Bodies up to this are summed up and copied on the event loop: it takes less than waking up a thread and back."""
+"""Bodies up to this size are checked and copied on the event loop: it takes less time than waking a thread."""
 THREADS = 2
 SOON_S = 0.001
 UNEXPECTED = "the server failed unexpectedly; see its log"
 STALL_SHARE = 0.25
-"""Of the time between heartbeats: a timer that is later than this says that the loop stood still."""
+"""Share of the heartbeat interval; if a timer is later than this, the event loop was stalled."""
 
 
 class ReplicationShell:
-    """The copies of buckets on one server; everything but summing up and copying happens on the event loop.
+    """Replication on one server. Everything except checksums and copying runs on the event loop.
 
     Attributes:
-        core: what decides.
-        asked_records, asked_bytes: states of shards sent to other servers.
-        kept_records: states of shards that came from others.
+        core: makes the decisions.
+        asked_records, asked_bytes: shard states sent to other servers.
+        kept_records: shard states received from others.
         spared: job -> what the store has of buckets that this server should not hold.
     """
 
@@ -70,12 +70,12 @@ class ReplicationShell:
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         drained: Callable[[], None],
     ) -> None:
-        """Only after registration.
+        """Create it only after registration.
 
         Args:
-            carry_out: does what the core says.
+            carry_out: carries out the core's instructions.
             spawn: runs work in the background.
-            drained: called when it has changed which servers are to hold nothing (`draining`).
+            drained: called when `draining` has changed.
         """
         assert context.controller is not None
         self._context, self._log, self._store = context, context.log, context.controller
@@ -106,9 +106,9 @@ class ReplicationShell:
         return self._context.lease.clock()
 
     def _event_s(self) -> float:
-        """Returns what time it is, before an event. If the loop stood still, the core hears of that first.
+        """Returns the current time, before an event. If the loop was stalled, tells the core first.
 
-        What others have sent meanwhile has not been read yet, so that they are not silent for that.
+        Messages that arrived meanwhile are still unread, so their senders must not count as silent.
         """
         now = self._now()
         if now > self._due_s + self.core.config.heartbeat_s * STALL_SHARE:
@@ -117,7 +117,7 @@ class ReplicationShell:
         return now
 
     async def close(self) -> None:
-        """Ends the links; the background's tasks have been ended before."""
+        """Closes the links; background tasks must have ended before."""
         if self._timer is not None:
             self._timer.cancel()
         await self._links.close()
@@ -127,27 +127,27 @@ class ReplicationShell:
     # --- configuration ----------------------------------------------------------------------------------------------
 
     def registered(self, revision: int) -> None:
-        """Our node key has this revision."""
+        """Notes the revision of this server's node key."""
         self.core.registered(self._context.incarnation, revision)
 
     def configure(self, name: str, view: JobView) -> None:
-        """Takes in the records of a job with copies; servers are followed from the first of them on."""
+        """Takes in the records of a replicated job; from the first one on, live servers are followed."""
         self._views[name] = view
         self._neighbours.follow_nodes()
         self._configure(name)
 
     @property
     def draining(self) -> frozenset[str]:
-        """Servers that are to hold nothing."""
+        """Servers that should hold nothing."""
         return self._neighbours.draining
 
     def over(self, name: str) -> None:
-        """A job has ended, or is no longer ours to keep: before `ServerCore.remove_job`."""
+        """Notes that a job has ended or is no longer replicated; call it before `ServerCore.remove_job`."""
         if self._views.pop(name, None) is not None:
             self._tell(name, None)
 
     def handles(self, name: str) -> bool:
-        """Says whether a job is kept here rather than by its only copy."""
+        """Returns whether the replication core manages a job."""
         return name in self._views
 
     def _configure(self, name: str) -> None:
@@ -164,15 +164,15 @@ class ReplicationShell:
         self._do(self.core.configured(name, view, known.nodes, known.draining, self._event_s()))
 
     def built(self, name: str, contents: Mapping[int, Sequence[ShardContent]]) -> list[Instruction]:
-        """Buckets of a job are made."""
+        """Passes built buckets to the core."""
         return self.core.built(name, contents, self._event_s())
 
     def loaded(self, name: str, contents: Mapping[int, Sequence[ShardContent] | None]) -> list[Instruction]:
-        """Buckets of a job were looked for in the store."""
+        """Passes buckets loaded from the store to the core."""
         return self.core.loaded(name, contents, self._event_s())
 
     def read_node(self, instruction: ReadNode) -> None:
-        """Somebody has been silent for long."""
+        """Reads the key of a server that has been silent for long."""
         self._neighbours.read(instruction.node, self._configure_all)
 
     # --- events -----------------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class ReplicationShell:
         self._arm()
 
     def _arm(self) -> None:
-        """Sets the timer for the core's next deadline, if it is earlier than the one that is set."""
+        """Sets the timer to the core's next deadline if that is earlier than the current timer."""
         now = self._now()
         due_s = max(self.core.next_deadline_s(now), now)
         when = self._loop.time() + due_s - now
@@ -190,7 +190,7 @@ class ReplicationShell:
             if self._timer_s <= when + SOON_S:
                 return
             self._timer.cancel()
-        self._timer_s = when  # uvloop's handle of a time that has come does not know it
+        self._timer_s = when  # uvloop's handle does not know its time once that has passed
         self._timer, self._due_s = self._loop.call_at(when, self._tick), due_s
 
     def _tick(self) -> None:
@@ -201,10 +201,10 @@ class ReplicationShell:
     # --- requests of other servers ----------------------------------------------------------------------------------
 
     def requested(self, request: Request) -> None:
-        """Takes in one of the requests between servers; called on the loop."""
+        """Handles a request of another server; called on the event loop."""
         message = request.message
         if isinstance(message, ReplicaPrepareRequest) and message.begins and not self._has_room(message):
-            refused = dict.fromkeys(message.epochs, int(ErrorCode.UNKNOWN_SHARD))  # and it will hold none
+            refused = dict.fromkeys(message.epochs, int(ErrorCode.UNKNOWN_SHARD))  # it will hold no copy
             request.reply(ReplicaPrepareReply(self._context.incarnation, refused))
             return
         if len(request.body) <= INLINE_BYTES_MAX:
@@ -217,7 +217,7 @@ class ReplicationShell:
         self._spawn(self._receive(request, request.body))
 
     def _has_room(self, message: ReplicaPrepareRequest) -> bool:
-        """Says whether copies that a primary wants to begin here fit into the memory."""
+        """Returns whether copies that a primary wants to start here fit into memory."""
         job = self._jobs.get(message.job)
         if job is None:
             return True
@@ -225,7 +225,7 @@ class ReplicationShell:
         new = [index for index in message.begins if (job.name, index) not in self._memory.copies and 0 <= index < count]
         problem = self._memory.problem(job.name, bytes_needed(job.layout, new, job.rule))
         if problem is not None:
-            self._log.warning("a copy of buckets %s is not begun here: %s", new, problem)
+            self._log.warning("refusing copies of buckets %s: %s", new, problem)
         return problem is None
 
     async def _receive(self, request: Request, body: memoryview) -> None:
@@ -300,7 +300,7 @@ class ReplicationShell:
                 answer.release()
         except RemoteError as error:
             self._do(self.core.refused(ask.order, str(error), self._event_s()))
-        except Exception as error:  # whatever it was: the core waits for what becomes of it
+        except Exception as error:  # any failure: the core waits for the outcome
             self._do(self.core.failed(ask.order, str(error), self._event_s()))
             if not isinstance(error, AdamctlError):
                 raise
@@ -311,17 +311,17 @@ class ReplicationShell:
     # --- the configuration service ----------------------------------------------------------------------------------
 
     def propose(self, instruction: Propose) -> None:
-        """Makes a change of records if nobody was faster."""
+        """Changes records with a compare-and-set."""
         self._spawn(self._propose(instruction))
 
     async def _propose(self, propose: Propose) -> None:
         reply = None
         try:
             reply = await self._store.compare_and_set(propose.changes)
-            outcome = "somebody was faster" if reply.conflicts else f"revision {reply.revision}"
+            outcome = "another change came first" if reply.conflicts else f"revision {reply.revision}"
             self._log.debug("job %s: %s (%s)", propose.job, propose.why, outcome)
         except (UnreachableError, RemoteError) as error:
-            self._log.warning("job %s: %s: nobody knows whether it was done: %s", propose.job, propose.why, error)
+            self._log.warning("job %s: %s: the outcome is unknown: %s", propose.job, propose.why, error)
         except Exception:
             self._do(self.core.proposed(propose.order, None, self._event_s()))
             raise
@@ -340,7 +340,7 @@ class ReplicationShell:
         return await self._loop.run_in_executor(self._threads, function, argument)
 
     def status(self) -> dict[str, Any]:
-        """Plain values for `adamctl status`; rates are over the last seconds."""
+        """Plain values for `adamctl status`; rates cover the last few seconds."""
         counters = {
             "records": float(self.asked_records),
             "bytes": float(self.asked_bytes),
@@ -364,7 +364,7 @@ class ReplicationShell:
 
 
 def _job_status(buckets: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns what this server is for how many buckets of a job, and what is still to be done about its own."""
+    """Returns how many of a job's buckets this server has in each part, and what its own buckets still lack."""
     parts = Counter(str(bucket["part"]) for bucket in buckets.values())
     members = [state for bucket in buckets.values() for state in bucket["members"].values()]
     return {
@@ -389,12 +389,12 @@ def _answer(instruction: Reply, body: Sequence[Any]) -> None:
         return
     try:
         instruction.token.reply(instruction.message, body, lambda: release(images))
-    except ValueError as error:  # it fits into no frame
+    except ValueError as error:  # too large for a frame
         release(images)
         instruction.token.fail(ErrorCode.WRONG_LENGTH, str(error))
 
 
 def release(images: Sequence[Image]) -> None:
-    """Gives back what was held to be sent."""
+    """Releases images that were held to be sent."""
     for image in images:
         image.release()

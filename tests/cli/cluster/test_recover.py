@@ -65,7 +65,7 @@ def test_what_nobody_has_is_said() -> None:
     assert described(nobody).count("nobody has it") == COUNT
     text = lost_text("one", nobody)
     assert f"buckets 0-{COUNT - 1} of job 'one': no living server has any of it" in text
-    assert "b has nothing of it; a, c are not there" in text
+    assert "b has no data of it; a, c are not there" in text
     assert "start a, c again with the stores they had, or resume the run from its last checkpoint" in text
     all_back = found({name: status(NOTHING) for name in "abc"})
     assert "; resume the run from its last checkpoint; nothing was changed" in lost_text("one", all_back)
@@ -90,7 +90,7 @@ def test_what_a_server_that_is_no_member_any_more_has_is_shown_and_counts_where_
 
 def test_what_needs_no_help_is_said() -> None:
     assert described(found({name: status(NEW) for name in "abc"})) == (
-        f"buckets 0-{COUNT - 1}: all its servers are back, and take it up by themselves"
+        f"buckets 0-{COUNT - 1}: all its servers are back and will resume it by themselves"
     )
     assert described([]).startswith("nothing is stuck")
 

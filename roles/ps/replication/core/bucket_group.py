@@ -1,7 +1,7 @@
-"""A bucket that this server serves, and the members that hold copies of it: what they have prepared, who waits (pure).
+"""A bucket that this server serves, and its members: which states they have prepared, which pushes wait (pure).
 
-A push that is acknowledged as `replicated` waits until each shard that it changed is prepared, in the state with it or
-a later one, by every counted member: those in sync, and learners that have everything but what is on its way to them.
+With `replicated` acknowledgements, a push waits until every counted member has prepared each shard it changed, in a
+state that contains the push. Counted are in-sync members, and learners that lack only what is being sent to them.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from adamctl.roles.ps.core.shard_message import CopyRecord, ShardCopy, describe,
 
 
 class Part(Enum):
-    """What a member is."""
+    """A member's role."""
 
     IN_SYNC = auto()
     LEARNER = auto()
-    COUNTED = auto()  # a learner that is waited for like a member; it may be made one
+    COUNTED = auto()  # a learner that pushes wait for, as for a member; it may become one
 
 
 class Member:
     """Another server's copy of a bucket.
 
     Attributes:
-        incarnation: of the process that holds it; another one holds nothing.
-        begun: a learner that has confirmed its empty copy, so that it can be filled.
-        missing: shards that a learner has not got yet.
-        targets: shard -> what a counted learner still has to prepare of what was there when it began to count.
-        synced: a learner's copy is in its store, if it has one: else a crash of all would find nothing there.
-        lost: why it holds nothing or does not answer; it is to be removed.
+        incarnation: of the process that holds the copy; a newer process holds nothing.
+        begun: the learner has confirmed its empty copy, so that it can be filled.
+        missing: shards that a learner does not have yet.
+        targets: shard -> counter that a counted learner must still prepare of what existed when it started to count.
+        synced: a learner's copy is in its store, if it has a store; otherwise nothing would be left if all crashed.
+        lost: why it holds nothing or does not answer, so that it will be removed; empty if all is well.
     """
 
     __slots__ = ("beginning", "begun", "incarnation", "lost", "missing", "node", "part", "synced", "syncing", "targets")
@@ -50,12 +50,12 @@ class Member:
 
     @property
     def ready(self) -> bool:
-        """Says whether a learner can be made a member."""
+        """Whether a learner can become a member."""
         return self.full and self.synced and not self.lost
 
     @property
     def full(self) -> bool:
-        """Says whether a learner has everything that was acknowledged before it counted."""
+        """Whether a learner has everything that was acknowledged before it counted."""
         return self.part is Part.COUNTED and not self.targets
 
 
@@ -63,11 +63,11 @@ class ShardReplica:
     """One shard of a bucket that has other copies.
 
     Attributes:
-        prepared: member -> the highest counter that it is known to have.
-        committed: what all counted members had; it never falls.
-        waiting: (counter that must be committed, for whom), ascending.
-        described: its state as it was described last, valid for that counter, epoch and `since`.
-        bare: the highest counter at which nothing had been pushed to it yet, -1 if there is none.
+        prepared: member -> the highest counter it is known to have.
+        committed: the highest counter that all counted members had; never decreases.
+        waiting: (counter that must be committed, waiter), ascending.
+        described: the last description of its state, valid for that counter, epoch and `since`.
+        bare: the highest counter before the first push, -1 if none.
     """
 
     __slots__ = ("bare", "committed", "described", "group", "prepared", "shard", "waiting")
@@ -82,12 +82,12 @@ class ShardReplica:
 
     @property
     def changing(self) -> bool:
-        """Says whether a batch is writing over its state."""
+        """Whether a batch is overwriting its state."""
         return self.shard.batch is not None and (self.shard.batch.in_place or not self.shard.batch.copy_state)
 
     @property
     def founded(self) -> bool:
-        """Says whether each counted member has on disk what the first push brought.
+        """Whether each counted member has the first push's initial values on disk.
 
         See `HeldShard.initial_values_volatile`.
         """
@@ -100,7 +100,7 @@ class ShardReplica:
             self.waiting.append((counter, waiter))
 
     def release(self, over: list[Waiter], counter: int | None = None) -> None:
-        """Ends the wait for counters up to this one, or for all; those that wait for nothing else go into `over`."""
+        """Ends waits for counters up to `counter`, or all; adds waiters that wait for nothing else to `over`."""
         kept: list[tuple[int, Waiter]] = []
         for needed, waiter in self.waiting:
             if counter is not None and needed > counter:
@@ -112,9 +112,10 @@ class ShardReplica:
         self.waiting = kept
 
     def record(self, since: int = -1) -> tuple[CopyRecord, Image]:
-        """Returns its present state to be sent, and what holds it until then.
+        """Returns its current state to be sent, and the image that holds it until then.
 
-        `since`: a counter that the receiver has, of whose clients it needs what has changed; -1: it needs everything.
+        `since`: a counter that the receiver has, so that it needs only the changes to the clients' memory; -1: it needs
+        the whole memory.
         """
         shard = self.shard
         values, state = shard.values, shard.state
@@ -125,7 +126,7 @@ class ShardReplica:
         return CopyRecord(copy, (values.array, *state.arrays), described), image
 
     def describe(self, since: int = -1) -> tuple[ShardCopy, bytes]:
-        """Returns what is sent of its present state besides its arrays, and the same as it is written."""
+        """Returns the description of its current state, and the same encoded."""
         shard, group = self.shard, self.group
         if self.described is not None:
             known, _ = self.described
@@ -150,10 +151,10 @@ class ReplicaGroup:
     Attributes:
         members: the other copies by server.
         counted: servers whose copies an acknowledgement waits for.
-        awaits: pushes wait for copies at all (`acks` is not `applied`).
-        short: there are fewer copies in sync than acknowledgements need.
-        closing: the member that the bucket is to be handed over to; nothing is taken in meanwhile.
-        gone: it is served here no longer.
+        awaits: whether pushes wait for copies (`acks` is not `applied`).
+        short: fewer copies are in sync than acknowledgements need.
+        closing: the member that the bucket is being handed over to, during which pushes are refused; else empty.
+        gone: the bucket is no longer served here.
     """
 
     def __init__(self, job: Job, born: int, bucket: int, awaits: bool, min_in_sync: int) -> None:
@@ -173,10 +174,10 @@ class ReplicaGroup:
     # --- members ----------------------------------------------------------------------------------------------------
 
     def follow(self, record: BucketRecord, incarnations: dict[str, int]) -> list[Member]:
-        """Takes the bucket's record in; returns members that are no longer what they were, or not there any more.
+        """Takes in the bucket's record; returns members that were removed or are no longer in sync.
 
         Args:
-            incarnations: of the processes that the record means; who is not in it is gone.
+            incarnations: of the processes that the record refers to; a missing server is gone.
         """
         self.epoch = record.epoch
         left: list[Member] = []
@@ -200,20 +201,20 @@ class ReplicaGroup:
         return left
 
     def recount(self, over: list[Waiter]) -> None:
-        """Counts anew who is waited for."""
+        """Recomputes which members are counted."""
         self.counted = tuple(node for node, member in self.members.items() if member.part is not Part.LEARNER)
         for replica in self.shards.values():
             self._commit(replica, over)
 
     def begun(self, member: Member) -> None:
-        """A learner has begun an empty copy: it lacks every shard."""
+        """Notes that a learner has an empty copy now: it lacks every shard."""
         member.begun = True
         member.missing = set(self.shards.values())
 
     # --- what they have prepared ------------------------------------------------------------------------------------
 
     def prepared(self, member: Member, replica: ShardReplica, counter: int, over: list[Waiter]) -> None:
-        """A member has a shard in the state of a counter, or later; adds those whose wait is over to `over`."""
+        """Notes that a member has a shard at `counter` or later; adds waiters that are done to `over`."""
         if counter > replica.prepared.get(member.node, -1):
             replica.prepared[member.node] = counter
         if member.part is Part.LEARNER:
@@ -226,9 +227,9 @@ class ReplicaGroup:
         self._commit(replica, over)
 
     def _count_in(self, member: Member) -> None:
-        """Waits for a learner that has had every shard once, as for a member.
+        """Counts a learner that has received every shard once, so that pushes wait for it.
 
-        What was acknowledged before it counted may have to reach it yet: it is a member only then.
+        What was acknowledged before may still have to reach it; only then can it become a member.
         """
         member.part = Part.COUNTED
         for replica in self.shards.values():
@@ -252,12 +253,12 @@ class ReplicaGroup:
 
     @property
     def idle(self) -> bool:
-        """Says whether nothing is being changed."""
+        """Whether no shard is being changed or has queued updates."""
         return all(replica.shard.batch is None and not replica.shard.queue for replica in self.shards.values())
 
     @property
     def quiet(self) -> bool:
-        """Says whether besides every counted member has everything."""
+        """Whether it is idle and every counted member has everything."""
         return self.idle and all(
             replica.prepared.get(node, -1) >= replica.shard.counter
             for node in self.counted
@@ -265,17 +266,17 @@ class ReplicaGroup:
         )
 
     def drop(self, over: list[Waiter]) -> None:
-        """The bucket is served here no longer: nobody waits for copies of it any more."""
+        """Ends all waits for copies: the bucket is no longer served here."""
         self.gone = True
         for replica in self.shards.values():
             replica.release(over)
             replica.shard.replica = None
 
     def can_spare(self, member: Member) -> bool:
-        """Says whether a member that does not answer may be given up for that alone.
+        """Returns whether a member may be removed just because it does not answer.
 
-        Not one of those without which nothing is acknowledged: nothing would be gained, and should this server die,
-        they have everything. Whoever is really gone the configuration service gives up.
+        Not if acknowledgements need it: removing it would gain nothing, and it has everything if this server dies. The
+        configuration service notices members that are really gone.
         """
         staying = 1 + sum(not other.lost for other in self.in_sync() if other is not member)
         return member.part is not Part.IN_SYNC or staying >= self.min_in_sync
@@ -285,5 +286,5 @@ class ReplicaGroup:
 
     @property
     def leased(self) -> bool:
-        """Says whether another may take the bucket over: a member, or a learner that may be one before we know it."""
+        """Whether another server may take over: a member, or a learner that may have become one without us knowing."""
         return any(member.part is not Part.LEARNER for member in self.members.values())

@@ -1,8 +1,8 @@
-"""Buckets that this server holds as a secondary or a learner: what is taken of their primary, what is told (pure).
+"""Buckets that this server holds as a secondary or a learner: which states it accepts and reports (pure).
 
-A copy takes states of shards of exactly the epoch that this server knows the bucket to be at, so nothing of a primary
-that was deposed (fence), and nothing of a newer one before this server knows what has become of its own part in the
-bucket meanwhile. Each state replaces the one before if its version is higher: messages may come twice and in any order.
+A copy accepts only states of exactly the epoch at which this server knows the bucket to be. So it takes nothing from a
+deposed primary (fencing), and nothing from a newer one before this server knows its own current part in the bucket.
+Each state replaces the previous one if its version is higher: messages may be repeated and arrive in any order.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from adamctl.roles.ps.core.shard import Shard, State, Values
 from adamctl.roles.ps.core.shard_message import CopyRecord, ShardCopy, lengths_of
 
 NOTHING = (-1, -1)
-"""The version of a shard that has not come yet."""
+"""The version of a shard that has not arrived yet."""
 
 
 class HeldValues(Values):
-    """Values of a copy; they are never written to, so nothing is to be done when nobody reads them any more."""
+    """Values of a copy; they are never written to, so nothing happens when the last reader releases them."""
 
     __slots__ = ()
 
@@ -39,10 +39,10 @@ class HeldShard:
     """One shard of a copy.
 
     Attributes:
-        copy, values, state: its newest state; None before it has come. Replaced as a whole, never written to.
-        memory: of its clients, which is not in `copy`.
-        entry: its place in the store's log, None without a store.
-        size_bytes: of its state in memory.
+        copy, values, state: its newest state, None before it arrives; replaced as a whole, never written to.
+        memory: the clients' memory, which is not kept in `copy`.
+        entry: its entry in the store's log, None without a store.
+        size_bytes: the state's size in memory.
         given: its initial values come with its first push.
     """
 
@@ -62,9 +62,9 @@ class HeldShard:
 
     @property
     def initial_values_volatile(self) -> bool:
-        """Says whether initial values that were given are in memory alone: nobody is told yet that they are here.
+        """Whether given initial values are only in memory, so that having them must not be reported yet.
 
-        The primary may tell a client that they will be found, whatever is lost, and be gone for good the next moment.
+        Otherwise the primary might promise a client that they will survive any crash, and then be lost itself.
         """
         if not self.given or self.entry is None or self.copy is None:
             return False
@@ -75,11 +75,11 @@ class HeldShard:
         return () if self.values is None or self.state is None else (self.values.array, *self.state.arrays)
 
     def follows(self, copy: ShardCopy) -> bool:
-        """Says whether a newer state can be taken in: it is whole, or what it has changed is held."""
+        """Returns whether a newer state can be taken in: it is whole, or its changes' base version is held."""
         return copy.change is None or (self.copy is not None and self.copy.counter >= copy.since)
 
     def put(self, record: CopyRecord) -> None:
-        """Takes a state in that follows what is held."""
+        """Takes in a state that follows the held one."""
         copy = record.copy
         if copy.change is None:
             self.memory = ClientMemory.restored(copy.memory)
@@ -91,17 +91,17 @@ class HeldShard:
             self.entry.owner = self
 
     def record(self) -> CopyRecord:
-        """Returns its state to be sent to somebody who has nothing of it."""
+        """Returns its whole state, for a server that has nothing of it."""
         assert self.copy is not None
         return CopyRecord(msgspec.structs.replace(self.copy, memory=self.memory.record()), self.arrays)
 
     @property
     def message_bytes(self) -> int:
-        """Of its part of a message."""
+        """Its size in a message."""
         return self.size_bytes if self.copy is None else self.record().size_bytes
 
     def image(self, token: Token) -> Image | None:
-        """Holds its state for somebody who reads it, None if nothing has come yet."""
+        """Holds its state for a reader; None if no state has arrived yet."""
         if self.copy is None or self.values is None or self.state is None:
             return None
         self.values.readers += 1
@@ -114,10 +114,10 @@ class HeldCopy:
     """A copy of one bucket.
 
     Attributes:
-        begun: (epoch, number) under which its primary began to fill it; (epoch, 0): it was made here.
-        complete: its primary has made it a member, or it was one from the beginning: it counts.
-        stored: it is what the store was found to hold: it counts only where nothing else does.
-        shards: by index, all of the bucket.
+        begun: (epoch, number) with which its primary started to fill it; (epoch, 0) if it was made here.
+        complete: it is a full copy: its primary has made it a member, or it was one from the start.
+        stored: it was loaded from the store; used only if no copy is in memory anywhere.
+        shards: all of the bucket's shards, by index.
     """
 
     def __init__(self, job: Job, bucket: Bucket, begun: tuple[int, int], complete: bool) -> None:
@@ -139,7 +139,7 @@ class HeldCopy:
         return all(shard.copy is not None for shard in self.shards.values())
 
     def fits(self, record: CopyRecord) -> bool:
-        """Says whether a record is the state of a shard of this job."""
+        """Returns whether a record fits one of these shards and can be taken in."""
         index, size = record.copy.shard, record.copy.size
         expected = 1 + len(self.job.rule.state_names)
         if index not in self.shards or size != self.job.layout.shards[index].size or len(record.arrays) != expected:
@@ -148,7 +148,7 @@ class HeldCopy:
         return (record.copy.epoch, record.copy.counter) <= held.version or held.follows(record.copy)
 
     def prepare(self, record: CopyRecord) -> bool:
-        """Takes a state in unless what is held is as new; says whether it did."""
+        """Takes in a state unless the held one is as new; returns whether it did."""
         shard = self.shards[record.copy.shard]
         if (record.copy.epoch, record.copy.counter) > shard.version:
             shard.put(record)
@@ -162,7 +162,7 @@ class HeldCopy:
         return tuple((shard.index, *shard.version) for shard in self.shards.values() if shard.copy is not None)
 
     def records(self, indices: Iterable[int]) -> list[CopyRecord]:
-        """Returns states to send, of those shards that are held."""
+        """Returns states to send of those shards that are held."""
         found = (self.shards.get(index) for index in indices)
         return [held.record() for held in found if held is not None and held.copy is not None]
 
@@ -172,7 +172,7 @@ class HeldCopy:
         return held.image(None) if held is not None else None
 
     def contents(self) -> list[ShardContent]:
-        """Returns what a primary begins with; the arrays are its own from now on."""
+        """Returns a primary's initial content, which takes over the arrays."""
         return [self._content(shard) for shard in self.shards.values()]
 
     def _content(self, held: HeldShard) -> ShardContent:
@@ -191,18 +191,18 @@ class HeldCopy:
 
 
 def writable(array: Array) -> Array:
-    """Returns an array that can be written to, the same one if it can."""
+    """Returns the array itself if it is writable, else a copy."""
     return array if array.flags.writeable and array.flags.c_contiguous else array.copy()
 
 
 def _own(array: Array, read: bool) -> Array:
-    """Returns an array of state to write to; one that is a single number seen many times is made anew by the rule."""
+    """Returns a writable state array; one that repeats a single number is left to the rule to make."""
     repeats = array.size > 1 and array.strides == (0,)
     return array if repeats else array.copy() if read else writable(array)
 
 
 def copy_of_contents(job: Job, born: int, bucket: Bucket, epoch: int, contents: Sequence[ShardContent]) -> HeldCopy:
-    """Returns a copy, at an epoch, of shards that were made here or found in the store."""
+    """Returns a copy, at an epoch, from shards built here or found in the store."""
     held = HeldCopy(job, bucket, (epoch, 0), True)
     for content in contents:
         memory = content.memory.record() if content.memory is not None else NO_CLIENTS
@@ -216,7 +216,7 @@ def copy_of_contents(job: Job, born: int, bucket: Bucket, epoch: int, contents: 
 
 
 def copy_of_shards(job: Job, born: int, bucket: Bucket, epoch: int, shards: Sequence[Shard]) -> HeldCopy:
-    """Returns a copy of a bucket that was served here until now; none of its shards is being changed."""
+    """Returns a copy of a bucket that was served here until now; no shard of it is being changed."""
     held = HeldCopy(job, bucket, (epoch, 0), True)
     for shard in shards:
         arrays = (shard.values.array, *shard.state.arrays)
@@ -234,9 +234,9 @@ def copy_of_shards(job: Job, born: int, bucket: Bucket, epoch: int, shards: Sequ
 
 
 def spare_records(job: Job, bucket: int, copy: HeldCopy | None) -> dict[int, Entry]:
-    """Has the records of what is held of a bucket, served or as a copy, stay on disk when it is let go.
+    """Keeps the records of a held bucket, served or a copy, on disk when the bucket is released.
 
-    Returns shard -> its entry. Those of a copy that was being filled stay only if all are there.
+    Returns shard -> its entry. Records of a copy that was being filled are kept only if they are complete.
     """
     described = job.layout.buckets[bucket]
     indices = range(described.shard_start, described.shard_stop)

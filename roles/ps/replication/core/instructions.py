@@ -1,7 +1,7 @@
-"""What goes into and out of the replication core of a parameter server (docs/decisions/0015-replication.md).
+"""The replication core's configuration and instructions (docs/decisions/0015-replication.md).
 
-Times are seconds of one steady clock of this process that counts suspension; nothing here is compared with the clock of
-another host.
+Times are in seconds of a monotonic clock of this process that includes suspension. Clocks of different hosts are never
+compared.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from adamctl.wire.messages import ConfigChanges, Message
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A living server as the configuration service has it: `revision` is of its key, when the process registered."""
+    """A live server in the configuration service; `revision`: of its key, from when the process registered."""
 
     record: NodeRecord
     revision: int
@@ -30,17 +30,17 @@ class ReplicationConfig:
     """Bounds.
 
     Attributes:
-        lease_s: D, how long a lease lasts.
-        beacon_s: of the n-th living member before it takes over, n of them pass.
-        heartbeat_s: a member hears from its primary at least so often.
-        member_silent_s: a member that has answered nothing for so long is removed; a secondary that has heard nothing
-            of its primary for so long reads its key anew.
-        retry_s: pause after an order or a change that came to nothing.
-        settle_s: so long after servers came or went, nothing is moved for balance alone.
-        back_off_s: so long a server that did not answer, or did not begin a copy, is given no learner by us.
-        message_bytes_max: of one message with everything in it, unless one shard alone has more.
-        flights_max: messages with records under way to one server for one job.
-        learner_bytes_per_s: at most so much is sent to fill learners, to all of them together.
+        lease_s: how long a lease lasts (D).
+        beacon_s: the n-th live member waits n times this before it takes over.
+        heartbeat_s: a primary sends to each member at least this often.
+        member_silent_s: a member that has not answered for this long is removed; a secondary that has heard nothing
+            from its primary for this long reads the primary's key.
+        retry_s: pause after a failed request or change.
+        settle_s: nothing is moved just for balance for this long after servers came or went.
+        back_off_s: this server gives no learner to a server for this long after it did not answer or refused a copy.
+        message_bytes_max: size limit of one message, unless one shard alone is larger.
+        flights_max: messages with records in flight to one server for one job.
+        learner_bytes_per_s: rate limit for filling learners, for all of them together.
     """
 
     lease_s: float = 4.0
@@ -70,10 +70,10 @@ class ReplicationConfig:
 
 @dataclass(frozen=True, slots=True)
 class Ask(Instruction):
-    """Send `message` with a body of `records` to server `peer`, at its address for replication.
+    """Send `message` with a body of `records` to server `peer`, at its replication address.
 
-    Then exactly one of `ReplicationCore.answered`, `refused` and `failed` with this `order`. `images` are released when
-    the body is sent or given up; until then the records' arrays stay as they are. `deadline_s`: from now.
+    Then call exactly one of `ReplicationCore.answered`, `refused` and `failed` with this `order`. `images` are released
+    when the body is sent or abandoned; until then the records' arrays do not change. `deadline_s`: from now.
     """
 
     order: int
@@ -96,7 +96,7 @@ class Reply(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class Propose(Instruction):
-    """A compare-and-set; `ReplicationCore.proposed` afterwards. `why`: for the log."""
+    """Do a compare-and-set, then call `ReplicationCore.proposed`. `why`: for the log."""
 
     order: int
     job: str
@@ -106,7 +106,7 @@ class Propose(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class ReadNode(Instruction):
-    """Read a server's key anew and call `ReplicationCore.configured` for `job`: it has been silent for long."""
+    """Read a server's key again, as it has been silent for long; then call `ReplicationCore.configured` for `job`."""
 
     job: str
     node: str
@@ -114,7 +114,7 @@ class ReadNode(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class Build(Instruction):
-    """Make buckets as the job began, `ReplicationCore.built` afterwards: as their primary, or as copies."""
+    """Build buckets with the job's initial content, as primary or as copy; then call `ReplicationCore.built`."""
 
     job: str
     buckets: Sequence[int]
@@ -122,7 +122,7 @@ class Build(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class Load(Instruction):
-    """Find buckets in the store, `ReplicationCore.loaded` afterwards: no copy of them is left in memory anywhere."""
+    """Load buckets from the store, as no copy is left in memory anywhere; then call `ReplicationCore.loaded`."""
 
     job: str
     buckets: Sequence[int]
@@ -130,9 +130,9 @@ class Load(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class Holds(Instruction):
-    """A copy of a bucket is held from now on: served (`Job.buckets`) or as another's copy (`ReplicationCore.copies`).
+    """Note that this server now holds a bucket: served (`Job.buckets`), or as a copy (`ReplicationCore.copies`).
 
-    The store gives those of its shards an entry that have none.
+    The store gives an entry to each of its shards that has none.
     """
 
     job: str
@@ -143,9 +143,9 @@ class Holds(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class LetGo(Instruction):
-    """A bucket is held no longer; its entries are in `Job.left`, to be freed by `ServerCore.forget_left`.
+    """Note that a bucket is no longer held; its entries are in `Job.left`, to be freed by `ServerCore.forget_left`.
 
-    `spared`: shard -> entries whose records stay on disk, as long as too few servers hold the bucket.
+    `spared`: shard -> entry whose records stay on disk while too few servers hold the bucket.
     """
 
     job: str
@@ -155,7 +155,7 @@ class LetGo(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class Notice(Instruction):
-    """Something for the log; `text` names the buckets that it is about, `bucket` is the first of them."""
+    """Write to the log; `text` names the buckets concerned, `bucket` is the first of them."""
 
     job: str
     bucket: int

@@ -1,4 +1,4 @@
-"""The living parameter servers, and which of them are to be emptied, as the configuration service tells them (pure)."""
+"""The live parameter servers, and which of them are draining, according to the configuration service (pure)."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ ROLE = "ps"
 
 
 class NodeKeys:
-    """Everything under `/nodes/` and `/drains/`, kept up to date by changes.
+    """Everything under `/nodes/` and `/drains/`, kept up to date from changes.
 
-    Answers of a watch and of reads may come in any order. A watch tells every change in the end, so it may be late; a
-    read that is older than what is known says nothing, since nobody would tell the newer once more.
+    Results of the watch and of reads may come in any order. The watch reports every change eventually, so it may lag. A
+    read older than what is known is ignored, since the newer state would not be reported again.
 
     Attributes:
-        nodes: living parameter servers by name.
-        told: whether both have been read at least once.
+        nodes: live parameter servers by name.
+        told: whether both prefixes have been read at least once.
     """
 
     def __init__(self) -> None:
         self.nodes: dict[str, NodeView] = {}
         self._drains: dict[str, DrainRecord] = {}
         self._read: set[str] = set()
-        self._watched = 0  # the revision that the watch under `/nodes/` has come to
-        self._looked: dict[str, int] = {}  # server -> the revision as of which its key was read
+        self._watched = 0  # the revision that the watch under `/nodes/` has reached
+        self._looked: dict[str, int] = {}  # server -> the revision at which its key was last read
 
     @property
     def told(self) -> bool:
@@ -43,12 +43,12 @@ class NodeKeys:
 
     @property
     def drained(self) -> bool:
-        """Whether any server was ever said to be emptied, living or not."""
+        """Whether there is any drain record, of a live server or not."""
         return bool(self._drains)
 
     @property
     def draining(self) -> frozenset[str]:
-        """Servers that are to hold nothing; a process that was started after it was said is not meant."""
+        """Servers that should hold nothing; a process started after the drain was requested is not included."""
         return frozenset(
             node
             for node, drain in self._drains.items()
@@ -56,7 +56,7 @@ class NodeKeys:
         )
 
     def take_nodes(self, changes: Changes) -> None:
-        """Takes in changes under `/nodes/`; what cannot be read is no node."""
+        """Takes in changes under `/nodes/`; unreadable records are ignored."""
         self._read.add(NODES_PREFIX)
         self._watched = changes.revision
         if changes.reset:
@@ -65,7 +65,7 @@ class NodeKeys:
         for entry in changes.entries:
             name = entry.key.removeprefix(NODES_PREFIX)
             if self._looked.get(name, -1) > changes.revision:
-                continue  # a read has seen more than the watch
+                continue  # a read is newer than the watch
             self.nodes.pop(name, None)
             self._put(name, entry)
         for key in changes.deleted:
@@ -86,7 +86,7 @@ class NodeKeys:
             self._drains.pop(key.removeprefix(DRAINS_PREFIX), None)
 
     def found(self, name: str, entry: ConfigEntry | None, revision: int) -> None:
-        """Takes in what a read of one server's key said as of a revision; None: there is no such key."""
+        """Takes in the result of reading one server's key at a revision; None if there is no such key."""
         if revision < max(self._watched, self._looked.get(name, -1)):
             return
         self._looked[name] = revision

@@ -1,4 +1,4 @@
-"""What the parts of the replication core share: who we are, who else lives, what was asked of whom (pure)."""
+"""What the parts of the replication core share: this server's identity, the live servers, pending requests (pure)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from adamctl.wire.messages import Message
 
 
 class Asker(Protocol):
-    """Somebody who has asked another server something. `lives`: it has refused to answer."""
+    """Receives the outcome of a request to another server. `lives`: the server refused, so it is alive."""
 
     def answered(self, order: int, message: Message, records: Sequence[CopyRecord], now: float) -> None: ...
 
@@ -22,15 +22,16 @@ class Asker(Protocol):
 
 
 class Outbox:
-    """This server among the others.
+    """This server's view of the others, and the instructions collected for the shell.
 
     Attributes:
-        incarnation, registered_revision: of this process, as the configuration service has it.
-        nodes: the living servers.
-        out: what the shell is to do, in order, of the event that is being dealt with.
-        over: whose wait for copies has ended with it.
-        needs_review: something has happened that a change of a record may follow from.
-        fill_bytes: that may be sent to learners now.
+        incarnation, registered_revision: of this process, in the configuration service.
+        nodes: the live servers.
+        draining: servers that should hold nothing.
+        out: instructions for the shell from the current event, in order.
+        over: waiters whose wait for copies ended with the current event.
+        needs_review: something happened that may require a change of a record.
+        fill_bytes: bytes that may be sent to learners now.
     """
 
     def __init__(
@@ -67,20 +68,20 @@ class Outbox:
         self.out.extend(instructions)
 
     def taken(self) -> list[Instruction]:
-        """Returns what has come together, and begins anew."""
+        """Returns the collected instructions and clears them."""
         out, self.out = self.out, []
         return out
 
     def changed(self, entry: Entry | None) -> None:
-        """What stands in the store's log for a shard is not its newest state any more."""
+        """Notes that a shard's state has changed, so that its record in the store's log is outdated."""
         if entry is not None and self.core.flush is not None:
             self.core.flush.changed(entry, self.store_clock())
 
     def is_silent(self, since_s: float | None, now: float) -> bool:
-        """Says whether another server, which owes an answer since then, is to be given up.
+        """Returns whether a server that has owed an answer since `since_s` counts as silent.
 
-        Only if we were heard and answered by the controllers when it had owed one for a while: else it may be us whom
-        nothing reaches, and we would give up those that are well and in touch with each other.
+        Only if the controllers confirmed a beacon of this server when the answer had been due for a while. Otherwise
+        this server itself may be cut off, and would remove members that are well and in contact with each other.
         """
         if since_s is None or now - since_s < self.config.member_silent_s:
             return False
@@ -92,17 +93,17 @@ class Outbox:
         return due_s if due_s > now else now + self.config.beacon_s / 4
 
     def settled(self, now: float) -> bool:
-        """Says whether no server has come or gone lately."""
+        """Returns whether no server has come or gone recently."""
         return now - self._nodes_changed_s >= self.config.settle_s
 
     def follow(self, nodes: Mapping[str, NodeView], draining: frozenset[str], now: float) -> None:
-        """Takes in who lives."""
+        """Takes in the live and the draining servers."""
         if set(nodes) != set(self.nodes):
             self._nodes_changed_s = now
         self.nodes, self.draining = dict(nodes), draining
 
     def refill(self, now: float) -> None:
-        """Lets as much be sent to learners as the time that has passed allows."""
+        """Adds what may be sent to learners for the time that has passed."""
         if self._filled_s is not None:
             more = (now - self._filled_s) * self.config.learner_bytes_per_s
             self.fill_bytes = min(self.fill_bytes + more, float(self.config.message_bytes_max))
@@ -110,7 +111,7 @@ class Outbox:
 
     @property
     def fill_wait_s(self) -> float:
-        """Returns how long it takes until something may be sent to learners."""
+        """Seconds until something may be sent to learners."""
         return max(1.0 - self.fill_bytes, 0.0) / self.config.learner_bytes_per_s
 
     def ask(
@@ -130,11 +131,11 @@ class Outbox:
         return order
 
     def asker(self, order: int) -> Asker | None:
-        """Returns who made a request that has come to its end; None if it has before."""
+        """Returns who made a request that has ended; None if it ended before."""
         return self._asked.pop(order, None)
 
     def registered_after(self, node: str, revision: int) -> bool:
-        """Says whether the process of this name is not the one that a record of `revision` means."""
+        """Returns whether the process that a record of `revision` refers to is gone or was replaced by a newer one."""
         view = self.nodes.get(node)
         return view is None or view.revision > revision
 

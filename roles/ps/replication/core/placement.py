@@ -1,15 +1,15 @@
-"""What the records of a job's buckets should become next: which copies are missing, too many, or badly placed. Pure.
+"""Plans the next changes of a job's bucket records: copies that are missing, superfluous or badly placed. Pure.
 
-Every primary asks for the steps of its own buckets and finds the same plan as the others, because it follows from the
-records, the living servers and those that are being drained alone (docs/decisions/0015-replication.md). A bucket goes
-through one change at a time: while it has a learner nothing else is begun on it.
+Every primary asks for the steps of its own buckets and gets the same plan as the others, because the plan depends only
+on the records, the live servers and the draining ones (docs/decisions/0015-replication.md). A bucket changes one step
+at a time: while it has a learner, nothing else starts for it.
 
-In the order of their urgency:
-    copies are missing       a learner, on the server that holds the fewest bytes
-    copies are too many      the drained one goes, else the one on the server that holds the most bytes
-    the primary is drained   another member takes over
-    bytes held differ        a learner on the server that holds the fewest; the rest follows from "too many"
-    primaries differ         another member takes over
+In order of urgency:
+    copies are missing       add a learner on the server that holds the fewest bytes
+    too many copies          remove the drained one, else the one on the server that holds the most bytes
+    the primary is drained   hand over to another member
+    bytes held differ        add a learner on the server that holds the fewest; "too many copies" does the rest
+    primaries differ         hand over to another member
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import TypeAlias
 from adamctl.config.records import BucketRecord
 
 COPIES_MIN = 2
-"""No copy is taken away below so many, if so many are wanted: one more failure must not lose a bucket."""
+"""No copy is removed below this number, if that many are wanted: one more failure must not lose a bucket."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddLearner:
-    """`node` is to be given a copy of the bucket."""
+    """Give `node` a copy of the bucket."""
 
     bucket: int
     node: str
@@ -36,7 +36,7 @@ class AddLearner:
 
 @dataclass(frozen=True, slots=True)
 class RemoveMember:
-    """`node`, a learner or a member other than the primary, is to lose its copy."""
+    """Remove the copy of `node`, a learner or a member other than the primary."""
 
     bucket: int
     node: str
@@ -45,7 +45,7 @@ class RemoveMember:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """`node`, an in-sync member, is to be the primary."""
+    """Make `node`, an in-sync member, the primary."""
 
     bucket: int
     node: str
@@ -57,17 +57,17 @@ Step: TypeAlias = AddLearner | RemoveMember | HandOver
 
 @dataclass(frozen=True)
 class Situation:
-    """What a plan follows from.
+    """The input of a plan.
 
     Attributes:
-        job: its name.
-        replication: copies that are wanted of each bucket.
-        size_bytes: of the buckets.
-        records: who holds them.
-        living: servers that may hold copies -> memory that they have for all jobs together, in bytes; 0: not said.
-        draining: servers that are to hold nothing.
-        settled: no server has come or gone lately. Else nothing is done that can wait.
-        learners_max: copies under way at once per primary, and per server that receives them.
+        job: the job's name.
+        replication: wanted number of copies of each bucket.
+        size_bytes: bucket -> its size.
+        records: bucket -> its record.
+        living: servers that may hold copies -> their memory for all jobs together, in bytes; 0: unknown.
+        draining: servers that should hold nothing.
+        settled: no server has come or gone recently; if False, only urgent steps are planned.
+        learners_max: copies in progress at once per primary, and per receiving server.
     """
 
     job: str
@@ -81,12 +81,12 @@ class Situation:
 
     @property
     def hosts(self) -> list[str]:
-        """Servers that copies may be placed on."""
+        """Servers on which copies may be placed."""
         return sorted(node for node in self.living if node not in self.draining)
 
 
 class Loads:
-    """How much each server holds, serves and receives; changed as a plan grows."""
+    """How much each server holds, serves and receives; updated as a plan grows."""
 
     def __init__(self, situation: Situation) -> None:
         self.held_bytes = dict.fromkeys(situation.living, 0)
@@ -103,7 +103,7 @@ class Loads:
             self.primary_bytes[record.primary] = self.primary_bytes.get(record.primary, 0) + size_bytes
 
     def take_in(self, situation: Situation, index: int, node: str) -> None:
-        """A server is to be given a copy of a bucket."""
+        """Counts a planned new copy of a bucket on a server."""
         primary = situation.records[index].primary
         self.held_bytes[node] += situation.size_bytes[index]
         self.receiving[node] += 1
@@ -111,9 +111,10 @@ class Loads:
 
 
 def plan(situation: Situation, node: str) -> list[Step]:
-    """Returns what `node` should do now about the buckets whose primary it is, at most one step for each.
+    """Returns the next steps for the buckets whose primary is `node`, at most one step per bucket.
 
-    Steps for balance are chosen among the buckets of all primaries, so that no two of them even out the same twice.
+    Steps for balance are chosen among the buckets of all primaries, so that two primaries do not both fix the same
+    imbalance.
     """
     loads = Loads(situation)
     steps: list[Step] = []
@@ -129,17 +130,17 @@ def plan(situation: Situation, node: str) -> list[Step]:
 
 
 def takeover_rank(record: BucketRecord, node: str, living: Iterable[str]) -> int | None:
-    """Returns how many living members come before `node` in taking a bucket over; None if it is none of them."""
+    """Returns how many live members precede `node` in the order of takeover; None if it is not a candidate."""
     alive = set(living)
     candidates = [member for member in record.in_sync if member in alive and member != record.primary]
     return candidates.index(node) if node in candidates else None
 
 
-# --- what cannot wait -------------------------------------------------------------------------------------------------
+# --- urgent steps -----------------------------------------------------------------------------------------------------
 
 
 def _needed(situation: Situation, loads: Loads, index: int) -> Step | None:
-    """Returns what is to be done about a bucket whatever the others look like."""
+    """Returns the step that a bucket needs regardless of the other buckets."""
     record = situation.records[index]
     gone = next((learner for learner in record.learners if learner not in situation.hosts), None)
     if gone is not None:
@@ -155,7 +156,7 @@ def _needed(situation: Situation, loads: Loads, index: int) -> Step | None:
             loads.take_in(situation, index, target)
             return AddLearner(index, target, f"{len(staying)} of {situation.replication} copies")
         if target is None and _open(situation, record):
-            return None  # a place will be free when others have received theirs
+            return None  # a server will have room when it has received other copies
     return _superfluous(situation, loads, index, staying)
 
 
@@ -168,7 +169,7 @@ def _candidates(situation: Situation, record: BucketRecord) -> list[str]:
 
 
 def _target(situation: Situation, loads: Loads, index: int) -> str | None:
-    """Returns where a further copy is best placed, None if there is no place now."""
+    """Returns the best server for a further copy, None if there is none now."""
     record = situation.records[index]
     if loads.sending.get(record.primary, 0) >= situation.learners_max:
         return None
@@ -181,7 +182,7 @@ def _target(situation: Situation, loads: Loads, index: int) -> str | None:
 
 
 def _open(situation: Situation, record: BucketRecord) -> bool:
-    """Says whether a place for a further copy may be found later."""
+    """Returns whether a server for a further copy may be found later."""
     return bool(_candidates(situation, record))
 
 
@@ -191,7 +192,7 @@ def _fits(situation: Situation, loads: Loads, node: str, index: int) -> bool:
 
 
 def _superfluous(situation: Situation, loads: Loads, index: int, staying: list[str]) -> Step | None:
-    """Returns which copy is to go, or who is to be primary first, if one is too many or is being drained."""
+    """Returns the step that removes a superfluous or draining copy, or hands over first if it is the primary's."""
     record = situation.records[index]
     leaving = [member for member in record.in_sync if member in situation.draining]
     enough = len(staying) >= min(situation.replication, COPIES_MIN)
@@ -199,7 +200,7 @@ def _superfluous(situation: Situation, loads: Loads, index: int, staying: list[s
         if record.primary in leaving:
             return HandOver(index, _next_primary(loads, record, staying), f"{record.primary} is being drained")
         return RemoveMember(index, leaving[0], f"{leaving[0]} is being drained")
-    if not leaving and len(staying) > situation.replication:  # who is gone is not too many
+    if not leaving and len(staying) > situation.replication:  # a lost server's copy is not superfluous
         heaviest = max(staying, key=lambda node: (loads.held_bytes[node], _tie(situation.job, index, node)))
         if heaviest != record.primary:
             return RemoveMember(index, heaviest, f"{len(staying)} copies, and it holds the most")
@@ -212,11 +213,11 @@ def _next_primary(loads: Loads, record: BucketRecord, members: list[str]) -> str
     return min(members, key=lambda node: (loads.primary_bytes.get(node, 0), record.in_sync.index(node)))
 
 
-# --- what can wait ----------------------------------------------------------------------------------------------------
+# --- steps for balance ------------------------------------------------------------------------------------------------
 
 
 def _unfinished(situation: Situation) -> bool:
-    """Says whether anything else of the job is still on its way, so that nothing is moved only for balance."""
+    """Returns whether other changes of the job are in progress, so that nothing is moved just for balance."""
     wanted = min(situation.replication, len(situation.hosts))
     return any(
         record.learners
@@ -227,7 +228,7 @@ def _unfinished(situation: Situation) -> bool:
 
 
 def _even_copies(situation: Situation, loads: Loads) -> list[Step]:
-    """Returns moves of copies that even the bytes held, the best ones first."""
+    """Returns moves of copies that balance the bytes held, the best first."""
     steps: list[Step] = []
     moved: set[int] = set()
     while len(steps) < situation.learners_max:
@@ -246,12 +247,12 @@ def _even_copies(situation: Situation, loads: Loads) -> list[Step]:
         moved.add(index)
         loads.held_bytes[heaviest] -= situation.size_bytes[index]
         loads.take_in(situation, index, lightest)
-        steps.append(AddLearner(index, lightest, "to even out what servers hold"))
+        steps.append(AddLearner(index, lightest, "to balance what servers hold"))
     return steps
 
 
 def _even_primaries(situation: Situation, loads: Loads) -> list[Step]:
-    """Returns the one bucket that another of its members should serve, if there is one."""
+    """Returns a handover of the one bucket that best balances the bytes served, if any."""
     best: tuple[int, int, str] | None = None
     for index, record in situation.records.items():
         size_bytes = situation.size_bytes[index]
@@ -259,7 +260,7 @@ def _even_primaries(situation: Situation, loads: Loads) -> list[Step]:
             gain = loads.primary_bytes[record.primary] - loads.primary_bytes[member] - size_bytes
             if gain > 0 and (best is None or (gain, -index) > (best[0], -best[1])):
                 best = (gain, index, member)
-    return [HandOver(best[1], best[2], "to even out what servers serve")] if best is not None else []
+    return [HandOver(best[1], best[2], "to balance what servers serve")] if best is not None else []
 
 
 def _tie(job: str, bucket: int, node: str) -> bytes:

@@ -1,9 +1,9 @@
-"""Which changes of a job's records this server proposes now, and what becomes of them (pure).
+"""Decides which changes of a job's records this server proposes, and handles their outcomes (pure).
 
-Every change is conditional on the bucket's record and on our own node key, so that nothing is changed by a process that
-counts as dead or has been started anew since. One change of a bucket is under way at most. Removing a member that is
-lost, or promoting one that is ready, follows from what was seen here; taking a bucket over from the primary's node key;
-all else from the plan (core_plan).
+Every change is conditional on the bucket's record and on this server's own node key, so that a process that counts as
+dead or has been restarted changes nothing. At most one change per bucket is in progress. Removals of lost members and
+promotions of ready learners follow from what this server observed, takeovers from the primary's node key, everything
+else from the plan (`placement.py`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CHANGES_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One bucket's record as it should become, and the keys that must be as they were seen."""
+    """One bucket's new record, and the keys that must still have the given revisions."""
 
     bucket: int
     record: BucketRecord
@@ -45,11 +45,11 @@ class Change:
 
 
 class Proposals:
-    """The changes of one job's records. What is due at one moment is one compare-and-set.
+    """The changes of one job's records. Changes due at the same time go into one compare-and-set.
 
     Attributes:
-        pending: order -> what was proposed.
-        backed_off: server -> (as which incarnation, until when) it is given no learner.
+        pending: order -> the proposed changes.
+        backed_off: server -> (incarnation, time until which it gets no learner).
     """
 
     def __init__(self, outbox: Outbox, copies: JobReplicas) -> None:
@@ -59,19 +59,19 @@ class Proposals:
         self._busy: set[int] = set()
         self._due: list[Change] = []
         self._retry_s: dict[int, float] = {}
-        self._dead_since_s: dict[int, tuple[int, float]] = {}  # bucket -> (revision of its record, since when)
+        self._dead_since_s: dict[int, tuple[int, float]] = {}  # bucket -> (its record's revision, time)
         self._closed_s: dict[int, float] = {}
         self._reopened_s: dict[int, float] = {}
-        self._unsure: dict[int, int] = {}  # bucket -> revision of its record when the answer was lost
+        self._unsure: dict[int, int] = {}  # bucket -> its record's revision when an answer was lost
         self.plan_s = float("-inf")
 
     # --- proposing --------------------------------------------------------------------------------------------------
 
     def _propose(self, bucket: int, record: BucketRecord, conditions: dict[str, int] | None = None) -> None:
-        """Puts a change among those that are due.
+        """Adds a change to those due.
 
-        Whoever stays in the record must be the process that we know: a change makes the record younger than its node
-        key, so that a process that was started meanwhile would count as one that holds a copy.
+        It is conditional on every server that stays in the record being the process that we know. The change makes the
+        record newer than the node keys, so a process started meanwhile would wrongly count as holding a copy.
         """
         staying = {*record.in_sync, *record.learners} - {self._outbox.node}
         same = {node_key(node): self._outbox.revision_of(node) for node in staying if node in self._outbox.nodes}
@@ -84,7 +84,7 @@ class Proposals:
         self._due.append(Change(bucket, record, {**same, **demanded, **(conditions or {})}))
 
     def _send(self) -> None:
-        """Proposes what is due, together."""
+        """Proposes all due changes together."""
         due, self._due = self._due, []
         name = self._copies.job.name
         for changes, together in put_together(name, due):
@@ -93,7 +93,7 @@ class Proposals:
             self._outbox.emit(Propose(order, name, together, _reasons(changes)))
 
     def proposed(self, order: int, reply: ConfigCompareAndSetReply | None, now: float) -> bool:
-        """A change was answered; returns whether it was one of this job's."""
+        """Handles the answer to a proposal; returns whether it was one of this job's."""
         changes = self.pending.pop(order, None)
         if changes is None:
             return False
@@ -115,13 +115,13 @@ class Proposals:
         return True
 
     def followed(self, now: float) -> None:
-        """Records, servers or drains may have changed."""
+        """Makes the plan due: records, servers or drains may have changed."""
         self.plan_s = now
 
-    # --- what follows from what is seen ---------------------------------------------------------------------------
+    # --- changes from observations --------------------------------------------------------------------------------
 
     def review(self, now: float) -> None:
-        """Proposes whatever is due."""
+        """Proposes all changes that are due."""
         for bucket, known in tuple(self._copies.known.items()):
             if bucket in self._busy or now < self._retry_s.get(bucket, now):
                 continue
@@ -141,27 +141,27 @@ class Proposals:
     def _review_group(self, bucket: int, known: VersionedRecord, group: ReplicaGroup, now: float) -> None:
         for member in group.members.values():
             if member.lost == SILENT and not group.can_spare(member):
-                member.lost = ""  # another one has been lost since
+                member.lost = ""  # another member has been lost since
         lost = {member.node: member.lost for member in group.members.values() if member.lost}
         ready = [member.node for member in group.members.values() if member.ready]
         if lost:
             self._remove(bucket, known, lost, now)
         elif ready:
-            self._copies.flag(bucket)  # from now on it may be a member without our knowing it
+            self._copies.flag(bucket)  # from now on it may be a member without this server knowing
             record = known.record
             learners = [node for node in record.learners if node not in ready]
             in_sync = [*self._in_sync(record), *ready]
             changed = record.changed(
-                self._outbox.unix_s(), f"{', '.join(ready)} has everything", in_sync=in_sync, learners=learners
+                self._outbox.unix_s(), f"complete copy on {', '.join(ready)}", in_sync=in_sync, learners=learners
             )
             self._propose(bucket, changed)
-        elif self._unsure.get(bucket) == known.revision:  # after this, what was proposed can no longer come to pass
-            self._propose(bucket, known.record.changed(self._outbox.unix_s(), "nobody knows what became of a change"))
+        elif self._unsure.get(bucket) == known.revision:  # after this the earlier proposal can no longer succeed
+            self._propose(bucket, known.record.changed(self._outbox.unix_s(), "the outcome of a change is unknown"))
         elif group.closing:
             self._review_closing(bucket, known, group, now)
 
     def _review_abandoned(self, bucket: int, known: VersionedRecord) -> None:
-        """Gives a bucket that is damaged here to the first member that lives."""
+        """Gives a bucket that is damaged here to the first live member."""
         others = [node for node in known.members[1:] if node in self._outbox.nodes]
         if others:
             in_sync = [node for node in self._in_sync(known.record) if node != self._outbox.node]
@@ -171,7 +171,7 @@ class Proposals:
     # --- handing over -----------------------------------------------------------------------------------------------
 
     def _review_closing(self, bucket: int, known: VersionedRecord, group: ReplicaGroup, now: float) -> None:
-        """Hands a bucket over when nothing is under way any more, or goes on serving it if that takes too long."""
+        """Hands a bucket over once no changes are in progress; resumes serving it if that takes too long."""
         target = group.members.get(group.closing)
         in_sync = self._in_sync(known.record)
         if target is None or group.closing not in in_sync:
@@ -197,11 +197,11 @@ class Proposals:
             self._remove(bucket, known, lost, now)
 
     def _remove(self, bucket: int, known: VersionedRecord, lost: dict[str, str], now: float) -> None:
-        """Removes members; those that are gone only if the configuration service says so as well."""
+        """Removes lost members; those that are gone only if the configuration service agrees."""
         record = known.record
         conditions = {}
         for node, why in lost.items():
-            if why == SILENT or (why == HAS_NONE and node in record.learners):  # it may have no room
+            if why == SILENT or (why == HAS_NONE and node in record.learners):  # it may lack memory
                 self.backed_off[node] = (self._outbox.incarnation_of(node), now + self._outbox.config.back_off_s)
             if why == "it is gone":
                 conditions[node_key(node)] = self._outbox.revision_of(node)
@@ -214,12 +214,12 @@ class Proposals:
         self._propose(bucket, changed, conditions)
 
     def _is_backed_off(self, node: str, now: float) -> bool:
-        """Says whether a server is given no learner; one that was started again is another."""
+        """Returns whether a server currently gets no learner; a restarted process counts as new."""
         incarnation, until_s = self.backed_off.get(node, (0, now))
         return now < until_s and incarnation == self._outbox.incarnation_of(node)
 
     def _in_sync(self, record: BucketRecord) -> list[str]:
-        """Returns who is in sync, in order; a record may leave out the primary if it is alone."""
+        """Returns the in-sync members in order; a record may omit the primary if it is the only one."""
         return list(record.in_sync) if record.primary in record.in_sync else [record.primary, *record.in_sync]
 
     # --- taking over ------------------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ class Proposals:
         self._propose(bucket, changed, conditions)
 
     def _dead_s(self, bucket: int, known: VersionedRecord, now: float) -> float:
-        """Returns since when the primary that a record names is known to be gone."""
+        """Returns since when the record's primary is known to be gone."""
         revision, since_s = self._dead_since_s.get(bucket, (-1, now))
         if revision != known.revision:
             since_s = now
@@ -259,9 +259,9 @@ class Proposals:
         return since_s
 
     def _review_stored(self, bucket: int, known: VersionedRecord, now: float) -> None:
-        """Nobody seems to have a bucket in memory: the first of its members begins when all of them are back.
+        """Resumes a bucket that no server seems to have in memory: the first member starts when all are back.
 
-        It waits until any that has it in memory would have taken it over.
+        It waits long enough for any member that does have it in memory to take it over.
         """
         outbox, members = self._outbox, known.members
         present = all(node in outbox.nodes for node in members)
@@ -269,7 +269,7 @@ class Proposals:
         if not present:
             self._dead_since_s.pop(bucket, None)
         elif now >= self._dead_s(bucket, known, now) + wait_s:
-            why = "no copy was left in memory; taken up from the stores"
+            why = "no copy was left in memory; resumed from the stores"
             conditions = {node_key(known.record.primary): outbox.revision_of(known.record.primary)}
             changed = known.record.changed(outbox.unix_s(), why, primary=outbox.node, in_sync=members)
             self._propose(bucket, changed, conditions)
@@ -277,7 +277,7 @@ class Proposals:
     # --- the plan ---------------------------------------------------------------------------------------------------
 
     def _plan(self, now: float) -> None:
-        """Begins what the plan says about the buckets that are served here."""
+        """Starts the planned steps for the buckets served here."""
         copies, outbox = self._copies, self._outbox
         settings = copies.view.record
         moving = any(group.members for group in copies.groups.values())
@@ -327,7 +327,7 @@ class Proposals:
         self._propose(step.bucket, changed, conditions)
 
     def _close(self, bucket: int, group: ReplicaGroup | None, node: str, now: float) -> None:
-        """Takes nothing in any more, so that the bucket can be handed over."""
+        """Stops accepting pushes, so that the bucket can be handed over."""
         reopened_s = self._reopened_s.get(bucket, float("-inf"))
         if group is not None and node in group.members and now - reopened_s >= self._outbox.config.lease_s:
             group.closing = node
@@ -356,7 +356,7 @@ class Proposals:
 
 
 def put_together(job: str, changes: Sequence[Change]) -> Iterator[tuple[list[Change], ConfigChanges]]:
-    """Yields at most CHANGES_MAX changes each time, and the compare-and-set that makes all of them or none."""
+    """Yields groups of at most CHANGES_MAX changes, each with the compare-and-set that makes all of them or none."""
     for start in range(0, len(changes), CHANGES_MAX):
         some = list(changes[start : start + CHANGES_MAX])
         conditions: dict[str, int] = {}

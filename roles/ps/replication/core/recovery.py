@@ -1,17 +1,16 @@
-"""Which buckets wait for ever, and how an operator's command has servers go on with what is there (pure).
+"""Finds buckets that would wait for ever, and plans how an operator's command recovers them from what is left (pure).
 
-When no copy of a bucket is left in memory, its servers wait until all in-sync members that its record names are back:
-any of them may have the highest durable version. If one never comes back, an operator may give it up. The record is
-changed so that a living server that has something in its store is the primary and every other one that has something
-stays in sync: the takeover that follows (core_takeover) takes the highest version of each shard that any of them has.
+When no copy of a bucket is left in memory, its servers wait until all in-sync members of its record are back, because
+any of them may have the highest durable version. If one never returns, an operator may remove it. The record is then
+changed so that a live server with data in its store becomes the primary, and every other one with data stays in sync.
+The takeover that follows (`takeover.py`) takes the highest version of each shard that any of them has.
 
-Nobody is given up who is in doubt: a process that may hold the bucket in memory, one that does not answer, one that has
-not yet looked into its store. The change is conditional on the bucket's record and on the node keys of all its members:
-those that stay must be the processes that have told what they have, and those that are given up must not have come back
-meanwhile.
+No server in doubt is removed: one that may hold the bucket in memory, does not answer, or has not yet searched its
+store. The change is conditional on the bucket's record and on the node keys of all its members: those that stay must be
+the processes that reported, and those that are removed must not have returned meanwhile.
 
-A server that was a member once keeps what it had on disk as long as the bucket has fewer copies than it should. What it
-has is older, so it counts only where an operator says so.
+A former member keeps its data on disk while the bucket has too few copies. That data is older, so it is used only if an
+operator says so.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ from adamctl.wire.messages import ConfigChanges
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a server that should hold a bucket, and does not have it in memory, says of it (core_status).
+    """The report of a server that should hold a bucket but does not have it in memory (`status.py`).
 
     Attributes:
-        epoch: of the bucket's record, as that server knows it.
-        looked: it has looked into its store.
-        shards: how many of the bucket's shards it has found there, 0: none.
+        epoch: of the bucket's record as that server knows it.
+        looked: it has searched its store.
+        shards: how many of the bucket's shards it found there.
         oldest, newest: lowest and highest version (epoch, counter) of those.
-        pushes: that they contain, all together.
-        failed: this server can serve nothing of the job.
+        pushes: total number of pushes that they contain.
+        failed: this server cannot serve the job.
     """
 
     epoch: int
@@ -50,12 +49,12 @@ class Kept:
     failed: bool = False
 
     def values(self) -> list[Any]:
-        """Returns plain values, as a status holds them: many, so without names."""
+        """Returns plain values for a status, without names to save space."""
         return [self.epoch, self.looked, self.shards, *self.oldest, *self.newest, self.pushes, self.failed]
 
     @classmethod
     def of_values(cls, values: Sequence[Any]) -> Kept:
-        """Raises TypeError, ValueError if they are not from `values` of this version or a later one."""
+        """Reverses `values`, of this or a later version. Raises TypeError or ValueError for other input."""
         epoch, looked, shards, old_epoch, old, new_epoch, new, pushes, failed = values[:9]
         return cls(
             int(epoch), bool(looked), int(shards), (int(old_epoch), int(old)), (int(new_epoch), int(new)), int(pushes),
@@ -64,31 +63,31 @@ class Kept:
 
 
 class State(Enum):
-    """What is to be done about a bucket."""
+    """A bucket's state, from the operator's point of view."""
 
     HELD = "held"
-    """Nothing: it is served, or a server has it in memory and takes it over."""
+    """Nothing to do: it is served, or a server that has it in memory takes it over."""
     UNCERTAIN = "uncertain"
-    """To look again: a living server has not said yet what it has."""
+    """Look again later: a live server has not yet reported what it has."""
     RETURNING = "returning"
-    """Nothing: all members are back, and take it up from their stores by themselves."""
+    """Nothing to do: all members are back and resume it from their stores by themselves."""
     STUCK = "stuck"
-    """Members are missing; it can be recovered from what the others have."""
+    """Members are missing; it can be recovered from the others' data."""
     NOBODY = "nobody"
-    """No living server has anything of it."""
+    """No live server has any data of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One bucket, as it is found.
+    """The examined state of one bucket.
 
     Attributes:
-        why: of a state in which nothing is recovered, for people.
-        missing: members that are not there, or that can serve nothing.
-        empty: members that are there and have nothing.
-        holders: living members that have something -> what, the one with the newest state first.
-        former: living servers that are no members (any more) and have something on disk -> what.
-        conditions: keys that must be as they were seen, if the bucket is recovered.
+        why: explanation of a state in which nothing is recovered, for the operator.
+        missing: members that are not registered, or cannot serve the job.
+        empty: registered members without data.
+        holders: (live member with data, its report), the one with the newest state first.
+        former: (live server with data on disk that is not a member, its report).
+        conditions: key -> revision that it must still have when the bucket is recovered.
     """
 
     bucket: int
@@ -103,16 +102,16 @@ class Finding:
 
     @property
     def given_up(self) -> tuple[str, ...]:
-        """Members that would not be members any more."""
+        """Members that a recovery would remove."""
         return tuple(node for node in self.known.members if node in self.missing or node in self.empty)
 
     @property
     def primary(self) -> str:
-        """Who would serve it; empty if nobody can."""
+        """The server that would serve it; empty if none can."""
         return self.holders[0][0] if self.holders else ""
 
     def recovered(self, unix_s: float) -> BucketRecord:
-        """Returns the record with which it is recovered."""
+        """Returns the bucket's record after recovery."""
         assert self.state is State.STUCK
         why = f"recovered by an operator: {', '.join(sorted(self.given_up))} given up"
         in_sync = [node for node, _ in self.holders]
@@ -127,14 +126,14 @@ def examine(
     key: str,
     chosen: str = "",
 ) -> Finding:
-    """Returns what is to be done about a bucket.
+    """Examines a bucket.
 
     Args:
         known: its record, with its revision.
-        nodes: the living servers.
-        told: server -> what it says of the buckets that it should hold and does not have in memory; None: no answer.
-        key: of its record.
-        chosen: a server that is no member; what it has counts like a member's, as an operator says.
+        nodes: the live servers.
+        told: server -> its report on buckets that it should hold but does not have in memory; None: no answer.
+        key: the record's key.
+        chosen: a server that is not a member; the operator says that its data counts like a member's.
     """
     missing, empty, doubts = [], [], []
     holders: list[tuple[str, Kept]] = []
@@ -151,11 +150,11 @@ def examine(
         if kept is None and view.revision <= known.revision:
             return Finding(bucket, State.HELD, known, f"{node} has it in memory")
         if kept is None or kept.epoch != known.record.epoch:
-            doubts.append(f"{node} has not yet heard of it")
+            doubts.append(f"{node} has not read its record yet")
         elif kept.failed:
             missing.append(node)
         elif not kept.looked:
-            doubts.append(f"{node} has not yet looked into its store")
+            doubts.append(f"{node} has not searched its store yet")
         elif kept.shards:
             holders.append((node, kept))
         else:
@@ -175,7 +174,7 @@ def examine(
     if not holders:
         return Finding(bucket, State.NOBODY, known, _nobody(missing, empty), *found, former=former)
     if returning:
-        text = "all its servers are back, and take it up by themselves"
+        text = "all its servers are back and will resume it by themselves"
         return Finding(bucket, State.RETURNING, known, text, *found, former=former)
     views = {node: nodes.get(node) for node in (*known.members, *(node for node, _ in others))}
     conditions = {node_key(node): view.revision if view is not None else 0 for node, view in views.items()}
@@ -183,12 +182,12 @@ def examine(
 
 
 def _age(kept: Kept) -> tuple[int, int, int]:
-    """Returns what orders states of a bucket: nothing is lost by it, as the highest of each shard is taken anyway."""
+    """Returns the sort key of reports; it decides nothing else, as the highest version of each shard is taken."""
     return kept.newest[0], kept.pushes, kept.newest[1]
 
 
 def _nobody(missing: Sequence[str], empty: Sequence[str]) -> str:
-    parts = [f"{', '.join(empty)} {'have' if len(empty) > 1 else 'has'} nothing of it"] if empty else []
+    parts = [f"{', '.join(empty)} {'have' if len(empty) > 1 else 'has'} no data of it"] if empty else []
     parts += [f"{', '.join(missing)} {'are' if len(missing) > 1 else 'is'} not there"] if missing else []
     return "; ".join(parts)
 
@@ -200,11 +199,11 @@ def examine_all(
     told: Mapping[str, Mapping[int, Kept] | None],
     chosen: str = "",
 ) -> list[Finding]:
-    """Returns `examine` of every bucket of a job, in order."""
+    """Examines every bucket of a job, in order."""
     return [examine(bucket, known[bucket], nodes, told, bucket_key(job, bucket), chosen) for bucket in sorted(known)]
 
 
 def recovery(job: str, stuck: Iterable[Finding], unix_s: float) -> list[ConfigChanges]:
-    """Returns the compare-and-sets that recover buckets; each is done as a whole or not at all."""
+    """Returns the compare-and-sets that recover buckets; each is atomic."""
     changes = [Change(one.bucket, one.recovered(unix_s), dict(one.conditions or {})) for one in stuck]
     return [together for _, together in put_together(job, changes)]

@@ -1,7 +1,7 @@
-"""What is sent to one other server for one job: states of dirty shards, heartbeats, the filling of learners (pure).
+"""Sends states of dirty shards, heartbeats, and fills for learners to one other server, for one job (pure).
 
-One state of a shard is under way at most; what changes meanwhile makes the shard dirty again when that one is answered,
-so that a hot shard costs one state per round trip, however often it is updated.
+At most one state of a shard is in flight. If the shard changes meanwhile, it is dirty again when the answer arrives. So
+a hot shard costs one state per round trip, however often it is updated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import Message, ReplicaPrepareReply, ReplicaPrepareRequest
 
 DATA_DEADLINE_S = 20.0
-"""At least; who answers nothing at all for `member_silent_s` is removed long before."""
+"""Minimum deadline of messages with states; a server silent for `member_silent_s` is removed long before."""
 HAS_NONE = "it holds no copy"
 SILENT = "it does not answer"
 HOLDS_NOTHING = frozenset({ErrorCode.UNKNOWN_SHARD, ErrorCode.STALE_INCARNATION, ErrorCode.BAD_MESSAGE})
@@ -25,7 +25,7 @@ HOLDS_NOTHING = frozenset({ErrorCode.UNKNOWN_SHARD, ErrorCode.STALE_INCARNATION,
 
 @dataclass(slots=True)
 class Flight:
-    """A message under way: the states in it, with their counters, and the copies that it begins or has put on disk."""
+    """A message in flight: its states with their counters, and the copies that it starts or syncs to disk."""
 
     parts: list[tuple[ShardReplica, int, Member]] = field(default_factory=list)
     begins: list[tuple[ReplicaGroup, Member]] = field(default_factory=list)
@@ -33,15 +33,15 @@ class Flight:
 
 
 class Link:
-    """From a primary to one process that holds copies of its buckets of one job.
+    """A primary's link to one process that holds copies of its buckets of one job.
 
     Attributes:
-        members: bucket -> the copy there.
-        dirty: shards whose newest state is to be sent.
-        fill: shards that learners have never had, sent at a limited rate.
-        flying: shard -> order of the message that its state is in.
-        takes_changes: it has said that it understands records that tell of clients only what has changed.
-        quiet_since_s: since when it has answered nothing though it was asked; None if it owes no answer.
+        members: bucket -> its group and the copy there.
+        dirty: shards whose newest state must be sent.
+        fill: shards that learners never had; sent at a limited rate.
+        flying: shard -> order of the message that contains its state.
+        takes_changes: it supports records with only the changes to the clients' memory.
+        quiet_since_s: since when it has owed an answer; None if it owes none.
     """
 
     def __init__(self, outbox: Outbox, job: str, born: int, durable: bool, node: str, incarnation: int) -> None:
@@ -56,10 +56,10 @@ class Link:
         self.quiet_since_s: float | None = None
         self.sent_s = self.retry_s = float("-inf")
 
-    # --- who is at the other end ------------------------------------------------------------------------------------
+    # --- copies at the other end ------------------------------------------------------------------------------------
 
     def add(self, group: ReplicaGroup, member: Member, known: dict[int, int] | None = None) -> None:
-        """A copy is kept there. `known`: shard -> the counter that it has; what differs is sent."""
+        """Adds a copy kept there. `known`: shard -> the counter it has; older shards are sent."""
         self.members[group.bucket] = (group, member)
         for replica in group.shards.values() if member.begun else ():
             counter = replica.shard.counter if known is None else known.get(replica.shard.index, -1)
@@ -68,7 +68,7 @@ class Link:
                 self.dirty[replica] = None
 
     def remove(self, group: ReplicaGroup) -> None:
-        """No copy of a bucket is kept there any more."""
+        """Removes a bucket of which no copy is kept there any more."""
         self.members.pop(group.bucket, None)
         for replica in group.shards.values():
             self.dirty.pop(replica, None)
@@ -76,14 +76,14 @@ class Link:
             self.flying.pop(replica, None)
 
     def changed(self, replica: ShardReplica) -> None:
-        """A shard has a new state."""
+        """Notes that a shard has a new state."""
         if replica not in self.flying and replica not in self.fill:
             self.dirty[replica] = None
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
     def ship(self, now: float) -> None:
-        """Sends what there is to send and room for."""
+        """Sends states while there are any and the limit of messages in flight allows it."""
         if now < self.retry_s:
             return
         while self._room and (self.dirty or (self.fill and self._outbox.fill_bytes > 0)):
@@ -91,7 +91,7 @@ class Link:
                 return
 
     def _send_states(self, now: float) -> bool:
-        """Sends one message of states; False if there was none that can be sent now."""
+        """Sends one message of states; returns False if none can be sent now."""
         flight, records, images = Flight(), list[CopyRecord](), list[Image]()
         filled, epochs = HEAD_BYTES, {}
         while replica := self._next(filled, not records):
@@ -110,15 +110,15 @@ class Link:
         return True
 
     def _since(self, replica: ShardReplica) -> int:
-        """Returns the counter that a shard's copy there surely has, if what has changed since can be sent to it."""
+        """Returns the counter that a shard's copy there certainly has; -1 if the whole memory must be sent."""
         return replica.prepared.get(self.node, -1) if self.takes_changes else -1
 
     def _next(self, filled: int, first: bool) -> ShardReplica | None:
-        """Returns the next shard of a message that has so many bytes, taken off its list; None: it is full."""
+        """Removes and returns the next shard for a message of `filled` bytes; None if the message is complete."""
         for waiting in (self.dirty, self.fill):
             while waiting and (waiting is self.dirty or self._outbox.fill_bytes > 0):
                 replica = next(iter(waiting))
-                if replica.changing:  # when that is done it is dirty again
+                if replica.changing:  # when its batch is done it is dirty again
                     del waiting[replica]
                     continue
                 size_bytes = record_bytes(*replica.describe(self._since(replica)))
@@ -131,7 +131,7 @@ class Link:
         return None
 
     def tick(self, now: float) -> None:
-        """Begins and ends the filling of learners, and sends a heartbeat if nothing else was sent lately."""
+        """Starts and completes learners' copies, and sends a heartbeat if nothing was sent recently."""
         if now < self.retry_s:
             return
         for group, member in self.members.values():
@@ -145,13 +145,13 @@ class Link:
             self._send(Flight(), epochs, {}, (), (), now)
 
     def _begin(self, group: ReplicaGroup, member: Member, now: float) -> None:
-        """Has a learner begin an empty copy; nothing else is sent for it before it has confirmed that."""
+        """Makes a learner start an empty copy; nothing else is sent for it before it has confirmed that."""
         member.beginning = True
         number = self._outbox.next_order()
         self._send(Flight(begins=[(group, member)]), {group.bucket: group.epoch}, {group.bucket: number}, (), (), now)
 
     def _sync(self, group: ReplicaGroup, member: Member, now: float) -> None:
-        """Has a learner put all of its copy on its disk."""
+        """Makes a learner write its whole copy to its disk."""
         member.syncing = True
         self._send(Flight(syncs=[(group, member)]), {group.bucket: group.epoch}, {}, (), (), now)
 
@@ -223,7 +223,7 @@ class Link:
         self.quiet_since_s = now if self.flights else None
 
     def _again(self, order: int, flight: Flight, now: float) -> None:
-        """What was in a message is to be sent anew, in a while."""
+        """Schedules a failed message's content to be sent again after a pause."""
         self.retry_s = now + self._outbox.config.retry_s
         for _, member in flight.begins:
             member.beginning = False
@@ -255,12 +255,12 @@ class Link:
     # --- silence ----------------------------------------------------------------------------------------------------
 
     def awoke(self, now: float) -> None:
-        """This process did not run for a while, so nobody's silence says anything."""
+        """Restarts the silence timeout, because this process itself did not run for a while."""
         if self.quiet_since_s is not None:
             self.quiet_since_s = now
 
     def judge(self, now: float) -> None:
-        """Gives up members that have been silent for too long, or whose process is not the one that held them."""
+        """Marks members as lost that have been silent for too long or whose process is gone."""
         silent = self._outbox.is_silent(self.quiet_since_s, now)
         for group, member in self.members.values():
             if self._outbox.incarnation_of(self.node) != self.incarnation:
@@ -269,7 +269,7 @@ class Link:
                 member.lost = member.lost or SILENT
 
     def next_deadline_s(self, now: float) -> float:
-        """Returns when there is something to do next, as far as it does not wait for an answer."""
+        """Returns when there is something to do next, other than handling answers."""
         due_s = max(self.sent_s + self._outbox.config.heartbeat_s, self.retry_s)
         if self.quiet_since_s is not None and any(not member.lost for _, member in self.members.values()):
             due_s = min(due_s, self._outbox.silence_due_s(self.quiet_since_s, now))
@@ -286,5 +286,5 @@ class Link:
 
     @property
     def _room(self) -> bool:
-        """Says whether another message with states may be sent."""
+        """Whether another message with states may be sent."""
         return sum(1 for flight in self.flights.values() if flight.parts) < self._outbox.config.flights_max

@@ -1,8 +1,8 @@
-"""Copies of buckets on one parameter server: events in, instructions out (docs/decisions/0015-replication.md; pure).
+"""Replication on one parameter server: events in, instructions out (docs/decisions/0015-replication.md; pure).
 
-It composes, for each job, what this server is for each bucket (core_roles), what it holds for others (core_copies,
-core_replies), what it ships to others (core_replicate, core_links), how it takes a bucket over (core_takeover), and
-which changes of records it proposes (core_proposals).
+For each job it combines this server's part in each bucket (`job_buckets`), what it holds for others (`held_bucket`,
+`secondary`), what it ships to others (`bucket_group`, `replica_link`), takeovers of buckets (`takeover`), and the
+changes of records that it proposes (`proposals`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Replicated:
 
 
 class ReplicationCore:
-    """All copies of buckets on one server. Every method returns what the shell has to do, in this order."""
+    """All replicated buckets of one server. Every method returns instructions for the shell, in order."""
 
     def __init__(
         self,
@@ -63,14 +63,14 @@ class ReplicationCore:
         store_clock: Callable[[], float] | None = None,
         confirmed_s: Callable[[], float] = lambda: inf,
     ) -> None:
-        """Makes itself known to `core` (`ServerCore.replication`).
+        """Registers itself with `core` (`ServerCore.replication`).
 
         Args:
-            lease_holds: says, by the clock at the moment of the call, whether this server's lease holds.
-            confirmed_s: when the last beacon that the controllers have confirmed was sent, by `clock`.
-            clock: what `now` is elsewhere, for calls that come from `core`, which has another.
-            unix_s: the host's clock, for what people read in records.
-            store_clock: the clock of the store's log; None: the same as `clock`.
+            lease_holds: returns whether this server's lease holds at the moment of the call.
+            confirmed_s: when the last beacon confirmed by the controllers was sent, by `clock`.
+            clock: the clock of `now` in other methods, for calls from `core`, which uses another clock.
+            unix_s: the host's clock, for times in records.
+            store_clock: the clock of the store's log; None: `clock`.
         """
         self.config = config
         self._core = core
@@ -81,29 +81,29 @@ class ReplicationCore:
         core.replication, core.lease_holds = self, lease_holds
 
     def copies(self, name: str) -> dict[int, HeldCopy]:
-        """Returns what is held of a job for others, by bucket."""
+        """Returns a job's copies held for other servers, by bucket."""
         one = self._jobs.get(name)
         return one.copies.copies if one is not None else {}
 
     def groups(self, name: str) -> dict[int, ReplicaGroup]:
-        """Returns the buckets of a job that are served here and may have other copies."""
+        """Returns a job's buckets that are served here and may have other copies."""
         one = self._jobs.get(name)
         return one.copies.groups if one is not None else {}
 
     # --- configuration ----------------------------------------------------------------------------------------------
 
     def registered(self, incarnation: int, revision: int) -> None:
-        """This process is known as `incarnation`, by a node key of `revision`; first of all, and when it changes."""
+        """Sets this process's incarnation and its node key's revision; call it first, and when they change."""
         self._outbox.incarnation, self._outbox.registered_revision = incarnation, revision
 
     def configured(
         self, name: str, view: JobView | None, nodes: Mapping[str, NodeView], draining: frozenset[str], now: float
     ) -> list[Instruction]:
-        """What is known of a job's records and of the living servers (role `ps`, all of them); None: the job is over.
+        """Takes in a job's records, all live servers (role `ps`) and the draining ones; `view` None: the job is over.
 
-        The job is in `ServerCore.jobs` before it is configured; when it is over, `ServerCore.remove_job` comes after
-        this. It takes the place of `Job.configure`, for jobs with one copy as well: `Build` says what is to be made.
-        Also to be called when only `nodes` or `draining` have changed. Older records than those known are ignored.
+        Add the job to `ServerCore.jobs` before this; when it is over, call `ServerCore.remove_job` after this. It
+        replaces `Job.configure`, also for jobs with one copy: `Build` says what to build. Call it also when only
+        `nodes` or `draining` have changed. Records older than the known ones are ignored.
         """
         self._outbox.follow(nodes, draining, now)
         job, one = self._core.jobs.get(name), self._jobs.get(name)
@@ -123,7 +123,7 @@ class ReplicationCore:
         return self._taken()
 
     def built(self, name: str, contents: Mapping[int, Sequence[ShardContent]], now: float) -> list[Instruction]:
-        """Buckets have been made, as `Build` asked for. Those that are no longer wanted are dropped."""
+        """Takes in buckets built for a `Build`. Those that are no longer wanted are dropped."""
         one = self._jobs.get(name)
         if one is not None:
             for bucket, shards in contents.items():
@@ -132,9 +132,9 @@ class ReplicationCore:
         return self._taken()
 
     def loaded(self, name: str, contents: Mapping[int, Sequence[ShardContent] | None], now: float) -> list[Instruction]:
-        """What `Load` found: bucket -> all its shards, each with its record's epoch; None: the store has none of it.
+        """Takes in what a `Load` found: bucket -> all its shards, each with its record's epoch; None: not in the store.
 
-        Of a job that no server has ever served (`JobView.served`), it is what the job begins with, at epoch 0.
+        For a job that no server has ever served (`JobView.served`), it is the job's initial content, at epoch 0.
         """
         one = self._jobs.get(name)
         if one is not None:
@@ -144,7 +144,7 @@ class ReplicationCore:
         return self._taken()
 
     def proposed(self, order: int, reply: ConfigCompareAndSetReply | None, now: float) -> list[Instruction]:
-        """A compare-and-set was answered; None: nobody knows whether it was done."""
+        """Takes in the answer to a compare-and-set; None: its outcome is unknown."""
         for one in self._jobs.values():
             if one.proposals.proposed(order, reply, now):
                 self._pump(one, now)
@@ -156,11 +156,11 @@ class ReplicationCore:
     def requested(
         self, token: Token, peer: str, message: Message, records: Sequence[CopyRecord], now: float
     ) -> list[Instruction]:
-        """A Replica...Request of server `peer`. Arrays of `records` are ours from now on and nobody writes to them."""
+        """Handles a Replica...Request of server `peer`. Takes over the arrays of `records`; they must not change."""
         assert isinstance(message, ReplicaPrepareRequest | ReplicaStateRequest | ReplicaFetchRequest)
         one = self._jobs.get(message.job)
         if one is None or one.copies.born != message.born:
-            refuse_unknown(self._outbox, token, message.job, "it is not known here as you know it")
+            refuse_unknown(self._outbox, token, message.job, "this server does not know this version of the job yet")
         elif isinstance(message, ReplicaPrepareRequest):
             one.replies.prepare(token, peer, message, records, now)
         elif isinstance(message, ReplicaStateRequest):
@@ -172,7 +172,7 @@ class ReplicationCore:
     def answered(
         self, order: int, message: Message, records: Sequence[CopyRecord], incarnation: int, now: float
     ) -> list[Instruction]:
-        """A Replica...Reply to an `Ask`; `incarnation` as the peer's HELLO says it, 0 if unknown."""
+        """Takes in a Replica...Reply to an `Ask`; `incarnation`: from the peer's HELLO, 0 if unknown."""
         asker = self._outbox.asker(order)
         if asker is not None:
             asker.answered(order, message, records, now)
@@ -180,11 +180,11 @@ class ReplicationCore:
         return self._taken()
 
     def refused(self, order: int, why: str, now: float) -> list[Instruction]:
-        """An `Ask` was answered with an error (the peer lives)."""
+        """Notes that an `Ask` was answered with an error, so the peer is alive."""
         return self._failed(order, True, why, now)
 
     def failed(self, order: int, why: str, now: float) -> list[Instruction]:
-        """An `Ask` was not answered: no connection, or its deadline has passed."""
+        """Notes that an `Ask` was not answered: no connection, or its deadline has passed."""
         return self._failed(order, False, why, now)
 
     def _failed(self, order: int, lives: bool, why: str, now: float) -> list[Instruction]:
@@ -195,7 +195,7 @@ class ReplicationCore:
         return self._taken()
 
     def _after(self, asker: object, now: float) -> None:
-        """Goes on after an answer: a change of a record may follow from it, or a bucket may be whole now."""
+        """Continues after an answer: a record may need a change, or a takeover may be complete."""
         if isinstance(asker, Takeover) or self._outbox.needs_review:
             for one in self._jobs.values():
                 self._pump(one, now)
@@ -204,7 +204,7 @@ class ReplicationCore:
     # --- our own shards ---------------------------------------------------------------------------------------------
 
     def changed(self, job: Job, shards: Iterable[Shard]) -> list[Instruction]:
-        """Called by `ServerCore` when batches are done, before the next ones begin: their outcome is shipped."""
+        """Ships the result of batches; `ServerCore` calls this when they are done, before the next ones begin."""
         one = self._jobs.get(job.name)
         if one is None or one.copies.job is not job:
             return []
@@ -226,9 +226,9 @@ class ReplicationCore:
         return self._taken()
 
     def abandon(self, job: Job, damaged: set[int]) -> list[Instruction]:
-        """Values of buckets were damaged. Other copies take over those that have any; if one has none, all of them.
+        """Gives up damaged buckets, so that other copies take over; if one has no other copy, all buckets of the job.
 
-        It stays in `Job.buckets` then, for `ServerCore` to give up the job here.
+        A bucket without another copy stays in `Job.buckets`, so that `ServerCore` gives up the job here.
         """
         one = self._jobs.get(job.name)
         if one is None or one.copies.job is not job:
@@ -241,13 +241,13 @@ class ReplicationCore:
         return self._taken()
 
     def image(self, token: Token, held: HeldShard) -> Image | None:
-        """Holds the state of a copy's shard, for the store; None: nothing has come yet."""
+        """Holds the state of a copy's shard, for the store; None if no state has arrived yet."""
         return held.image(token)
 
     # --- time -------------------------------------------------------------------------------------------------------
 
     def next_deadline_s(self, now: float) -> float:
-        """Returns when `tick` is due: `now` or later, at most a heartbeat later."""
+        """Returns when `tick` is due: between `now` and one heartbeat later."""
         due_s = now + self.config.heartbeat_s
         for one in self._jobs.values():
             due_s = min(due_s, one.proposals.next_deadline_s(now))
@@ -258,7 +258,7 @@ class ReplicationCore:
         return due_s
 
     def tick(self, now: float) -> list[Instruction]:
-        """Heartbeats, retries, who has been silent, takeovers, what the plan says."""
+        """Does everything that time triggers: heartbeats, retries, silence timeouts, takeovers, the plan."""
         if self._ticked_s is not None and now - self._ticked_s > 2 * self.config.heartbeat_s:
             self.stalled(now)
         self._ticked_s = now
@@ -270,7 +270,7 @@ class ReplicationCore:
         return self._taken()
 
     def stalled(self, now: float) -> None:
-        """This process did not run for a while, so that nobody's silence says anything; before what it missed."""
+        """Restarts all silence timeouts, as this process did not run for a while; call it before the next event."""
         for one in self._jobs.values():
             for link in one.copies.links.values():
                 link.awoke(now)
@@ -291,7 +291,7 @@ class ReplicationCore:
                 self._outbox.emit(ReadNode(copies.job.name, primary))
 
     def _pump(self, one: Replicated, now: float) -> None:
-        """Does whatever of one job is due."""
+        """Does everything that is due for one job."""
         copies = one.copies
         for bucket, takeover in tuple(copies.takeovers.items()):
             takeover.judge(now)
@@ -309,7 +309,7 @@ class ReplicationCore:
             copies.taken_up.clear()
 
     def _taken(self) -> list[Instruction]:
-        """Returns what has come together, with the answers to those whose wait has ended with it."""
+        """Returns the collected instructions, including answers to pushes whose wait has ended."""
         if self._outbox.over and self._core.acknowledgements is not None:
             over, self._outbox.over = self._outbox.over, []
             self._outbox.emit(*self._core.acknowledgements.over(over))
@@ -318,13 +318,13 @@ class ReplicationCore:
     # --- status -----------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """Plain values for `adamctl status` and `adamctl shards`: per job and bucket, what this server is for it."""
+        """Plain values for `adamctl status` and `adamctl shards`: this server's part in each bucket, per job."""
         return {name: status_of(one.copies) for name, one in self._jobs.items()}
 
     def kept(self, spared: Callable[[str], Mapping[int, Kept]] = lambda _: {}) -> dict[str, dict[int, Kept]]:
-        """Returns per job what this server has in its store of buckets that it should hold and has not in memory.
+        """Returns, per job, what the store has of buckets that this server should hold but does not have in memory.
 
-        `spared`: job -> what it has of others' buckets, which are told after those.
+        `spared`: job -> what the store has of other servers' buckets; listed after those.
         """
         kept: dict[str, dict[int, Kept]] = {}
         for name, one in self._jobs.items():

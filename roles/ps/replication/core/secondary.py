@@ -1,7 +1,8 @@
-"""What another server is answered that ships states to us or takes a bucket over (pure).
+"""Answers other servers that ship states to this one or take a bucket over (pure).
 
-Nothing is taken or told but at exactly the epoch that this server knows a bucket to be at. An older one is a primary's
-that was deposed. A newer one has to wait until the records are read that say what became of our own part in the bucket.
+States are accepted and reported only at exactly the epoch at which this server knows the bucket to be. An older epoch
+is a deposed primary's. A newer one must wait until this server has read the records and knows its own part in the
+bucket.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Replies:
         self._outbox, self._copies = outbox, copies
 
     def _code(self, bucket: int, epoch: int) -> int:
-        """Returns whether a request for a bucket's copy here may be carried out; 0: it may."""
+        """Returns 0 if a request for a bucket's copy here may be carried out, else an error code."""
         known = self._copies.known.get(bucket)
         if known is None:
             return ErrorCode.NOT_READY
@@ -69,7 +70,7 @@ class Replies:
             if not code and self._copies.known[bucket].record.primary != peer:
                 code = ErrorCode.UNKNOWN_SHARD
             if not code and self._copies.durable and self._outbox.core.flush is None:
-                code = ErrorCode.UNKNOWN_SHARD  # memory alone keeps nothing that is to be durable
+                code = ErrorCode.UNKNOWN_SHARD  # without a store nothing can be durable
             if code:
                 refused[bucket] = int(code)
             elif message.serves:
@@ -82,14 +83,14 @@ class Replies:
         self._answer(Reply(token, ReplicaPrepareReply(self._outbox.incarnation, refused, routing, True)), waiter)
 
     def _answer(self, reply: Reply, waiter: CopyWaiter) -> None:
-        """Answers when what is answered for is durable, if that is to be so."""
+        """Answers at once, or when what `waiter` waits for is durable."""
         if waiter.missing:
             waiter.token = reply
         else:
             self._outbox.emit(reply)
 
     def _sync(self, buckets: Iterable[int], waiter: CopyWaiter) -> None:
-        """Waits until copies are on disk, unless that is full and nobody was promised it."""
+        """Waits until copies are on disk; skips that if the disk is full and durability was not promised."""
         flush = self._outbox.core.flush
         may_skip = flush is not None and flush.full and not self._copies.durable
         for bucket in buckets:
@@ -103,7 +104,7 @@ class Replies:
                 flush.wait(waiter, shard.entry, shard.entry.changes)
 
     def _begin(self, bucket: int, epoch: int, number: int, peer: str) -> None:
-        """Starts an empty copy of a bucket that we are a learner of, unless it was begun so or later already."""
+        """Starts an empty copy as a learner, unless one was started with this number or a later one."""
         known, copies = self._copies.known.get(bucket), self._copies
         if known is None or epoch != known.record.epoch or peer != known.record.primary:
             return
@@ -117,7 +118,7 @@ class Replies:
         self._outbox.emit(Holds(copies.job.name, bucket, epoch, False))
 
     def _hand_over(self, old: HeldCopy, new: HeldCopy) -> None:
-        """What is on disk stays until the new states are: should all others be lost meanwhile, it is all there is."""
+        """Keeps old records on disk until the new states are there: they are all there is if the others are lost."""
         waiters = []
         for index, shard in old.shards.items():
             entry, shard.entry = shard.entry, None
@@ -127,10 +128,10 @@ class Replies:
             waiters += [waiter for _, waiter in entry.waiting]
             entry.waiting = []
             if entry.changes == entry.durable and not entry.flying:
-                entry.owner = None  # its record is its newest state: no need to keep that in memory
+                entry.owner = None  # the record has the newest state, so memory can be freed
         acknowledgements = self._outbox.core.acknowledgements
         if waiters and acknowledgements is not None:
-            self._outbox.emit(*acknowledgements.in_vain(waiters, ErrorCode.NOT_READY, "the copy is begun anew"))
+            self._outbox.emit(*acknowledgements.in_vain(waiters, ErrorCode.NOT_READY, "the copy was started over"))
 
     def _take(
         self,
@@ -178,7 +179,7 @@ class Replies:
             return
         held = self._copies.copies[message.bucket]
         records, filled = list[CopyRecord](), HEAD_BYTES
-        for record in held.records(message.shards):  # as many as one message takes: the rest is asked for again
+        for record in held.records(message.shards):  # as many as fit into one message; the peer asks again for the rest
             filled += record.size_bytes
             if records and filled > self._outbox.config.message_bytes_max:
                 break
@@ -191,5 +192,5 @@ class Replies:
 
 
 def refuse_unknown(outbox: Outbox, token: Token, job: str, why: str) -> None:
-    """Answers about a job that is not known here, or not as the other server means it; it tries again."""
+    """Refuses a request about a job that this server does not know, or not in that version; the peer retries."""
     outbox.emit(Refuse(token, ErrorCode.NOT_READY, f"job {job!r}: {why}"))

@@ -1,4 +1,4 @@
-"""What is said of a job's buckets on one server (pure)."""
+"""The status of a job's buckets on one server (pure)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from adamctl.roles.ps.replication.core.job_buckets import JobReplicas
 from adamctl.roles.ps.replication.core.recovery import Kept
 
 KEPT_MAX = 512
-"""Buckets that a status tells of one by one: it has to fit into a header. The others' turn is when these are served."""
+"""How many buckets a status lists individually, since it must fit into a header; others are listed later."""
 
 
 def status_of(copies: JobReplicas) -> dict[int, dict[str, Any]]:
-    """Returns per bucket that concerns this server what it is for it, and of those that it serves who else has them."""
+    """Returns this server's part in each bucket that concerns it, and for buckets it serves the other members."""
     found: dict[int, dict[str, Any]] = {}
     for bucket, known in copies.known.items():
         part = _part(copies, bucket)
@@ -42,9 +42,10 @@ def _part(copies: JobReplicas, bucket: int) -> str:
 
 
 def kept_of(copies: JobReplicas, count_max: int) -> dict[int, Kept]:
-    """Returns what is here of buckets that this server should hold and does not have in memory, the first few of them.
+    """Returns what the store has of buckets that this server should hold but does not have in memory, at most
+    `count_max` of them.
 
-    One of which it has found something in its store is among them until it is served, or its primary serves it.
+    A bucket found in the store is included until this server or the bucket's primary serves it.
     """
     found: dict[int, Kept] = {}
     failed = copies.job.failed is not None

@@ -1,18 +1,18 @@
-"""How a new primary makes a bucket whole before it serves it (pure).
+"""How a new primary makes a bucket consistent before it serves it (pure).
 
-States of shards have no undo, so what the old primary had sent to some of its members only is kept rather than taken
-back: of each shard the highest version that an in-sync member has is written to all of them under the new epoch. A push
-that nobody acknowledged may survive that; exactly-once makes its retry harmless. Three rounds:
+Shard states cannot be undone, so states that the old primary had sent to only some members are kept: the highest
+version of each shard that any in-sync member has is written to all of them under the new epoch. An unacknowledged push
+may survive that; exactly-once makes its retry harmless. Three rounds:
 
-    ask     which versions each other member has; none of them takes anything of an older epoch from then on
-    fetch   what is higher elsewhere than here
-    write   what is lower elsewhere than here, as of the new epoch
+    ask     which versions each other member has; from then on members accept nothing of an older epoch
+    fetch   what is newer elsewhere than here
+    write   what is older elsewhere than here, under the new epoch
 
-A member that does not answer, or that holds nothing, is given up: its removal is proposed, and what it alone had was
-never acknowledged. The change of the record that follows begins a new takeover, which asks anew.
+A member that does not answer or holds nothing is given up: its removal is proposed. What only that member had was never
+acknowledged. The resulting change of the record starts a new takeover, which asks again.
 
-If no copy was left in memory, and the bucket is taken up from the members' stores, that is not so: any of them may have
-the highest durable version. So nobody is given up then, and whoever is away is waited for (`patient`).
+This does not hold if no copy was left in memory and the bucket is resumed from the members' stores: any of them may
+have the highest durable version. Then no member is given up, and missing ones are waited for (`patient`).
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Other:
     """Another in-sync member, as a new primary sees it.
 
     Attributes:
-        versions: of its shards, None before it has told.
-        order: of what it is being asked now, 0: nothing.
-        part: shards in that message.
-        since_s: since when it owes an answer; None if it does not.
-        lost: why it is given up.
+        versions: of its shards, None before it has reported them.
+        order: of the request in progress, 0 if none.
+        part: the shards in that request.
+        since_s: since when it has owed an answer; None if it owes none.
+        lost: why it is given up; empty if it is not.
     """
 
     incarnation: int
@@ -64,18 +64,18 @@ class Other:
 
 
 class Takeover:
-    """A bucket that is being taken over at one epoch. `done`: every member has every shard as it is here.
+    """A bucket being taken over at one epoch. `done`: every member has the same state of every shard.
 
     Attributes:
-        held: our own copy, which becomes the highest of all.
-        patient: nobody is given up.
+        held: this server's own copy, which gets the highest versions.
+        patient: no member is given up.
         others: the other in-sync members.
     """
 
     def __init__(
         self, outbox: Outbox, born: int, held: HeldCopy, epoch: int, others: dict[str, int], durable: bool
     ) -> None:
-        """`others`: server -> incarnation of the process that the record means, 0 if that is gone."""
+        """`others`: server -> incarnation of the process that the record refers to, 0 if that is gone."""
         self._outbox, self._born, self.held, self.epoch, self._durable = outbox, born, held, epoch, durable
         self.others = {node: Other(incarnation) for node, incarnation in others.items()}
         self.patient = held.stored
@@ -92,7 +92,7 @@ class Takeover:
         return all(not other.lost and not other.order for other in self.others.values()) and not self._left()
 
     def _left(self) -> bool:
-        """Says whether anything is still to be asked, fetched or written."""
+        """Returns whether anything is still to be asked, fetched or written."""
         if any(other.versions is None for other in self.others.values()):
             return True
         if not self.held.whole:
@@ -100,7 +100,7 @@ class Takeover:
         return any(self._higher(other) or self._lower(other) for other in self.others.values())
 
     def _higher(self, other: Other) -> list[tuple[int, Version]]:
-        """Returns what a member has in the highest version of all, above ours."""
+        """Returns shards of which a member has the highest version of all, newer than ours."""
         assert other.versions is not None
         found = []
         for index, version in other.versions.items():
@@ -114,7 +114,7 @@ class Takeover:
         return max(told, default=NOTHING)
 
     def _lower(self, other: Other) -> list[tuple[int, Version]]:
-        """Returns what we have above what a member has."""
+        """Returns shards of which our version is newer than a member's."""
         assert other.versions is not None
         versions = other.versions
         return [
@@ -123,10 +123,10 @@ class Takeover:
             if shard.copy is not None and versions.get(index, NOTHING) < shard.version
         ]
 
-    # --- what to do next --------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------------------------
 
     def advance(self, now: float) -> None:
-        """Asks whoever owes nothing for what is to come next."""
+        """Sends the next request to each member without a request in progress."""
         told = all(other.versions is not None for other in self.others.values())
         fetched = told and not any(self._higher(other) for other in self.others.values())
         for node, other in self.others.items():
@@ -154,7 +154,7 @@ class Takeover:
             self._send(node, other, request, (), now)
 
     def _write(self, node: str, other: Other, now: float) -> None:
-        """Writes under the new epoch. The first member that is written to raises our own copy's epoch too."""
+        """Writes shards under the new epoch, to which it first raises our own copies of them."""
         part = self._cut(self._lower(other))
         if not part:
             return
@@ -170,7 +170,7 @@ class Takeover:
         self._send(node, other, request, records, now)
 
     def _cut(self, shards: list[tuple[int, Version]]) -> list[tuple[int, Version]]:
-        """Returns as many shards as one message takes."""
+        """Returns as many shards as fit into one message."""
         filled = HEAD_BYTES
         for number, (index, _) in enumerate(shards):
             filled += self.held.shards[index].message_bytes
@@ -218,7 +218,7 @@ class Takeover:
                 self._outbox.changed(self.held.shards[record.copy.shard].entry)
         came = {record.copy.shard for record in records}
         told = max((place for place, (index, _) in enumerate(other.part) if index in came), default=len(other.part) - 1)
-        for index, _ in other.part[: told + 1]:  # what comes after that did not fit, and is asked for again
+        for index, _ in other.part[: told + 1]:  # later ones did not fit and are requested again
             other.versions[index] = min(other.versions[index], self.held.shards[index].version)
 
     def _answerer(self, order: int) -> Other | None:
@@ -240,7 +240,7 @@ class Takeover:
                 other.since_s = now
 
     def judge(self, now: float) -> None:
-        """Gives up members that do not answer, or whose process is gone."""
+        """Gives up members that do not answer or whose process is gone."""
         if self.patient:
             return self._renew()
         for node, other in self.others.items():
@@ -250,7 +250,7 @@ class Takeover:
                 other.lost = other.lost or SILENT
 
     def _renew(self) -> None:
-        """Asks whoever was started anew once more."""
+        """Starts over with members that have been restarted."""
         for node, other in self.others.items():
             incarnation = self._outbox.incarnation_of(node)
             if incarnation != other.incarnation:
@@ -258,7 +258,7 @@ class Takeover:
 
     @property
     def empty(self) -> bool:
-        """Says whether no member has some shard at all, though all have told what they have."""
+        """Whether all members have reported and none of them has some shard."""
         told = all(other.versions is not None for other in self.others.values())
         missing = (index for index, shard in self.held.shards.items() if shard.copy is None)
         return told and any(self._best(index) == NOTHING for index in missing)
@@ -275,7 +275,7 @@ class Takeover:
         return max(due_s, now)
 
     def _owes(self, other: Other) -> bool:
-        """Says whether a member can be asked for something now: nothing is written before all is fetched."""
+        """Returns whether a member can be sent a request now: nothing is written before everything is fetched."""
         if other.versions is None:
             return True
         if any(one.versions is None for one in self.others.values()):
@@ -284,6 +284,6 @@ class Takeover:
         return bool(self._lower(other) if fetched else self._higher(other))
 
     def known(self, node: str) -> dict[int, int]:
-        """Returns the counters that a member has of each shard, when all is done."""
+        """Returns a member's counter of each shard, once the takeover is done."""
         versions = self.others[node].versions or {}
         return {index: counter for index, (_, counter) in versions.items()}

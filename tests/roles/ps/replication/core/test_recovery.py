@@ -98,11 +98,11 @@ def test_nothing_is_done_while_somebody_is_in_doubt() -> None:
     silent = look({"b": BACK, "c": OLD}, b=has(5), c=None)
     assert (silent.state, silent.why) == (State.UNCERTAIN, "c is registered and does not answer")
     fresh = look({"b": BACK, "c": BACK}, b=has(5))
-    assert (fresh.state, fresh.why) == (State.UNCERTAIN, "c has not yet heard of it")
+    assert (fresh.state, fresh.why) == (State.UNCERTAIN, "c has not read its record yet")
     late = look({"b": BACK, "c": BACK}, b=has(5), c=Kept(EPOCH - 1, True, 2))
     assert late.state is State.UNCERTAIN
     looking = look({"b": BACK, "c": BACK}, b=has(5), c=Kept(EPOCH, False))
-    assert (looking.state, looking.why) == (State.UNCERTAIN, "c has not yet looked into its store")
+    assert (looking.state, looking.why) == (State.UNCERTAIN, "c has not searched its store yet")
 
 
 def test_when_all_are_back_they_need_nobody() -> None:
@@ -113,9 +113,9 @@ def test_when_all_are_back_they_need_nobody() -> None:
 def test_what_nobody_has_cannot_be_recovered() -> None:
     assert look({}).why == "a, b, c are not there"
     found = look({"b": BACK}, b=NOTHING)
-    assert (found.state, found.why, found.primary) == (State.NOBODY, "b has nothing of it; a, c are not there", "")
+    assert (found.state, found.why, found.primary) == (State.NOBODY, "b has no data of it; a, c are not there", "")
     all_back = look({"a": BACK, "b": BACK, "c": BACK}, a=NOTHING, b=NOTHING, c=NOTHING)
-    assert (all_back.state, all_back.why) == (State.NOBODY, "a, b, c have nothing of it")
+    assert (all_back.state, all_back.why) == (State.NOBODY, "a, b, c have no data of it")
 
 
 def test_one_that_takes_it_up_and_waits_for_a_member_that_is_gone_again_can_be_helped() -> None:
@@ -313,7 +313,7 @@ def test_a_bucket_that_is_taken_over_by_itself_is_left_alone() -> None:
 def test_without_stores_nobody_has_it() -> None:
     cluster = all_killed("a", "b")
     found = found_in(cluster)
-    assert (found.state, found.why) == (State.NOBODY, "a, b have nothing of it; c is not there")
+    assert (found.state, found.why) == (State.NOBODY, "a, b have no data of it; c is not there")
 
 
 def test_a_status_tells_of_so_many_buckets_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
