@@ -1,7 +1,7 @@
-"""Applies batches to shards, off the event loop, in threads that each own a stripe of shards (Adam 3.3.1).
+"""Applies batches to shards outside the event loop, in threads that each own a range of shards (Adam 3.3.1).
 
-A batch is everything that waited for a shard. Gradients are applied in one pass over each shard, to all shards in
-one call where nothing speaks against it; factors of adjacent shards become one product.
+A batch is all queued updates of one shard. Gradients are applied in one pass over each shard, and if possible to all
+shards in one call; factors of adjacent shards become one product.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Applier:
     """What one apply thread does with batches; also usable without a thread."""
 
     def __init__(self, done: Work | None = None) -> None:
-        """`done` is told what was applied and how long it took."""
+        """`done` counts what was applied and how long it took."""
         self._done = done or Work()
         self._factors = FactorUpdate()
-        self._begun: tuple[object, object] = (None, None)  # whose activations, and which of them
+        self._begun: tuple[object, object] = (None, None)  # the push and the activations last passed to `_factors`
         self._together = Together()
         self._narrow = NarrowUpdate()
         self._all_finite: Callable[[Array], bool] | None = None  # once kernels are loaded
@@ -58,24 +58,24 @@ class Applier:
         self._wide = (np.empty(0, np.float32), np.empty(0, np.float32))
 
     def apply(self, rule: Rule, batches: list[Batch]) -> None:
-        """Carries out batches of one job: sets each update's code, each batch's `applied`, `target`, `new_state`."""
+        """Applies batches of one job; sets each update's code and each batch's `applied`, `target`, `new_state`."""
         plain: list[PlainGroup] = []
         left = batches
         try:
             plain, left = plain_groups(rule, batches)
-        except Exception:  # whichever shard it was: the others are none the worse for it
-            log.exception("updates of %d shards could not be put together; now one by one", len(batches))
+        except Exception:  # one shard's failure must not affect the others
+            log.exception("updates of %d shards could not be grouped; applying them one by one", len(batches))
         for group in plain:
             left += self._apply_plain(rule, group)
         self._apply_others(rule, left)
 
     def _apply_plain(self, rule: Rule, group: PlainGroup) -> list[Batch]:
-        """Returns the batches with updates that have to be looked at one by one."""
+        """Applies a group in one call; returns the batches whose updates must be handled one by one."""
         began_s = time.perf_counter()
         try:
             apply = self._together.prepare(rule, group)
         except Exception:
-            log.exception("updates of %d shards could not be applied together; now one by one", len(group.batches))
+            log.exception("updates of %d shards could not be fused; applying them one by one", len(group.batches))
             return group.batches
         try:
             left = apply()
@@ -108,9 +108,9 @@ class Applier:
                 _fail(batches[position:stop])
 
     def _apply_group(self, rule: Rule, group: list[Batch]) -> None:
-        """Adjacent shards whose updates come from the same sources: one product per update for all of them.
+        """Applies updates of adjacent shards with the same sources: one product per update for all of them.
 
-        A rule that sums tiles of the product needs no memory for it, and takes any number of them together.
+        A rule that sums the product in tiles needs no memory for it, and takes any number of shards together.
         """
         prepared = [Prepared(rule, batch) for batch in group]
         for number, shared in enumerate(group[0].updates):
@@ -126,7 +126,7 @@ class Applier:
             work.finish()
 
     def _apply_factors(self, rule: Rule, number: int, group: list[Prepared]) -> None:
-        """One update that was given as factors, to all the shards of a group for which it is not refused."""
+        """Applies one update in factors to all shards of a group for which it is not refused."""
         updates = [work.batch.updates[number] for work in group]
         places = [place for place, update in enumerate(updates) if not (update.code or update.superseded)]
         if not places:
@@ -146,7 +146,7 @@ class Applier:
             group[place].batch.applied += 1
 
     def _begin(self, rule: Rule, source: Source | None, shards: list[Shard]) -> bool:
-        """Makes factors ready to be applied to adjacent shards; returns False if they are not finite."""
+        """Prepares factors for adjacent shards; returns False if they are not finite."""
         assert source is not None
         errors, activations = self._wide_factors(*factors_of(source))
         finite = source.push.finite
@@ -165,7 +165,7 @@ class Applier:
         return source.finite
 
     def _apply_alone(self, rule: Rule, batch: Batch) -> None:
-        """Gradients or deltas of one shard, neighbours of one kind in one pass over its values."""
+        """Applies gradients or deltas to one shard; consecutive ones of the same kind in one pass over its values."""
         if len(batch.updates) == 1 and batch.shard.steps is None:
             self._apply_one(rule, batch, batch.updates[0])
             return
@@ -185,14 +185,14 @@ class Applier:
         work.finish()
 
     def _apply_one(self, rule: Rule, batch: Batch, update: Update) -> None:
-        """The same for a single one, as most batches have; nothing of it is looked at twice."""
+        """Like `_apply_alone` for a single update, the most frequent case, with less overhead."""
         gradient = None if update.code else self._gradient(update, batch)
         if gradient is not None:
             work = Prepared(rule, batch)
             work.apply(_used(update, rule), (gradient,), (update.push.learning_rate,), self._narrow)
 
     def _gradient(self, update: Update, batch: Batch) -> Array | Narrow | None:
-        """Returns the shard's part of a gradient or delta, or None, with the update refused, if it is not finite."""
+        """Returns the shard's part of a gradient or delta; refuses the update and returns None if it is not finite."""
         if self._all_finite is None:
             self._all_finite = finite_check(choose())
         gradient = part_of(update, batch)
@@ -202,7 +202,7 @@ class Applier:
         return gradient
 
     def _wide_factors(self, *factors: Array | Narrow) -> tuple[Array, ...]:
-        """Returns factors as float32; those of 16 bits are widened into memory that the next ones take over."""
+        """Returns factors as float32; 16-bit ones are widened into memory that the next factors reuse."""
         return tuple(
             array if array.dtype == np.float32 else self._widened(place, array) for place, array in enumerate(factors)
         )
@@ -227,7 +227,7 @@ def _used(update: Update, rule: Rule) -> Rule:
 
 
 def _multiplied(batch: Batch) -> int:
-    """Returns the multiply-adds that a batch's factors took."""
+    """Returns how many multiply-adds a batch's factors took."""
     examples = (update.source.header.examples for update in batch.updates if update.source and not update.code)
     return batch.shard.size * sum(examples)
 
@@ -241,7 +241,7 @@ def _is_factors(update: Update) -> bool:
 
 
 def _group_stop(batches: list[Batch], start: int, bytes_max: int | None) -> int:
-    """Returns the end of the longest run of adjacent shards with the same sources, within a bound of their values."""
+    """Returns the end of the longest run of adjacent shards with the same sources and at most `bytes_max` of values."""
     first = batches[start]
     filled_bytes = 4 * first.shard.size
     stop = start + 1
@@ -259,7 +259,7 @@ def _group_stop(batches: list[Batch], start: int, bytes_max: int | None) -> int:
 
 
 class ApplyInline:
-    """Applies on the event loop itself, for clusters inside one thread: what `ApplyThreads` does, and repeatable."""
+    """Like `ApplyThreads`, but deterministic, on the event loop itself, for clusters inside one thread."""
 
     def __init__(self, completed: Callable[[Apply], None]) -> None:
         self.busy_s = [0.0]
@@ -273,15 +273,15 @@ class ApplyInline:
         self._loop.call_soon(self._completed, instruction)
 
     def stop(self) -> None:
-        """Nothing to end."""
+        """Does nothing: there are no threads."""
 
 
 class ApplyThreads:
-    """Threads that each work off their own queue, which holds at most one batch per shard.
+    """Threads, each with its own queue, which holds at most one batch per shard.
 
     Attributes:
-        busy_s: seconds each thread has worked.
-        works: what each has done.
+        busy_s: seconds that each thread has worked.
+        works: what each thread has done.
     """
 
     def __init__(self, count: int, completed: Callable[[Apply], None]) -> None:
@@ -304,7 +304,7 @@ class ApplyThreads:
         self._queues[instruction.thread].put(instruction)
 
     def stop(self) -> None:
-        """Ends the threads after what is queued; waits for them a few seconds at most."""
+        """Ends the threads after their queued work; waits a few seconds for each at most."""
         for queue in self._queues:
             queue.put(None)
         for thread in self._threads:
@@ -321,13 +321,13 @@ class ApplyThreads:
                     for batch in instruction.batches:
                         batch.bring_home(number)
                 applier.apply(instruction.job.rule, instruction.batches)
-            except Exception:  # before any update was looked at: `Applier` answers for each of them
+            except Exception:  # before any update was applied: `Applier` handles failures of updates
                 log.exception("batches of job %s could not be applied", instruction.job.name)
                 for batch in instruction.batches:
                     batch.failed(ErrorCode.INTERNAL, "the server failed before applying; see its log")
             self.busy_s[number] += time.perf_counter() - began
             try:
                 self._loop.call_soon_threadsafe(self._completed, instruction)
-            except RuntimeError:  # the loop is closed: nobody waits any more
+            except RuntimeError:  # the loop is closed: nothing waits for this any more
                 return
             del instruction

@@ -1,4 +1,4 @@
-"""Where a batch reads and writes, and by which rule each of its updates is applied."""
+"""The arrays that a batch reads and writes, and the rule that applies each of its updates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DELTA = int(UpdateKind.DELTA)
 
 
 class Prepared:
-    """Where one batch reads and writes."""
+    """The arrays that one batch reads and writes."""
 
     __slots__ = ("batch", "current", "state", "target")
 
@@ -38,7 +38,7 @@ class Prepared:
             self.state = batch.new_state = rule.copied_state(shard.state.arrays)
 
     def state_for(self, rule: Rule) -> list[Array]:
-        """Returns what the rule keeps: deltas leave the state of the job's rule as it is."""
+        """Returns the rule's state arrays; none for deltas, which do not change the state of the job's rule."""
         return self.state if rule.state_names else []
 
     def apply(
@@ -59,7 +59,7 @@ class Prepared:
 
 
 def rule_for(source: Source, rule: Rule) -> Rule:
-    """A delta is added as it is, whatever the job's rule."""
+    """Returns the rule for a source: a delta is added unchanged, whatever the job's rule."""
     return _adding() if source.header.kind == _DELTA and rule.name != Add.name else rule
 
 

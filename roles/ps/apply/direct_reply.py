@@ -1,4 +1,4 @@
-"""Pulls that are written straight into the client's memory: the one copy that is made."""
+"""Answers pulls by writing values directly into the client's shared memory, with a single copy."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import PullRequest
 
 HERE_BYTES_MAX = 128 << 10
-"""Copied on the event loop: it takes no longer than waking a thread."""
+"""Up to this size values are copied on the event loop: it takes no longer than waking a thread."""
 
 Copies = list[tuple[Array, Array]]
 """(target, values)."""
 
 
 class DirectPulls:
-    """Carries out `AnswerPull` for requests that name a region. `threads` copy at once; 0 copies on the loop."""
+    """Carries out `AnswerPull` for requests that name a region, with `threads` copying threads; 0: on the loop."""
 
     def __init__(self, threads: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="pull") if threads else None
 
     def answer(self, instruction: AnswerPull) -> None:
-        """Writes the values, releases them and answers; nothing is written if an offset is not within the region."""
+        """Writes the values, releases them and answers; writes nothing if an offset is outside the region."""
         try:
             copies = _copies(instruction)
         except RemoteError as error:
@@ -44,16 +44,16 @@ class DirectPulls:
             return
         try:
             copying = self._threads.submit(copy_all, copies)
-        except RuntimeError:  # requests still come while the server is being stopped
+        except RuntimeError:  # requests still arrive while the server stops
             _release(instruction)
             instruction.token.fail(ErrorCode.SHUTTING_DOWN, "the server is closing")
             return
         copying.add_done_callback(lambda done: self._copied(instruction, done))
 
     def _copied(self, instruction: AnswerPull, done: Future[None]) -> None:
-        """In the copying thread."""
+        """Runs in the copying thread."""
         error = UnfinishedError() if done.cancelled() else done.exception()
-        with suppress(RuntimeError):  # the loop has ended: nobody waits any more
+        with suppress(RuntimeError):  # the loop has ended: nothing waits for this any more
             self._loop.call_soon_threadsafe(self._answer, instruction, error)
 
     def _answer(self, instruction: AnswerPull, error: BaseException | None) -> None:
@@ -67,26 +67,26 @@ class DirectPulls:
             instruction.token.fail(ErrorCode.WRONG_LENGTH, f"{problem}; ask for fewer shards")
 
     def stop(self) -> None:
-        """Waits for what is being copied, and gives up the rest."""
+        """Waits for copies in progress and cancels the rest."""
         if self._threads is not None:
             self._threads.shutdown(wait=True, cancel_futures=True)
 
 
 class UnfinishedError(Exception):
-    """The server stopped before a copy was begun."""
+    """The server stopped before a copy started."""
 
     def __str__(self) -> str:
         return "the server is closing"
 
 
 def copy_all(copies: Copies) -> None:
-    """Lets go of the interpreter's lock in each copy."""
+    """Copies values; releases the interpreter's lock during each copy."""
     for target, values in copies:
         np.copyto(target, values)
 
 
 def _copies(instruction: AnswerPull) -> Copies:
-    """Raises RemoteError: the region is unknown, or something asked for does not fit into it."""
+    """Raises RemoteError if the region is unknown or a shard does not fit into it."""
     request: Request = instruction.token
     message = request.message
     assert isinstance(message, PullRequest)

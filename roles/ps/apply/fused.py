@@ -1,8 +1,8 @@
-"""Gradients and deltas for many shards, applied in one call while the interpreter is free for others.
+"""Applies gradients and deltas to many shards in one call, without the interpreter's lock.
 
-Batch by batch, a thread that shares the interpreter with the event loop and with other apply threads would wait for it
-a few times for every shard, and find nothing of it in its cache. What is not plain, and batches with updates that are
-not finite, are left to those who look at each update.
+Batch by batch, a thread that shares the interpreter with the event loop and other apply threads would wait for the lock
+several times per shard, and would find its caches cold. Batches that are not plain, or have updates that are not
+finite, are left to the code that handles each update separately.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FACTORS = int(UpdateKind.FACTORS)
 
 @dataclass
 class PlainGroup:
-    """Batches of one rule, and for each the addresses of its gradients."""
+    """Batches applied with one rule, and the addresses of each batch's gradients."""
 
     used: Rule
     batches: list[Batch] = field(default_factory=list)
@@ -31,7 +31,7 @@ class PlainGroup:
 
 
 def plain_groups(rule: Rule, batches: list[Batch]) -> tuple[list[PlainGroup], list[Batch]]:
-    """Returns batches of float32 gradients or deltas, nothing else and none refused, by rule; and those left."""
+    """Returns the plain batches (only float32 gradients or deltas, none refused) grouped by rule, and the others."""
     if not rule.is_compiled:
         return [], batches
     groups: dict[Rule, PlainGroup] = {}
@@ -71,15 +71,15 @@ def _plain(rule: Rule, batch: Batch) -> tuple[Rule, list[int]] | None:
 
 
 class Together:
-    """Applies groups of plain batches. For one thread; its memory is kept and grows to the largest shard."""
+    """Applies groups of plain batches in one thread; its spare memory is kept and grows to the largest shard."""
 
     def __init__(self) -> None:
         self._spare = np.empty(0, np.float32)
 
     def prepare(self, rule: Rule, group: PlainGroup) -> Callable[[], list[Batch]]:
-        """Returns what applies each batch of a group, `rule` being the job's; nothing is written before it is called.
+        """Returns a function that applies a group's batches; `rule` is the job's. Writes nothing itself.
 
-        It returns the batches with something that is not finite: of them nothing was applied, and all is as it was.
+        The function returns the batches with values that are not finite; those are left unchanged.
         """
         largest = max(batch.shard.size for batch in group.batches)
         if self._spare.size < largest:

@@ -1,4 +1,4 @@
-"""How busy a server's apply threads are and how fast they work: what clients are told with the answers to pushes."""
+"""Measures how busy a server's apply threads are and how fast they work; clients get it with the answers to pushes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SAMPLE_EVERY_S = 0.5
 
 
 class Work:
-    """What one apply thread has done so far; written by that thread alone."""
+    """What one apply thread has done so far; written by that thread only."""
 
     __slots__ = ("added", "adding_s", "multiplied", "multiplying_s")
 
@@ -22,7 +22,7 @@ class Work:
 
 
 class LoadMeter:
-    """Turns what the threads have done into a `ServerLoad`, anew every SAMPLE_EVERY_S seconds.
+    """Computes a `ServerLoad` from the threads' work every SAMPLE_EVERY_S seconds.
 
     Attributes:
         load: the last reading; None before the first.
@@ -38,7 +38,7 @@ class LoadMeter:
         return now - self._sampled_s >= SAMPLE_EVERY_S
 
     def sample(self, now: float, busy_s: float, works: Sequence[Work], threads: int) -> None:
-        """Takes a reading; `busy_s` is how long `threads` have worked together, `works` what was done."""
+        """Takes a reading; `busy_s` is the total time that all `threads` have worked, `works` what they did."""
         elapsed_s = now - self._sampled_s
         busy = (busy_s - self._busy_before_s) / (elapsed_s * threads)
         self._sampled_s, self._busy_before_s = now, busy_s
@@ -50,5 +50,5 @@ class LoadMeter:
 
 
 def _rate(done: int, taken_s: float, threads: int) -> float:
-    """Returns what all threads together do per second of work; 0.0 as long as there was none."""
+    """Returns what all threads together do per second of work; 0.0 if there was none yet."""
     return done / taken_s * threads if taken_s > 0 else 0.0

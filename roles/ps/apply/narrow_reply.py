@@ -1,7 +1,7 @@
-"""Rounds what is pulled to 16 bits before it is sent: in threads where there is much of it, so that no request waits.
+"""Rounds pulled values to 16 bits before they are sent; large pulls in threads, so that other requests do not wait.
 
-The rounded values are a copy, so the shard is free again as soon as it is made, and the next batch is applied in place
-even if the copy is still being sent. Copies lie in pooled buffers of a bounded size; a pull that finds no room waits.
+The rounded values are a copy, so the shard is free as soon as the copy is made, and the next batch is applied in place
+even while the copy is being sent. Copies use pooled buffers of limited total size; if there is no room, a pull waits.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from adamctl.net.transport import Request
 from adamctl.roles.ps.core.instructions import AnswerPull
 from adamctl.wire.constants import BODY_BYTES_MAX, ErrorCode
 
-HERE_ELEMENTS_MAX = 1 << 17  # takes less time than to wake a thread for it and be woken by it
+HERE_ELEMENTS_MAX = 1 << 17  # takes less time than waking a thread and being woken by it
 QUOTA_BYTES = 256 << 20
 
 log = logging.getLogger(__name__)
 
 
 class PullConverter:
-    """Answers pulls of 16 bits. Used on the event loop only."""
+    """Answers 16-bit pulls. Used on the event loop only."""
 
     def __init__(self, threads: int, quota_bytes: int = QUOTA_BYTES) -> None:
-        """With no threads everything is rounded on the event loop, for clusters inside one thread."""
+        """With 0 threads everything is rounded on the event loop, for clusters inside one thread."""
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="round") if threads else None
         self._loop = asyncio.get_running_loop()
         self._pool = BufferPool(max(quota_bytes, BODY_BYTES_MAX))
         self._waiting: deque[AnswerPull] = deque()
 
     def answer(self, instruction: AnswerPull) -> None:
-        """Rounds and sends, now or when there is room; refuses what does not fit into a frame."""
+        """Rounds and sends values, at once or when there is room; refuses what does not fit into a frame."""
         size_bytes = _size_bytes(instruction)
         if size_bytes > BODY_BYTES_MAX:
             text = f"expected at most {BODY_BYTES_MAX} bytes of values; found {size_bytes}; ask for fewer shards"
@@ -48,28 +48,28 @@ class PullConverter:
             return
         self._waiting.append(instruction)
         if len(self._waiting) == 1:
-            self._go_on()
+            self._round_waiting()
 
     def close(self) -> None:
-        """Ends the threads after what they are at."""
+        """Ends the threads after their current work."""
         if self._threads is not None:
             self._threads.shutdown(wait=True, cancel_futures=True)
         while self._waiting:
             _release(self._waiting.popleft())
 
-    def _go_on(self) -> None:
+    def _round_waiting(self) -> None:
         while self._waiting:
             size_bytes = _size_bytes(self._waiting[0])
             buffer = self._pool.try_allocate(size_bytes)
             if buffer is None:
-                self._pool.when_released(self._room_again)
+                self._pool.when_released(self._resume)
                 return
             self._round(self._waiting.popleft(), buffer)
 
-    def _room_again(self) -> None:
+    def _resume(self) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._go_on)
-        except RuntimeError:  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._round_waiting)
+        except RuntimeError:  # the loop is closed: nothing waits for this any more
             return
 
     def _round(self, instruction: AnswerPull, buffer: PooledBuffer) -> None:

@@ -1,4 +1,4 @@
-"""Carries out what a push asks for while its body is still on its way: on the event loop, where it was received."""
+"""Applies pushes while their bodies are still arriving, on the event loop that receives them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ArrivalApplier:
     """Applies pieces of pushes on the loop's thread.
 
     Attributes:
-        busy_s: how long it has worked.
+        busy_s: seconds it has worked.
         work: what it has done.
     """
 
@@ -33,12 +33,12 @@ class ArrivalApplier:
     def begin(
         self, connection: int, client: ClientKey, message: PushRequest, body: memoryview, now: float
     ) -> Arrival | None:
-        """Returns what takes the pieces of a push, None if it is better taken as a whole."""
+        """Returns the object that takes a push's pieces, or None if the push should be taken as a whole."""
         push = begin_arrival(self._core, connection, client, message, body, now)
         return Arrival(push, self) if push is not None else None
 
     def take(self, push: ArrivingPush, piece: int, data: memoryview) -> bool:
-        """Applies what has come to those of its shards that are idle; returns whether all are."""
+        """Applies a piece to those of its shards that are idle; returns whether all its parts are settled."""
         instruction = arrived(self._core, push, piece, data)
         if instruction is None:
             return False
@@ -50,7 +50,7 @@ class ArrivalApplier:
 
 
 class Arrival:
-    """A push on its way; see `adamctl.net.transport.Arrival`."""
+    """An arriving push; see `adamctl.net.transport.Arrival`."""
 
     def __init__(self, push: ArrivingPush, applier: ArrivalApplier) -> None:
         self.push = push

@@ -1,8 +1,8 @@
-"""Adds up the parts of a step into one gradient, in the order of their places, as one process would.
+"""Sums the parts of a step into one gradient, in the order of their places, as one process would.
 
     sum = ((g_0 + g_1) + g_2) + ...    float32, element by element
 
-A part that came in 16 bits is widened first. If any part is refused or not finite, nothing is applied of any.
+A 16-bit part is widened first. If any part is refused or not finite, none is applied.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from adamctl.wire.constants import ErrorCode
 
 Gradient: TypeAlias = "Array | Narrow"
 Read: TypeAlias = Callable[[Update], "Gradient | None"]
-"""Returns an update's gradient, or None, with the update refused, if it is not finite."""
+"""Returns an update's gradient; refuses the update and returns None if it is not finite."""
 
 
 class StepSums:
-    """Sums of one apply thread, in memory that is used again for the next batch."""
+    """Sums of one apply thread, in memory that is reused for the next batch."""
 
     def __init__(self) -> None:
         self._sum = np.empty(0, np.float32)
@@ -33,7 +33,7 @@ class StepSums:
         self._used = False
 
     def of(self, updates: Sequence[Update], read: Read) -> list[tuple[Update, Gradient]]:
-        """Returns what is to be applied of a batch, in order: (update, gradient); of a step, its first part and sum."""
+        """Returns what to apply of a batch, in order: (update, gradient); for a step, its first part and the sum."""
         self._used = False
         found: list[tuple[Update, Gradient]] = []
         for step, run in groupby(updates, key=lambda update: update.step if isinstance(update, StepPart) else None):
@@ -46,7 +46,7 @@ class StepSums:
                 if live:
                     found.append((live[0], self._add([g for g in gradients if g is not None])))
             else:
-                _refuse_all(parts)  # twins are answered as the first was
+                _refuse_all(parts)  # twins get the same answer as the first part
         return found
 
     def _add(self, gradients: list[Gradient]) -> Gradient:
@@ -60,7 +60,7 @@ class StepSums:
         return total
 
     def _memory(self, size: int) -> Array:
-        """Returns memory for a sum; of its own for a second one in the same batch."""
+        """Returns memory for a sum: the reused buffer for a batch's first sum, new memory for further ones."""
         if self._used:
             return np.empty(size, np.float32)
         self._used = True
@@ -79,7 +79,7 @@ class StepSums:
 
 
 def _refuse_all(parts: Sequence[Update]) -> None:
-    """Half a step is none: all parts are refused for the reason of the first."""
+    """Refuses all parts, for the first refused part's reason: a step is applied whole or not at all."""
     code, message = next(((part.code, part.message) for part in parts if part.code), (int(ErrorCode.INTERNAL), ""))
     for part in parts:
         part.code, part.message = code, message

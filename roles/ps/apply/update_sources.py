@@ -1,4 +1,4 @@
-"""What an update's source holds, as arrays over the body of its push; nothing is copied."""
+"""Returns the content of an update's source as arrays over the body of its push; nothing is copied."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from adamctl.roles.ps.core.shard import Batch
 
 
 def values_of(source: Source) -> Array | Narrow:
-    """Returns the rows of a gradient or delta, flat."""
+    """Returns the rows of a gradient or delta as a flat array."""
     if source.arrays is None:
         header = source.header
         size = (header.row_stop - header.row_start) * source.row_size
@@ -21,7 +21,7 @@ def values_of(source: Source) -> Array | Narrow:
 
 
 def address_of(source: Source) -> int:
-    """Returns where the tensor's first row would be, of a gradient or delta of float32."""
+    """Returns the address where the tensor's first row would be, for a float32 gradient or delta."""
     if source.address is None:
         source.address = address(values_of(source)) - 4 * source.header.row_start * source.row_size
     return source.address
