@@ -1,4 +1,4 @@
-"""What one server does besides answering: tasks whose end is looked at. To be used on the event loop."""
+"""Background tasks of one server, whose failures are counted and logged. Used on the event loop only."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 
 class Background:
-    """Tasks of one server.
+    """Background tasks of one server.
 
-    Whatever somebody waits for has to be answered by the task itself, also when it fails; that it did is counted here.
+    A task must answer what others wait for itself, also when it fails; failures are counted here.
 
     Attributes:
-        tasks: those under way.
-        failures: how many have ended by an exception that nobody expected.
+        tasks: the running tasks.
+        failures: how many tasks ended with an unexpected exception.
     """
 
     def __init__(self, log: logging.Logger) -> None:
@@ -24,7 +24,7 @@ class Background:
         self._log = log
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs work in a task."""
+        """Runs a coroutine in a task."""
         task = asyncio.create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self._ended)
@@ -33,4 +33,4 @@ class Background:
         self.tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             self.failures += 1
-            self._log.error("what was done in the background has failed", exc_info=task.exception())
+            self._log.error("a background task failed", exc_info=task.exception())

@@ -1,8 +1,8 @@
-"""Checkpoint files: each server writes the shards it holds, each at one version (docs/formats/checkpoint.md).
+"""Checkpoint files: each server writes its shards to one file, each shard at one version (docs/formats/checkpoint.md).
 
-A file is a header and one record per shard; every record has its own checksum, so that damage is found and named. A
-checkpoint is a folder of such files and the coordinator's `manifest.json`. Records say which rows of which tensor they
-hold, so a job is restored onto any number of servers.
+A file has a header and one record per shard. Every record has its own checksum, so that damage can be located. A
+checkpoint is a folder with such files and the coordinator's `manifest.json`. Records say which rows of which tensor
+they hold, so that a job can be restored on any number of servers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 
 class FileDescriptor(msgspec.Struct, frozen=True, array_like=True):
-    """Whose shards a file holds, and how their arrays are to be read."""
+    """The origin of a file's shards, and how to read their arrays."""
 
     job: str
     node: str
@@ -54,7 +54,7 @@ class FileDescriptor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ShardRecord(msgspec.Struct, frozen=True, array_like=True):
-    """One shard at one version; its arrays follow: values, then the rule's state arrays, float32, all of one size."""
+    """One shard at one version; its float32 arrays follow, all of the same size: values, then the rule's state."""
 
     shard: int
     tensor: int
@@ -68,7 +68,7 @@ class ShardRecord(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True)
 class ShardImage:
-    """A shard's whole state at one version, flat float32 arrays."""
+    """A shard's whole state at one version, as flat float32 arrays."""
 
     record: ShardRecord
     values: Array
@@ -76,12 +76,12 @@ class ShardImage:
 
 
 class CheckpointWriter:
-    """Writes one file under a temporary name; blocking, for a thread."""
+    """Writes one file under a temporary name; blocking, so use it in a thread."""
 
     def __init__(self, folder: Path | int, name: str, descriptor: FileDescriptor) -> None:
-        """`folder`: its path, or a descriptor of it, which the caller closes.
+        """`folder`: its path, or an open descriptor, which the caller closes.
 
-        The file is a new one, whatever lay there under its name. Raises OSError if the folder cannot be written to.
+        Replaces any file of the same temporary name. Raises OSError if the folder cannot be written to.
         """
         if isinstance(folder, Path):
             folder.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ class CheckpointWriter:
         )
 
     def abandon(self) -> None:
-        """Removes what was written."""
+        """Removes the unfinished file."""
         self._file.close()
         with suppress(FileNotFoundError):
             os.unlink(self.temporary_name, dir_fd=self._folder)
@@ -144,7 +144,7 @@ class CheckpointWriter:
 
 
 def partial_name(name: str) -> str:
-    """Returns what a file is called until its checkpoint is finished."""
+    """Returns a file's name until its checkpoint is finished."""
     return f".{name}.partial"
 
 
@@ -157,7 +157,7 @@ def file_name(node: str) -> str:
 
 @dataclass(frozen=True)
 class StoredShard:
-    """Where a record's arrays are: `arrays` of `size` elements from byte `offset`, then their checksum."""
+    """Where a record's arrays are: `arrays` arrays of `size` elements from byte `offset`, then their checksum."""
 
     record: ShardRecord
     path: Path
@@ -167,10 +167,10 @@ class StoredShard:
 
 
 class ShardFile:
-    """Reads one file. Descriptions are checked when it is opened, arrays when they are read."""
+    """Reads one file. Descriptions are checked when the file is opened, arrays when they are read."""
 
     def __init__(self, path: Path, expected_bytes: int | None = None) -> None:
-        """Raises DamagedDataError naming the file, and the shard where there is one."""
+        """Raises DamagedDataError naming the file, and the shard if one is concerned."""
         self.path = path
         self.shards: list[StoredShard] = []
         try:
@@ -205,7 +205,7 @@ class ShardFile:
         while True:
             header = file.read(RECORD_HEADER.size)
             if len(header) < RECORD_HEADER.size:
-                raise _damaged(self.path, f"it ends after {len(self.shards)} shards without its end mark")
+                raise _damaged(self.path, f"the file ends after {len(self.shards)} shards without an end mark")
             magic, length, array_bytes = RECORD_HEADER.unpack(header)
             if magic == END_MAGIC:
                 self._checked(file, header, 0, "its end mark")
@@ -218,9 +218,9 @@ class ShardFile:
             record = self._decoded(self._checked(file, header, length, where), ShardRecord, where)
             stored = StoredShard(record, self.path, file.tell(), array_bytes // (4 * arrays), arrays)
             if array_bytes != self._size(record) * 4 * arrays:
-                raise _damaged(self.path, f"shard {record.shard} has {array_bytes} bytes, which its rows do not need")
+                raise _damaged(self.path, f"shard {record.shard} has {array_bytes} bytes, which do not match its rows")
             if file.tell() + array_bytes + CHECKSUM.size > file_bytes:
-                raise _damaged(self.path, f"shard {record.shard} is cut off")
+                raise _damaged(self.path, f"shard {record.shard} is truncated")
             self.shards.append(stored)
             file.seek(array_bytes + CHECKSUM.size, os.SEEK_CUR)
 
@@ -234,10 +234,10 @@ class ShardFile:
         try:
             return msgspec.msgpack.decode(encoded, type=kind)
         except UNREADABLE as error:
-            raise _damaged(self.path, f"{what} is not what this version writes: {error}") from error
+            raise _damaged(self.path, f"{what} is not in this version's format: {error}") from error
 
     def read(self, stored: StoredShard) -> ShardImage:
-        """Raises DamagedDataError naming the file and the shard if the record's checksum is wrong."""
+        """Returns a shard. Raises DamagedDataError naming file and shard if the record's checksum is wrong."""
         with open(self.path, "rb") as file:
             file.seek(stored.offset)
             content = file.read(stored.size * stored.arrays * 4)
@@ -249,7 +249,7 @@ class ShardFile:
 
 
 class Checkpoint:
-    """A finished checkpoint: all its files and where each row of each tensor is."""
+    """A finished checkpoint: all its files, and where each row of each tensor is."""
 
     def __init__(self, folder: Path, files: Sequence[ShardFile]) -> None:
         self.folder = folder
@@ -275,10 +275,10 @@ class Checkpoint:
                 yield file.read(stored)
 
     def rows(self, tensor: int, row_start: int, row_stop: int) -> tuple[list[Array], ShardRecord | None]:
-        """Returns values and state of rows of a tensor, flat, and the record if it is cut exactly so.
+        """Returns values and state of a tensor's rows, flat, and the record if one has exactly these rows.
 
         Raises:
-            DamagedDataError: rows are missing or a shard that holds some is damaged.
+            DamagedDataError: rows are missing, or a shard that holds some of them is damaged.
         """
         row_size = self.tensors[tensor].row_size
         arrays = [
@@ -309,11 +309,11 @@ def read_checkpoint(
     """Opens a finished checkpoint.
 
     Args:
-        manifest: its `manifest.json` if it was read already; `files` lists name, size_bytes, checksum and shards.
-        verify: also compares every file with its checksum in the manifest and every shard with its own.
+        manifest: its `manifest.json` if already read; `files` lists name, size_bytes, checksum and shards.
+        verify: also check every file's checksum against the manifest, and every shard's checksum.
 
     Raises:
-        DamagedDataError: a file is missing, cut off or altered; the message names it, and the shard where known.
+        DamagedDataError: a file is missing, truncated or changed; the message names it, and the shard if known.
     """
     folder = Path(folder)
     described = read_manifest(folder) if manifest is None else manifest
@@ -325,7 +325,7 @@ def read_checkpoint(
         try:
             name, size_bytes, checksum = str(entry["name"]), int(entry["size_bytes"]), str(entry["checksum"])
         except (KeyError, TypeError, ValueError) as error:
-            what = f'each of "files" needs name, size_bytes and checksum: {error}'
+            what = f'each entry of "files" needs name, size_bytes and checksum: {error}'
             raise _damaged(folder / MANIFEST_NAME, what) from error
         if Path(name).name != name:
             raise _damaged(folder / MANIFEST_NAME, f"expected the name of a file in this folder; found {name!r}")
@@ -336,7 +336,7 @@ def read_checkpoint(
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Raises DamagedDataError if there is no readable manifest: the checkpoint was never finished, or is damaged."""
+    """Raises DamagedDataError if the manifest is missing or unreadable: the checkpoint is unfinished or damaged."""
     path = folder / MANIFEST_NAME
     try:
         return decode_manifest(path.read_bytes())
@@ -347,7 +347,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def load_parameters(folder: str | Path) -> dict[str, Array]:
-    """Returns the values of all tensors of a finished checkpoint by name, in their shapes.
+    """Returns the values of all tensors of a finished checkpoint, by name, in their shapes.
 
     Raises:
         DamagedDataError: a file is missing or damaged; the message names it.
@@ -360,7 +360,7 @@ def load_parameters(folder: str | Path) -> dict[str, Array]:
 
 
 def _verify(file: ShardFile, checksum: str) -> None:
-    for stored in file.shards:  # first, because they name the shard
+    for stored in file.shards:  # first, because these errors name the shard
         file.read(stored)
     found = blake2b(digest_size=16)
     with open(file.path, "rb") as opened:

@@ -1,4 +1,4 @@
-"""Writes a server's shards of a job to a checkpoint while pushes go on."""
+"""Writes a server's shards of a job to a checkpoint while pushes continue."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import CheckpointFile, CheckpointReply, CheckpointRequest
 
 AHEAD_BYTES_MAX = 32 << 20
-"""Shards held for writing at once: bounds the memory that writing beside pushes takes (their copies)."""
+"""Bytes of shards held for writing at once; limits the memory for copies that concurrent pushes need."""
 
 
-_TOLD = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
-"""What went wrong with a disk; anything else would say what exists where."""
+_PUBLIC_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
+"""Disk errors whose text may be sent to the client; other errors would reveal which files exist."""
 
 
-def _told(error: OSError) -> str:
-    return str(error.strerror) if error.errno in _TOLD else "the folder cannot be written to; its log says why"
+def _public_text(error: OSError) -> str:
+    return str(error.strerror) if error.errno in _PUBLIC_ERRORS else "the folder cannot be written to; see its log"
 
 
 class Saver:
-    """Writes checkpoints as they are asked for."""
+    """Writes checkpoints on request."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Saver:
         roots: Roots,
         coordinator: Callable[[str], str],
     ) -> None:
-        """`roots` are where checkpoints may be asked for; `coordinator` says who coordinates a job, "" if nobody."""
+        """`roots`: where checkpoints may be written; `coordinator`: returns a job's coordinator, "" if none."""
         self._core, self._node, self._log, self._carry_out = core, node, log, carry_out
         self._roots, self._coordinator = roots, coordinator
 
@@ -73,7 +73,7 @@ class Saver:
                 refusal = save_refusal(request, job, leased or job.leased, self._core.lease_holds())
         except OSError as error:
             self._log.error("checkpoint of job %s: %s", message.job, error)
-            request.fail(ErrorCode.INTERNAL, f"{self._node} cannot write its part: {_told(error)}")
+            request.fail(ErrorCode.INTERNAL, f"{self._node} cannot write its part: {_public_text(error)}")
         except RemoteError as error:
             request.fail(error.code, str(error))
         except asyncio.CancelledError:
@@ -81,7 +81,7 @@ class Saver:
             raise
         except Exception:
             self._log.exception("checkpoint of job %s", message.job)
-            request.fail(ErrorCode.INTERNAL, f"{self._node} cannot write its part; its log says why")
+            request.fail(ErrorCode.INTERNAL, f"{self._node} cannot write its part; see its log")
         else:
             if refusal is not None:
                 request.fail(refusal.code, refusal.message)
@@ -97,10 +97,10 @@ class Saver:
 async def save_shards(
     job: Job, node: str, folder: Path | int, image: Callable[[Shard], Awaitable[Image]]
 ) -> tuple[CheckpointFile, ...]:
-    """Writes all shards we hold, each at one version; `image` holds a shard's state until it is released.
+    """Writes all shards held here, each at one version; `image` holds a shard's state until it is released.
 
     Raises:
-        OSError: the folder cannot be written to, or the disk is full; nothing is left behind.
+        OSError: the folder cannot be written to, or the disk is full; no file is left behind.
     """
     shards = [job.shards[index] for index in sorted(job.shards)]
     if not shards:

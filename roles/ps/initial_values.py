@@ -1,4 +1,4 @@
-"""Makes the shards of buckets: from the job's seed, or from a checkpoint however its tensors were cut. Blocking."""
+"""Builds the shards of buckets from the job's seed, or from a checkpoint with any sharding. Blocking."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from adamctl.roles.ps.memory_budget import side_by_side
 
 
 def bytes_needed(layout: ParameterLayout, buckets: Sequence[int], rule: Rule) -> int:
-    """Returns the memory that buckets take: values and rule state, without buffers for writing beside readers."""
+    """Returns the memory that buckets take: values and rule state, without spare buffers for concurrent readers."""
     elements = sum(layout.buckets[bucket].size_bytes // ELEMENT_BYTES for bucket in buckets)
     return elements * (1 + len(rule.state_names)) * ELEMENT_BYTES
 
@@ -32,13 +32,13 @@ def build_buckets(
     restore: str,
     stored: Callable[[int], Mapping[int, ShardContent]] = lambda bucket: {},
 ) -> dict[int, list[ShardContent]]:
-    """Returns the contents of buckets by index; of shards that `stored` has of a bucket, those.
+    """Returns the contents of buckets by index; shards that `stored` returns for a bucket are taken from there.
 
-    It is asked for one bucket at a time, so that no two of them are in memory twice. The checkpoint in folder `restore`
-    need not be there any more if it has all.
+    `stored` is called for one bucket at a time, so that at most one bucket is in memory twice. If it returns all
+    shards, the checkpoint in folder `restore` need not exist any more.
 
     Raises:
-        DamagedDataError: the checkpoint in folder `restore` is damaged, or is another model's.
+        DamagedDataError: the checkpoint in folder `restore` is damaged, or belongs to another model.
     """
     checkpoint: Checkpoint | None = None
     contents: dict[int, list[ShardContent]] = {}
@@ -61,7 +61,7 @@ def _shards(layout: ParameterLayout, bucket: int) -> range:
 
 
 def _together(contents: list[ShardContent], rule: Rule) -> list[ShardContent]:
-    """Moves the arrays of a bucket into one piece of memory; a number that a shard has one of stays where it is."""
+    """Moves a bucket's arrays into one block of memory, except state with one number per shard."""
     moved = iter(side_by_side([array for content in contents for array in _per_element(content, rule)]))
     return [
         replace(
@@ -93,16 +93,16 @@ def _open(folder: str, layout: ParameterLayout, rule: Rule) -> Checkpoint:
     if ours != theirs:
         different = next((pair for pair in zip(ours, theirs, strict=False) if pair[0] != pair[1]), (ours, theirs))
         raise DamagedDataError(
-            f"checkpoint {folder} is of another model: expected {different[0]}, found {different[1]}; "
+            f"checkpoint {folder} belongs to another model: expected {different[0]}, found {different[1]}; "
             "resume with the experiment that wrote it"
         )
     return checkpoint
 
 
 def _restored(layout: ParameterLayout, index: int, rule: Rule, checkpoint: Checkpoint) -> ShardContent:
-    """A shard that was cut as it is now also gets its version and memory back.
+    """Returns a shard from a checkpoint; with unchanged sharding it also gets its version and client memory back.
 
-    Cut otherwise, it has neither: then the layout's hash differs too, so no client of before can attach. State is
+    With another sharding it has neither: the layout's hash differs then, so earlier clients cannot attach. State is
     kept if the rule is the same.
     """
     shard = layout.shards[index]

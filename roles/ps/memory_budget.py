@@ -1,7 +1,7 @@
-"""Memory for a bucket's arrays, in large pages where the system has them, and how much of it there is.
+"""Allocates memory for buckets' arrays, in large pages if available, and keeps account of how much is used.
 
-A batch walks through shards of a megabyte each. In pages of 4 KiB the processor's table of recently used pages holds a
-few megabytes and is refilled all the time, and a pass over many shards takes half as long again as in pages of 2 MiB.
+A batch passes over shards of a megabyte each. With 4 KiB pages the processor's TLB covers only a few megabytes and is
+refilled all the time, so that a pass over many shards takes 1.5 times as long as with 2 MiB pages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RECYCLED_SIZE_MIN = 1 << 14
 
 
 def side_by_side(arrays: Sequence[Array]) -> list[Array]:
-    """Returns copies of flat float32 arrays that lie in one piece of memory, which goes with the last of them."""
+    """Returns copies of flat float32 arrays in one block of memory, which is freed with the last of them."""
     starts = np.cumsum([0, *(-(-array.size // LINE) * LINE for array in arrays)]).tolist()
     flat = np.frombuffer(map_memory(max(starts[-1], 1) * ELEMENT_BYTES), np.float32)
     copies = [flat[start : start + array.size] for start, array in zip(starts, arrays, strict=False)]
@@ -30,13 +30,12 @@ def side_by_side(arrays: Sequence[Array]) -> list[Array]:
 
 
 class RecycledMemory:
-    """Memory of arrays that nobody uses any more, for others of the same size; to be used from any thread.
+    """Reuses the memory of freed arrays for new ones of the same size; usable from any thread.
 
-    What comes fresh from the system is cleared page by page when it is first written to, which takes longer than
-    copying into it.
+    Fresh memory is zeroed by the system page by page at the first write, which takes longer than copying into it.
 
     Attributes:
-        idle_bytes_max: kept of each size.
+        idle_bytes_max: how much unused memory is kept per size.
     """
 
     def __init__(self, idle_bytes_max: int = 32 << 20) -> None:
@@ -44,7 +43,7 @@ class RecycledMemory:
         self._idle: dict[int, deque[bytearray]] = {}
 
     def new(self, size: int) -> Array:
-        """Returns a flat array of float32, its contents anything. Its memory comes back with the last view of it."""
+        """Returns a flat, uninitialized float32 array. Its memory is recycled when its last view is gone."""
         if size < RECYCLED_SIZE_MIN:
             return np.empty(size, np.float32)
         idle = self._idle.get(size)
@@ -54,7 +53,7 @@ class RecycledMemory:
             block = idle.pop()
         except IndexError:
             block = bytearray(ELEMENT_BYTES * (size + LINE))
-        # Views of an array hold on to the last array before the bytes, so this one lives as long as any of them.
+        # Views keep a reference to the array directly above the bytes, so `flat` lives as long as any view.
         address = np.frombuffer(block, np.uint8).__array_interface__["data"][0]
         flat = np.frombuffer(block, np.float32, size, -address % (ELEMENT_BYTES * LINE))
         finalize(flat, idle.append, block).atexit = False
@@ -62,18 +61,18 @@ class RecycledMemory:
 
 
 class MemoryAccount:
-    """What the buckets on one server take of what they may take.
+    """Accounts for the memory of buckets on one server.
 
     Attributes:
-        bytes_max: that, in bytes; buffers for writing beside readers come on top.
-        building: job -> bytes of buckets that are being made.
+        bytes_max: the limit in bytes; spare buffers for concurrent readers come on top.
+        building: job -> bytes of buckets that are being built.
         copies: (job, bucket) -> bytes of a copy of a bucket that is not served here.
     """
 
     def __init__(
         self, node: str, bytes_max: int, served_bytes: Callable[[], int], spare: Callable[[], None] = lambda: None
     ) -> None:
-        """`served_bytes` says what buckets take that are served; `spare` gives up what can be read from disk again."""
+        """`served_bytes`: returns the size of served buckets; `spare`: frees what can be read from disk again."""
         self.bytes_max = bytes_max
         self.building: dict[str, int] = {}
         self.copies: dict[tuple[str, int], int] = {}
@@ -84,28 +83,28 @@ class MemoryAccount:
         return self._served_bytes() + sum(self.building.values()) + sum(self.copies.values())
 
     def problem(self, job: str, needed_bytes: int) -> str | None:
-        """Returns why a job cannot have so much more, None if it can."""
+        """Returns why a job cannot have `needed_bytes` more, None if it can."""
         if self.held_bytes + needed_bytes > self.bytes_max:
             self._spare()
         held_bytes = self.held_bytes
         if held_bytes + needed_bytes <= self.bytes_max:
             return None
         return (
-            f"{self._node} has {held_bytes >> 20} of {self.bytes_max >> 20} MiB in use and job {job!r} needs "
-            f"{needed_bytes >> 20} more; add servers or raise --memory"
+            f"{self._node} uses {held_bytes >> 20} of {self.bytes_max >> 20} MiB and job {job!r} needs "
+            f"{needed_bytes >> 20} MiB more; add servers or raise --memory"
         )
 
     def begin(self, job: str, size_bytes: int) -> None:
-        """Buckets of a job begin to be made."""
+        """Adds buckets of a job that are going to be built."""
         self.building[job] = self.building.get(job, 0) + size_bytes
 
     def end(self, job: str, size_bytes: int) -> None:
-        """They are made, or given up; another part of the job, or of one that has its name, may still be."""
+        """Removes buckets that are built or abandoned; others of a job of this name may still be in progress."""
         left_bytes = self.building.pop(job) - size_bytes
         if left_bytes:
             self.building[job] = left_bytes
 
     def free_copies(self, job: str) -> None:
-        """A job is no longer held."""
+        """Removes all copies of a job."""
         for key in [key for key in self.copies if key[0] == job]:
             del self.copies[key]

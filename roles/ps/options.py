@@ -1,4 +1,4 @@
-"""The flags of a parameter server, as values."""
+"""A parameter server's flags as typed values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from adamctl.net.address import parse_address
 from adamctl.roles.ps.core.flush import FlushConfig
 
 CHECKPOINT_ROOT = "runs"
-"""Where runs lie unless something else is said, in the folder that a command is started in."""
+"""The default folder of runs, relative to the folder in which a command is started."""
 THREADS_MAX = 256
 WINDOW_S_MAX = 3600.0
 AUTO_WINDOW_S_MAX = 60.0
@@ -28,13 +28,13 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """How a server runs. `store` is the folder of its log, None to keep nothing on disk.
+    """A server's settings. `store` is the folder of its log, None to keep nothing on disk.
 
-    `forget_after_s`: for so long no controller must have known a job before it is freed without having been ended.
-    `checkpoint_roots`: folders in which others may have it write checkpoints, and read them.
+    `forget_after_s`: a job that has not ended is freed after no controller has known it for this many seconds.
+    `checkpoint_roots`: folders in which clients may have the server write and read checkpoints.
 
-    The addresses to listen on are empty where nothing was said: `--bind` and `--port` for clients, and theirs for all
-    else (Adam 3.3.4).
+    An empty address means the default: `--bind` and `--port` for clients, and the clients' address for everything else
+    (Adam 3.3.4).
     """
 
     apply_threads: int
@@ -49,12 +49,12 @@ class ServerOptions:
 
     @property
     def applies_arriving(self) -> bool:
-        """Whether the event loop applies what is still arriving, unless two apply threads find cores beside its own."""
+        """Whether the event loop applies arriving pushes: unless two apply threads have cores besides the loop's."""
         return min(self.apply_threads, available_cores() - 1) <= 1
 
     @property
     def region_bytes_max(self) -> int:
-        """Memory of clients on this machine that is mapped: a few of them, each with several buffers of a model."""
+        """Limit of mapped client memory on this machine: enough for a few clients with several buffers of a model."""
         return REGION_BYTES_PER_MEMORY_BYTE * self.memory_bytes_max
 
 
@@ -95,7 +95,7 @@ def _address(flag: str, options: Mapping[str, Any]) -> str:
 
 
 def _window(text: str) -> tuple[float, float | None]:
-    """Returns the seconds of the loss window, and how long it may become (None: no longer)."""
+    """Returns the loss window in seconds, and how long it may grow (None: it does not)."""
     if text == "auto":
         return FlushConfig.window_s, AUTO_WINDOW_S_MAX
     try:
@@ -110,12 +110,12 @@ def _window(text: str) -> tuple[float, float | None]:
 
 
 def thread_count(text: str) -> int:
-    """Returns the number of apply threads that `--apply-threads` asks for; `auto` leaves half of the cores to others.
+    """Returns the number of apply threads for `--apply-threads`; `auto` uses half of the cores.
 
-    0 means none: updates are applied on the event loop, which is for tests.
+    0 means none: updates are applied on the event loop; for tests.
 
     Raises:
-        ConfigurationError: neither `auto` nor a number.
+        ConfigurationError: it is neither `auto` nor a valid number.
     """
     if text == "auto":
         return max(available_cores() // 2, 1)
@@ -125,10 +125,10 @@ def thread_count(text: str) -> int:
 
 
 def size_bytes(flag: str, text: str) -> int:
-    """Returns the bytes that a flag names: a size such as 8GB, or a share of this machine's memory such as 50%.
+    """Parses a flag's size in bytes: a size such as 8GB, or a share of this machine's memory such as 50%.
 
     Raises:
-        ConfigurationError: neither of the two, less than a byte, or more than all of the memory.
+        ConfigurationError: it is neither of the two, below one byte, or too large.
     """
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%|[KMGT]?B?)\s*", text, re.IGNORECASE)
     if found is None:

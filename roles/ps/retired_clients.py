@@ -1,4 +1,4 @@
-"""Follows which incarnations of clients have come to their end, so that shards need not remember them for ever."""
+"""Follows which client incarnations are retired, so that shards need not remember them for ever."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONTROLLER_PAUSE_S = 0.5
 
 
 async def follow_retired(store: ConfigurationStore, core: ServerCore, log: logging.Logger) -> None:
-    """Tells the core whenever the controllers have retired somebody. Never returns."""
+    """Passes each new record of retired incarnations to the core. Never returns."""
     while True:
         try:
             async for changes in follow(store, RETIRED_KEY):
@@ -23,7 +23,7 @@ async def follow_retired(store: ConfigurationStore, core: ServerCore, log: loggi
                     if entry.key == RETIRED_KEY:
                         _take(core, entry.value, log)
         except UnreachableError as error:
-            log.debug("the controller cannot be reached, nobody is retired: %s", error)
+            log.debug("the controller cannot be reached, so no clients are retired: %s", error)
             await asyncio.sleep(CONTROLLER_PAUSE_S)
 
 

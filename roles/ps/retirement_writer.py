@@ -1,4 +1,4 @@
-"""Writes `/retired` where etcd keeps the configuration: each parameter server runs it, one of them at a time writes."""
+"""Writes `/retired` if etcd keeps the configuration: every parameter server runs it, but only one at a time writes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ LOOKS_PER_HORIZON = 20
 async def keep_retired(
     store: ConfigurationStore, node: str, log: logging.Logger, horizon_s: float = RETIRE_AFTER_S
 ) -> None:
-    """Looks who lives, again and again, and retires who has been gone for `horizon_s`. Never returns."""
+    """Reads the live nodes periodically and retires incarnations gone for `horizon_s`. Never returns."""
     ended, loop = EndedIncarnations(horizon_s), asyncio.get_running_loop()
     while True:
         try:
             await _look(store, node, ended, loop.time())
         except (UnreachableError, RemoteError) as error:
-            log.debug("nobody is retired at present: %s", error)
+            log.debug("no clients can be retired at present: %s", error)
         await asyncio.sleep(horizon_s / LOOKS_PER_HORIZON)
 
 
@@ -51,7 +51,7 @@ def _node(entry: ConfigEntry) -> NodeRecord | None:
 
 
 def _known(entry: ConfigEntry | None) -> RetiredRecord:
-    """What cannot be read is written anew."""
+    """Returns the current record; an unreadable one counts as empty, so it is overwritten."""
     try:
         return decode(entry.value, RetiredRecord) if entry is not None else RetiredRecord()
     except UNREADABLE:

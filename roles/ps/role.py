@@ -10,24 +10,24 @@ ROLE = Role(
     run="adamctl.roles.ps.server:run",
     options=(
         Option("listen", "address for clients, as host:port; in place of --bind and --port", str, ""),
-        Option("admin-listen", "address for status, shutdown and checkpoints alone (Adam 3.3.4)", str, ""),
-        Option("replication-listen", "address for traffic between copies of buckets alone (Adam 3.3.4)", str, ""),
+        Option("admin-listen", "address only for status, shutdown and checkpoints (Adam 3.3.4)", str, ""),
+        Option("replication-listen", "address only for traffic between copies of buckets (Adam 3.3.4)", str, ""),
         Option("apply-threads", "threads that apply updates, or auto: half of the cores", str, "auto"),
-        Option("memory", "most memory for parameters and rule state, as 8GB or 50%", str, "80%"),
-        Option("store", "folder that keeps parameters on disk; taken up again after a restart", str, ""),
+        Option("memory", "most memory for parameters and rule state, such as 8GB or 50%", str, "80%"),
+        Option("store", "folder that keeps parameters on disk; resumed from after a restart", str, ""),
         Option(
             "loss-window-s",
-            "most seconds of pushes that a crash may take back; auto: 5 or as the disk needs",
+            "most seconds of pushes that a crash may lose; auto: 5, or longer if the disk needs it",
             str,
             "auto",
         ),
         Option(
-            "forget-after-s", "seconds that no controller must have known a job before its store is freed", str, "3600"
+            "forget-after-s", "seconds after which the store of a job that no controller knows is freed", str, "3600"
         ),
-        Option("loss-window-bytes", "most bytes of shards that may differ from the disk, as 4GB or 10%", str, "4GB"),
+        Option("loss-window-bytes", "most bytes of shards that differ from the disk, such as 4GB or 10%", str, "4GB"),
         Option(
             "checkpoint-root",
-            "folder in which checkpoints may be asked for, and begun from; by default runs (ADAMCTL_CHECKPOINT_ROOT)",
+            "folder in which checkpoints may be written and read; by default runs (ADAMCTL_CHECKPOINT_ROOT)",
             str,
             None,
             multiple=True,

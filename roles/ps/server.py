@@ -1,4 +1,4 @@
-"""The parameter server's shell: feeds requests, configuration and finished batches to the core, does what it says."""
+"""The parameter server's shell: feeds requests, configuration and finished batches to the core and acts for it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def run(context: RoleContext) -> None:
 
     Raises:
         ConfigurationError: a flag is wrong, or the store's folder cannot be used.
-        DamagedDataError: the store is damaged; nothing of it is served.
+        DamagedDataError: the store is damaged; nothing in it is served.
     """
     options = server_options(context.options)
     store = await asyncio.to_thread(LogStore, options.store) if options.store is not None else None
@@ -130,7 +130,7 @@ class ParameterServer:
     async def run(self) -> None:
         self._context.status = self.status
         following: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Kernels load in threads, these and those of a job's rule: the loop would be held up for as long as that takes.
+        # Kernels (these and those of a job's rule) load in threads, because loading would block the event loop.
         kernels = asyncio.create_task(asyncio.to_thread(load_if_compiled, COMMON_RULE_KERNELS))
         try:
             if self._storing is not None:
@@ -163,7 +163,7 @@ class ParameterServer:
         common = self._context.common
         self._context.stores = self._storing is not None
         self._context.kept_in = self._options.store
-        if not common.capacity_bytes:  # so that others place no copies here that do not fit
+        if not common.capacity_bytes:  # so that no copies are placed here that do not fit
             self._context.common = replace(common, capacity_bytes=options.memory_bytes_max)
         sockets = tuple(text for text in self._context.listen if not text.startswith("tcp://"))
         self._server = await self._context.serve(
@@ -181,7 +181,7 @@ class ParameterServer:
         return "" if view is None else view.record.coordinator
 
     def _replicate(self) -> None:
-        """Begins to keep copies of buckets, as soon as we are a member."""
+        """Starts replication; called once this server is a member of the cluster."""
         replicating = ReplicationShell(
             self._context, self.core, self._keeper.memory, self._carry_out, self._spawn, self._keeper.reconcile_all
         )
@@ -192,7 +192,7 @@ class ParameterServer:
         replicating.spared = copies.kept
         assert self._context.controller is not None
         self._spawn(follow_retired(self._context.controller, self.core, self._log))
-        if self._context.failure_detector is not None:  # etcd, which retires nobody
+        if self._context.failure_detector is not None:  # etcd, which does not retire incarnations by itself
             self._spawn(keep_retired(self._context.controller, self._context.node, self._log))
         self._carriers |= {
             Ask: replicating.ask,
@@ -209,7 +209,7 @@ class ParameterServer:
     # --- requests and instructions -----------------------------------------------------------------------------------
 
     def handle(self, request: Request) -> None:
-        """Takes one request to the core; called on the loop."""
+        """Passes one request to the core; called on the event loop."""
         message = request.message
         client: ClientKey = (request.peer.node, request.peer.incarnation)
         connection = request.connection_id
@@ -224,7 +224,7 @@ class ParameterServer:
         elif isinstance(message, CheckpointRequest):
             self._spawn(self._saver.save(request, message))
             return
-        elif isinstance(message, _OF_REPLICAS) and self._keeper.replicating is not None:
+        elif isinstance(message, _REPLICA_REQUESTS) and self._keeper.replicating is not None:
             self._keeper.replicating.requested(request)
             return
         else:
@@ -233,7 +233,7 @@ class ParameterServer:
         self._carry_out(out)
 
     def arriving(self, request: Request) -> Arrival | None:
-        """A push is about to come: it may be applied on the way."""
+        """Called when a push starts to arrive: its parts may be applied while the rest is still arriving."""
         if not isinstance(request.message, PushRequest):
             return None
         client: ClientKey = (request.peer.node, request.peer.incarnation)
@@ -243,7 +243,7 @@ class ParameterServer:
         self, request: Request, connection: int, client: ClientKey, message: AttachRequest
     ) -> list[Instruction]:
         if len(request.body) % (2 * np.dtype("<i8").itemsize):
-            return [Refuse(request, ErrorCode.BAD_MESSAGE, "expected pairs of a shard and a number")]
+            return [Refuse(request, ErrorCode.BAD_MESSAGE, "expected pairs of a shard and a sequence number")]
         settled = np.frombuffer(request.body, "<i8")
         job = self.core.jobs.get(message.job)
         before = sum(job.rolled_back.values()) if job is not None else 0
@@ -252,7 +252,7 @@ class ParameterServer:
         lost = sum(job.rolled_back.values()) - before if job is not None else 0
         if lost:
             self._log.warning(
-                "job %s: %d acknowledged pushes of parts of %s, incarnation %d, were rolled back by the restart",
+                "job %s: the restart rolled back %d acknowledged shard pushes of client %s, incarnation %d",
                 message.job, lost, *client,
             )  # fmt: skip
         return out
@@ -261,10 +261,10 @@ class ParameterServer:
         for instruction in instructions:
             try:
                 self._carriers[type(instruction)](instruction)
-            except ValueError as error:  # an answer that fits into no frame must not cost all others what follows it
+            except ValueError as error:  # an answer too large for a frame must not stop the other instructions
                 if not isinstance(instruction, AnswerAttach | AnswerPull | AnswerPush) or instruction.token.answered:
                     raise
-                instruction.token.fail(ErrorCode.WRONG_LENGTH, f"{error}; ask for less at once")
+                instruction.token.fail(ErrorCode.WRONG_LENGTH, f"{error}; ask for less per request")
 
     def _completed(self, done: Apply) -> None:
         now = self._now()
@@ -321,7 +321,7 @@ class ParameterServer:
             instruction.token(instruction)
             return
         waiting: asyncio.Future[Image] = instruction.token
-        if waiting.done():  # its checkpoint was given up
+        if waiting.done():  # the checkpoint was abandoned
             instruction.release()
         else:
             waiting.set_result(instruction)
@@ -329,7 +329,7 @@ class ParameterServer:
     # --- status ------------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """Plain values for `adamctl status`; rates are over the last seconds."""
+        """Plain values for `adamctl status`; rates cover the last few seconds."""
         jobs = self.core.jobs.values()
         counters = {f"updates {job.name}": float(job.updates) for job in jobs}
         counters |= {f"pushes {job.name}": float(job.pushes) for job in jobs}
@@ -385,4 +385,4 @@ class ParameterServer:
         }
 
 
-_OF_REPLICAS = (ReplicaPrepareRequest, ReplicaStateRequest, ReplicaFetchRequest)
+_REPLICA_REQUESTS = (ReplicaPrepareRequest, ReplicaStateRequest, ReplicaFetchRequest)

@@ -1,4 +1,4 @@
-"""Rates over the last seconds, from counters that only grow."""
+"""Rates over the last few seconds, from counters that only grow."""
 
 from __future__ import annotations
 
