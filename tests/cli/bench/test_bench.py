@@ -104,9 +104,9 @@ PUSH = {
 @pytest.mark.parametrize(
     ("arguments", "measures", "plots", "row"),
     [
-        (("ps-throughput", "--mode", "push"), "ps_throughput.run_ps_benchmark", "plot_ps", PUSH),
-        (("kernels",), "kernels.run_kernels_benchmark", "plot_kernels", KERNEL),
-        (("worker", MNIST), "worker.run_worker_benchmark", "plot_worker", {"side": "adamctl", "batch": 32}),
+        (("ps-throughput", "--mode", "push"), "ps.throughput.run_ps_benchmark", "plot_ps", PUSH),
+        (("kernels",), "kernels.kernels.run_kernels_benchmark", "plot_kernels", KERNEL),
+        (("worker", MNIST), "worker.worker.run_worker_benchmark", "plot_worker", {"side": "adamctl", "batch": 32}),
     ],
 )
 def test_what_was_measured_is_printed_whatever_becomes_of_its_picture(
