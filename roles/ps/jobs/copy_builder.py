@@ -77,12 +77,10 @@ class Copies:
                 await asyncio.to_thread(self._keeper.roots.check, view.record.restore)
             instructions = await work()
         except (AdamctlError, OSError) as error:
-            code = ErrorCode.DAMAGED_DATA if isinstance(error, DamagedDataError) else ErrorCode.INTERNAL
-            self._keeper.fail(job, code, str(error))
+            self._keeper.not_built(job, error, "copies")
         except Exception as error:
             self._log.exception("job %s: its copies could not be made", job.name)
-            why = "there is not enough memory" if isinstance(error, MemoryError) else "see its log"
-            self._keeper.fail(job, ErrorCode.INTERNAL, f"{self._node} could not make its copies; {why}")
+            self._keeper.not_built(job, error, "copies")
         else:
             self._carry_out(instructions)
         finally:

@@ -1,27 +1,28 @@
-"""The jobs that a parameter server holds, kept in agreement with the configuration service: made, resumed, freed."""
+"""Follows the jobs of the cluster and carries out what `core/job_keeping.py` makes of them on this server."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
-import msgspec
-
-from adamctl.config.records import NodeRecord, ServedRecord, bucket_key, encode, node_key, served_key
-from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError, UnreachableError
+from adamctl.config.records import NodeRecord, ServedRecord, encode, node_key, served_key
+from adamctl.errors import AdamctlError, ConfigurationError, UnreachableError
 from adamctl.kernels.rules.make import make_rule
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.configuration import ConfigurationStore, follow, read_record
 from adamctl.roles.context import RoleContext
+from adamctl.roles.ps.core import job_keeping as keeping
 from adamctl.roles.ps.core.instructions import Instruction
 from adamctl.roles.ps.core.job import Job, ShardContent
+from adamctl.roles.ps.core.job_keeping import JobKeeping, Stock, identity_of
 from adamctl.roles.ps.core.job_records import JOBS_PREFIX, Fate, JobKeys, JobView, Unknown
 from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.initial_values import build_buckets, bytes_needed
 from adamctl.roles.ps.memory_budget import MemoryAccount
 from adamctl.roles.ps.replication.shell import ReplicationShell
 from adamctl.roles.ps.store.flusher import StoreWriter
+from adamctl.roles.ps.store.log_index import Holdings
 from adamctl.roles.ps.store.record import JobIdentity
 from adamctl.roles.ps.store.recovered_jobs import FoundJob, entries_that_count, found_contents
 from adamctl.roles.rooted import Roots
@@ -63,19 +64,18 @@ class JobKeeper:
         """Gets ready for a rule before a job of it is taken up."""
         self._carry_out, self._spawn = carry_out, spawn
         self._keys = JobKeys()
+        self.keeping = JobKeeping(context.node, core, self._keys, storing is not None)
         self._refreshing: set[str] = set()
-        self._registered_revision = 0
-        self._raising: set[str] = set()
         self._resumed: dict[JobIdentity, FoundJob] = {}
 
     async def follow(self) -> None:
         """Keeps up with `/jobs/`; without the controller, what is served is served on. Never returns."""
         while True:
             try:
-                if not self._registered_revision:
-                    self._registered_revision = await self._own_revision()
+                if not self.keeping.registered_revision:
+                    self.keeping.registered_revision = await self._own_revision()
                     if self.replicating is not None:
-                        self.replicating.registered(self._registered_revision)
+                        self.replicating.registered(self.keeping.registered_revision)
                 async for changes in follow(self._store, JOBS_PREFIX):
                     for name in sorted(self._keys.take(changes)):
                         view = self._keys.view(name)
@@ -137,48 +137,49 @@ class JobKeeper:
 
     def _reconcile(self, name: str) -> None:
         """Makes what we hold of a job agree with its keys."""
-        view, job = self._keys.view(name), self._core.jobs.get(name)
-        if job is not None and (view is None or job.identity != _identity(view)):
-            fate = self._keys.fate(name, job.identity[0])
-            if fate is Fate.UNKNOWN or (view is None and fate is Fate.RUNNING):
-                self._log.error(
-                    "%s", self._keys.problems.get(name) or f"job {name!r} is not known any more; it is kept"
-                )
-                return
-            self._free(name)
-            job = None
-        if view is None:
-            return
-        job = job or self._add(name, view)
-        if job is None:
-            return
-        self._check_store(job, view)
-        if self._storing is not None:
-            self._storing.holdings.free_full(stored_identity(name, view), view, self._context.node)
-        if self.replicating is not None and self._has_copies(name, view, job):
-            self.replicating.configure(name, view)
-            return
-        node = self._context.node
-        alone = view.held_alone(node) | job.buckets.keys()
-        lost = [one for one in view.lost_by(node, self._registered_revision) if one in alone and not job.holds(one)]
-        if lost and job.failed is None:
-            found = self._found(name, view)
-            whole = found is not None and all(bucket in found.holding.buckets for bucket in lost)
-            if found is not None and whole:
-                self._resumed[found.holding.job] = found
-            if whole or node not in view.served:
-                job.resuming = True
-                if name not in self._raising:
-                    self._raising.add(name)
-                    self._spawn(self._raise_epochs(name, view, lost, found if whole else None))
-                return
-            text = f"{node} was restarted and no longer has {len(lost)} buckets of job {name!r}; resume the run"
-            self.fail(job, ErrorCode.INTERNAL, f"{text} from its last checkpoint")
-        job.resuming = False
-        wanted = job.configure({i: (one.epoch, one.primary == node and i in alone) for i, one in view.buckets.items()})
-        self._carry_out(self._core.forget_left(job))
-        if wanted and job.failed is None:
-            self._spawn(self._build(job, view, wanted))
+        self._do(self.keeping.changed(name))
+
+    def _do(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case keeping.KeepUnknown(text):
+                    self._log.error("%s", text)
+                case keeping.FreeJob(name):
+                    self._free(name)
+                case keeping.AddJob(name, view):
+                    self._add(name, view)
+                case keeping.LookAt(job, view):
+                    self._look_at(job, view)
+                case keeping.GiveUp(job, text):
+                    self._log.error("job %s: %s", job.name, text)
+                case keeping.FreeFull(name, view):
+                    self._holdings.free_full(stored_identity(name, view), view, self._context.node)
+                case keeping.Replicate(name, view):
+                    assert self.replicating is not None
+                    self.replicating.configure(name, view)
+                case keeping.TakeUp(name, view):
+                    found = self._found(name, view)
+                    assert found is not None
+                    self._resumed[found.holding.job] = found
+                case keeping.RaiseEpochs():
+                    self._spawn(self._raise_epochs(instruction))
+                case keeping.Make():
+                    self._spawn(self._build(instruction))
+                case keeping.ForgetFound(name, view):
+                    self._holdings.forget_found(stored_identity(name, view))
+                case _:
+                    self._carry_out([instruction])
+
+    def _look_at(self, job: Job, view: JobView) -> None:
+        found = self._found(job.name, view)
+        stored = {bucket: epoch for bucket, (epoch, _) in found.holding.buckets.items()} if found is not None else None
+        copied = self.replicating is not None and self._has_copies(job.name, view, job)
+        self._do(self.keeping.looked(job, view, Stock(stored, copied)))
+
+    @property
+    def _holdings(self) -> Holdings:
+        assert self._storing is not None
+        return self._storing.holdings
 
     def _has_copies(self, name: str, view: JobView, job: Job) -> bool:
         """Says whether a job is kept by the replication core.
@@ -209,6 +210,7 @@ class JobKeeper:
             self._storing.holdings.release(name)
             for identity in [identity for identity in self._resumed if identity.name == name]:
                 self._storing.holdings.forget_rest(self._resumed.pop(identity))
+        self.keeping.freed(name)
         self._log.info("job %s is freed", name)
 
     def _forget_ended(self) -> None:
@@ -250,47 +252,25 @@ class JobKeeper:
             if (identity.name, identity.born) == (name, born):
                 self._forget(identity, why)
 
-    def _add(self, name: str, view: JobView) -> Job | None:
+    def _add(self, name: str, view: JobView) -> None:
         try:
-            job = Job(name, view.layout, make_rule(view.record.rule), _identity(view))
+            job = Job(name, view.layout, make_rule(view.record.rule), identity_of(view))
         except ConfigurationError as error:
             self._log.error("job %s: %s", name, error)
-            return None
+            return
         job.durable = view.record.acks == "durable"
         self._core.add_job(job)
-        return job
-
-    def _check_store(self, job: Job, view: JobView) -> None:
-        """Serves nothing of a job that was placed here and needs a store; what others serve of it is not our affair."""
-        ours = any(bucket.primary == self._context.node for bucket in view.buckets.values())
-        if job.durable and self._storing is None and ours and job.failed is None:
-            node = self._context.node
-            text = f"job {job.name!r} asks for acks = durable, but {node} keeps no store; start it with --store"
-            self.fail(job, ErrorCode.BAD_CONFIGURATION, text)
+        self._look_at(job, view)
 
     def _found(self, name: str, view: JobView) -> FoundJob | None:
         """Returns what the store was found to hold of this very job."""
         return self._storing.holdings.found.get(stored_identity(name, view)) if self._storing is not None else None
 
-    async def _raise_epochs(self, name: str, view: JobView, lost: list[int], found: FoundJob | None) -> None:
-        """Makes buckets ours again, under new epochs: those that our store has, or such as nobody has ever served.
-
-        What follows comes with the change.
-        """
-        conditions = {bucket_key(name, index): view.bucket_revisions[index] for index in lost}
-        conditions[node_key(self._context.node)] = self._registered_revision  # who counts as dead changes nothing
-        if found is None:
-            conditions[served_key(name, self._context.node)] = 0
-        puts = {}
-        for index in lost:
-            record = view.buckets[index]
-            stored = found.holding.buckets[index][0] if found is not None else 0
-            epoch = max(record.epoch, stored) + 1
-            puts[bucket_key(name, index)] = encode(msgspec.structs.replace(record, epoch=epoch))
-        how = "taking %d buckets up again from the store" if found is not None else "making %d buckets anew"
-        self._log.info("job %s: " + how, name, len(lost))
+    async def _raise_epochs(self, instruction: keeping.RaiseEpochs) -> None:
+        name = instruction.job
+        self._log.info("%s", instruction.text)
         try:
-            reply = await self._store.compare_and_set(ConfigChanges(conditions, puts))
+            reply = await self._store.compare_and_set(instruction.changes)
             if reply.conflicts:
                 self._log.warning("job %s: not done; changed meanwhile: %s", name, ", ".join(reply.conflicts[:4]))
                 await asyncio.sleep(CONFLICT_PAUSE_S)
@@ -298,51 +278,64 @@ class JobKeeper:
             self._log.warning("job %s: %s", name, error)
             await asyncio.sleep(CONTROLLER_PAUSE_S)
         finally:
-            self._raising.discard(name)
-        self.refresh(name)
+            following = self.keeping.raised(name)
+        self._do(following)
 
     # --- making buckets ---------------------------------------------------------------------------------------------
 
-    async def _build(self, job: Job, view: JobView, buckets: list[int]) -> None:
+    async def _build(self, instruction: keeping.Make) -> None:
         """Makes buckets in a thread, or reads them back, and begins to serve them; or says why the job has failed."""
+        job, view, buckets = instruction.job, instruction.view, instruction.buckets
         try:
-            await self._make(job, view, buckets)
+            needed_bytes = bytes_needed(job.layout, buckets, job.rule)
+            problem = self.memory.problem(job.name, needed_bytes)
+            for following in self.keeping.measured(job, view, buckets, problem):
+                if isinstance(following, keeping.BuildBuckets):
+                    await self._make(following, needed_bytes)
+                else:
+                    self._do([following])
         except (AdamctlError, OSError) as error:
-            code = ErrorCode.DAMAGED_DATA if isinstance(error, DamagedDataError) else ErrorCode.INTERNAL
-            self.fail(job, code, str(error))
+            self._do(self.keeping.not_built(job, error))
         except Exception as error:
             self._log.exception("job %s: its buckets could not be made", job.name)
-            why = "there is not enough memory" if isinstance(error, MemoryError) else "see its log"
-            self.fail(job, ErrorCode.INTERNAL, f"{self._context.node} could not make its buckets; {why}")
+            self._do(self.keeping.not_built(job, error))
 
-    async def _make(self, job: Job, view: JobView, buckets: list[int]) -> None:
-        needed_bytes = bytes_needed(job.layout, buckets, job.rule)
-        problem = self.memory.problem(job.name, needed_bytes)
-        if problem is not None:
-            self.fail(job, ErrorCode.OVER_QUOTA, problem)
-            return
-        identity = stored_identity(job.name, view)
-        found = self._resumed.get(identity)
-        if found is None and self._storing is not None:
-            self._storing.holdings.forget_found(identity)  # of a job that looked the same, under another controller
+    async def _make(self, instruction: keeping.BuildBuckets, needed_bytes: int) -> None:
+        job, view, buckets = instruction.job, instruction.view, instruction.buckets
+        found = self._resumed[stored_identity(job.name, view)] if instruction.stored else None
         self.memory.begin(job.name, needed_bytes)
         try:
             contents = await asyncio.to_thread(self._contents, job, view, buckets, found)
-            if self._storing is not None and self._wanted(job):
-                await self._storing.hold(identity, {bucket: job.building.get(bucket, 0) for bucket in buckets})
-            await self.tell_served(job, view)
+            for following in self.keeping.built(job, view, buckets):
+                match following:
+                    case keeping.WriteHolding(_, epochs):
+                        assert self._storing is not None
+                        await self._storing.hold(stored_identity(job.name, view), dict(epochs))
+                    case keeping.TellServed():
+                        await self.tell_served(job, view)
         finally:
             self.memory.end(job.name, needed_bytes)
-        if not self._wanted(job):
-            return
-        entries = entries_that_count(found, job.layout, _held(found, buckets)) if found is not None else {}
-        for bucket, shards in contents.items():
-            if bucket in job.building:
-                job.install(job.layout.buckets[bucket], shards, self._core.threads)
-                if self._storing is not None:
-                    self._storing.holdings.adopt(job, bucket, identity, entries, bool(view.record.restore))
-                    if found is not None:  # it is never taken up twice
-                        self._storing.holdings.resumed(found, job.layout.buckets[bucket], entries)
+        for following in self.keeping.told(job, view, buckets):
+            if isinstance(following, keeping.Serve):
+                self._serve(following, contents, found, buckets)
+
+    def _serve(
+        self,
+        instruction: keeping.Serve,
+        contents: dict[int, list[ShardContent]],
+        found: FoundJob | None,
+        built: Sequence[int],
+    ) -> None:
+        """`built`: buckets whose contents were made, of which some may be wanted no more."""
+        job, view = instruction.job, instruction.view
+        entries = entries_that_count(found, job.layout, _held(found, built)) if found is not None else {}
+        for bucket in instruction.buckets:
+            job.install(job.layout.buckets[bucket], contents[bucket], self._core.threads)
+            if self._storing is not None:
+                identity, restored = stored_identity(job.name, view), bool(view.record.restore)
+                self._storing.holdings.adopt(job, bucket, identity, entries, restored)
+                if found is not None:  # it is never taken up twice
+                    self._storing.holdings.resumed(found, job.layout.buckets[bucket], entries)
         self._log.info(
             "job %s: serving %d buckets, %d shards, %.1f MiB%s", job.name, len(job.buckets), len(job.shards),
             job.size_bytes / (1 << 20), f", {len(entries)} shards of them from the store" if found is not None else "",
@@ -350,14 +343,10 @@ class JobKeeper:
         if self.replicating is not None:
             self._reconcile(job.name)  # it may have to move
 
-    def _wanted(self, job: Job) -> bool:
-        """Says whether a job has neither ended nor failed meanwhile."""
-        return self._core.jobs.get(job.name) is job and job.failed is None
-
     async def tell_served(self, job: Job, view: JobView) -> None:
         """Returns when everybody can know that we have served buckets of a job; a conflict says that they do."""
         key = served_key(job.name, self._context.node)
-        while self._context.node not in view.served and self._core.jobs.get(job.name) is job:
+        while self.keeping.untold(job, view):
             try:
                 served = encode(ServedRecord(self._context.incarnation))
                 await self._store.compare_and_set(ConfigChanges({key: 0}, {key: served}))
@@ -366,7 +355,9 @@ class JobKeeper:
                 self._log.warning("job %s: %s", job.name, error)
                 await asyncio.sleep(CONTROLLER_PAUSE_S)
 
-    def _contents(self, job: Job, view: JobView, buckets: list[int], found: FoundJob | None) -> Any:
+    def _contents(
+        self, job: Job, view: JobView, buckets: Sequence[int], found: FoundJob | None
+    ) -> dict[int, list[ShardContent]]:
         """Blocking."""
         record = view.record
 
@@ -381,18 +372,15 @@ class JobKeeper:
 
     def fail(self, job: Job, code: ErrorCode, text: str) -> None:
         """Serves nothing of a job, and says why."""
-        self._log.error("job %s: %s", job.name, text)
-        job.failed = (code, text)
+        self._do(self.keeping.give_up(job, code, text))
+
+    def not_built(self, job: Job, error: Exception, what: str) -> None:
+        """Serves nothing of a job of which something could not be made."""
+        self._do(self.keeping.not_built(job, error, what))
 
 
-def _held(found: FoundJob, buckets: list[int]) -> list[int]:
+def _held(found: FoundJob, buckets: Sequence[int]) -> list[int]:
     return [bucket for bucket in buckets if bucket in found.holding.buckets]
-
-
-def _identity(view: JobView) -> tuple[Any, ...]:
-    """What tells a job from another that was given the same name."""
-    record = view.record
-    return (view.revision, record.layout_hash, record.rule, record.seed, record.restore)
 
 
 def stored_identity(name: str, view: JobView) -> JobIdentity:
