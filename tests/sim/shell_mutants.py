@@ -12,6 +12,7 @@ import msgspec
 from adamctl.config.records import NodeRecord, node_key
 from adamctl.roles.configuration import read_record
 from adamctl.roles.ps import checkpoint_writer as saving
+from adamctl.roles.ps.core import job_keeping
 from adamctl.roles.ps.core.exactly_once import Client, ClientKey, ClientMemory, ClientRecord
 from adamctl.roles.ps.core.flush import Entry, FlushCore, Item, Slot
 from adamctl.roles.ps.core.job import Job
@@ -19,7 +20,6 @@ from adamctl.roles.ps.core.job_records import JobView
 from adamctl.roles.ps.core.shard import Batch, Shard
 from adamctl.roles.ps.core.shard_message import CopyRecord, decode_body
 from adamctl.roles.ps.jobs import copy_builder as copies
-from adamctl.roles.ps.jobs import keeper as jobs
 from adamctl.roles.ps.jobs.keeper import JobKeeper
 from adamctl.roles.ps.replication import shell as replicating
 from adamctl.roles.ps.replication.core.bucket_group import Member, ReplicaGroup, ShardReplica
@@ -39,7 +39,7 @@ from tests.sim.server_cluster import MOVE_KINDS, ServerCluster, ServerFault
 # --- the weather that shows some of them ----------------------------------------------------------------------------
 
 
-def _one_copy(cluster: ServerCluster, *kinds: str) -> None:
+def one_copy(cluster: ServerCluster, *kinds: str) -> None:
     """There is one durable copy of each bucket, which moves, or is read back from its store."""
     cluster.moves_matter, cluster.stores_matter = True, False
     cluster.replication = cluster.min_in_sync = 1
@@ -313,25 +313,25 @@ MUTANTS = {
             "holding-not-awaited",
             "a bucket is served before it is on disk that it is held",
             [(StoreWriter, "hold", _not_awaited)],
-            lambda cluster: _one_copy(cluster, "crash", "crash", "crash-all", "weather"),
+            lambda cluster: one_copy(cluster, "crash", "crash", "crash-all", "weather"),
         ),
         ServerFault(
             "adopted-in-new-places",
             "where the records are that shards were read from is forgotten",
             [(Holdings, "adopt", _adopt_in_new_places)],
-            lambda cluster: _one_copy(cluster, "crash", "crash", "crash-all", "weather", "full"),
+            lambda cluster: one_copy(cluster, "crash", "crash", "crash-all", "weather", "full"),
         ),
         ServerFault(
             "taken-up-anyway",
             "a server takes its buckets up again whatever has become of them meanwhile",
-            [(jobs, "ConfigChanges", _without_conditions)],
-            lambda cluster: _one_copy(cluster, *MOVE_KINDS),
+            [(job_keeping, "ConfigChanges", _without_conditions)],
+            lambda cluster: one_copy(cluster, *MOVE_KINDS),
         ),
         ServerFault(
             "lost-before-it-read",
             "a process that was lost before it knew when it was registered takes nothing for lost",
             [(JobKeeper, "_own_revision", _lost_and_not_noticed)],
-            lambda cluster: _one_copy(cluster, "crash", "crash-all", "drain", "weather"),
+            lambda cluster: one_copy(cluster, "crash", "crash-all", "drain", "weather"),
         ),
         ServerFault(
             "proposed-anyway",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.sim.client_mutants import MUTANTS as CLIENT_MUTANTS
 from tests.sim.job_mutants import MUTANTS as JOB_MUTANTS
+from tests.sim.keeping_mutants import MUTANTS as KEEPING_MUTANTS
 from tests.sim.loss_mutants import MUTANTS as LOSS_MUTANTS
 from tests.sim.mutants import MUTANTS
 from tests.sim.run_mutants import MUTANTS as RUN_MUTANTS
@@ -35,7 +36,7 @@ _SERVER_PARTS = (
 SERVERS = Suite(
     "servers",
     ServerScenario,
-    SERVER_MUTANTS | SHELL_MUTANTS | CLIENT_MUTANTS | JOB_MUTANTS,
+    SERVER_MUTANTS | SHELL_MUTANTS | KEEPING_MUTANTS | CLIENT_MUTANTS | JOB_MUTANTS,
     (
         "roles/controller/core*.py",
         "roles/ps/*.py",

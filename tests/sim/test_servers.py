@@ -13,6 +13,7 @@ from adamctl.roles.ps.core.instructions import Refuse
 from adamctl.wire.messages import PushReply
 from tests.sim.client_mutants import MUTANTS as CLIENT_MUTANTS
 from tests.sim.job_mutants import MUTANTS as JOB_MUTANTS
+from tests.sim.keeping_mutants import MUTANTS as KEEPING_MUTANTS
 from tests.sim.server_mutants import MUTANTS
 from tests.sim.server_scenario import ServerScenario
 from tests.sim.shell_mutants import MUTANTS as SHELL_MUTANTS
@@ -122,7 +123,7 @@ def test_thousands_of_seeds() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SHELL_MUTANTS | JOB_MUTANTS)
+@pytest.mark.parametrize("name", SHELL_MUTANTS | KEEPING_MUTANTS | JOB_MUTANTS)
 def test_a_planted_fault_of_the_shells_or_of_a_kind_of_job_is_found(name: str) -> None:
     check_found(SERVERS, name, NOTED[name], NOTED_AND_NEXT)
 
