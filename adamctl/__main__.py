@@ -12,8 +12,8 @@ from adamctl.importing import importing
 def main() -> None:
     """Runs the command line of this process and exits with its code.
 
-    A SIGTERM, or the end of its terminal, ends a command as Ctrl-C does, so that nothing it has started or written for
-    a while stays behind; runs and roles, which have more to do, take their signals themselves.
+    SIGTERM, or closing the terminal, ends a command as Ctrl-C does, so that it leaves no process or temporary file
+    behind; runs and roles, which have more to do, handle their signals themselves.
     """
     ended_by = 0
 
@@ -21,13 +21,13 @@ def main() -> None:
         nonlocal ended_by
         ended_by = number
         interrupt = signal.getsignal(signal.SIGINT)
-        if not callable(interrupt):  # ignored, as in the background of a script
+        if not callable(interrupt):  # ignored, as in a script's background job
             raise KeyboardInterrupt
         interrupt(signal.SIGINT, frame)
 
     try:
         signal.signal(signal.SIGTERM, end)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
             signal.signal(signal.SIGHUP, end)
         with importing():
             from adamctl.cli.main import run

@@ -1,6 +1,6 @@
 """Every error that adamctl raises on purpose, and the exit code each one ends a command with.
 
-An error is ours (a bug, raised as an ordinary Python exception) or it is one of these. A message says what was
+An error is either a bug in adamctl (raised as an ordinary Python exception) or one of these. A message says what was
 expected, what was found and what to do. `code` travels on the wire (`adamctl.wire.constants.ErrorCode` gives the
 numbers); `exit_code` follows the conventions of the command line: 1 the run failed, 2 usage or configuration,
 3 unreachable or timed out, 4 degraded, 5 damaged data.
@@ -16,15 +16,15 @@ class AdamctlError(Exception):
 
     exit_code: ClassVar[int] = 1
     retry_helps: ClassVar[bool] = True
-    """Whether the same process, started again, may fare better; if not, supervision does not start it again."""
+    """Whether a restart of the same process may succeed; if not, supervision does not restart it."""
 
 
 class RunFailedError(AdamctlError):
-    """A training run ended without its result; the first cause is in the message."""
+    """A training run ended without a result; the message gives the first cause."""
 
 
 class MembershipLostError(RunFailedError):
-    """This process is a member of its cluster no more: it was silent for too long, or another one has its name."""
+    """This process is no longer a member of its cluster: it was silent for too long, or another one took its name."""
 
 
 class ConfigurationError(AdamctlError):
@@ -51,7 +51,7 @@ class DegradedError(AdamctlError):
 
 
 class DamagedDataError(AdamctlError):
-    """A file or a stored record is not what its checksum, length or format says."""
+    """A file or a stored record does not match its checksum, length or format."""
 
     exit_code = 5
     retry_helps = False
@@ -62,20 +62,20 @@ class NotFiniteError(AdamctlError):
 
 
 class ProtocolError(AdamctlError):
-    """The peer broke the wire format; the connection is closed. The peer's fault, never repaired by retrying."""
+    """The peer broke the wire format; the connection is closed. The peer is at fault; retrying cannot help."""
 
     exit_code = 3
 
 
 class HandshakeError(ProtocolError):
-    """The peer refused our HELLO, or we refuse the peer's: version, token or role."""
+    """The peer refused our HELLO, or we refused the peer's: wrong version, token or role."""
 
     exit_code = 2
     retry_helps = False
 
 
 class WrongClusterError(HandshakeError):
-    """The two sides belong to different clusters: an address leads to another one than it did."""
+    """The two sides belong to different clusters: an address now leads to another cluster."""
 
 
 class BackpressureError(AdamctlError):
@@ -85,11 +85,11 @@ class BackpressureError(AdamctlError):
 
 
 class RemoteError(AdamctlError):
-    """The peer answered a request with an error; the connection goes on.
+    """The peer answered a request with an error; the connection stays open.
 
     Attributes:
         code: a member of `adamctl.wire.constants.ErrorCode`, as its integer.
-        details: what the peer added for programs (for example the new routing), plain JSON-like values.
+        details: what the peer added for programs (for example the new routing), as plain JSON-like values.
     """
 
     def __init__(self, code: int, message: str, details: dict[str, object] | None = None) -> None:

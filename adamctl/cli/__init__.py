@@ -1,1 +1,1 @@
-"""The command line: one file per command, each loaded only when it is typed."""
+"""The command line: one file per command, each loaded only when it is used."""

@@ -1,4 +1,4 @@
-"""`adamctl data inspect|fetch`: what can be done with data before any server runs."""
+"""`adamctl data inspect|fetch`: commands for data that need no running server."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _configuration(source: str, format_: str | None, data: tuple[str, ...]) -> A
         known = "digits" if source == "digits" else CATALOGUE[source].format if source in CATALOGUE else None
         guessed = known or ("npz" if source.endswith(".npz") else None)
         if guessed is None:
-            raise ConfigurationError(f"the format of {source!r} is not known; give --format idx, npz or imagefolder")
+            raise ConfigurationError(f"the format of {source!r} is unknown; give --format idx, npz or imagefolder")
         format_ = guessed
     folders = [*data, *(folder for folder in os.environ.get("ADAMCTL_DATA", "").split(os.pathsep) if folder)]
     search = tuple(str(Path(folder).expanduser().absolute()) for folder in folders)
@@ -74,11 +74,11 @@ def _print(described: dict[str, Any]) -> None:
 
 @click.command("fetch")
 @click.argument("name")
-@click.option("--data", metavar="DIR", help="Folder to put it in; by default the first of ADAMCTL_DATA.")
-@click.option("--url", metavar="URL", help="Folder to download from instead of the known places.")
+@click.option("--data", metavar="DIR", help="Folder to put it in; by default the first in ADAMCTL_DATA.")
+@click.option("--url", metavar="URL", help="Folder to download from instead of the known sources.")
 @options.json_option
 def fetch(name: str, data: str | None, url: str | None, as_json: bool) -> None:
-    """Download the data set NAME and verify it; what is there and right is kept."""
+    """Download the data set NAME and verify it; files that are already there and correct are kept."""
     from adamctl.roles.data.catalogue import CATALOGUE
     from adamctl.roles.data.fetch import fetch as fetch_data
 
@@ -97,11 +97,11 @@ def fetch(name: str, data: str | None, url: str | None, as_json: bool) -> None:
             }
         )
         return
-    echo(f"{name} is in {fetched.folder}: {len(fetched.downloaded)} downloaded, {len(fetched.kept)} were there")
+    echo(f"{name} is in {fetched.folder}: {len(fetched.downloaded)} downloaded, {len(fetched.kept)} already there")
 
 
 class _Progress:
-    """Says every two seconds how far a file is, and when it is whole."""
+    """Prints a file's progress every two seconds, and when it is complete."""
 
     def __init__(self) -> None:
         self._last_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""`adamctl doctor`: what this machine offers, and what to do where something is missing."""
+"""`adamctl doctor`: what this machine offers, and what to do about what is missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from adamctl.cli.output import echo, print_json
 @click.command("doctor")
 @options.json_option
 def command(as_json: bool) -> int:
-    """Check this machine. Exit code 0 if all is well, 4 if something works worse than it could, 1 if it cannot work."""
+    """Check this machine. Exit code 0: all is well; 4: something works worse than it could; 1: something is broken."""
     from adamctl.cli.doctor_checks import all_findings
 
     findings = all_findings()

@@ -1,4 +1,4 @@
-"""The checks of `adamctl doctor`: each returns findings, and says what to do about one that is not well."""
+"""The checks of `adamctl doctor`: each returns findings, with advice for those that are not ok."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ MEMORY_WANTED_BYTES = 1 << 30
 DISK_WANTED_BYTES = 1 << 30
 
 KERNELS = {
-    "matrix products": {"numpy": "BLAS, at the limit of the processor whichever kernels are chosen"},
+    "matrix products": {"numpy": "BLAS, at the processor's limit with any choice of kernels"},
     "convolution": {
-        "numba": "directly in vector registers, no windows unfolded; a pooling that follows in the same pass",
+        "numba": "directly in vector registers, without unfolding windows; fuses the pooling that follows",
         "numpy": "windows gathered by strided copies around a matrix product",
     },
     "untied convolution": {"numba": "one compiled pass", "numpy": "windows gathered, a product per place"},
@@ -59,14 +59,14 @@ KERNELS = {
     },
     "accruing gradients": {"numba": "local update and accrual fused", "numpy": "a pass each"},
 }
-"""Which implementations each kernel has, and what makes each what it is."""
+"""Kernel -> its implementations, each with a description."""
 
 State = Literal["ok", "slow", "bad", "-"]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: `ok`, `slow` (works worse than it could), `bad` (does not work) or `-` (only said)."""
+    """One line: `ok`, `slow` (works worse than it could), `bad` (does not work) or `-` (information only)."""
 
     name: str
     state: State
@@ -116,7 +116,7 @@ def _machine() -> Iterator[Finding]:
     if shared.is_dir():
         free = shutil.disk_usage(shared).free
         roomy = free >= MEMORY_WANTED_BYTES // 4
-        advice = "" if roomy else "workers keep weights there: make it larger (docker run --shm-size=2g)"
+        advice = "" if roomy else "workers keep weights there: enlarge it (docker run --shm-size=2g)"
         yield Finding("shared memory", "ok" if roomy else "slow", f"{size(free)} free in {shared}", advice)
     free = shutil.disk_usage(".").free
     roomy = free >= DISK_WANTED_BYTES
@@ -135,9 +135,9 @@ def _network() -> Iterator[Finding]:
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             _exchange(server, socket.create_connection(server.getsockname(), timeout=2))
-        yield Finding("loopback", "ok", "127.0.0.1 can be listened on and reached")
+        yield Finding("loopback", "ok", "can listen on 127.0.0.1 and reach it")
     except OSError as error:
-        advice = "roles on this machine find each other there: bring the interface lo up"
+        advice = "roles on this machine find each other there: bring up the interface lo"
         yield Finding("loopback", "bad", f"127.0.0.1: {error}", advice)
     try:
         with tempfile.TemporaryDirectory(prefix="adamctl-") as folder, socket.socket(socket.AF_UNIX) as server:
@@ -223,7 +223,7 @@ def _blas() -> Iterator[Finding]:
 
 
 def _threads() -> Iterator[Finding]:
-    """Nodes of memory, and where a worker's and a server's threads would run if they had this machine to themselves."""
+    """NUMA nodes, and where a worker's and a server's threads would run if they had this machine to themselves."""
     from adamctl.kernels import threads
 
     nodes, binding = threads.read_nodes(), threads.chosen_binding()

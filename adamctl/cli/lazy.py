@@ -1,4 +1,4 @@
-"""Command groups that know their subcommands' names and summaries and import one only when it is typed."""
+"""Command groups that know their subcommands' names and summaries and import a subcommand only when it is used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LazyGroup(click.Group):
         raise NotImplementedError
 
     def load(self, name: str) -> click.Command | None:
-        """Returns a subcommand, importing it, or None if there is no such one."""
+        """Returns a subcommand, importing it, or None if there is no such subcommand."""
         raise NotImplementedError
 
     @staticmethod
@@ -53,7 +53,7 @@ class LazyGroup(click.Group):
 
 
 class TableGroup(LazyGroup):
-    """A group whose subcommands stand in a table: name -> (`module:attribute`, summary)."""
+    """A group with a table of subcommands: name -> (`module:attribute`, summary)."""
 
     def __init__(self, *, table: dict[str, tuple[str, str]], **attributes: Any) -> None:
         super().__init__(**attributes)

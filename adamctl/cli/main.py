@@ -1,4 +1,4 @@
-"""The `adamctl` command: finds subcommands, turns errors into one clear message and an exit code.
+"""The `adamctl` command: finds subcommands and turns errors into one clear message and an exit code.
 
 Exit codes: 0 ok, 1 the run failed, 2 usage or configuration, 3 unreachable or timed out, 4 degraded, 5 damaged data,
 130 and 143 ended by a signal.
@@ -22,7 +22,7 @@ EXIT_INTERRUPTED = 130
 
 COMMANDS = {
     "train": ("adamctl.cli.run.train:command", "Train a network: start every role here, or join a cluster"),
-    "attach": ("adamctl.cli.run.attach:command", "Watch a run that goes on on this machine"),
+    "attach": ("adamctl.cli.run.attach:command", "Watch a run of this machine"),
     "eval": ("adamctl.cli.model.evaluate:command", "Measure a checkpoint's accuracy on a split of the data"),
     "predict": ("adamctl.cli.model.predict:command", "Classify image files with a checkpoint"),
     "summary": (
@@ -34,19 +34,19 @@ COMMANDS = {
     "top": ("adamctl.cli.cluster.top:command", "Watch the nodes and jobs of a cluster"),
     "shards": ("adamctl.cli.cluster.shards:command", "Show which parameter servers hold what, since when and why"),
     "events": ("adamctl.cli.cluster.events:command", "Show what happened to the copies of parameters"),
-    "recover": ("adamctl.cli.cluster.recover:command", "Go on with what is there when servers never come back"),
+    "recover": ("adamctl.cli.cluster.recover:command", "Recover parameters when lost servers never come back"),
     "drain": ("adamctl.cli.cluster.drain:command", "Move everything off a parameter server, so that it can be stopped"),
     "run": ("adamctl.cli.run.run:command", "List, show, stop and remove runs; stop the jobs of a cluster"),
     "logs": ("adamctl.cli.run.logs:command", "Print or follow the logs of a run"),
     "ckpt": ("adamctl.cli.checkpoint.ckpt:command", "List, save, verify, restore and prune the checkpoints of a run"),
     "export": (
         "adamctl.cli.export.export:export",
-        "Write a checkpoint's parameters as safetensors, npz or for PyTorch",
+        "Write a checkpoint's parameters as safetensors, npz or a PyTorch file",
     ),
-    "import": ("adamctl.cli.export.export:import_", "Make a checkpoint of the parameters in such a file"),
+    "import": ("adamctl.cli.export.export:import_", "Make a checkpoint from the parameters in such a file"),
     "bench": ("adamctl.cli.bench.bench:command", "Measure against the limits of this machine"),
-    "version": ("adamctl.cli.version:command", "Show the version of adamctl and of what it computes with"),
-    "doctor": ("adamctl.cli.doctor:command", "Check this machine and say what to do about what is found"),
+    "version": ("adamctl.cli.version:command", "Show the versions of adamctl and of the libraries it computes with"),
+    "doctor": ("adamctl.cli.doctor:command", "Check this machine and advise on problems"),
 }
 
 BUILT_IN_ROLES = {
@@ -61,7 +61,7 @@ compares the two."""
 
 
 class Application(LazyGroup):
-    """The top command; roles that other packages register stand beside the built-in ones."""
+    """The top command; lists roles that other packages register beside the built-in ones."""
 
     def sections(self) -> dict[str, dict[str, str]]:
         return {
@@ -95,7 +95,7 @@ def application() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command line and returns its exit code; messages go to stderr, and under `--json` to stdout, too."""
+    """Runs one command line and returns its exit code; messages go to stderr and, with `--json`, to stdout, too."""
     begin()
     tell = print_error if "--json" in arguments else _nothing_more
     try:
@@ -113,7 +113,7 @@ def run(arguments: Sequence[str]) -> int:
         tell(str(error), error.exit_code)
         return error.exit_code
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone; nothing left to tell it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone; discard the rest
         return 0
     except Exception as error:
         echo(traceback.format_exc(), err=True, nl=False)
@@ -122,4 +122,4 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _nothing_more(message: str, exit_code: int) -> None:
-    """What a failed command prints to stdout without `--json`."""
+    """Prints nothing to stdout: a failed command without `--json`."""

@@ -1,4 +1,4 @@
-"""Numbers on the command line: finite, in a range, and quoted as they were typed where they are not."""
+"""Numbers on the command line: finite and in a range; an error quotes the value as it was typed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST = 1_000_000
 
 
 class Number(click.FloatRange):
-    """A finite number; `least` may be reached, `above` not."""
+    """A finite number; `least` is an inclusive bound, `above` an exclusive one."""
 
     def __init__(self, *, least: float | None = None, above: float | None = None, most: float | None = None) -> None:
         super().__init__(min=least if above is None else above, max=most, min_open=above is not None)
@@ -40,7 +40,7 @@ class Number(click.FloatRange):
 
 
 class Numbers(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic since click 8.3
-    """Several such numbers, separated by commas."""
+    """Several numbers, separated by commas."""
 
     name = "X,X,..."
 
@@ -55,7 +55,7 @@ class Numbers(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gener
         try:
             return tuple(self._each.convert(part, None, None) for part in value.split(","))
         except click.BadParameter as error:
-            self.fail(f"{error.message} in {value!r}; several are separated by commas", parameter, context)
+            self.fail(f"{error.message} in {value!r}; separate several numbers by commas", parameter, context)
 
 
 FINITE = Number()

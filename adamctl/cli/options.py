@@ -37,7 +37,7 @@ data_option = click.option(
     "--data",
     multiple=True,
     metavar="DIR",
-    help="Folder in which a bare name such as mnist is looked up; may be given again. [ADAMCTL_DATA]",
+    help="Folder in which a bare name such as mnist is looked up; repeatable. [ADAMCTL_DATA]",
 )
 set_option = click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set any key, e.g. --set optimizer.lr=0.01."
@@ -52,10 +52,8 @@ _controllers_option = click.option(
 
 
 def token_flags() -> list[tuple[list[str], dict[str, Any]]]:
-    """Returns names and attributes of --token-file, whose value is the token, and of --token, which is refused."""
-    text = (
-        "File with the cluster's secret, which others cannot read. [ADAMCTL_TOKEN_FILE, or the secret in ADAMCTL_TOKEN]"
-    )
+    """Returns names and attributes of --token-file, whose value becomes the token, and of --token, which is refused."""
+    text = "File with the cluster's secret, readable only by you. [ADAMCTL_TOKEN_FILE, or the secret in ADAMCTL_TOKEN]"
     return [
         (["--token-file", "token"], {"metavar": "FILE", "callback": _token, "help": text}),
         (["--token", "token_on_the_line"], {"hidden": True, "expose_value": False, "callback": _refuse_token}),
@@ -63,14 +61,14 @@ def token_flags() -> list[tuple[list[str], dict[str, Any]]]:
 
 
 def token_option(command: CommandT) -> CommandT:
-    """Adds --token-file; the command is given the token itself, empty if there is none."""
+    """Adds --token-file; the command receives the token itself, empty if there is none."""
     for names, attributes in token_flags():
         command = click.option(*names, **attributes)(command)
     return command
 
 
 def _token(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
-    """Raises ConfigurationError: the file cannot be read, holds no token, or can be read by everybody."""
+    """Raises ConfigurationError: the file cannot be read, holds no token, or other users can read it."""
     if value is None:
         return environment_token(os.environ)
     return read_token_file(Path(value), "--token-file")
@@ -79,8 +77,8 @@ def _token(context: click.Context, parameter: click.Parameter, value: str | None
 def _refuse_token(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
     if value is not None:
         raise ConfigurationError(
-            "--token: a token on a command line can be read by every user of the machine; put it into a file that only "
-            "you can read and give --token-file FILE, or set ADAMCTL_TOKEN; and take another token than this one"
+            "--token: every user of the machine can read a token on a command line; put it into a file that only you "
+            "can read and give --token-file FILE, or set ADAMCTL_TOKEN; and replace this token by a new one"
         )
 
 
@@ -94,19 +92,19 @@ checkpoint_option = click.option(
     "which",
     default="",
     metavar="best|last|N",
-    help="Which checkpoint of a run: the best on its validation part (the default where it has one), the last, or one "
-    "by its number.",
+    help="Which checkpoint of a run: the best on its validation part (the default if it has one), the last, or one by "
+    "its number.",
 )
 
 
 def controller_option(command: CommandT) -> CommandT:
-    """Adds --controller, --config-store and --run; `addresses` tells which of them counts."""
+    """Adds --controller, --config-store and --run; `addresses` decides which of them counts."""
     names, attributes = config_store_flag()
     return _controllers_option(click.option(*names, **attributes)(_run_option(command)))
 
 
 def _remember_run(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    """Without a run to choose, the only one that goes on on this machine will do."""
+    """If no run is named, the only one running on this machine is used."""
     context.meta[_RUN] = value or context.meta.get(_RUN, "")
 
 
@@ -115,7 +113,7 @@ _run_option = click.option(
     metavar="RUN",
     expose_value=False,
     callback=_remember_run,
-    help="A run that goes on on this machine: its folder, NAME/NNN or NAME. Not needed where it is the only one.",
+    help="A run in progress on this machine: its folder, NAME/NNN or NAME. Not needed if it is the only one.",
 )
 live_run_argument = click.argument(
     "live_run", metavar="[RUN]", required=False, expose_value=False, callback=_remember_run
@@ -123,8 +121,8 @@ live_run_argument = click.argument(
 
 
 def config_store_flag(variable: str = "ADAMCTL_CONFIG_STORE") -> tuple[list[str], dict[str, Any]]:
-    """Returns names and attributes of --config-store, whose value `addresses` finds. `variable` may be empty."""
-    text = "etcd cluster in the place of controllers, etcd://host:port[,host:port...]."
+    """Returns names and attributes of --config-store, whose value `addresses` looks up. `variable` may be empty."""
+    text = "etcd cluster to use instead of controllers, etcd://host:port[,host:port...]."
     attributes = {"metavar": "URL", "expose_value": False, "callback": _remember_store}
     if variable:
         return ["--config-store"], {**attributes, "envvar": variable, "help": f"{text} [{variable}]"}
@@ -132,7 +130,7 @@ def config_store_flag(variable: str = "ADAMCTL_CONFIG_STORE") -> tuple[list[str]
 
 
 def join_store_option(command: CommandT) -> CommandT:
-    """Adds the --config-store of a command that joins a cluster only when a flag says so."""
+    """Adds --config-store for a command that joins a cluster only if a flag says so."""
     names, attributes = config_store_flag(variable="")
     return click.option(*names, **attributes)(command)
 
@@ -143,7 +141,7 @@ def experiment_options(command: CommandT) -> CommandT:
         click.option("--target", type=FINITE, help="Stop when top-1 reaches this share."),
         click.option("--seed", type=int, help="Seed of initial values and orders."),
         click.option(
-            "--passes", type=int, help="Walks over the training set; a schedule of the learning rate spans all of them."
+            "--passes", type=int, help="Passes over the training set; the learning-rate schedule spans all of them."
         ),
         click.option("--threads", type=int, help="Compute threads of each worker."),
         click.option("--ps", type=int, help="Parameter servers."),
@@ -157,7 +155,7 @@ def experiment_options(command: CommandT) -> CommandT:
 
 
 class Picture(click.Path):
-    """A file that a picture can be written to, looked at before anything is measured."""
+    """A file that a picture can be written to, checked before anything is measured."""
 
     ENDINGS = (".svg", ".png", ".pdf")
 
@@ -170,7 +168,7 @@ class Picture(click.Path):
             endings = ", ".join(self.ENDINGS)
             self.fail(f"expected a name that ends in one of {endings}; found {value}", parameter, context)
         if not path.absolute().parent.is_dir():
-            self.fail(f"expected a file in a folder that is there; found {value}", parameter, context)
+            self.fail(f"expected a file in an existing folder; found {value}", parameter, context)
         if importlib.util.find_spec("matplotlib") is None:
             self.fail("pictures need matplotlib; pip install 'adamctl[plot]'", parameter, context)
         super().convert(value, parameter, context)
@@ -183,10 +181,10 @@ plot_option = click.option("--plot", type=Picture(), metavar="FILE", help="Write
 def load(
     experiment: str, settings: tuple[str, ...], data: tuple[str, ...], flags: Mapping[str, Any]
 ) -> LoadedExperiment:
-    """Loads an experiment with what the command line and the environment say.
+    """Loads an experiment with the changes from the command line and the environment.
 
     Raises:
-        ConfigurationError: anything in it is wrong.
+        ConfigurationError: any value is wrong.
     """
     from adamctl.config.load import Origin, Setting, load_experiment, parse_setting
 
@@ -200,11 +198,11 @@ def load(
 
 
 def addresses(controller: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns where the running command finds the configuration: the controllers' addresses, or an etcd URL; checked.
+    """Returns where this command finds the configuration: the controllers' addresses or an etcd URL, both checked.
 
-    One flag or variable may hold several controllers, separated by commas. A flag beats a variable of the environment.
-    Where neither says anything, a command that is about a cluster takes that of the run that goes on on this machine,
-    or else, as roles do, the address at which a controller listens by default.
+    One flag or variable may hold several controllers, separated by commas. A flag beats an environment variable. If
+    neither is set, a command about a cluster uses that of the run in progress on this machine, or else, as roles do,
+    a controller's default address.
 
     Raises:
         ConfigurationError: both kinds were given, or one is malformed.
@@ -236,12 +234,12 @@ def addresses(controller: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def live_run(wanted: str | None, controller: tuple[str, ...]) -> LiveRun | None:
-    """Returns the run of this machine that the running command is about; None if it is about another cluster.
+    """Returns the run of this machine that this command is about; None if it is about another cluster.
 
-    `wanted` is how the run was named, None if it was not. An address that was given says that it is about another one.
+    `wanted` is the run's name as given, None if none was given. An explicit address means another cluster.
 
     Raises:
-        ConfigurationError: several runs would do.
+        ConfigurationError: several runs match.
     """
     from adamctl.launch.live_runs import state_folder, the_live_run
 
@@ -251,7 +249,7 @@ def live_run(wanted: str | None, controller: tuple[str, ...]) -> LiveRun | None:
 
 
 def _live_controllers() -> tuple[str, ...]:
-    """Returns the controllers of the run of this machine that the running command is about, if it can be about one."""
+    """Returns the controllers of the run of this machine that this command is about, if it can be about one."""
     context = click.get_current_context(silent=True)
     if context is None or _RUN not in context.meta:
         return ()
@@ -260,14 +258,14 @@ def _live_controllers() -> tuple[str, ...]:
     wanted = str(context.meta[_RUN])
     run = the_live_run(state_folder(os.environ), wanted)
     if run is None and wanted:
-        raise ConfigurationError(f"run {wanted!r} does not go on on this machine; adamctl run list shows all there are")
+        raise ConfigurationError(f"no run {wanted!r} is in progress on this machine; adamctl run list shows all runs")
     if run is not None and not run.controllers:
-        raise UnreachableError(f"run {run.name} is still starting; its controller does not serve yet")
+        raise UnreachableError(f"run {run.name} is still starting; its controller is not ready yet; try again")
     return () if run is None else run.controllers
 
 
 def config_store() -> str:
-    """Returns the running command's --config-store; empty if there is none."""
+    """Returns this command's --config-store; empty if there is none."""
     context = click.get_current_context(silent=True)
     return "" if context is None else str(context.meta.get(_STORE, ""))
 

@@ -1,4 +1,4 @@
-"""What goes to stdout: one JSON object, or a table in plain text."""
+"""Output to stdout: one JSON object, or a table in plain text."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from adamctl.config.names import printable
 
 SCHEMA_VERSION = 1
 EXIT_DEGRADED = 4
-"""Exit status of a command that was asked whether all is well, and found that it is not."""
+"""Exit status of a checking command that found a problem."""
 
 
 _printed = False
 
 
 def begin() -> None:
-    """A command begins, and has printed nothing yet."""
+    """Notes that a command starts and has printed nothing yet."""
     global _printed
     _printed = False
 
 
 def print_error(message: str, exit_code: int) -> None:
-    """Prints the object that a failed command ends with under `--json`, unless it has printed one already."""
+    """Prints a failed command's final object under `--json`, unless the command has printed one already."""
     if not _printed:
         print_json({"error": message, "exit_code": exit_code})
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Prints text, in which only the ends of lines are control characters: some of it may be others'."""
+    """Prints text, in which all control characters but line ends are escaped: parts may come from other machines."""
     click.echo(printable(text, keep="\n"), err=err, nl=nl)
 
 
 def say_which(checkpoint: object, chosen: str) -> None:
-    """Tells on stderr which checkpoint of its run was taken, unless there was nothing to choose."""
+    """Prints to stderr which checkpoint of its run was chosen, unless there was no choice."""
     if chosen:
         echo(f"{checkpoint}: {chosen}", err=True)
 
 
 def print_json(values: dict[str, Any]) -> None:
-    """Prints one object; `schema_version` comes first, and what is not a number becomes null."""
+    """Prints one object; `schema_version` comes first, and NaN and infinity become null."""
     global _printed
     _printed = True
     echo(json.dumps(_plain({"schema_version": SCHEMA_VERSION} | values), indent=2))

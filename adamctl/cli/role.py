@@ -1,4 +1,4 @@
-"""`adamctl ROLE start`: the flags every role has, those of its own, and the driver that runs it."""
+"""`adamctl ROLE start`: the flags of every role, the role's own flags, and the driver that runs it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from adamctl.roles.registry import GROUP, Option, Role
 BUILT_IN = frozenset({"controller", "ps", "data", "worker", "coordinator"})
 OTHER_COMMANDS = {
     "controller": {
-        "replace": ("adamctl.cli.cluster.controller:replace", "Put another controller in the place of a lost one"),
+        "replace": ("adamctl.cli.cluster.controller:replace", "Replace a lost controller with another one"),
     },
     "data": {
         "inspect": ("adamctl.cli.data:inspect", "Show what is in a data set"),
         "fetch": ("adamctl.cli.data:fetch", "Download and verify a known data set"),
     },
 }
-"""Of a role, besides `start`: name -> (`module:attribute`, summary)."""
+"""A role's commands besides `start`: name -> (`module:attribute`, summary)."""
 _PATH = click.Path(path_type=Path)
 _ENVIRONMENT = {
     "data": "ADAMCTL_DATA",
@@ -55,24 +55,24 @@ def common_parameters(default_port: int = 0) -> list[click.Parameter]:
                 "default": "127.0.0.1",
                 "envvar": "ADAMCTL_BIND",
                 "show_default": True,
-                "help": "Host to listen on; 0.0.0.0 can be reached from other machines.",
+                "help": "Host to listen on; 0.0.0.0 makes it reachable from other machines.",
             },
         ),
         (["--port"], {"type": int, "help": "TCP port to listen on; by default a free one (controllers: 7070)."}),
-        (["--advertise"], {"default": "", "help": "Host that others are told to reach this node at."}),
+        (["--advertise"], {"default": "", "help": "Host at which others reach this node."}),
         *options.token_flags(),
         (
             ["--log-level"],
             {"default": "info", "envvar": "ADAMCTL_LOG_LEVEL", "help": "debug, info, warning or error."},
         ),
-        (["--log-file"], {"type": _PATH, "help": "A second place for the log."}),
-        (["--socket-folder"], {"type": _PATH, "help": "Where the Unix socket for this machine's peers goes."}),
+        (["--log-file"], {"type": _PATH, "help": "File that also receives the log."}),
+        (["--socket-folder"], {"type": _PATH, "help": "Folder of the Unix socket for peers on this machine."}),
         (["--capacity", "capacity_bytes"], {"default": 0, "help": "Bytes of memory that this node offers."}),
         (["--lifeline-fd"], {"type": int, "hidden": True}),
         (["--ready-fd"], {"type": int, "hidden": True}),
         (
             ["--controller-deadline", "controller_deadline_s"],
-            {"type": DEADLINE_S, "default": 60.0, "help": "Seconds that the controllers may be out of reach."},
+            {"type": DEADLINE_S, "default": 60.0, "help": "Seconds that the controllers may be unreachable."},
         ),
         (
             ["--stop-deadline", "stop_deadline_s"],
@@ -83,10 +83,10 @@ def common_parameters(default_port: int = 0) -> list[click.Parameter]:
 
 
 def find_role(name: str) -> Role:
-    """Returns the description of a role; built-in ones are found without a look at installed packages.
+    """Returns the description of a role; built-in ones are found without searching the installed packages.
 
     Raises:
-        ConfigurationError: another package's description cannot be loaded, or is not one.
+        ConfigurationError: another package's description cannot be loaded, or is not a role.
     """
     if name in BUILT_IN:
         role = import_module(f"adamctl.roles.{name}.role").ROLE
@@ -105,7 +105,7 @@ def find_role(name: str) -> Role:
 
 
 class RoleGroup(LazyGroup):
-    """`adamctl ROLE`: `start`, and what else there is to be done with the role."""
+    """`adamctl ROLE`: `start`, and the role's other commands."""
 
     def sections(self) -> dict[str, dict[str, str]]:
         others = OTHER_COMMANDS.get(self.name or "", {})

@@ -10,8 +10,8 @@ GROUP = "adamctl.roles"
 def summaries(exclude: frozenset[str]) -> dict[str, str]:
     """Returns name -> summary of the roles that are not built in.
 
-    Their descriptions are imported, which is light by contract; one that cannot be is listed with the reason, so that
-    a broken package is seen and harms nothing else.
+    Their descriptions are imported, which is cheap by contract; one that fails to import is listed with the reason, so
+    that a broken package is visible and harms nothing else.
     """
     return {point.name: _summary(point) for point in entry_points(group=GROUP) if point.name not in exclude}
 

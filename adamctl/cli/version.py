@@ -1,4 +1,4 @@
-"""`adamctl version`: what a report of a fault should name."""
+"""`adamctl version`: the versions that a bug report should name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PACKAGES = ("numpy", "numba", "lmdb", "msgspec", "uvloop")
 @click.command("version")
 @options.json_option
 def command(as_json: bool) -> None:
-    """Show the version of adamctl, of Python and of the packages it computes with."""
+    """Show the versions of adamctl, Python and the packages it computes with."""
     versions = {"adamctl": __version__, "python": platform.python_version(), **_installed()}
     if as_json:
         print_json({"version": __version__, "versions": versions, "platform": platform.platform()})

@@ -152,7 +152,7 @@ def test_logs_of_a_run(tmp_path: Path) -> None:
     ]
     assert invoke("logs", str(folder), "--role", "worker").stdout.startswith("worker-1 | three")
     result = CliRunner().invoke(application, ["logs", str(folder), "--role", "data"])
-    assert "there are: ps-1, worker-1" in str(result.exception)
+    assert "logs there: ps-1, worker-1" in str(result.exception)
 
 
 def test_data_inspect() -> None:

@@ -113,7 +113,7 @@ def test_a_missing_run(tmp_path: Path) -> None:
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
     message = refused("ckpt", "list", str(tmp_path), "--run-dir", str(tmp_path / "runs"), code=2)
     assert f"{tmp_path} holds no experiment.toml." in message
-    assert "--run-dir DIR looks elsewhere" in message
+    assert "Use --run-dir DIR for another folder" in message
 
 
 def test_nothing_is_started_to_resume_from_nothing(experiment: Path, tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_a_cluster_that_is_not_there(folder: Path) -> None:
     result = adamctl("train", "exp.toml", "--data", ".", "--join", address, cwd=folder)
     assert result.returncode == 3
     waiting, last = result.stderr.splitlines()
-    assert waiting == f"waiting for the controller at tcp://{address}, since 2 s"
+    assert waiting == f"waiting for the controller at tcp://{address}, for 2 s"
     assert f"the controller at tcp://{address} did not answer within 5 s" in last and "--join" in last
     assert not (folder / "runs").exists(), "no run has begun"
 

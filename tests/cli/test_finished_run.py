@@ -93,7 +93,7 @@ def test_the_best_on_the_validation_part_is_kept_and_taken(trained: tuple[Path, 
     assert f"{best}: the best on the validation part (top-1 " in result.stderr
     last = adamctl("eval", "small/001", "--checkpoint", "last", "--json", cwd=folder)
     assert json.loads(last.stdout)["checkpoint"].endswith("000004") and "000004: the last" in last.stderr
-    assert "--checkpoint 9: expected best, last or one" in adamctl("eval", "--checkpoint", "9", cwd=folder).stderr
+    assert "--checkpoint 9: expected best, last or a number" in adamctl("eval", "--checkpoint", "9", cwd=folder).stderr
 
 
 def test_what_train_prints_for_programs(trained: tuple[Path, dict[str, Any]]) -> None:
@@ -166,5 +166,5 @@ def test_a_finished_run_goes_on_with_more_passes(folder: Path) -> None:
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
     assert (found["passes"], found["examples"]) == (5, 5 * 120)
-    assert "--resume auto: going on from runs/small/001/checkpoints/000004" in result.stderr
+    assert "--resume auto: continuing from runs/small/001/checkpoints/000004" in result.stderr
     assert "goes on from checkpoint 4, 480 examples into the run" in result.stderr

@@ -64,5 +64,5 @@ def test_ends_of_a_range_and_lists() -> None:
     assert FINITE.convert("-2.5", None, None) == -2.5
     assert Numbers(ABOVE_ZERO).convert("1, 2.5", None, None) == (1, 2.5)
     for wrong in ("", "1,", "1;2", "1,0"):
-        with pytest.raises(click.BadParameter, match="separated by commas"):
+        with pytest.raises(click.BadParameter, match="separate several numbers by commas"):
             Numbers(ABOVE_ZERO).convert(wrong, None, None)

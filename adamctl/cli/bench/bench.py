@@ -21,14 +21,14 @@ command = TableGroup(
         "net": ("adamctl.cli.bench.bench:net", "1 MiB frames over one connection against plain blocking sockets"),
         "kernels": (
             "adamctl.cli.bench.bench:kernels",
-            "Each kernel against product rate and memory bandwidth, and PyTorch",
+            "Each kernel against matrix product rate, memory bandwidth and PyTorch",
         ),
         "ps-throughput": (
             "adamctl.cli.bench.ps:ps_throughput",
-            "Parameter servers end to end against sockets, products and memory",
+            "Parameter servers end to end against sockets, matrix products and memory",
         ),
         "replication": ("adamctl.cli.bench.replication:replication", "What three copies of every bucket cost"),
-        "failover": ("adamctl.cli.bench.failover:failover", "How long pushes stand still when a server is lost"),
+        "failover": ("adamctl.cli.bench.failover:failover", "How long pushes stall when a server is lost"),
         "store": (
             "adamctl.cli.bench.bench:store",
             "Parameter servers' store against the disk: flush, recovery, long runs",
@@ -44,7 +44,7 @@ _HIDDEN_COLUMNS = frozenset({"fractions", "rounds_s", "rounds_seconds", "connect
 
 
 class Counts(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic since click 8.3
-    """Whole numbers from 1 on, separated by commas."""
+    """Whole numbers of at least 1, separated by commas."""
 
     name = "N,N,..."
 
@@ -55,12 +55,12 @@ class Counts(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generi
             return value
         parts = value.split(",")
         if not all(part.strip().isdecimal() and int(part) >= 1 for part in parts):
-            self.fail(f"expected whole numbers from 1 on, separated by commas; found {value!r}", parameter, context)
+            self.fail(f"expected whole numbers of at least 1, separated by commas; found {value!r}", parameter, context)
         return tuple(int(part) for part in parts)
 
 
 def usual_thread_counts() -> tuple[int, ...]:
-    """Returns the powers of two up to this process's cores, and the cores."""
+    """Returns the powers of two up to the number of this process's cores, and that number."""
     from adamctl.kernels.threads import available_cores
 
     cores = available_cores()
@@ -68,9 +68,9 @@ def usual_thread_counts() -> tuple[int, ...]:
 
 
 @click.command("net")
-@click.option("--transport", multiple=True, type=click.Choice(["tcp", "unix"]), help="Only this one.")
-@click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds of each side; the best counts.")
-@click.option("--gigabytes", type=ABOVE_ZERO, default=2.0, show_default=True, help="Sent in each round.")
+@click.option("--transport", multiple=True, type=click.Choice(["tcp", "unix"]), help="Measure only this transport.")
+@click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds per side; the best counts.")
+@click.option("--gigabytes", type=ABOVE_ZERO, default=2.0, show_default=True, help="Data sent in each round.")
 @options.json_option
 def net(transport: tuple[str, ...], rounds: int, gigabytes: float, as_json: bool) -> None:
     """Measure 1 MiB frames over one loopback connection against plain blocking sockets."""
@@ -86,24 +86,26 @@ def net(transport: tuple[str, ...], rounds: int, gigabytes: float, as_json: bool
 
 
 @click.command("store")
-@click.option("--folder", type=click.Path(file_okay=False, exists=True, path_type=Path), help="On the disk to measure.")
-@click.option("--megabytes", type=COUNT, default=512, show_default=True, help="Of the model that is written.")
-@click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds of each side; the best counts.")
-@click.option("--loss-window-s", type=ABOVE_ZERO, default=5.0, show_default=True, help="Of the long runs.")
-@click.option("--hours", type=ABOVE_ZERO, default=1.0, show_default=True, help="Of updates in the long runs.")
-@click.option("--long-run-megabytes", type=COUNT, default=4, show_default=True, help="Of the model in the long runs.")
+@click.option(
+    "--folder", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Folder on the disk to measure."
+)
+@click.option("--megabytes", type=COUNT, default=512, show_default=True, help="Size of the model to write.")
+@click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds per side; the best counts.")
+@click.option("--loss-window-s", type=ABOVE_ZERO, default=5.0, show_default=True, help="Loss window of the long runs.")
+@click.option("--hours", type=ABOVE_ZERO, default=1.0, show_default=True, help="Hours of updates in the long runs.")
+@click.option("--long-run-megabytes", type=COUNT, default=4, show_default=True, help="Size of their model.")
 @click.option(
     "--training",
     type=click.IntRange(min=0),
     default=0,
-    help="Pairs of training runs with a store and without, of about half a minute.",
+    help="Pairs of training runs, with and without a store; each takes about half a minute.",
 )
 @options.json_option
 def store(
     folder: Path | None, megabytes: int, rounds: int, loss_window_s: float, hours: float, long_run_megabytes: int,
     training: int, as_json: bool,
 ) -> None:  # fmt: skip
-    """Measure the parameter server's store against this disk's sequential writing and reading."""
+    """Measure the parameter server's store against this disk's sequential write and read rates."""
     from adamctl.bench.store.store import run_store_benchmark
 
     report = run_store_benchmark(
@@ -126,10 +128,10 @@ def store(
 @options.experiment_options
 @click.option("--thread-counts", type=Counts(), help="Thread counts.  [default: powers of two up to the cores]")
 @click.option("--batches", type=Counts(), default="32,64,128", show_default=True, help="Examples per step.")
-@click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds of each setting; the median counts.")
+@click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds per setting; the median counts.")
 @click.option("--seconds", type=ABOVE_ZERO, default=1.0, show_default=True, help="Length of a round.")
 @click.option("--vs", type=click.Choice(["torch"]), help="Compare with PyTorch's best setting.")
-@click.option("--peer-python", default=sys.executable, metavar="PYTHON", help="Interpreter that has PyTorch.")
+@click.option("--peer-python", default=sys.executable, metavar="PYTHON", help="Python interpreter that has PyTorch.")
 @options.plot_option
 @options.json_option
 def worker(
@@ -137,7 +139,7 @@ def worker(
     batches: tuple[int, ...], rounds: int, seconds: float, vs: str | None, peer_python: str, plot: Path | None,
     as_json: bool, **flags: Any,
 ) -> None:  # fmt: skip
-    """Measure training steps of EXP.toml's model on this machine's cores: made-up examples, nothing sent."""
+    """Measure training steps of EXP.toml's model on this machine's cores: synthetic examples, nothing sent."""
     loaded = options.load(experiment, settings, data, flags)
     from adamctl.bench.peer import require
     from adamctl.bench.worker.worker import run_worker_benchmark
@@ -167,8 +169,8 @@ def _show_worker(report: dict[str, Any]) -> None:
     print_results(report)
     for lock in report.get("interpreter_lock", ()):
         echo(
-            f"batch {lock['batch']}: a step of one thread holds the interpreter lock for {lock['held_share']:.1%}; by "
-            f"that alone 16 threads on as many cores reach {lock['predicted_speed_up']['16']:.1f} x one"
+            f"batch {lock['batch']}: a step of one thread holds the interpreter lock {lock['held_share']:.1%} of the "
+            f"time; that alone limits 16 threads on 16 cores to {lock['predicted_speed_up']['16']:.1f} x one thread"
         )
     if "comparison" in report:
         echo(_comparison(report["comparison"]))
@@ -176,21 +178,23 @@ def _show_worker(report: dict[str, Any]) -> None:
 
 @click.command("kernels")
 @click.argument("experiments", nargs=-1, type=click.Path(), metavar="EXP.toml...")
-@click.option("--only", multiple=True, metavar="WORD", help="Only kernels with this in their name, or of this group.")
+@click.option("--only", multiple=True, metavar="WORD", help="Only kernels of this group or with WORD in their name.")
 @click.option("--batch", type=COUNT, default=32, show_default=True, help="Examples per step.")
-@click.option("--threads", type=COUNT, default=1, show_default=True, help="Threads that do the same at once.")
-@click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds of each; the median counts.")
+@click.option(
+    "--threads", type=COUNT, default=1, show_default=True, help="Threads that run the kernel at the same time."
+)
+@click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds per kernel; the median counts.")
 @click.option("--seconds", type=ABOVE_ZERO, default=0.1, show_default=True, help="Length of a round.")
-@click.option("--vs", type=click.Choice(["torch"]), help="Let PyTorch do the same.")
-@click.option("--peer-python", default=sys.executable, metavar="PYTHON", help="Interpreter that has PyTorch.")
+@click.option("--vs", type=click.Choice(["torch"]), help="Measure PyTorch too.")
+@click.option("--peer-python", default=sys.executable, metavar="PYTHON", help="Python interpreter that has PyTorch.")
 @options.plot_option
 @options.json_option
 def kernels(
     experiments: tuple[str, ...], only: tuple[str, ...], batch: int, threads: int, rounds: int, seconds: float,
     vs: str | None, peer_python: str, plot: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Measure each kernel against this machine's limits: the layers of the models given (or, with none, of a set that
-    has every kind of layer), update rules, vector operations."""
+    """Measure each kernel against this machine's limits: the layers of the given models (without any, a set with every
+    kind of layer), update rules and vector operations."""
     from adamctl.bench.kernels.kernels import all_cases, run_kernels_benchmark, select
     from adamctl.bench.kernels.sample_models import SAMPLES
     from adamctl.bench.peer import require
@@ -218,7 +222,7 @@ def kernels(
 
 
 def _in_one_column(row: dict[str, Any]) -> dict[str, Any]:
-    """Both units of rates under the implementation's name, for a table that fits a screen."""
+    """Puts both units of rates under the implementation's name, so that the table fits a screen."""
     units = {"_gflop_per_s": "GFLOP/s", "_gb_per_s": "GB/s"}
     unit = next(unit for unit in units if f"limit{unit}" in row)
     shown = {key.removesuffix(unit): value for key, value in row.items()}
@@ -236,7 +240,7 @@ def _comparison(comparison: dict[str, Any]) -> str:
 
 
 def print_results(report: dict[str, Any]) -> None:
-    """Prints a benchmark's results as a table, its machine below."""
+    """Prints a benchmark's results as a table, with the machine below it."""
     results = report["results"]
     filled = dict.fromkeys(key for result in results for key, value in result.items() if value is not None)
     columns = [key for key in filled if key not in _HIDDEN_COLUMNS]

@@ -1,4 +1,4 @@
-"""`adamctl bench failover`: how long pushes stand still when a parameter server is lost."""
+"""`adamctl bench failover`: how long pushes stall when a parameter server is lost."""
 
 from __future__ import annotations
 
@@ -18,17 +18,24 @@ if TYPE_CHECKING:
     from adamctl.bench.failover.failover import Fault
 
 FAULTS: tuple[Fault, ...] = ("kill", "stop", "cut")
-"""As in `adamctl.bench.failover.failover`, so that `--help` need not import it; a test compares the two."""
+"""Repeats `adamctl.bench.failover.failover`, so that `--help` need not import it; a test compares the two."""
 MEGABYTES = Number(above=0, most=1000)
 
 
 @click.command("failover")
-@click.option("--fault", "faults", multiple=True, type=click.Choice(FAULTS), help="Only these.  [default: all]")
 @click.option(
-    "--lease", "leases_s", type=Numbers(ABOVE_ZERO), default="4,1", show_default=True, help="Of the servers, D."
+    "--fault", "faults", multiple=True, type=click.Choice(FAULTS), help="Measure only this fault.  [default: all]"
 )
-@click.option("--rounds", type=COUNT, default=20, show_default=True, help="Of each fault with each lease.")
-@click.option("--model-megabytes", type=MEGABYTES, default=4.0, show_default=True, help="Of weights.")
+@click.option(
+    "--lease",
+    "leases_s",
+    type=Numbers(ABOVE_ZERO),
+    default="4,1",
+    show_default=True,
+    help="Lease D of the servers, in seconds.",
+)
+@click.option("--rounds", type=COUNT, default=20, show_default=True, help="Rounds per fault and lease.")
+@click.option("--model-megabytes", type=MEGABYTES, default=4.0, show_default=True, help="Size of the weights.")
 @options.join_store_option
 @options.json_option
 def failover(
@@ -36,10 +43,10 @@ def failover(
 ) -> None:
     """Kill, stop and cut off one of three servers, again and again, while a client pushes to all of them.
 
-    Measured from the fault to the acknowledgement of the next push that touches what the server was primary of. Links
-    are cut in network namespaces, which need Linux and no rights. With --config-store, an etcd cluster that is there is
-    used, under a prefix of this run's own, instead of a controller; D is then four fifths of 2 s or more whole seconds,
-    and links cannot be cut.
+    The time runs from the fault to the acknowledgement of the next push to a bucket whose primary was that server.
+    Links are cut in network namespaces, which need Linux but no privileges. With --config-store, a running etcd
+    cluster is used instead of a controller, under a prefix of this run's own; D is then four fifths of a whole number
+    of seconds, 2 or more, and links cannot be cut.
     """
     from adamctl.bench.failover import namespaces
     from adamctl.bench.failover.failover import FailoverSettings, run_failover_benchmark
@@ -49,14 +56,14 @@ def failover(
     if store:
         options.addresses(())
         if "cut" in faults:
-            raise ConfigurationError("--fault cut: links to an etcd cluster that is there cannot be cut; leave it out")
+            raise ConfigurationError("--fault cut: links to a running etcd cluster cannot be cut; leave it out")
         wanted = tuple(fault for fault in wanted if fault != "cut")
     settings = FailoverSettings(wanted, leases_s, rounds, int(model_megabytes * 1e6), store)
     if "cut" in wanted and not namespaces.is_inside():
         problem = "" if faults else namespaces.missing()
         if not problem:
             namespaces.go_inside(sys.argv[1:])
-        echo(f"without cut links: {problem}", err=True)
+        echo(f"links are not cut: {problem}", err=True)
         settings = replace(settings, faults=tuple(fault for fault in wanted if fault != "cut"))
     report = run_failover_benchmark(settings, lambda line: echo(line, err=True))
     if as_json:

@@ -32,33 +32,43 @@ _UNUSED = {
 
 
 @click.command("ps-throughput")
-@click.option("--mode", "modes", multiple=True, type=click.Choice(_MODES), help="Only these.  [default: all]")
 @click.option(
-    "--apply-threads", "--cores", type=Counts(), help="Of a server.  [default: powers of two up to the cores]"
+    "--mode", "modes", multiple=True, type=click.Choice(_MODES), help="Measure only this mode.  [default: all]"
+)
+@click.option(
+    "--apply-threads", "--cores", type=Counts(), help="Threads of a server.  [default: powers of two up to the cores]"
 )
 @click.option("--clients", type=Counts(), default="1", show_default=True, help="Client processes.")
 @click.option("--servers", type=Counts(), default="1", show_default=True, help="Parameter servers.")
-@click.option("--model-megabytes", type=ABOVE_ZERO, help="Of weights.  [default: 100; with --stress 16]")
+@click.option("--model-megabytes", type=ABOVE_ZERO, help="Size of the weights.  [default: 100; with --stress 16]")
 @click.option(
     "--block-kib",
     "blocks_kib",
     type=Numbers(ABOVE_ZERO),
     default="1024",
     show_default=True,
-    help="Of weights that travel and wait together.",
+    help="Size of a block: weights that are sent and locked together.",
 )
 @click.option(
-    "--dtype", "dtypes", multiple=True, type=click.Choice(WIRE_TYPES), help="On the wire.  [default: float32]"
+    "--dtype",
+    "dtypes",
+    multiple=True,
+    type=click.Choice(WIRE_TYPES),
+    help="Type of numbers on the wire.  [default: float32]",
 )
 @click.option(
-    "--transport", "transports", multiple=True, type=click.Choice(_TRANSPORTS), help="To servers.  [default: auto]"
+    "--transport",
+    "transports",
+    multiple=True,
+    type=click.Choice(_TRANSPORTS),
+    help="Transport to servers.  [default: auto]",
 )
-@click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds of each side; the best counts.")
+@click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds per side; the best counts.")
 @click.option("--seconds", type=ABOVE_ZERO, help="Length of a round.  [default: 1; with --stress 60]")
-@click.option("--vs", type=click.Choice(["torch-rpc"]), help="Let PyTorch's RPC do the same.")
-@click.option("--peer-python", default=sys.executable, metavar="PYTHON", help="Interpreter that has PyTorch.")
-@click.option("--stress", is_flag=True, help="Instead: 64 connections push for a minute.")
-@click.option("--linear", is_flag=True, help="Instead: how cost grows with model, clients and servers.")
+@click.option("--vs", type=click.Choice(["torch-rpc"]), help="Measure PyTorch's RPC too.")
+@click.option("--peer-python", default=sys.executable, metavar="PYTHON", help="Python interpreter that has PyTorch.")
+@click.option("--stress", is_flag=True, help="Run the stress test instead: 64 connections push for a minute.")
+@click.option("--linear", is_flag=True, help="Measure instead how cost grows with model, clients and servers.")
 @options.plot_option
 @options.json_option
 def ps_throughput(
@@ -113,9 +123,9 @@ def ps_throughput(
 
 
 def _check_flags(instead: tuple[str, ...], lists: dict[str, tuple[Any, ...] | None]) -> None:
-    """Raises ConfigurationError for flags that what is measured `instead` has no use for, before it takes a minute."""
+    """Raises ConfigurationError for flags that the measurement `instead` does not use, before a minute is spent."""
     if len(instead) > 1:
-        raise ConfigurationError(f"{' and '.join(instead)}: expected one of them at a time")
+        raise ConfigurationError(f"{' and '.join(instead)}: expected only one of them")
     context = click.get_current_context()
     unused = [
         parameter.opts[0]
@@ -124,15 +134,15 @@ def _check_flags(instead: tuple[str, ...], lists: dict[str, tuple[Any, ...] | No
         and context.get_parameter_source(str(parameter.name)) is not ParameterSource.DEFAULT
     ]
     if unused:
-        raise ConfigurationError(f"{instead[0]}: expected no {', '.join(unused)}: that is not measured then")
+        raise ConfigurationError(f"{instead[0]}: expected no {', '.join(unused)}: this measurement does not use it")
     for flag, values in lists.items():
         if values is not None and len(values) > 1:
             found = ", ".join(map(str, values))
-            raise ConfigurationError(f"{instead[0]}: expected one value of {flag}; found {found}; run it for each")
+            raise ConfigurationError(f"{instead[0]}: expected one value of {flag}; found {found}; run it once for each")
 
 
 def _run(every: list[PsSettings], stress: bool, linear: bool) -> tuple[dict[str, Any], Any]:
-    """Returns the report asked for and what prints it."""
+    """Returns the requested report and the function that prints it."""
     settings = every[0]
 
     def progress(line: str) -> None:

@@ -13,21 +13,23 @@ _TRANSPORTS = ("tcp", "unix", "auto")
 
 
 @click.command("replication")
-@click.option("--model-megabytes", type=ABOVE_ZERO, default=32.0, show_default=True, help="Of weights.")
-@click.option("--hot-kib", type=COUNT, default=8192, show_default=True, help="Of shards that are changed all the time.")
+@click.option("--model-megabytes", type=ABOVE_ZERO, default=32.0, show_default=True, help="Size of the weights.")
+@click.option("--hot-kib", type=COUNT, default=8192, show_default=True, help="Size of the shards that always change.")
 @click.option("--rate", type=ABOVE_ZERO, default=8.0, show_default=True, help="Pushes per second to them, at 1x.")
 @click.option("--times", type=Counts(), default="1,4,16", show_default=True, help="Multiples of that rate.")
-@click.option("--rounds", type=COUNT, default=5, show_default=True, help="Of each side; the best counts.")
+@click.option("--rounds", type=COUNT, default=5, show_default=True, help="Rounds per side; the best counts.")
 @click.option("--seconds", type=ABOVE_ZERO, default=2.0, show_default=True, help="Length of a round.")
-@click.option("--transport", type=click.Choice(_TRANSPORTS), default="tcp", show_default=True, help="To servers.")
-@click.option("--past-clients", type=COUNT, help="Measure what so many that are no more cost one that pushes on.")
-@click.option("--shards", type=COUNT, default=300, show_default=True, help="Of 4 KiB, with --past-clients.")
+@click.option(
+    "--transport", type=click.Choice(_TRANSPORTS), default="tcp", show_default=True, help="Transport to servers."
+)
+@click.option("--past-clients", type=COUNT, help="Measure instead how far this many past clients slow a push.")
+@click.option("--shards", type=COUNT, default=300, show_default=True, help="Shards of 4 KiB, for --past-clients.")
 @options.json_option
 def replication(
     model_megabytes: float, hot_kib: int, rate: float, times: tuple[int, ...], rounds: int, seconds: float,
     transport: str, past_clients: int | None, shards: int, as_json: bool,
 ) -> None:  # fmt: skip
-    """Push to one copy and to three on three servers of this machine, and change few shards ever more often."""
+    """Push to one copy and to three copies on three servers of this machine, and change few shards at rising rates."""
     from adamctl.bench.replication.replication import ReplicationSettings, run_replication_benchmark
 
     if past_clients is not None:

@@ -23,9 +23,9 @@ command = TableGroup(
     context_settings={"help_option_names": ["-h", "--help"]},
     table={
         "list": ("adamctl.cli.checkpoint.ckpt:list_", "Show the checkpoints of a run"),
-        "save": ("adamctl.cli.checkpoint.ckpt:save", "Have a running job write a checkpoint now"),
+        "save": ("adamctl.cli.checkpoint.ckpt:save", "Make a running job write a checkpoint now"),
         "verify": ("adamctl.cli.checkpoint.ckpt:verify", "Read and check every byte of checkpoints"),
-        "restore": ("adamctl.cli.checkpoint.ckpt:restore", "Make a new run folder that begins with a checkpoint"),
+        "restore": ("adamctl.cli.checkpoint.ckpt:restore", "Make a new run folder that starts from a checkpoint"),
         "prune": ("adamctl.cli.checkpoint.ckpt:prune", "Remove old checkpoints of a run"),
     },
 )
@@ -40,8 +40,8 @@ _COLUMNS = ("checkpoint", "pass", "examples", "top-1", "size", "files", "state",
 def list_(run: str, run_dir: str, as_json: bool) -> None:
     """Show the checkpoints of RUN: a run folder, NAME/NNN, or NAME for its newest run.
 
-    `state` is complete, unfinished (a crash, or being written now) or damaged, as far as manifest, sizes and headers
-    tell; `adamctl ckpt verify` reads everything. `run` is done where there is nothing left to train.
+    `state` is complete, unfinished (after a crash, or still being written) or damaged, judged by manifest, sizes and
+    headers only; `adamctl ckpt verify` reads everything. `run` is done if nothing is left to train.
     """
     from adamctl.cli.checkpoint.store import folder_of_checkpoints, stored
 
@@ -72,7 +72,7 @@ def _row(one: Stored, now: datetime) -> tuple[str, ...]:
         size(values["size_bytes"]),
         str(values["files"] or "-"),
         values["state"],
-        "-" if one.manifest is None else "done" if one.manifest.complete else "goes on",
+        "-" if one.manifest is None else "done" if one.manifest.complete else "not done",
         duration(values["age_seconds"]),
     )
 
@@ -84,10 +84,10 @@ def _row(one: Stored, now: datetime) -> tuple[str, ...]:
 @click.option("--wait", "wait_s", type=ABOVE_ZERO, default=600.0, show_default=True, help="Seconds to wait for it.")
 @options.json_option
 def save(job: str | None, controller: tuple[str, ...], token: str, wait_s: float, as_json: bool) -> None:
-    """Have JOB write a checkpoint now, and return when it is finished; training goes on meanwhile.
+    """Make JOB write a checkpoint now, and return when it is finished; training continues meanwhile.
 
-    Each shard is written as it is at one version; pushes are not stopped. JOB may be left out where only one runs. The
-    controller's address is what `adamctl train` prints as "watch it with".
+    Each shard is written at one version; pushes are not stopped. JOB may be left out if only one job runs. `adamctl
+    train` prints the controller's address as "watch it with".
     """
     addresses = options.addresses(controller)
     from adamctl.cli.checkpoint.save import save_now
@@ -107,8 +107,8 @@ def save(job: str | None, controller: tuple[str, ...], token: str, wait_s: float
 def verify(place: str, run_dir: str, as_json: bool) -> int:
     """Check every byte of PLACE: one checkpoint, or all finished ones of a run.
 
-    Checked are headers, sizes, the checksum of every record and every file, the manifest too, and that nothing is
-    missing. Damage ends the command with exit code 5 and a line for each damaged part.
+    It checks headers, sizes, the manifest, the checksum of every record and file, and that nothing is missing. Damage
+    ends the command with exit code 5 and a line for each damaged part.
     """
     from adamctl.cli.checkpoint.damage import find_damage
     from adamctl.cli.checkpoint.store import chosen
@@ -127,11 +127,11 @@ def verify(place: str, run_dir: str, as_json: bool) -> int:
 
 @click.command("restore")
 @click.argument("place")
-@click.option("--into", metavar="DIR", help="The run folder to make; by default the next one of the experiment's name.")
-@click.option("--ps", type=int, help="Parameter servers of the new run; any number.")
+@click.option("--into", metavar="DIR", help="Run folder to make; by default the next one for this experiment.")
+@click.option("--ps", type=int, help="Number of parameter servers of the new run; it may differ.")
 @options.set_option
 @click.option(
-    "--parameters-only", is_flag=True, help="Begin at the first pass with these parameters (train.warmstart_from)."
+    "--parameters-only", is_flag=True, help="Start at the first pass with these parameters (train.warmstart_from)."
 )
 @options.runs_option
 @options.json_option
@@ -144,12 +144,13 @@ def restore(
     run_dir: str,
     as_json: bool,
 ) -> None:
-    """Make a new run folder that begins with PLACE: a checkpoint, or the newest one of a run.
+    """Make a new run folder that starts from PLACE: a checkpoint, or the newest one of a run.
 
-    It is verified, then copied, so the new run needs nothing of the old one; the experiment is the old one's, with what
-    --ps and --set change. The command to go on with is printed: `adamctl train ... --resume`, which takes up passes,
-    rule state and all, on any number of servers; with --parameters-only one that begins anew from these parameters.
-    (`train --resume RUN` does the same without a copy, and `train.warmstart_from` that of --parameters-only.)
+    The checkpoint is verified, then copied, so the new run does not need the old one; the experiment is the old one's,
+    changed by --ps and --set. The command prints what to run next: `adamctl train ... --resume`, which restores
+    passes, rule state and the rest on any number of servers, or, with --parameters-only, a training run that starts
+    over from these parameters. (`train --resume RUN` does the same without a copy, `train.warmstart_from` the same as
+    --parameters-only.)
     """
     from adamctl.cli.checkpoint.restore import restore_run
 
@@ -162,21 +163,21 @@ def restore(
         values = {"folder": str(made.folder), "checkpoint": str(made.checkpoint), "servers": made.servers}
         print_json(values | {"command": train})
         return
-    echo(f"{made.folder} begins with {made.source}, for {made.servers} parameter server(s); go on with")
+    echo(f"{made.folder} starts from {made.source}, for {made.servers} parameter server(s); continue with")
     echo(f"  {train}")
 
 
 @click.command("prune")
 @click.argument("run")
 @click.option("--keep", type=int, default=3, show_default=True, metavar="N", help="Keep the newest N complete ones.")
-@click.option("--every", type=int, metavar="K", help="Keep also those whose number is a multiple of K.")
+@click.option("--every", type=int, metavar="K", help="Also keep those whose number is a multiple of K.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @options.runs_option
 @options.json_option
 def prune(run: str, keep: int, every: int | None, dry_run: bool, run_dir: str, as_json: bool) -> None:
-    """Remove old checkpoints of RUN, and what crashes left unfinished.
+    """Remove old checkpoints of RUN, and those that crashes left unfinished.
 
-    One complete checkpoint always stays: the newest, which is read through first; if it is damaged, the one before it.
+    One complete checkpoint always stays: the newest, which is read in full first; if it is damaged, the one before it.
     """
     from adamctl.cli.checkpoint.store import folder_of_checkpoints, plan_pruning, stored, with_newest_verified
     from adamctl.live.units import size

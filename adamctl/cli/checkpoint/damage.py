@@ -1,4 +1,4 @@
-"""Everything that is wrong with a checkpoint on disk, not only the first thing: what `adamctl ckpt verify` says."""
+"""Finds everything that is wrong with a checkpoint on disk, not only the first thing, for `adamctl ckpt verify`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from adamctl.roles.ps.checkpoint_files import Checkpoint, ShardFile
 
 
 def find_damage(folder: Path) -> list[str]:
-    """Reads and checks all of a checkpoint; returns what is damaged or missing, one sentence each, none if it is whole.
+    """Reads and checks a whole checkpoint; returns one sentence for each damaged or missing part, none if it is whole.
 
-    Checked are the manifest, as all that go on from it read it, each file's size, header, record descriptions, end and
-    BLAKE2b, each record's arrays, that no file is of another layout, that the shards are those the manifest lists, and
-    that no row is missing.
+    It checks the manifest (as a resuming run reads it), each file's size, header, record descriptions, end and BLAKE2b,
+    each record's arrays, that no file has another layout, that the shards are those the manifest lists, and that no row
+    is missing.
     """
     try:
         described = read_manifest(folder)
     except DamagedDataError as error:
         return [str(error)]
     if not described.files:
-        return [f'checkpoint {folder / MANIFEST_NAME}: expected a list "files" that is not empty']
+        return [f'checkpoint {folder / MANIFEST_NAME}: expected a non-empty list "files"']
     damage: list[str] = []
     files: list[ShardFile] = []
     for entry in described.files:
@@ -51,7 +51,7 @@ def _open(folder: Path, entry: ManifestFile, layout_hash: str) -> ShardFile:
 
 
 def _damage_inside(file: ShardFile, entry: ManifestFile) -> Iterator[str]:
-    """Yields the shards whose arrays are not what they were; if there is none, a file that is not what it was."""
+    """Yields the shards whose arrays have changed; if there are none, a file that has changed."""
     whole = True
     for stored in file.shards:
         try:

@@ -1,4 +1,4 @@
-"""A new run folder that begins with a checkpoint of another run."""
+"""Makes a new run folder that starts from a checkpoint of another run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from adamctl.roles.coordinator.checkpoint.writer import check_model, check_resum
 
 @dataclass(frozen=True)
 class Restored:
-    """The new run's `folder`, the `checkpoint` in it, where that was copied from, and how many servers it will use."""
+    """The new run's `folder`, its `checkpoint`, where that was copied from, and how many servers the run will use."""
 
     folder: Path
     checkpoint: Path
@@ -31,11 +31,11 @@ class Restored:
 
 
 def restore_run(place: str, runs: Path, into: Path | None, settings: Sequence[str], parameters_only: bool) -> Restored:
-    """Verifies a checkpoint, then makes a run folder with a copy of it and its experiment, changed by `settings`.
+    """Verifies a checkpoint, then makes a run folder with a copy of it and of its experiment, changed by `settings`.
 
     Raises:
-        ConfigurationError: there is no such checkpoint, a setting is wrong or makes it another model, `into` is in use.
-        DamagedDataError: it is damaged; the message lists every part.
+        ConfigurationError: there is no such checkpoint, a setting is wrong or changes the model, or `into` is in use.
+        DamagedDataError: the checkpoint is damaged; the message lists every damaged part.
     """
     source = find_checkpoint(place, runs)
     damage = find_damage(source)
@@ -69,7 +69,9 @@ def _check(found: manifest.Manifest, source: Path, experiment: Experiment, param
 def _made(folder: Path) -> Path:
     try:
         if folder.is_dir() and any(folder.iterdir()):
-            raise ConfigurationError(f"--into {folder}: expected a folder that is empty or not there; it holds files")
+            raise ConfigurationError(
+                f"--into {folder}: expected an empty folder or one that does not exist; found files in it"
+            )
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for part in (LOGS, CHECKPOINTS):
             (folder / part).mkdir(mode=0o700)
@@ -79,7 +81,7 @@ def _made(folder: Path) -> Path:
 
 
 def _copy(source: Path, checkpoints: Path) -> Path:
-    """Copies under another name first: what a crash leaves is no checkpoint. The copy is its owner's alone."""
+    """Copies under another name first, so that a crash leaves no partial checkpoint. Only the owner can read it."""
     name = source.name if source.name.isdecimal() else "000001"
     partial = checkpoints / f".{name}.partial"
     partial.mkdir(mode=0o700)

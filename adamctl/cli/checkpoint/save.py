@@ -16,9 +16,9 @@ async def save_now(addresses: Sequence[str], token: str, job: str | None, wait_s
     """Returns `job`, `number` and `folder` of a checkpoint that was written for this call.
 
     Raises:
-        ConfigurationError: no such job runs, or several do and none was named, or it has no coordinator.
-        UnreachableError: the controller or the coordinator does not answer, or not all is done within `wait_s`.
-        RemoteError: it could not be written, or the run is just beginning or ending.
+        ConfigurationError: no such job runs, several run and none was named, or the job has no coordinator.
+        UnreachableError: the controller or the coordinator does not answer, or the checkpoint takes over `wait_s`.
+        RemoteError: the checkpoint could not be written, or the run is just starting or ending.
     """
     loop = asyncio.get_running_loop()
     until_s = loop.time() + wait_s
@@ -36,7 +36,7 @@ async def save_now(addresses: Sequence[str], token: str, job: str | None, wait_s
 async def _save(cluster: ClusterAccess, name: str, record: JobRecord, wait_s: float) -> tuple[int, str]:
     client = await cluster.coordinator_of(record)
     if client is None:
-        raise ConfigurationError(f"job {name!r} has no coordinator, so nobody writes its checkpoints")
+        raise ConfigurationError(f"job {name!r} has no coordinator, so nothing writes its checkpoints")
     try:
         return await client.checkpoint(deadline_s=wait_s)
     except RemoteError as error:

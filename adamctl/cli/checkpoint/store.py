@@ -1,4 +1,4 @@
-"""The checkpoints of a run folder: what each is, and which may go."""
+"""The checkpoints of a run folder: the state of each, and which ones may be removed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Stored:
     """One checkpoint folder.
 
     Attributes:
-        manifest: None if there is none, or none that can be read.
-        damage: why it cannot be used, as far as headers, sizes and ends of files tell; empty if it can.
+        manifest: None if it is missing or cannot be read.
+        damage: why the checkpoint cannot be used, judged by headers, sizes and ends of files; empty if it can.
     """
 
     folder: Path
@@ -38,7 +38,7 @@ class Stored:
 
     @property
     def finished(self) -> bool:
-        """Whether its manifest was written, which is the last thing to be."""
+        """Whether its manifest was written, which happens last."""
         return (self.folder / MANIFEST_NAME).is_file()
 
     @property
@@ -74,7 +74,7 @@ class Stored:
 
 
 def folder_of_checkpoints(run: str, runs: Path) -> Path:
-    """Returns the folder of checkpoints that `run` means: itself, or that of a run (folder, `NAME/NNN` or `NAME`).
+    """Returns the folder of checkpoints that `run` names: the folder itself, or a run's (folder, `NAME/NNN` or `NAME`).
 
     Raises:
         ConfigurationError: there is no such run.
@@ -88,7 +88,7 @@ def folder_of_checkpoints(run: str, runs: Path) -> Path:
 
 
 def chosen(place: str, runs: Path) -> list[Path]:
-    """Returns the checkpoint that `place` is, or all of a run that were finished, oldest first.
+    """Returns the checkpoint that `place` names, or all finished ones of a run, oldest first.
 
     Raises:
         ConfigurationError: there is no such run, or none of its checkpoints was finished.
@@ -97,11 +97,11 @@ def chosen(place: str, runs: Path) -> list[Path]:
     if (named / MANIFEST_NAME).is_file() or (named.parent.name == CHECKPOINTS and named.is_dir()):
         return [named]
     found = manifest.finished(folder_of_checkpoints(place, runs))
-    return found or [find_checkpoint(place, runs)]  # which says what is missing
+    return found or [find_checkpoint(place, runs)]  # find_checkpoint says what is missing
 
 
 def stored(checkpoints: Path) -> list[Stored]:
-    """Looks at every checkpoint of a run, oldest first; blocks for as long as opening their files takes."""
+    """Opens every checkpoint of a run, oldest first; blocks while it opens their files."""
     if not checkpoints.is_dir():
         return []
     return [look_at(path) for path in sorted(checkpoints.iterdir()) if path.is_dir() and path.name.isdecimal()]
@@ -129,7 +129,7 @@ def _written_at(folder: Path, found: Manifest | None) -> datetime:
 
 
 def with_newest_verified(found: Sequence[Stored]) -> list[Stored]:
-    """Reads the newest complete one through, and if it turns out damaged the one before it, until one is whole."""
+    """Reads the newest complete one in full, then, if it is damaged, the one before it, until one is whole."""
     checked = list(found)
     for index in reversed(range(len(checked))):
         if not checked[index].complete:
@@ -150,12 +150,12 @@ class Pruning:
 
 
 def plan_pruning(found: Sequence[Stored], keep: int, every: int | None) -> Pruning:
-    """Chooses what stays: the newest `keep` complete ones, those whose number `every` divides, and always one.
+    """Chooses what stays: the newest `keep` complete ones, those whose number `every` divides, and always at least one.
 
-    That which was best on the validation part stays, too, where `train.keep_best` says so.
+    The one that was best on the validation part stays, too, if `train.keep_best` is set.
 
-    Damaged ones go where a complete one stays. An unfinished one stays if it is newer than all finished ones: it may be
-    being written.
+    Damaged ones are removed if a complete one stays. An unfinished one stays if it is newer than all finished ones: it
+    may still be being written.
 
     Raises:
         ConfigurationError: `keep` is negative or `every` is not positive.

@@ -27,11 +27,11 @@ class ClusterAccess:
     Attributes:
         addresses: of the controllers, or an etcd URL.
         store: the configuration service.
-        transport, hello: to reach others of the cluster with.
+        transport, hello: for connections to other members of the cluster.
     """
 
     def __init__(self, addresses: Sequence[str], token: str, *, deadline_s: float = CONTROLLER_DEADLINE_S) -> None:
-        """`token`: if empty, that of this user's live run of which an address is.
+        """`token`: if empty, the token of this user's live run that one of the addresses belongs to.
 
         `deadline_s`: after this long without an answer a call of `store` raises UnreachableError."""
         self.addresses = tuple(addresses)
@@ -49,7 +49,7 @@ class ClusterAccess:
         await self.store.close()
 
     async def coordinator_of(self, job: JobRecord) -> CoordinatorClient | None:
-        """Returns a client of a job's coordinator, to be closed by the caller; None if the job has none that lives."""
+        """Returns a client of a job's coordinator, which the caller closes; None if the job has no live coordinator."""
         found = await read_record(self.store, node_key(job.coordinator), NodeRecord) if job.coordinator else None
         if found is None or found[0].role != "coordinator":
             return None
@@ -58,9 +58,9 @@ class ClusterAccess:
 
 
 async def running_job(store: ConfigurationStore, job: str | None, what: str = "JOB") -> tuple[str, JobRecord]:
-    """Returns the job of this name, or the only one that runs. Raises ConfigurationError if that is not one.
+    """Returns the job of this name, or the only running one. Raises ConfigurationError if there is no such one job.
 
-    `what` says in the message where the name was given.
+    `what` tells the message where the name was given.
     """
     _, entries = await store.read("/jobs/")
     found = {e.key.rpartition("/")[2]: readable(e, JobRecord) for e in entries if e.key.count("/") == 2}
@@ -68,8 +68,8 @@ async def running_job(store: ConfigurationStore, job: str | None, what: str = "J
     known = f"running: {', '.join(sorted(running)) or 'none'}"
     if job is None:
         if len(running) != 1:
-            raise ConfigurationError(f"{what}: expected the name of one, since not exactly one runs ({known})")
+            raise ConfigurationError(f"{what}: expected a name, since not exactly one job runs ({known})")
         return next(iter(running.items()))
     if job not in running:
-        raise ConfigurationError(f"{what}: expected one that runs; found {job!r} ({known})")
+        raise ConfigurationError(f"{what}: expected a running job; found {job!r} ({known})")
     return job, running[job]

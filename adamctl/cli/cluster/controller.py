@@ -1,4 +1,4 @@
-"""`adamctl controller replace`: another controller takes the place of one that is lost."""
+"""`adamctl controller replace`: a new controller takes the place of a lost one."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ REPLACE_DEADLINE_S = 20.0
 
 @click.command("replace")
 @click.argument("node")
-@click.option(
-    "--with", "replacement", required=True, metavar="NAME=HOST:PORT", help="The controller that takes its place."
-)
+@click.option("--with", "replacement", required=True, metavar="NAME=HOST:PORT", help="Controller that takes its place.")
 @options.controller_option
 @options.token_option
 def replace(node: str, replacement: str, controller: tuple[str, ...], token: str) -> None:
-    """Put another controller in the place of NODE, which is lost or has lost its folder.
+    """Replace the controller NODE, which is lost or has lost its folder, with another one.
 
     Start the new one first, with an empty --dir and with --peers naming it (under its own name, or under the name of
-    the one it replaces) and the controllers that live. It waits until this command has been given. Most of the
-    controllers have to be alive; what NODE had promised is void from then on, so it must never come back.
+    the one it replaces) and the live controllers. It waits for this command. A majority of the controllers must be
+    alive. NODE's promises are void from then on, so it must never come back.
     """
     from adamctl.roles.controller.etcd.url import is_etcd
 
@@ -37,7 +35,7 @@ def replace(node: str, replacement: str, controller: tuple[str, ...], token: str
     from adamctl.net.address import parse_address
 
     loop.run(_replace(addresses, token, node, name, str(parse_address(address))))
-    echo(f"{name} at {address} is a controller in the place of {node}")
+    echo(f"{name} at {address} is now a controller and replaces {node}")
 
 
 async def _replace(addresses: tuple[str, ...], token: str, node: str, name: str, address: str) -> None:

@@ -1,4 +1,4 @@
-"""Who holds the buckets of a cluster's jobs, since when and why, read from the configuration service."""
+"""Which servers hold the buckets of a cluster's jobs, since when and why, read from the configuration service."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from adamctl.wire.changes import Changes
 from adamctl.wire.messages import ConfigEntry
 
 TOGETHER_S = 2.0
-"""Buckets that go through the same change for the same reason within so many seconds are told of in one line."""
+"""Buckets that go through the same change for the same reason within this many seconds share one line."""
 
 
 @dataclass(frozen=True)
 class Holding:
-    """One bucket: its record, what it is part of, and what is wrong with it (nothing: empty)."""
+    """One bucket: its record, what it is part of, and what is wrong with it (empty if nothing)."""
 
     job: str
     bucket: int
@@ -48,7 +48,7 @@ class Holding:
 
 @dataclass(frozen=True)
 class Event:
-    """A change that some buckets of a job went through together."""
+    """A change that several buckets of a job went through together."""
 
     unix_s: float
     job: str
@@ -72,7 +72,7 @@ def holdings(entries: Sequence[ConfigEntry], nodes: Sequence[ConfigEntry], job: 
     """Returns the buckets of all running jobs, or of one, from all entries under `/jobs/` and `/nodes/`.
 
     Raises:
-        DamagedDataError: the records of such a job cannot be read.
+        DamagedDataError: the records of a job cannot be read.
     """
     living = {record.node: record for record in nodes_of(nodes)}
     keys = JobKeys()
@@ -93,7 +93,7 @@ def holdings(entries: Sequence[ConfigEntry], nodes: Sequence[ConfigEntry], job: 
 
 def _problem(job: JobRecord, record: BucketRecord, living: Mapping[str, NodeRecord]) -> str:
     if record.primary not in living:
-        return f"its primary {record.primary} is not there"
+        return f"its primary {record.primary} is gone"
     copies = sum(node in living for node in record.in_sync)
     if copies < job.replication:
         return f"{copies} of {job.replication} copies"
@@ -101,7 +101,7 @@ def _problem(job: JobRecord, record: BucketRecord, living: Mapping[str, NodeReco
 
 
 def events(entries: Sequence[ConfigEntry], job: str = "") -> list[Event]:
-    """Returns what the records of all buckets remember of their changes, oldest first."""
+    """Returns the changes that the records of all buckets keep, oldest first."""
     changes: list[tuple[float, str, int, BucketChange]] = []
     for entry in entries:
         name, _, rest = entry.key.removeprefix("/jobs/").partition("/buckets/")

@@ -18,14 +18,14 @@ WATCH_S = 2.0
 @click.command("drain")
 @click.argument("node")
 @click.option("--undo", is_flag=True, help="Let it hold buckets again.")
-@click.option("--no-wait", is_flag=True, help="Do not wait until it holds nothing any more.")
+@click.option("--no-wait", is_flag=True, help="Return without waiting until it holds nothing.")
 @options.controller_option
 @options.token_option
 def command(node: str, undo: bool, no_wait: bool, controller: tuple[str, ...], token: str) -> None:
-    """Move everything off the parameter server NODE: copies first, then the part of primary, then its own copies.
+    """Move everything off the parameter server NODE: make copies elsewhere, move its primaries, then drop its copies.
 
-    Pushes and pulls go on meanwhile. No bucket is left with fewer than two copies, if it had so many: where there is
-    no other server for a copy, it stays, and this command says so. NODE stays drained until its process ends.
+    Pushes and pulls continue meanwhile. No bucket that had two copies or more is left with fewer than two: if no other
+    server can take a copy, the copy stays, and this command says so. NODE stays drained until its process ends.
     """
     addresses = options.addresses(controller)
     from adamctl.net import loop
@@ -48,7 +48,7 @@ async def _drain(addresses: Sequence[str], token: str, node: str, undo: bool, no
             what = "" if found is None else f", a {found[0].role}"
             living = sorted(record.node for record in await nodes(store, "ps"))
             raise ConfigurationError(
-                f"NODE: expected the name of a living parameter server ({', '.join(living) or 'there is none'}); "
+                f"NODE: expected the name of a live parameter server ({', '.join(living) or 'there are none'}); "
                 f"found {node!r}{what}"
             )
         key = drain_key(node)
@@ -57,25 +57,25 @@ async def _drain(addresses: Sequence[str], token: str, node: str, undo: bool, no
         if undo:
             if known is not None:
                 await store.compare_and_set(ConfigChanges({key: revision}, {}, (key,)))
-            echo(f"{node} may hold buckets again")
+            echo(f"{node} can hold buckets again")
             return
         record = DrainRecord(found[0].incarnation, time.time())
         if known is None or known[0].incarnation != record.incarnation:
             reply = await store.compare_and_set(ConfigChanges({key: revision}, {key: encode(record)}))
             if reply.conflicts:
-                raise RunFailedError(f"{node}: somebody else has just begun or ended draining it; try again")
+                raise RunFailedError(f"{node}: another command has just started or ended draining it; try again")
         if no_wait:
             echo(f"{node} is being drained; adamctl shards --node {node} shows what it still holds")
             return
         try:
             await _wait(store, node)
         except asyncio.CancelledError:  # Ctrl-C
-            echo(f"{node} goes on being drained; adamctl drain {node} --undo ends that", err=True)
+            echo(f"draining {node} continues; adamctl drain {node} --undo ends it", err=True)
             raise
 
 
 async def _wait(store: Any, node: str) -> None:
-    """Returns when no bucket names the server any more; says every few seconds how many do."""
+    """Returns when no bucket names the server any more; prints every few seconds how many still do."""
     import asyncio
 
     from adamctl.cli.cluster.copies import holdings
@@ -86,10 +86,10 @@ async def _wait(store: Any, node: str) -> None:
         _, nodes = await store.read("/nodes/")
         named = [one for one in holdings(entries, nodes) if node in (*one.record.in_sync, *one.record.learners)]
         if not named:
-            echo(f"{node} holds nothing any more; it can be stopped")
+            echo(f"{node} holds nothing now; it can be stopped")
             return
         if not any(entry.key == f"/nodes/{node}" for entry in nodes):
-            raise RunFailedError(f"{node} has ended before everything was moved off it; see adamctl shards --check")
+            raise RunFailedError(f"{node} ended before everything was moved off it; see adamctl shards --check")
         if len(named) != told and time.monotonic() - told_s > WATCH_S:
             told, told_s = len(named), time.monotonic()
             echo(f"{node} still holds {told} buckets", err=True)

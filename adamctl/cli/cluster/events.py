@@ -20,14 +20,14 @@ FOLLOW_S = 20.0
 
 @click.command("events")
 @click.option("--job", default="", metavar="NAME", help="Only this job's buckets.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what happens from now on, until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Keep showing new events until Ctrl-C.")
 @options.controller_option
 @options.token_option
 @options.json_option
 def command(job: str, follow: bool, controller: tuple[str, ...], token: str, as_json: bool) -> None:
-    """Show who became primary, came into sync or fell out of it, when and why; the last changes of each bucket.
+    """Show which servers became primary or gained or lost sync, when and why: the last changes of each bucket.
 
-    Times are those of the clocks of the servers that made the changes. With --follow, --json prints one object a line.
+    Times come from the clocks of the servers that made the changes. With --follow, --json prints one object per line.
     """
     addresses = options.addresses(controller)
     from adamctl.net import loop
@@ -36,7 +36,7 @@ def command(job: str, follow: bool, controller: tuple[str, ...], token: str, as_
 
 
 def line(event: Event) -> str:
-    """Returns an event as people read it."""
+    """Returns an event as text for people."""
     from adamctl.model.layout import bucket_ranges
 
     when = datetime.fromtimestamp(event.unix_s).astimezone().isoformat(" ", "milliseconds")
@@ -54,7 +54,7 @@ async def _show(addresses: tuple[str, ...], token: str, job: str, follow: bool, 
         jobs = sorted({entry.key.split("/")[2] for entry in entries})
         if job and job not in jobs and not follow:
             known = ", ".join(jobs) or "none"
-            raise ConfigurationError(f"--job: expected one that there is; found {job!r} (there are: {known})")
+            raise ConfigurationError(f"--job: expected an existing job; found {job!r} (jobs: {known})")
         if not follow:
             if as_json:
                 print_json({"events": [event.values() for event in found]})
@@ -70,7 +70,7 @@ async def _show(addresses: tuple[str, ...], token: str, job: str, follow: bool, 
 
 
 def _tell(found: list[Event], told: set[tuple[str, int, int]], as_json: bool) -> None:
-    """Prints events of which not all was told; epochs of a bucket are told of once."""
+    """Prints events that were not printed in full before; each epoch of a bucket is printed once."""
     for event in found:
         keys = {(event.job, bucket, event.epoch) for bucket in event.buckets}
         if keys <= told:

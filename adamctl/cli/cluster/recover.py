@@ -1,4 +1,4 @@
-"""`adamctl recover`: goes on with what is there when all copies of buckets are lost and not all servers come back."""
+"""`adamctl recover`: restores buckets that lost all copies from what is left, when some servers never come back."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 LOOK_EVERY_S = 0.2
 SPEAK_AFTER_S = 2.0
 CERTAIN_S = 12.0
-"""So long living servers are given to say what they have: one looks into its store when its lease has passed."""
+"""Seconds that live servers get to report what they have: a server reads its store after its lease has passed."""
 SERVED_S = 60.0
-COLUMNS = ("bucket", "epoch", "not there", "has nothing", "recovered on", "up to", "copies also on")
+COLUMNS = ("bucket", "epoch", "missing", "has nothing", "recovered on", "up to", "copies also on")
 
 
 @click.command("recover")
 @click.argument("job")
-@click.option("--bucket", "buckets", type=int, multiple=True, metavar="N", help="Only this bucket; may be given again.")
-@click.option("--from", "chosen", default="", metavar="NODE", help="Also from NODE, which is not in sync any more.")
-@click.option("--yes", is_flag=True, help="Do it. Without this flag it is only shown.")
+@click.option("--bucket", "buckets", type=int, multiple=True, metavar="N", help="Only this bucket; repeatable.")
+@click.option("--from", "chosen", default="", metavar="NODE", help="Also use NODE's copy, which is no longer in sync.")
+@click.option("--yes", is_flag=True, help="Recover. Without this flag, only show what would be done.")
 @options.controller_option
 @options.token_option
 @options.json_option
@@ -41,14 +41,14 @@ def command(
     token: str,
     as_json: bool,
 ) -> int:
-    """Have the buckets of JOB that wait for ever taken up from what is there, and give up the servers that are not.
+    """Recover JOB's stuck buckets from the copies that are left, and give up the servers that are missing.
 
-    When all copies of a bucket are lost at once, its servers take it up from their stores as soon as all of them that
-    were in sync are back. This command is for when one never comes back: what only that one had is lost for good. If it
-    can be started again, with its store, start it instead.
+    When all copies of a bucket are lost at once, its servers restore it from their stores as soon as all of those in
+    sync are back. Use this command when one never comes back: what only that server had is lost for good. If it can be
+    started again with its store, do that instead.
 
-    A server that was in sync once keeps what it had on disk as long as copies are missing. That is older, and counts
-    only where --from names it.
+    A server that was once in sync keeps its copy on disk as long as copies are missing. That copy is older and is used
+    only if --from names the server.
     """
     addresses = options.addresses(controller)
     from adamctl.net import loop
@@ -79,15 +79,15 @@ async def _recover(
         if nobody:
             raise RunFailedError(lost_text(job, nobody))
         if stuck and not as_json:
-            text = f"{_numbers(stuck)}: served again" if yes else "nothing was changed; with --yes this is done"
+            text = f"{_numbers(stuck)}: served again" if yes else "nothing was changed; run again with --yes to do this"
             echo(text)
         if doubtful and not stuck:
-            raise UnreachableError(f"{_numbers(doubtful)}: nobody can tell yet: {doubtful[0].why}; try again")
+            raise UnreachableError(f"{_numbers(doubtful)}: state not known yet: {doubtful[0].why}; try again")
         return EXIT_DEGRADED if doubtful or (stuck and not yes) else 0
 
 
 async def _certain(reader: ClusterReader, job: str, buckets: Sequence[int], chosen: str) -> list[Finding]:
-    """Returns what is found when every living server has told what it has, or has had the time to."""
+    """Returns what is found once every live server has reported what it has, or its time to report is over."""
     import asyncio
 
     from adamctl.cli.cluster.stuck import look
@@ -102,7 +102,7 @@ async def _certain(reader: ClusterReader, job: str, buckets: Sequence[int], chos
             return found
         if waited_s >= SPEAK_AFTER_S and not spoken:
             spoken = True
-            echo(f"waiting since {waited_s:.0f} s: {_numbers(doubtful)}: {doubtful[0].why}", err=True)
+            echo(f"waiting for {waited_s:.0f} s: {_numbers(doubtful)}: {doubtful[0].why}", err=True)
         await asyncio.sleep(LOOK_EVERY_S)
 
 
@@ -110,7 +110,7 @@ async def _do(reader: ClusterReader, job: str, stuck: Sequence[Finding]) -> None
     """Recovers buckets and returns when they are served.
 
     Raises:
-        RunFailedError: something has changed meanwhile; what was shown is not what would be done.
+        RunFailedError: something changed meanwhile, so what was shown no longer applies.
         DeadlineError: they were not served in time.
     """
     import asyncio
@@ -122,7 +122,9 @@ async def _do(reader: ClusterReader, job: str, stuck: Sequence[Finding]) -> None
         reply = await reader.store.compare_and_set(changes)
         if reply.conflicts:
             where = ", ".join(key.rpartition("/")[2] if "/nodes/" in key else key for key in reply.conflicts)
-            raise RunFailedError(f"not all was done: {where} changed meanwhile; look again: adamctl recover {job}")
+            raise RunFailedError(
+                f"not all buckets were recovered: {where} changed meanwhile; check again: adamctl recover {job}"
+            )
     began_s, spoken = time.monotonic(), False
     while True:
         found = await look(reader, job, [one.bucket for one in stuck])
@@ -135,15 +137,15 @@ async def _do(reader: ClusterReader, job: str, stuck: Sequence[Finding]) -> None
             raise DeadlineError(f"job {job!r}: not yet served after {SERVED_S:g} s: {what}; see adamctl shards")
         if waited_s >= SPEAK_AFTER_S and not spoken:
             spoken = True
-            echo(f"waiting since {waited_s:.0f} s: {what}", err=True)
+            echo(f"waiting for {waited_s:.0f} s: {what}", err=True)
         await asyncio.sleep(LOOK_EVERY_S)
 
 
-# --- what is said -----------------------------------------------------------------------------------------------------
+# --- texts for people -----------------------------------------------------------------------------------------------
 
 
 def described(found: Sequence[Finding]) -> str:
-    """Returns what people are shown before anything is done."""
+    """Returns the text that is shown before anything is done."""
     from adamctl.roles.ps.replication.core.recovery import State
 
     told = [one for one in found if one.state in (State.STUCK, State.NOBODY, State.UNCERTAIN)]
@@ -157,24 +159,22 @@ def described(found: Sequence[Finding]) -> str:
     if stuck:
         missing = ", ".join(sorted({node for one in stuck for node in one.missing}))
         parts.append(
-            "What was acknowledged after those states is lost, unless the job's acks are durable. Clients are told."
-            f"\nIf {missing} can still be started with the store it had, start it instead: nothing is given up then."
+            "Updates acknowledged after those states are lost, unless the job's acks are durable. Clients are told."
+            f"\nIf {missing} can still be started with its store, start it instead: then nothing is given up."
         )
     parts += _former(told)
-    return "\n\n".join(parts) or "nothing is stuck: every bucket is served, or is being taken over"
+    return "\n\n".join(parts) or "nothing is stuck: every bucket is served or is being taken over"
 
 
 def _former(told: Sequence[Finding]) -> list[str]:
-    """Returns what servers have that are not in sync any more."""
+    """Returns what servers that are no longer in sync have."""
     lines = [
-        f"{node}, not in sync any more, has bucket {one.bucket} on disk up to {_state(kept)}"
+        f"{node}, no longer in sync, has bucket {one.bucket} on disk up to {_state(kept)}"
         for one in told
         for node, kept in one.former
         if node not in dict(one.holders)
     ]
-    return (
-        ["\n".join([*lines, "With --from NODE it is gone on with that, too, if it is not in sync."])] if lines else []
-    )
+    return ["\n".join([*lines, "With --from NODE that copy is used, too, though it is not in sync."])] if lines else []
 
 
 def _row(one: Finding) -> tuple[str, ...]:
@@ -183,7 +183,7 @@ def _row(one: Finding) -> tuple[str, ...]:
     kept = dict(one.holders).get(one.primary)
     others = " ".join(node for node, _ in one.holders if node != one.primary)
     if one.state is not State.STUCK or kept is None:
-        ends = ("nobody has it", "-", "-") if one.state is State.NOBODY else ("?", one.why, "-")
+        ends = ("no server has it", "-", "-") if one.state is State.NOBODY else ("?", one.why, "-")
     else:
         ends = (one.primary, _state(kept), others or "-")
     return (
@@ -196,7 +196,7 @@ def _row(one: Finding) -> tuple[str, ...]:
 
 
 def _state(kept: Kept) -> str:
-    """Returns the state of a bucket in a store: versions of its shards, and how often those were updated in all."""
+    """Returns the state of a bucket in a store: versions of its shards, and the total number of their updates."""
     (first, oldest), (last, newest) = kept.oldest, kept.newest
     if first != last:
         where = f"epochs {first} to {last}, versions up to {newest}"
@@ -206,12 +206,12 @@ def _state(kept: Kept) -> str:
 
 
 def lost_text(job: str, nobody: Sequence[Finding]) -> str:
-    """Returns what to do when nothing of some buckets is left."""
+    """Returns what to do when nothing is left of some buckets."""
     missing = sorted({node for one in nobody for node in one.missing})
-    text = f"{_numbers(nobody)} of job {job!r}: no living server has any of it, in memory or in a store"
-    start = f"start {', '.join(missing)} again with the stores they had, or " if missing else ""
+    text = f"{_numbers(nobody)} of job {job!r}: no live server has any of it, in memory or in a store"
+    start = f"start {', '.join(missing)} again with their stores, or " if missing else ""
     former = sorted({node for one in nobody for node, _ in one.former})
-    older = f"go on with the older copy of {' or '.join(former)}: --from {former[0]}, or " if former else ""
+    older = f"continue with the older copy of {' or '.join(former)}: --from {former[0]}, or " if former else ""
     return f"{text} ({nobody[0].why}); {start}{older}resume the run from its last checkpoint; nothing was changed"
 
 

@@ -1,4 +1,4 @@
-"""`adamctl shards`: which server holds what of which job, since when and why."""
+"""`adamctl shards`: which server holds which buckets of which job, since when and why."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ COLUMNS = ("job", "bucket", "shards", "size", "epoch", "primary", "others in syn
 @click.command("shards")
 @click.option("--job", default="", metavar="NAME", help="Only this job's buckets.")
 @click.option("--node", default="", metavar="NODE", help="Only buckets that this server holds a copy of.")
-@click.option("--check", is_flag=True, help="End with 4 if a bucket lacks copies or its primary.")
+@click.option("--check", is_flag=True, help="Exit with code 4 if a bucket lacks copies or its primary.")
 @options.controller_option
 @options.token_option
 @options.json_option
 def command(job: str, node: str, check: bool, controller: tuple[str, ...], token: str, as_json: bool) -> int:
     """Show which parameter servers hold the buckets of the running jobs.
 
-    A bucket is a group of shards that is placed, and has its copies, together. Its primary takes pushes and pulls; the
-    others in sync hold all that was acknowledged; learners are being given a copy.
+    A bucket is a group of shards that are placed and copied together. Its primary takes pushes and pulls; the others in
+    sync hold every acknowledged update; learners are still receiving a copy.
     """
     addresses = options.addresses(controller)
     from adamctl.net import loop
@@ -37,7 +37,7 @@ def command(job: str, node: str, check: bool, controller: tuple[str, ...], token
     if node:
         found = [one for one in found if node in (*one.record.in_sync, *one.record.learners)]
     if node and not found and node not in living:
-        echo(f"no living parameter server is called {node!r}; there are: {', '.join(living) or 'none'}", err=True)
+        echo(f"no live parameter server is called {node!r}; live ones: {', '.join(living) or 'none'}", err=True)
     degraded = [one for one in found if one.problem]
     if as_json:
         print_json({"buckets": [one.values() for one in found], "degraded": len(degraded)})
@@ -72,7 +72,7 @@ def rows(found: Sequence[Holding], now_unix_s: float) -> list[tuple[str, ...]]:
 
 
 def summary(found: Sequence[Holding]) -> str:
-    """Returns how many buckets there are, and how many of them want something."""
+    """Returns how many buckets there are, and how many of them lack something."""
     degraded = sum(bool(one.problem) for one in found)
     learning = sum(bool(one.record.learners) for one in found)
     copied = f", {learning} being copied" if learning else ""
@@ -81,7 +81,7 @@ def summary(found: Sequence[Holding]) -> str:
 
 
 async def _read(addresses: tuple[str, ...], token: str, job: str) -> tuple[list[Holding], list[str]]:
-    """Returns buckets, and the names of the parameter servers that live."""
+    """Returns buckets, and the names of the live parameter servers."""
     from adamctl.cli.cluster.access import ClusterAccess, running_job
     from adamctl.cli.cluster.copies import holdings
     from adamctl.roles.configuration import nodes_of

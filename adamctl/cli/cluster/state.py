@@ -1,4 +1,4 @@
-"""What a cluster says of itself: nodes, jobs and each role's own status, as plain values."""
+"""What a cluster reports: nodes, jobs and each role's own status, as plain values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONTROLLER_DEADLINE_S = 3.0
 
 
 class ClusterReader(ClusterAccess):
-    """Reads a cluster's state again and again over kept connections."""
+    """Reads a cluster's state repeatedly over connections that stay open."""
 
     def __init__(self, addresses: Sequence[str], token: str) -> None:
         super().__init__(addresses, token, deadline_s=CONTROLLER_DEADLINE_S)
@@ -47,11 +47,11 @@ class ClusterReader(ClusterAccess):
         return {"controller": {"address": where} | statuses[0], "nodes": described, "jobs": jobs}
 
     async def statuses(self, members: Sequence[NodeRecord]) -> list[dict[str, Any]]:
-        """Returns what nodes say of themselves, in order; of one that does not answer, why, as `error`."""
+        """Returns the nodes' statuses, in order; for one that does not answer, the reason, as `error`."""
         return list(await asyncio.gather(*(self._status(node) for node in members)))
 
     async def _controller_status(self) -> dict[str, Any]:
-        """Returns what the leader says, or, if it cannot be asked, the first controller that answers."""
+        """Returns the leader's status, or, if it cannot be asked, that of the first controller that answers."""
         if not isinstance(self.store, ControllerClient):
             return await self.store.status()
         found: dict[str, Any] = {"error": "no controller answers"}
@@ -68,10 +68,10 @@ class ClusterReader(ClusterAccess):
         return found
 
     async def controllers(self) -> list[dict[str, Any]]:
-        """Returns what each controller that is known says of itself, with its `name` (if known) and `address`.
+        """Returns the status of each known controller, with its `name` (if known) and `address`.
 
-        Asks every one, so that it also works when none leads; one that does not answer has an `error` instead. Where
-        etcd is in their place, there are none.
+        Asks every one, so that it also works when none leads; one that does not answer has an `error` instead. With
+        etcd, the result is empty.
         """
         if not isinstance(self.store, ControllerClient):
             return []
@@ -93,7 +93,7 @@ class ClusterReader(ClusterAccess):
             return {"error": str(error)}
 
     async def _status(self, node: NodeRecord) -> dict[str, Any]:
-        if not node.addresses:  # a client of another framework serves nobody
+        if not node.addresses:  # a client of another framework serves no requests
             return {}
         try:
             address = prefer(node.addresses_for("administration"), node.host)

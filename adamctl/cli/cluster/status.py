@@ -1,4 +1,4 @@
-"""`adamctl status`: the nodes and jobs of a cluster, once."""
+"""`adamctl status`: shows the nodes and jobs of a cluster once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from adamctl.errors import UnreachableError
 @options.token_option
 @options.json_option
 def command(controller: tuple[str, ...], token: str, as_json: bool) -> None:
-    """Show the nodes of a cluster, how each is, and its jobs."""
+    """Show the nodes of a cluster, the state of each, and its jobs."""
     addresses = options.addresses(controller)
     from adamctl.net import loop
 
@@ -33,7 +33,7 @@ def command(controller: tuple[str, ...], token: str, as_json: bool) -> None:
 
 
 def print_cluster(cluster: dict[str, Any]) -> None:
-    """Prints the tables of controllers, if there are several, of nodes and of jobs."""
+    """Prints the tables of controllers (if there are several), nodes and jobs."""
     from adamctl.cli.cluster.table import (
         CONTROLLER_COLUMNS,
         JOB_COLUMNS,
@@ -53,14 +53,14 @@ def print_cluster(cluster: dict[str, Any]) -> None:
 
 
 def print_controllers(controllers: list[dict[str, Any]]) -> None:
-    """Prints what each controller says of itself."""
+    """Prints each controller's status."""
     from adamctl.cli.cluster.table import CONTROLLER_COLUMNS, standing_rows
 
     echo(table(CONTROLLER_COLUMNS, standing_rows(controllers)))
 
 
 async def _read(addresses: tuple[str, ...], token: str) -> tuple[dict[str, Any], UnreachableError | None]:
-    """Returns a cluster; or, if none of several controllers leads, the controllers alone, and what is wrong."""
+    """Returns a cluster; or, if none of several controllers leads, only the controllers, and what is wrong."""
     from adamctl.cli.cluster.state import ClusterReader
     from adamctl.cli.cluster.table import why_none_leads
 

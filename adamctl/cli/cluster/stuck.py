@@ -1,4 +1,4 @@
-"""Which buckets of a job wait for ever: records, living servers, and what those say that they have."""
+"""Finds the stuck buckets of a job from records, live servers, and what those servers report that they have."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from adamctl.wire.messages import ConfigEntry
 
 
 async def look(reader: ClusterReader, job: str, buckets: Sequence[int] = (), chosen: str = "") -> list[Finding]:
-    """Returns what is to be done about the buckets of a job, or about some of them.
+    """Returns what to do about the buckets of a job, or about some of them.
 
     Raises:
         ConfigurationError: there is no such job, or it has no such bucket.
@@ -34,7 +34,7 @@ async def look(reader: ClusterReader, job: str, buckets: Sequence[int] = (), cho
 
 
 def servers_of(entries: Iterable[ConfigEntry]) -> NodeKeys:
-    """Returns the living parameter servers, from all entries under `/nodes/`."""
+    """Returns the live parameter servers, from all entries under `/nodes/`."""
     servers = NodeKeys()
     servers.take_nodes(Changes(0, tuple(entries), (), True))
     return servers
@@ -47,11 +47,11 @@ def findings(
     statuses: Mapping[str, Mapping[str, Any]],
     chosen: str = "",
 ) -> list[Finding]:
-    """Returns what is to be done about each bucket of a job.
+    """Returns what to do about each bucket of a job.
 
     Args:
         entries: everything under `/jobs/`.
-        statuses: what servers say of themselves; without `incarnation` if they do not answer.
+        statuses: the servers' statuses; without `incarnation` if a server does not answer.
         chosen: see `examine`.
 
     Raises:
@@ -65,7 +65,7 @@ def findings(
         raise DamagedDataError(keys.problems[job])
     if view is None:
         running = ", ".join(sorted(name for name in keys.jobs if keys.view(name) is not None)) or "none"
-        raise ConfigurationError(f"JOB: expected one that runs; found {job!r} (running: {running})")
+        raise ConfigurationError(f"JOB: expected a running job; found {job!r} (running: {running})")
     known = {index: VersionedRecord(record, view.bucket_revisions[index]) for index, record in view.buckets.items()}
     told = {
         node: _told(statuses.get(node, {}), job, one.record.incarnation) for node, one in sorted(servers.nodes.items())
@@ -74,11 +74,11 @@ def findings(
 
 
 def _told(status: Mapping[str, Any], job: str, incarnation: int) -> dict[int, Kept] | None:
-    """Returns what a server says of its buckets; None if it does not, or another process answers in its name."""
+    """Returns what a server reports about its buckets; None if it does not, or another process answers in its name."""
     if status.get("incarnation") != incarnation:
         return None
     kept = status.get("replication", {}).get("jobs", {}).get(job, {}).get("kept", {})
     try:
         return {int(bucket): Kept.of_values(values) for bucket, values in kept.items()}
     except (TypeError, ValueError):
-        return None  # of another version
+        return None  # the server has another version

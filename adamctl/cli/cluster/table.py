@@ -13,17 +13,17 @@ JOB_COLUMNS = ("job", "state", "rule", "coordinator")
 _STANDARD = frozenset({"role", "node", "incarnation", "uptime_s", "ready", "error"})
 _DETAILS_MAX = 5
 _LEFT_OUT_FIRST = ("address", "up", "role", "last seen")
-"""Columns that a narrow terminal does without, in this order."""
+"""Columns that are left out on a narrow terminal, in this order."""
 STATUS_WIDTH_MIN = 32
 
 SILENT_S = 3.0
-"""A controller that has not answered the leader for so long is said to be silent."""
+"""Seconds without an answer to the leader after which a controller is shown as silent."""
 
 Values = Mapping[str, Any]
 
 
 def node_rows(cluster: Values) -> list[tuple[str, ...]]:
-    """Returns one row per node, servers of one role together."""
+    """Returns one row per node, grouped by role."""
     rows: list[tuple[str, ...]] = []
     seen = last_seen(cluster)
     for node in sorted(cluster["nodes"], key=lambda node: (node["role"], node["node"])):
@@ -42,7 +42,7 @@ def node_rows(cluster: Values) -> list[tuple[str, ...]]:
 
 
 def controller_rows(cluster: Values) -> list[tuple[str, ...]]:
-    """Returns one row per controller: who leads at which revision, and how far the others are behind."""
+    """Returns one row per controller: which one leads at which revision, and how far the others are behind."""
     status = cluster["controller"]
     rows: list[tuple[str, ...]] = []
     for member in status.get("members", []):
@@ -52,7 +52,7 @@ def controller_rows(cluster: Values) -> list[tuple[str, ...]]:
         elif "lag" not in member:
             state = "" if status.get("leader") else "no leader is known"
         else:
-            state = "not heard yet" if lag is None else "up to date" if lag <= 1 else f"{lag} decisions behind"
+            state = "not heard from yet" if lag is None else "up to date" if lag <= 1 else f"{lag} decisions behind"
             silent_s = member.get("silent_s") or 0.0
             if silent_s > SILENT_S:
                 state = f"silent for {duration(silent_s)}" + (f", {state}" if lag and lag > 1 else "")
@@ -65,7 +65,7 @@ def controller_rows(cluster: Values) -> list[tuple[str, ...]]:
 
 
 def standing_rows(controllers: Sequence[Values]) -> list[tuple[str, ...]]:
-    """Returns one row per controller, from what each says of itself: for when none of them leads."""
+    """Returns one row per controller, from each one's own status: for when none of them leads."""
     rows: list[tuple[str, ...]] = []
     for status in controllers:
         known = status.get("slot", 0)
@@ -74,7 +74,7 @@ def standing_rows(controllers: Sequence[Values]) -> list[tuple[str, ...]]:
             case None:
                 state = f"does not answer: {status.get('error', 'it is no controller')}"
             case "leader":
-                state = f"leads, or did{slot}"
+                state = f"leads, or led{slot}"
             case "follower" if status.get("leader"):
                 state = f"follows {status['leader']}{slot}"
             case "forming":
@@ -86,21 +86,21 @@ def standing_rows(controllers: Sequence[Values]) -> list[tuple[str, ...]]:
 
 
 def why_none_leads(controllers: Sequence[Values]) -> str:
-    """Returns what is wrong with controllers that could not be read from, and what to do."""
+    """Returns why the controllers could not be read, and what to do."""
     members = max(len(status.get("members", ())) for status in controllers) or len(controllers)
     answering = sum("error" not in status for status in controllers)
     needed = members // 2 + 1
-    granted = "until then nothing joins, changes or is granted; jobs go on as far as they need no controller"
+    granted = "until then nothing joins, changes or is granted; jobs continue as long as they need no controller"
     if all(status.get("state", "forming") == "forming" for status in controllers):
         return (
             "the controllers have not formed a cluster yet; start every one that --peers names, each with the same "
-            f"--peers, and see that they reach each other: {granted}"
+            f"--peers, and check that they can reach each other: {granted}"
         )
     if answering < needed:
         return f"{answering} of {members} controllers answer, {needed} are needed; start the others again: {granted}"
     return (
-        f"{answering} of {members} controllers answer, and none is confirmed as leader by {needed}; see that they "
-        f"reach each other, or wait a moment if they elect one just now: {granted}"
+        f"{answering} of {members} controllers answer, and none is confirmed as leader by {needed}; check that "
+        f"they can reach each other, or wait a moment if an election is under way: {granted}"
     )
 
 
@@ -109,13 +109,13 @@ def job_rows(cluster: Values) -> list[tuple[str, ...]]:
 
 
 def last_seen(cluster: Values) -> dict[str, float]:
-    """Returns node -> seconds since its last beacon, as far as the controller says."""
+    """Returns node -> seconds since its last beacon, for the nodes that the controller reports."""
     described = cluster["controller"].get("last_seen_s", {})
     return described if isinstance(described, dict) else {}
 
 
 def fitting_columns(rows: list[tuple[str, ...]], width: int, gap: int) -> tuple[int, ...]:
-    """Returns the indices of NODE_COLUMNS that fit beside a readable status into `width` characters."""
+    """Returns the indices of NODE_COLUMNS that fit into `width` characters beside a readable status."""
     columns = zip(NODE_COLUMNS, *rows, strict=True)
     widths = {column[0]: max(map(len, column)) + gap for column in columns}
     widths["status"] = min(widths["status"], STATUS_WIDTH_MIN)
@@ -127,7 +127,7 @@ def fitting_columns(rows: list[tuple[str, ...]], width: int, gap: int) -> tuple[
 
 
 def details(role: str, status: Values) -> str:
-    """Returns what a node says of itself, in a line; of a role that we do not know, its first few plain values."""
+    """Returns a node's status in one line; for an unknown role, its first few plain values."""
     if "error" in status:
         return f"does not answer: {status['error']}"
     try:
@@ -157,7 +157,7 @@ def _ps(status: Values) -> str:
 
 
 def _store(store: Values) -> tuple[str, str]:
-    """Returns what keeps a server's store from being written, for the front of its line, and what is not in it yet."""
+    """Returns why a server's store cannot be written, for the front of its line, and what is not in it yet."""
     if not store:
         return "", ""
     text = "all on disk"
@@ -172,7 +172,7 @@ def _store(store: Values) -> tuple[str, str]:
 
 
 def _copies(status: Values) -> str:
-    """Returns how many copies of others' buckets a server holds besides, if any, and how many it is being given."""
+    """Returns how many copies of other servers' buckets a server also holds, if any, and how many it is receiving."""
     jobs = status.get("replication", {}).get("jobs", {}).values()
     copies, learning = (sum(job[part] for job in jobs) for part in ("secondary", "learner"))
     text = f" and {copies} copies" if copies else ""

@@ -1,4 +1,4 @@
-"""`adamctl top`: the nodes and jobs of a cluster, refreshed until Ctrl-C."""
+"""`adamctl top`: shows the nodes and jobs of a cluster, refreshed until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GAP = 2
 @options.controller_option
 @options.token_option
 @click.option("--interval", type=ABOVE_ZERO, default=1.0, show_default=True, help="Seconds between readings.")
-@click.option("--once", is_flag=True, help="Read once and end.")
+@click.option("--once", is_flag=True, help="Show the cluster once and exit.")
 def command(controller: tuple[str, ...], token: str, interval: float, once: bool) -> None:
     """Watch the nodes and jobs of a cluster; Ctrl-C ends it."""
     addresses = options.addresses(controller)
@@ -75,5 +75,5 @@ def picture(cluster: dict[str, Any], width: int) -> RenderableType:
         for row in rows:
             table.add_row(*(Text(printable(cell)) for cell in row))
         parts += [table if rows else Text(missing, style="dim"), Text()]
-    parts.append(Text("Ctrl-C ends it", style="dim"))
+    parts.append(Text("Ctrl-C to quit", style="dim"))
     return Group(*parts)

@@ -1,4 +1,4 @@
-"""A checkpoint made from arrays that did not come from a run: what `adamctl import` writes."""
+"""Makes a checkpoint from arrays that did not come from a run, for `adamctl import`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROBLEMS_SHOWN_MAX = 8
 
 
 def check_arrays(layout: ParameterLayout, values: Mapping[str, NDArray[Any]], file: Path) -> None:
-    """Raises ConfigurationError if names or shapes are not the layout's, or values not finite, with each problem."""
+    """Raises ConfigurationError, which lists each problem, if names or shapes do not fit or values are not finite."""
     problems = []
     for tensor in layout.tensors:
         found = values.get(tensor.name)
@@ -46,14 +46,14 @@ def check_arrays(layout: ParameterLayout, values: Mapping[str, NDArray[Any]], fi
 
 
 def write_checkpoint(folder: Path, experiment: Experiment, values: Mapping[str, NDArray[Any]]) -> None:
-    """Writes a finished checkpoint that begins a run: parameters without rule state, at the first version.
+    """Writes a finished checkpoint that can start a run: parameters without rule state, at the first version.
 
     Raises:
         ConfigurationError: the folder is in use or cannot be written.
     """
     layout = build_layout(experiment.model, experiment.cluster.ps)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigurationError(f"{folder}: expected a folder that is empty or not there")
+        raise ConfigurationError(f"{folder}: expected an empty folder or one that does not exist")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _write(folder, experiment, layout, values)

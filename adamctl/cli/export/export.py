@@ -16,11 +16,11 @@ _FORMATS = click.Choice(["safetensors", "npz", "torch"])
 @click.command("export")
 @click.argument("place")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--to", "kind", type=_FORMATS, help="The file's format; by default, what its ending means.")
+@click.option("--to", "kind", type=_FORMATS, help="The file's format; by default, taken from its ending.")
 @click.option(
     "--order",
     type=click.Choice(["adamctl", "torch"]),
-    help="Names and order of dimensions: as adamctl has them (default), or as PyTorch (default of --to torch).",
+    help="Names and order of dimensions: adamctl's (default) or PyTorch's (default with --to torch).",
 )
 @options.checkpoint_option
 @options.runs_option
@@ -28,12 +28,12 @@ _FORMATS = click.Choice(["safetensors", "npz", "torch"])
 def export(
     place: str, file: Path, kind: str | None, order: str | None, which: str, run_dir: str, as_json: bool
 ) -> None:
-    """Write the parameters of PLACE, a checkpoint or that of a run which --checkpoint says, to FILE.
+    """Write the parameters of PLACE, a checkpoint or a run (--checkpoint says which of its checkpoints), to FILE.
 
-    In adamctl's order names are those of `adamctl summary` with .weight and .bias; a convolution's weight is [filters,
-    height, width, channels], a dense one's [units, inputs]. In PyTorch's it is [filters, channels, height, width], and
-    names are those of the nn.Sequential that is printed, which computes the same from images [n, channels, height,
-    width]. The checkpoint is verified first; damage ends with exit code 5.
+    In adamctl's order, names are those of `adamctl summary` with .weight and .bias; a convolution's weight is [filters,
+    height, width, channels], a dense layer's [units, inputs]. In PyTorch's order, a convolution's weight is [filters,
+    channels, height, width], and names are those of the printed nn.Sequential, which computes the same from images [n,
+    channels, height, width]. The checkpoint is verified first; damage ends the command with exit code 5.
     """
     from adamctl.cli.checkpoint.damage import find_damage
     from adamctl.cli.export.files import format_of, write_arrays
@@ -70,17 +70,17 @@ def export(
 @click.command("import")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("folder", metavar="CKPT_FOLDER", type=click.Path(path_type=Path))
-@click.option("--model", "experiment", required=True, metavar="EXP.toml", help="The experiment whose model it is.")
-@click.option("--from", "kind", type=_FORMATS, help="The file's format; by default, what its ending means.")
+@click.option("--model", "experiment", required=True, metavar="EXP.toml", help="Experiment that defines the model.")
+@click.option("--from", "kind", type=_FORMATS, help="The file's format; by default, taken from its ending.")
 @options.set_option
 @options.json_option
 def import_(
     file: Path, folder: Path, experiment: str, kind: str | None, settings: tuple[str, ...], as_json: bool
 ) -> None:
-    """Make a checkpoint in CKPT_FOLDER of the parameters in FILE.
+    """Make a checkpoint in CKPT_FOLDER from the parameters in FILE.
 
-    Names and shapes must be those of the model, either in adamctl's order or in PyTorch's (see `adamctl export`), which
-    the names tell. `adamctl eval` and `predict` take it, and training begins from it with train.warmstart_from.
+    Names and shapes must be those of the model, in adamctl's order or in PyTorch's (see `adamctl export`); the names
+    tell which. `adamctl eval` and `predict` accept the checkpoint, and train.warmstart_from starts training from it.
     """
     from adamctl.cli.export.checkpoint import check_arrays, write_checkpoint
     from adamctl.cli.export.files import format_of, read_arrays
@@ -98,5 +98,5 @@ def import_(
     if as_json:
         print_json({"folder": str(folder), "order": order, "tensors": len(values), "command": command})
         return
-    echo(f"{folder}: a checkpoint of {len(values)} arrays, read in the order of {order}; begin from it with")
+    echo(f"{folder}: a checkpoint of {len(values)} arrays, read in the order of {order}; start from it with")
     echo(f"  {command}")

@@ -19,10 +19,10 @@ _ENDINGS = {".safetensors": "safetensors", ".npz": "npz", ".pt": "torch", ".pth"
 
 
 def format_of(file: Path, given: str | None, flag: str) -> str:
-    """Returns the format that was given, or the one that the file's ending means.
+    """Returns the given format, or the one that the file's ending means.
 
     Raises:
-        ConfigurationError: neither says.
+        ConfigurationError: neither names a format.
     """
     found = given or _ENDINGS.get(file.suffix)
     if found is None:
@@ -31,7 +31,7 @@ def format_of(file: Path, given: str | None, flag: str) -> str:
 
 
 def write_arrays(file: Path, kind: str, values: NamedValues, described: Mapping[str, str]) -> None:
-    """Writes a file whole or not at all; `described` goes into it where the format has a place for it.
+    """Writes a file whole or not at all; `described` is stored in it if the format has a place for it.
 
     Raises:
         ConfigurationError: the file cannot be written, or the library for its format is not installed.
@@ -52,7 +52,7 @@ def read_arrays(file: Path, kind: str) -> dict[str, NDArray[Any]]:
 
     Raises:
         ConfigurationError: there is no such file, or the library for its format is not installed.
-        DamagedDataError: it is not such a file, or cut off.
+        DamagedDataError: the file has another format or is truncated.
     """
     load = _library(_READERS, kind)
     if not file.is_file():
@@ -60,7 +60,7 @@ def read_arrays(file: Path, kind: str) -> dict[str, NDArray[Any]]:
     try:
         found: dict[str, NDArray[Any]] = load(file)
         return found
-    except Exception as error:  # each library has its own
+    except Exception as error:  # each library raises its own errors
         raise DamagedDataError(f"{file}: cannot be read as {kind}: {error}") from error
 
 
@@ -73,7 +73,7 @@ def _library(functions: Mapping[str, Callable[[], Callable[..., Any]]], kind: st
 
 _MISSING = {
     "safetensors": "safetensors is not installed: pip install 'adamctl[export]', or use npz",
-    "torch": "PyTorch is not installed, which alone can write and read its files: pip install torch, or use "
+    "torch": "PyTorch is not installed, and only PyTorch can write and read its files: pip install torch, or use "
     "--to safetensors --order torch, which safetensors.torch.load_file reads as a state_dict",
 }
 
@@ -89,7 +89,7 @@ def _safetensors_writer() -> Callable[..., None]:
 
 def _npz_writer() -> Callable[..., None]:
     def save(file: Path, values: NamedValues, described: Mapping[str, str]) -> None:
-        with open(file, "wb") as opened:  # given a name, numpy would add an ending
+        with open(file, "wb") as opened:  # given a name, numpy would append an ending
             np.savez(opened, **dict(values))  # type: ignore[arg-type]
 
     return save
@@ -113,7 +113,7 @@ def _safetensors_reader() -> Callable[..., dict[str, NDArray[Any]]]:
 def _npz_reader() -> Callable[..., dict[str, NDArray[Any]]]:
     def load(file: Path) -> dict[str, NDArray[Any]]:
         if not zipfile.is_zipfile(file):
-            raise ValueError("it is no zip file")
+            raise ValueError("it is not a zip file")
         with np.load(file, allow_pickle=False) as opened:
             return {name: opened[name] for name in opened.files}
 

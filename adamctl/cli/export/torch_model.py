@@ -1,4 +1,4 @@
-"""A model as PyTorch's `nn.Sequential` has it: its modules, and its parameters in their order and with their names."""
+"""A model as PyTorch's `nn.Sequential`: its modules, and its parameters in PyTorch's order and with PyTorch's names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ACTIVATIONS: dict[Activation, str] = {"relu": "nn.ReLU()", "tanh": "nn.Tanh()",
 
 @dataclass(frozen=True)
 class TorchModule:
-    """One module of the `nn.Sequential`. `layer` is the name of ours whose parameters it has, "" if none.
+    """One module of the `nn.Sequential`. `layer` names our layer whose parameters it has; "" if it has none.
 
     Attributes:
         image: [height, width, channels] that a linear module's inputs were flattened from, or () if they were not.
@@ -43,7 +43,7 @@ class TorchModule:
 
 
 def torch_modules(model: Model) -> list[TorchModule]:
-    """Returns the modules that compute what the model does from images [n, channels, height, width], up to logits.
+    """Returns the modules that compute what the model computes from images [n, channels, height, width], up to logits.
 
     Raises:
         ConfigurationError: a layer has no equivalent in `torch.nn`.
@@ -100,17 +100,17 @@ def _window(size: Size, stride: Size | None) -> str:
 
 
 def module_code(model: Model) -> str:
-    """Returns the `nn.Sequential` as Python, to paste; parameters are named by the positions in it."""
+    """Returns the `nn.Sequential` as Python code to paste; parameters are named by their positions in it."""
     lines = [f"    {module.expression},  # {number}" for number, module in enumerate(torch_modules(model))]
     last = model.layers[-1]
     if isinstance(last, (Softmax, Logistic)):
         kind = "nn.Softmax(1)" if isinstance(last, Softmax) else "nn.Sigmoid()"
-        lines[-1] += f"; logits: {kind} makes of them what adamctl predicts"
+        lines[-1] += f"; logits: {kind} turns them into what adamctl predicts"
     return "\n".join(["nn.Sequential(", *lines, ")"])
 
 
 def torch_names(model: Model) -> dict[str, str]:
-    """Returns our name -> the name in the state_dict, in the order of the modules."""
+    """Returns our name -> the name in the state_dict, in module order."""
     return {
         f"{module.layer}.{part}": f"{number}.{part}"
         for number, module in enumerate(torch_modules(model))
@@ -120,14 +120,14 @@ def torch_names(model: Model) -> dict[str, str]:
 
 
 def to_torch(model: Model, values: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Returns a state_dict: convolutions' weights [filters, channels, height, width], and linear ones for channels
-    first where an image is flattened."""
+    """Returns a state_dict: convolutions' weights are [filters, channels, height, width]; linear weights expect
+    channels first where an image is flattened."""
     names, images = torch_names(model), _images(model)
     return {name: np.ascontiguousarray(_channels_first(values[ours], images, ours)) for ours, name in names.items()}
 
 
 def from_torch(model: Model, values: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
-    """Returns what `to_torch` was given; arrays of other names or shapes than the model's are left as they are."""
+    """Inverts `to_torch`; arrays whose names or shapes are not the model's are left unchanged."""
     names, images = {theirs: ours for ours, theirs in torch_names(model).items()}, _images(model)
     return {names.get(name, name): _channels_last(array, images, names.get(name, "")) for name, array in values.items()}
 

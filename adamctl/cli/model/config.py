@@ -1,4 +1,4 @@
-"""`adamctl config check|show`: is an experiment right, and where does each value come from."""
+"""`adamctl config check|show`: whether an experiment is valid, and where each value comes from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ command = TableGroup(
     help="Check an experiment, or show it with the origin of each value.",
     context_settings={"help_option_names": ["-h", "--help"]},
     table={
-        "check": ("adamctl.cli.model.config:check", "Say whether an experiment is right, and what is wrong"),
+        "check": ("adamctl.cli.model.config:check", "Check whether an experiment is valid, and show what is wrong"),
         "show": ("adamctl.cli.model.config:show", "Show every value of an experiment"),
         "reference": ("adamctl.cli.model.config:reference", "Print all keys, types, defaults and data formats"),
     },
@@ -29,10 +29,10 @@ command = TableGroup(
 def check(
     experiment: str, settings: tuple[str, ...], data: tuple[str, ...], full: bool, as_json: bool, **flags: Any
 ) -> None:
-    """Say whether EXP.toml is right; what is wrong ends the command with exit code 2, damaged data with 5.
+    """Check whether EXP.toml is valid; an invalid one ends the command with exit code 2, damaged data with 5.
 
-    With --data, looks at the data as train does before it starts: headers, all labels, about a thousand examples. With
-    --full, reads all of them.
+    With --data, checks the data as train does before it starts: headers, all labels and about a thousand examples. With
+    --full, reads every example.
     """
     loaded = options.load(experiment, settings, data, flags)
     if data or full:
@@ -42,7 +42,7 @@ def check(
     if as_json:
         print_json({"experiment": loaded.experiment.name, "ok": True})
     else:
-        echo(f"{experiment}: experiment {loaded.experiment.name!r} is right")
+        echo(f"{experiment}: experiment {loaded.experiment.name!r} is valid")
 
 
 @click.command("reference")
@@ -55,12 +55,12 @@ def reference() -> None:
 
 @click.command("show")
 @options.experiment_options
-@click.option("--origin", is_flag=True, help="Also say where each value comes from.")
+@click.option("--origin", is_flag=True, help="Also show where each value comes from.")
 @options.json_option
 def show(
     experiment: str, settings: tuple[str, ...], data: tuple[str, ...], origin: bool, as_json: bool, **flags: Any
 ) -> None:
-    """Show EXP.toml with every default, and what flags and the environment change."""
+    """Show EXP.toml with every default, and with the changes made by flags and the environment."""
     loaded = options.load(experiment, settings, data, flags)
     from adamctl.config.resolved import to_toml
 

@@ -20,8 +20,8 @@ from adamctl.cli.output import echo, print_json, say_which, table
 def command(checkpoint: str | None, which: str, split: str, data: tuple[str, ...], run_dir: str, as_json: bool) -> None:
     """Measure CHECKPOINT on a split of its data: a checkpoint folder, a run folder, NAME/NNN, or NAME.
 
-    Without CHECKPOINT, the newest run in --run-dir that has one. Of a run, the checkpoint that was best on its
-    validation part, or else the last, is taken, and named.
+    Without CHECKPOINT, uses the newest run in --run-dir that has a checkpoint. Of a run, uses the checkpoint that was
+    best on its validation part, or else the last one, and prints which.
     """
     from adamctl.launch.trained import data_of, evaluate, load_trained, open_data
     from adamctl.live.units import share

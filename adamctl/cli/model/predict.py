@@ -1,4 +1,4 @@
-"""`adamctl predict CHECKPOINT FILE...`: what a trained model takes examples for."""
+"""`adamctl predict CHECKPOINT FILE...`: classifies examples with a trained model."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def command(
     """Classify FILES with CHECKPOINT: a checkpoint folder, a run folder, NAME/NNN, or NAME.
 
     FILES are JPEG or PNG images, folders of them, and .npz archives of examples [n, ...]: bytes, or other numbers as
-    training would have read them. Of a run, the checkpoint that was best on its validation part, or else the last, is
-    taken, and named.
+    training would read them. Of a run, uses the checkpoint that was best on its validation part, or else the last one,
+    and prints which.
     """
     if top < 1:
         raise click.BadParameter("expected at least 1", param_hint="--top")
     if as_csv and as_json:
-        raise click.BadParameter("expected it without --json", param_hint="--csv")
+        raise click.BadParameter("not allowed with --json", param_hint="--csv")
     from adamctl.launch.classify import classify
     from adamctl.launch.trained import load_trained
 

@@ -1,4 +1,4 @@
-"""`adamctl summary EXP.toml`: what a network is and what it costs, before anything is started."""
+"""`adamctl summary EXP.toml`: what a network consists of and costs, before anything starts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from adamctl.cli.output import echo, print_json, table
 def command(experiment: str, settings: tuple[str, ...], data: tuple[str, ...], as_json: bool, **flags: Any) -> None:
     """Show each layer of EXP.toml: output shape, parameters, connections, memory of a training context, bytes per push.
 
-    Bytes are those of one push by one thread, n_push x batch examples, to cluster.ps servers (--ps N to try others).
+    Bytes are for one push by one thread: n_push x batch examples to cluster.ps servers (try other numbers with --ps N).
     """
     loaded = options.load(experiment, settings, data, flags)
     from adamctl.cli.model.summary_figures import figures_of
@@ -58,5 +58,5 @@ def _totals(figures: dict[str, Any]) -> list[str]:
         f"{figures['shards']} shards in {figures['buckets']} buckets on {figures['servers']} server(s)",
         f"a training context takes {size(figures['context_bytes'])} for batches of {figures['batch']}",
         f"a push of {push} examples as {figures['wire_push']}: {size(figures['push_bytes'])}, "
-        f"all as gradients it would be {size(figures['push_gradient_bytes'])}",
+        f"or {size(figures['push_gradient_bytes'])} if all went as gradients",
     ]

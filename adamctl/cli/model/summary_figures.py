@@ -17,7 +17,7 @@ def figures_of(experiment: Experiment) -> dict[str, Any]:
     """Returns totals and, per layer, shape, parameters, connections, context memory and bytes per push.
 
     Raises:
-        ConfigurationError: the model does not fit together, or has no parameters.
+        ConfigurationError: the layers do not fit together, or the model has no parameters.
     """
     model, train, servers = experiment.model, experiment.train, experiment.cluster.ps
     layout = build_layout(model, servers)
@@ -65,14 +65,14 @@ def figures_of(experiment: Experiment) -> dict[str, Any]:
 
 
 def _forced(experiment: Experiment, push: Any) -> tuple[str, int]:
-    """Returns how a tensor is pushed and its bytes, as `train.protocol` says; what has no factors stays a gradient."""
+    """Returns how a tensor is pushed (by `train.protocol`) and its bytes; a tensor without factors stays a gradient."""
     wanted = experiment.train.push_protocol
     protocol = push.protocol if wanted == "auto" or push.factors_bytes is None else wanted
     return protocol, push.gradient_bytes if protocol == "gradient" else push.factors_bytes
 
 
 def _context_bytes(experiment: Experiment) -> dict[int, int]:
-    """Returns layer -> bytes of one thread's buffers for it, measured by making them. Gradients are not among them."""
+    """Returns layer -> bytes of one thread's buffers for it, measured by creating them; gradients are not counted."""
     network = Network(experiment.model, experiment.train.batch)
     context = network.context(0)
     return {

@@ -1,4 +1,4 @@
-"""`adamctl attach RUN`: the live view of a run that goes on on this machine, from another terminal."""
+"""`adamctl attach RUN`: the live view of a run in progress on this machine, from another terminal."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from adamctl.errors import ConfigurationError, RunFailedError
 @options.token_option
 @click.option("--plain", is_flag=True, help="Plain progress lines even on a terminal.")
 def command(run: str, token: str, plain: bool) -> int:
-    """Show the live view of RUN: a run folder, NAME/NNN or NAME; without it, of the only one that goes on here.
+    """Show the live view of RUN: a run folder, NAME/NNN or NAME; by default the only run in progress here.
 
-    Ctrl-C, or the end of this terminal, ends the view and not the run, wherever the run was started.
+    Ctrl-C, or closing this terminal, ends the view but not the run, wherever the run was started.
     """
     from adamctl.launch.attaching import follow
     from adamctl.launch.live_runs import state_folder, the_live_run
@@ -35,20 +35,20 @@ def command(run: str, token: str, plain: bool) -> int:
     state = state_folder(os.environ)
     found = the_live_run(state, run)
     if found is None:
-        wanted = f"run {run!r} does not go on" if run else "no run goes on"
-        raise ConfigurationError(f"{wanted} on this machine; adamctl run list shows all there are")
+        wanted = f"no run {run!r} is in progress" if run else "no run is in progress"
+        raise ConfigurationError(f"{wanted} on this machine; adamctl run list shows all runs")
     reporter = choose_reporter(sys.stderr, plain=plain)
     hello = make_hello("front", f"attach-{os.getpid()}", 0, token or read_token(Path(found.folder)))
     try:
         progress = loop.run(follow(found, state, StreamTransport(), hello, reporter))
     except KeyboardInterrupt:
         reporter.close()
-        echo(f"{found.name} goes on; adamctl attach {quote(found.name)} shows it again", err=True)
+        echo(f"{found.name} keeps running; adamctl attach {quote(found.name)} shows it again", err=True)
         return 0
     finally:
         reporter.close()
     if progress is None or not progress.final:
-        raise RunFailedError(f"{found.name} has ended; adamctl run show {quote(found.folder)} says how")
+        raise RunFailedError(f"{found.name} has ended; adamctl run show {quote(found.folder)} shows how")
     if progress.state == "failed":
         raise RunFailedError(f"the run failed: {progress.failure}")
     folder = Path(found.folder)

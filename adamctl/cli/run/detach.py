@@ -1,4 +1,4 @@
-"""`adamctl train --detach`: a run that goes on when this command has returned."""
+"""`adamctl train --detach`: a run that continues after this command returns."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from adamctl.launch.detaching import ERROR, start_detached
 
 
 def detach(arguments: Sequence[str], as_json: bool) -> int:
-    """Starts a run with the arguments of this command, less `--detach`; says where it is and how to see it."""
+    """Starts a run with this command's arguments except `--detach`; prints where it is and how to watch it."""
     started = start_detached([argument for argument in arguments if argument not in ("--detach", "--json")])
-    if started.exit_code is not None:  # what it wrote before it had a folder is on this terminal
+    if started.exit_code is not None:  # its output before it had a folder went to this terminal
         if started.message:
             echo(started.message, err=True)
         if as_json:
@@ -27,7 +27,7 @@ def detach(arguments: Sequence[str], as_json: bool) -> int:
         "watch it": f"adamctl attach {quote(name)}",
         "end it": f"adamctl run stop {quote(name)}",
     }
-    echo(f"{name} goes on without this terminal, {started.state}", err=True)
+    echo(f"{name} runs without this terminal, {started.state}", err=True)
     for label, text in lines.items():
         echo(f"  {label:<14} {text}", err=True)
     return 0

@@ -1,4 +1,4 @@
-"""`adamctl logs RUN`: what the roles of a run wrote, in the order of time."""
+"""`adamctl logs RUN`: the logs of a run's roles, in order of time."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from adamctl.errors import ConfigurationError
 
 _FOLLOW_INTERVAL_S = 0.2
 _SILENT_S = 10.0
-"""After this long without a line, one of which there is no summary and no note is taken to be over."""
+"""Seconds without a new line after which a run without a summary and without a note counts as over."""
 
 
 @click.command("logs")
 @click.argument("run", required=False)
 @click.option("--role", help="Only this role (worker) or this process (worker-1).")
-@click.option("--follow", "-f", is_flag=True, help="Go on printing what is added, until the run ends or Ctrl-C.")
+@click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until the run ends or Ctrl-C.")
 @options.runs_option
 def command(run: str | None, role: str | None, follow: bool, run_dir: str) -> None:
-    """Print the logs of RUN in the order of time: a run folder, NAME/NNN, or NAME for its newest run.
+    """Print the logs of RUN in order of time: a run folder, NAME/NNN, or NAME for its newest run.
 
-    Without RUN, those of the run that goes on on this machine, or of the newest one in --run-dir.
+    Without RUN, uses the run in progress on this machine, or the newest one in --run-dir.
     """
     from adamctl.launch.finding import find_any_run
     from adamctl.launch.live_runs import state_folder
@@ -48,7 +48,7 @@ def command(run: str | None, role: str | None, follow: bool, run_dir: str) -> No
 
 
 def _is_over(folder: Path, state: Path, silent_s: float) -> bool:
-    """Returns whether nothing more will come. What is not noted here may go on elsewhere and have no summary yet."""
+    """Returns whether no more lines will come. A run without a note here may run elsewhere, with no summary yet."""
     from adamctl.launch.live_runs import is_live
     from adamctl.roles.coordinator.records import SUMMARY_NAME
 
@@ -56,7 +56,7 @@ def _is_over(folder: Path, state: Path, silent_s: float) -> bool:
 
 
 class Merged:
-    """The logs of a run as one: `node | line`, by the time at the beginning of each record."""
+    """The merged logs of a run: `node | line`, ordered by the time at the start of each record."""
 
     def __init__(self, folder: Path, role: str | None) -> None:
         """Raises ConfigurationError if there is no such log."""
@@ -66,11 +66,11 @@ class Merged:
         self._heard_s = time.monotonic()
         if not self._files():
             names = ", ".join(file.stem for file in sorted(folder.glob("*.log"))) or "none"
-            raise ConfigurationError(f"no log {f'of {role!r} ' if role else ''}in {folder}; there are: {names}")
+            raise ConfigurationError(f"no log {f'of {role!r} ' if role else ''}in {folder}; logs there: {names}")
 
     @property
     def silent_s(self) -> float:
-        """Seconds since a line came."""
+        """Seconds since the last line came."""
         return time.monotonic() - self._heard_s
 
     def added(self, *, complete: bool) -> Iterator[str]:
@@ -86,7 +86,7 @@ class Merged:
         return [file for file in files if role is None or file.stem == role or file.stem.rpartition("-")[0] == role]
 
     def _records(self, file: Path, complete: bool) -> Iterator[tuple[str, Path, str]]:
-        """Yields (time, file, line); lines without a time, as of a traceback, have that of the line before."""
+        """Yields (time, file, line); lines without a time, such as a traceback's, get that of the line before."""
         with file.open("rb") as stream:
             stream.seek(self._positions.get(file, 0))
             for content in stream:
@@ -99,7 +99,7 @@ class Merged:
 
 
 def when(line: str) -> str:
-    """Returns the time that a line of a log begins with, in UTC so that times compare as texts; empty without one."""
+    """Returns the time at the start of a log line, in UTC so that times compare as text; empty if there is none."""
     from datetime import UTC, datetime
 
     try:

@@ -1,7 +1,7 @@
 """Takes a picture of the live view: `python -m adamctl.cli.run.picture examples/mnist.toml docs/live.svg`.
 
-Trains the experiment as `adamctl train` does, remembers what the view shows at `--at`, ends the run and writes the
-picture as SVG.
+Trains the experiment as `adamctl train` does, keeps what the view shows at `--at`, ends the run and writes the picture
+as SVG.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from adamctl.errors import RunFailedError
 @click.command()
 @options.experiment_options
 @click.argument("picture", metavar="OUT.svg", type=click.Path(path_type=Path))
-@click.option("--at", default=0.6, show_default=True, help="Share of the run at which to look.")
+@click.option("--at", default=0.6, show_default=True, help="Share of the run at which to take the picture.")
 @click.option("--columns", default=80, show_default=True, help="Width of the terminal in the picture.")
 def main(
     experiment: str, settings: tuple[str, ...], data: tuple[str, ...], picture: Path, at: float, columns: int,

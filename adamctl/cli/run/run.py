@@ -1,4 +1,4 @@
-"""`adamctl run`: the runs of this machine, and ending one, here or on a cluster."""
+"""`adamctl run`: the runs of this machine, and how to end one, here or on a cluster."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ command = TableGroup(
     help="List, show, stop and remove runs; stop the jobs of a cluster.",
     context_settings={"help_option_names": ["-h", "--help"]},
     table={
-        "list": ("adamctl.cli.run.runs:list_", "Show the runs of this machine and how each stands or ended"),
-        "show": ("adamctl.cli.run.runs:show", "Show how one run stands or ended"),
-        "stop": ("adamctl.cli.run.run:stop", "End a run, or a job of a cluster: its servers free what they hold of it"),
-        "rm": ("adamctl.cli.run.runs:rm", "Remove runs that have ended, or what their servers kept"),
+        "list": ("adamctl.cli.run.runs:list_", "Show the runs of this machine and the state of each"),
+        "show": ("adamctl.cli.run.runs:show", "Show the state of one run"),
+        "stop": ("adamctl.cli.run.run:stop", "End a run, or a job of a cluster; servers free its memory"),
+        "rm": ("adamctl.cli.run.runs:rm", "Remove ended runs, or only their servers' stores"),
     },
 )
 
@@ -36,10 +36,10 @@ command = TableGroup(
 @options.token_option
 @options.json_option
 def stop(job: str | None, controller: tuple[str, ...], token: str, as_json: bool) -> None:
-    """End JOB: a run that goes on on this machine (its folder, NAME/NNN or NAME), or a job of the cluster.
+    """End JOB: a run in progress on this machine (its folder, NAME/NNN or NAME), or a job of the cluster.
 
-    It may be left out where there is only one. A run of `adamctl train` is asked to write a checkpoint and to end; a
-    job that was made by clients of other frameworks, or whose coordinator is gone, ends at once.
+    JOB may be left out if there is only one. A run of `adamctl train` is asked to write a checkpoint and end; a job
+    that clients of other frameworks made, or whose coordinator is gone, ends at once.
     """
     from adamctl.net import loop
 
@@ -56,7 +56,7 @@ def stop(job: str | None, controller: tuple[str, ...], token: str, as_json: bool
 
 
 async def _stop_run(run: LiveRun, token: str) -> None:
-    """Asks a run of this machine through its coordinator; as long as that does not serve, its front."""
+    """Asks a run of this machine through its coordinator, or through its front while the coordinator is not ready."""
     from adamctl.launch.run_token import read_token
     from adamctl.net.handshake import make_hello
     from adamctl.net.stream import StreamTransport
@@ -74,7 +74,7 @@ async def _stop_run(run: LiveRun, token: str) -> None:
 
 
 async def _stop(addresses: Sequence[str], token: str, job: str | None) -> tuple[str, bool]:
-    """Returns the job, and whether its coordinator was asked; it ends the job when it has written a checkpoint."""
+    """Returns the job, and whether its coordinator was asked; that ends the job after it has written a checkpoint."""
     from adamctl.cli.cluster.access import ClusterAccess, running_job
     from adamctl.roles.coordinator.job import end_job
 

@@ -22,10 +22,10 @@ _COLUMNS = ("run", "state", "pass", "top-1", "best", "checkpoints", "size", "beg
 @options.runs_option
 @options.json_option
 def list_(run_dir: str, as_json: bool) -> None:
-    """Show the runs in --run-dir, and those that go on elsewhere on this machine, each with its state.
+    """Show the runs in --run-dir, and those in progress elsewhere on this machine, each with its state.
 
-    The states are those of the live view, and: ended, stopped (by a signal or by run stop), failed (the run says why),
-    crashed (it ended without a word: killed, or the machine went down).
+    The states are those of the live view, and: ended, stopped (by a signal or by run stop), failed (with a reason) and
+    crashed (ended without a report: killed, or the machine went down).
     """
     from adamctl.launch.known_runs import known_runs
     from adamctl.launch.live_runs import state_folder
@@ -34,7 +34,7 @@ def list_(run_dir: str, as_json: bool) -> None:
     if as_json:
         print_json({"runs": [run.described() for run in runs]})
     elif not runs:
-        echo(f"no runs in {run_dir}, and none goes on on this machine")
+        echo(f"no runs in {run_dir}, and none in progress on this machine")
     else:
         echo(table(_COLUMNS, [_row(run, Path(run_dir)) for run in runs], right=(2, 3, 4, 5, 6)))
 
@@ -63,9 +63,9 @@ def _when(run: KnownRun) -> str:
 @options.runs_option
 @options.json_option
 def show(run: str | None, run_dir: str, as_json: bool) -> None:
-    """Show how RUN stands, or how it ended: a run folder, NAME/NNN, or NAME for its newest run.
+    """Show the state of RUN, or how it ended: a run folder, NAME/NNN, or NAME for its newest run.
 
-    Without RUN, the one that goes on on this machine, or the newest one in --run-dir.
+    Without RUN, shows the run in progress on this machine, or the newest one in --run-dir.
     """
     from adamctl.launch.finding import find_any_run
     from adamctl.launch.known_runs import look_at
@@ -77,9 +77,9 @@ def show(run: str | None, run_dir: str, as_json: bool) -> None:
     if as_json:
         print_json(found.described())
         return
-    stores = f", {size(found.stores_bytes)} of them what parameter servers kept" if found.stores_bytes else ""
+    stores = f", {size(found.stores_bytes)} of them parameter servers' stores" if found.stores_bytes else ""
     lines = {
-        "state": f"{found.state}{', goes on' if found.live else ''}",
+        "state": f"{found.state}{', in progress' if found.live else ''}",
         "why": found.failure,
         "pass": "" if found.passes is None else f"{found.passes:.2f}",
         "top-1": "" if found.top1 is None else f"{share(found.top1)}, best {share(found.best_top1)}",
@@ -96,11 +96,11 @@ def show(run: str | None, run_dir: str, as_json: bool) -> None:
 
 @click.command("rm")
 @click.argument("runs", nargs=-1, required=True)
-@click.option("--stores", is_flag=True, help="Only what its parameter servers kept; checkpoints and records stay.")
+@click.option("--stores", is_flag=True, help="Remove only parameter servers' stores; checkpoints and records stay.")
 @options.runs_option
 @options.json_option
 def rm(runs: tuple[str, ...], stores: bool, run_dir: str, as_json: bool) -> None:
-    """Remove RUNS, each a run folder or NAME/NNN, with their checkpoints; one that goes on is refused."""
+    """Remove RUNS, each a run folder or NAME/NNN, with their checkpoints; a run in progress is refused."""
     from adamctl.launch.finding import find_exact_run
     from adamctl.launch.known_runs import remove_run
     from adamctl.launch.live_runs import state_folder

@@ -1,4 +1,4 @@
-"""`adamctl train EXP.toml`: one run, from nothing to a trained model and back to nothing running."""
+"""`adamctl train EXP.toml`: one whole run, from starting its roles to a trained model and a clean end."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     "--resume",
     default="none",
     metavar="auto|RUN",
-    help="Go on from the newest checkpoint of this name, or of RUN: a run folder, NAME/NNN or NAME, or a checkpoint. "
-    "--passes may be another number: from there on, the learning rate follows its schedule stretched over that many. "
-    "A finished run goes on only with more of them.",
+    help="Continue from the newest checkpoint of this name, or of RUN: a checkpoint, a run folder, NAME/NNN or NAME. "
+    "--passes may be a new number: the learning rate then follows its schedule stretched over that many passes. "
+    "A finished run continues only with more passes.",
 )
 @options.runs_option
 @options.token_option
 @options.json_option
-@click.option("--plain", is_flag=True, help="Plain progress lines even on a terminal.")
-@click.option("--detach", is_flag=True, help="Return when it trains; it goes on without this terminal. See attach.")
+@click.option("--plain", is_flag=True, help="Print plain progress lines even on a terminal.")
+@click.option("--detach", is_flag=True, help="Return once it trains; it continues without this terminal. See attach.")
 @click.option("--detached-fd", type=int, hidden=True)
 def command(
     experiment: str,
@@ -56,8 +56,8 @@ def command(
     """Train the network of EXP.toml.
 
     Starts every role on this machine and ends it again; with --join or --config-store, uses the servers and workers of
-    a running cluster. Ctrl-C, or the end of the terminal, writes a checkpoint and stops; a second Ctrl-C stops at once.
-    With --detach the run goes on by itself: adamctl attach shows it, adamctl run stop ends it.
+    a running cluster. Ctrl-C, or closing the terminal, writes a checkpoint and stops; a second Ctrl-C stops at once.
+    With --detach the run continues in the background: adamctl attach shows it, adamctl run stop ends it.
     """
     loaded = options.load(experiment, settings, data, flags)
     if detach:
@@ -96,7 +96,7 @@ def command(
 
 
 def _result(outcome: Outcome, folder: Path, seed: int) -> dict[str, Any]:
-    """Returns what `--json` prints: "Numbers programs read", where the run is and how the command ends."""
+    """Returns what `--json` prints: the run's figures, its folder and the command's exit code."""
     from adamctl.launch.run_folder import checkpoints
     from adamctl.roles.coordinator.checkpoint.manifest import best
 
@@ -112,7 +112,7 @@ def _result(outcome: Outcome, folder: Path, seed: int) -> dict[str, Any]:
 
 
 def _report(outcome: Outcome, folder: Path, resume: str, join: Sequence[str]) -> int:
-    """Prints what a person wants to know to stderr; the first cause of a failure last."""
+    """Prints the result for a person to stderr; the first cause of a failure comes last."""
     from adamctl.live.view import closing_lines
 
     progress = outcome.progress
@@ -125,9 +125,9 @@ def _report(outcome: Outcome, folder: Path, resume: str, join: Sequence[str]) ->
 
 
 def _next_commands(outcome: Outcome, folder: Path, resume: str, join: Sequence[str] = ()) -> list[str]:
-    """Returns what to type next; a run that had no checkpoint yet begins once more where it began.
+    """Returns what to type next; a run that had no checkpoint yet starts over.
 
-    One that was interrupted or told to stop goes on with the same command, on the cluster that it had joined.
+    A run that was interrupted or told to stop continues with the same command, on the cluster that it had joined.
     """
     from adamctl.launch.run_folder import DEFAULT_BASE, EXPERIMENT, checkpoints
     from adamctl.roles.controller.etcd.url import is_etcd

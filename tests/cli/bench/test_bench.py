@@ -28,9 +28,12 @@ MNIST = str(Path(__file__).parents[3] / "examples" / "mnist.toml")
             ("kernels", "--plot", "picture.txt"),
             "expected a name that ends in one of .svg, .png, .pdf; found picture.txt",
         ),
-        (("kernels", "--plot", "no-such-folder/p.svg"), "expected a file in a folder that is there"),
+        (("kernels", "--plot", "no-such-folder/p.svg"), "expected a file in an existing folder"),
         (("worker", MNIST, "--rounds", "0"), "0 is not in the range x>=1"),
-        (("worker", MNIST, "--batches", "32,0"), "expected whole numbers from 1 on, separated by commas; found '32,0'"),
+        (
+            ("worker", MNIST, "--batches", "32,0"),
+            "expected whole numbers of at least 1, separated by commas; found '32,0'",
+        ),
         (("worker", MNIST, "--vs", "tensorflow"), "'tensorflow' is not 'torch'"),
         (("store", "--rounds", "0"), "0 is not in the range x>=1"),
         (("store", "--hours", "-1"), "expected a number above 0 and at most 1,000,000; found -1"),
@@ -39,7 +42,7 @@ MNIST = str(Path(__file__).parents[3] / "examples" / "mnist.toml")
         (("ps-throughput", "--model-megabytes", "-4"), "above 0 and at most 1,000,000; found -4\n"),
         (("ps-throughput", "--block-kib", "nan"), "above 0 and at most 1,000,000; found nan"),
         (("ps-throughput", "--rounds", "0"), "0 is not in the range x>=1"),
-        (("failover", "--lease", "4,nan"), "found nan in '4,nan'; several are separated by commas"),
+        (("failover", "--lease", "4,nan"), "found nan in '4,nan'; separate several numbers by commas"),
         (("failover", "--model-megabytes", "1001"), "expected a number above 0 and at most 1,000; found 1001"),
     ],
 )
@@ -52,11 +55,11 @@ def test_bad_flags_end_with_usage(arguments: tuple[str, ...], expected: str) -> 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("kernels", "--only", "no-such-kernel"), "no kernel has that in its name"),
+        (("kernels", "--only", "no-such-kernel"), "expected part of a kernel's name"),
         (("kernels", "no-such-file.toml"), "no such experiment file"),
         (("worker", "no-such-file.toml"), "no such experiment file"),
         (("worker", MNIST, "--vs", "torch", "--peer-python", "no-such-python"), "expected an interpreter"),
-        (("ps-throughput", "--stress", "--linear"), "expected one of them at a time"),
+        (("ps-throughput", "--stress", "--linear"), "expected only one of them"),
         (("ps-throughput", "--stress", "--mode", "push", "--dtype", "float16"), "expected no --mode, --dtype"),
         (("ps-throughput", "--stress", "--rounds", "5"), "--stress: expected no --rounds"),
         (

@@ -66,7 +66,7 @@ def test_list_for_people_however_the_run_is_named(tmp_path: Path, named: str) ->
     lines = invoke("list", place, "--run-dir", tmp_path).stdout.splitlines()
     assert lines[0].split()[:3] == ["checkpoint", "pass", "examples"]
     assert lines[2].split()[:4] == ["000002", "2.00", str(2 * PASS_EXAMPLES), "75.00%"]
-    assert "complete  done" in lines[2] and "complete  goes on" in lines[1]
+    assert "complete  done" in lines[2] and "complete  not done" in lines[1]
 
 
 def test_a_run_that_is_not_there_or_has_none(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ class TestRestore:
         (copied,) = manifest.finished(tmp_path / "mine" / "checkpoints")
         assert manifest.verify(copied).number == 1
         again = invoke("restore", run, "--into", tmp_path / "mine").exception
-        assert isinstance(again, ConfigurationError) and "it holds files" in str(again)
+        assert isinstance(again, ConfigurationError) and "found files in it" in str(again)
         assert manifest.verify(copied).number == 1
 
     def test_parameters_only_begin_anew(self, tmp_path: Path) -> None:

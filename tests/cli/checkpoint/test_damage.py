@@ -95,7 +95,7 @@ def test_rows_that_no_file_holds_are_missing(checkpoint: Path) -> None:
 
 
 def test_what_is_no_manifest_is_said_so(checkpoint: Path) -> None:
-    for value, words in (([], "not empty"), ([{"name": "x"}], "`size_bytes`"), ("files", "Expected `array`")):
+    for value, words in (([], "non-empty"), ([{"name": "x"}], "`size_bytes`"), ("files", "Expected `array`")):
         change_manifest(checkpoint, {"files": value})
         (line,) = find_damage(checkpoint)
         assert words in line

@@ -55,7 +55,7 @@ def test_what_is_wrong_with_a_bucket() -> None:
     assert summary(found) == f"{len(found)} buckets, each with its primary and all copies"
     assert {one.problem for one in holdings(entries, node_entries("a", "b"))} == {"2 of 3 copies"}
     lost = holdings(entries, node_entries("b", "c"))
-    assert {one.problem for one in lost} == {"its primary a is not there"}
+    assert {one.problem for one in lost} == {"its primary a is gone"}
     assert summary(lost) == f"{len(lost)} buckets, {len(lost)} of them without all copies"
     assert holdings(entries, (), job="another") == []
 
@@ -112,7 +112,7 @@ def test_commands_where_there_is_no_job(controller: str) -> None:
 
 def test_draining_a_server_that_holds_nothing(controller: str) -> None:
     common = ("--controller", controller)
-    assert adamctl("drain", "ps-1", *common).stdout == "ps-1 holds nothing any more; it can be stopped\n"
+    assert adamctl("drain", "ps-1", *common).stdout == "ps-1 holds nothing now; it can be stopped\n"
     assert adamctl("drain", "ps-1", *common, "--undo").stdout == "ps-1 may hold buckets again\n"
     unknown = adamctl("drain", "ps-9", *common)
     assert unknown.returncode == 2
@@ -122,7 +122,7 @@ def test_draining_a_server_that_holds_nothing(controller: str) -> None:
 def test_names_that_nobody_has(controller: str) -> None:
     common = ("--controller", controller)
     job = adamctl("shards", *common, "--job", "no", "--check")
-    assert job.returncode == 2 and "--job: expected one that runs; found 'no' (running: none)" in job.stderr
+    assert job.returncode == 2 and "--job: expected a running job; found 'no' (running: none)" in job.stderr
     node = adamctl("shards", *common, "--node", "ps-9")
     assert node.stdout == "no buckets\n"
     assert node.stderr == "no living parameter server is called 'ps-9'; there are: ps-1\n"

@@ -48,8 +48,8 @@ def test_what_is_stuck_is_shown_with_what_would_be_done() -> None:
     assert [name.strip() for name in header.split("  ") if name.strip()] == list(COLUMNS)
     assert first.split("  ")[-1].strip() == "b"
     assert "a  " in first and "epoch 3, version 45 (90 updates of 2 shards)" in first
-    assert "What was acknowledged after those states is lost" in text
-    assert "If a can still be started with the store it had, start it instead" in text
+    assert "Updates acknowledged after those states are lost" in text
+    assert "If a can still be started with its store, start it instead" in text
 
 
 def test_states_of_more_than_one_version() -> None:
@@ -62,9 +62,9 @@ def test_states_of_more_than_one_version() -> None:
 def test_what_nobody_has_is_said() -> None:
     nobody = found({"b": status(NOTHING)})
     assert {one.state for one in nobody} == {State.NOBODY}
-    assert described(nobody).count("nobody has it") == COUNT
+    assert described(nobody).count("no server has it") == COUNT
     text = lost_text("one", nobody)
-    assert f"buckets 0-{COUNT - 1} of job 'one': no living server has any of it" in text
+    assert f"buckets 0-{COUNT - 1} of job 'one': no live server has any of it" in text
     assert "b has no data of it; a, c are not there" in text
     assert "start a, c again with the stores they had, or resume the run from its last checkpoint" in text
     all_back = found({name: status(NOTHING) for name in "abc"})
@@ -74,7 +74,7 @@ def test_what_nobody_has_is_said() -> None:
 def test_what_a_server_that_is_no_member_any_more_has_is_shown_and_counts_where_it_is_named() -> None:
     nobody = found({"d": status(OLD)})
     assert {one.state for one in nobody} == {State.NOBODY}
-    assert "d, not in sync any more, has bucket 0 on disk up to epochs 1 to 3" in described(nobody)
+    assert "d, no longer in sync, has bucket 0 on disk up to epochs 1 to 3" in described(nobody)
     assert "go on with the older copy of d: --from d, or resume the run" in lost_text("one", nobody)
     chosen = findings("one", job_entries("one", RECORD), nodes("d"), {"d": status(OLD)}, "d")
     assert {(one.state, one.primary, one.given_up) for one in chosen} == {(State.STUCK, "d", ("a", "b", "c"))}
@@ -125,7 +125,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def test_the_command_where_there_is_no_job(controller: str) -> None:
     result = adamctl("recover", "one", "--controller", controller)
-    assert result.returncode == 2 and "JOB: expected one that runs; found 'one' (running: none)" in result.stderr
+    assert result.returncode == 2 and "JOB: expected a running job; found 'one' (running: none)" in result.stderr
 
 
 async def make_job(address: str) -> None:
@@ -140,8 +140,8 @@ def test_the_command_where_nobody_has_anything(controller: str) -> None:
     common = ("recover", "gone", "--controller", controller)
     result = adamctl(*common, "--yes")
     assert result.returncode == 1
-    assert result.stdout.count("nobody has it") == COUNT
-    assert "no living server has any of it, in memory or in a store (a, b, c are not there)" in result.stderr
+    assert result.stdout.count("no server has it") == COUNT
+    assert "no live server has any of it, in memory or in a store (a, b, c are not there)" in result.stderr
     result = adamctl(*common, "--bucket", "1", "--json")
     (bucket,) = json.loads(result.stdout)["buckets"]
     assert result.returncode == 1

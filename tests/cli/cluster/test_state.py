@@ -147,7 +147,7 @@ def test_the_controllers_of_a_cluster() -> None:
     assert controller_rows({"controller": status}) == [
         ("a", "h:1", "leads, revision 7"),
         ("b", "h:2", "5 decisions behind"),
-        ("c", "h:3", "not heard yet"),
+        ("c", "h:3", "not heard from yet"),
         ("d", "h:4", "waits to replace one"),
     ]
     leaderless = {"leader": "", "revision": 7, "members": members}

@@ -195,7 +195,7 @@ def test_what_is_no_such_file_or_folder(tmp_path: Path, toml: Path) -> None:
     assert isinstance(damaged, DamagedDataError) and "cut.npz" in str(damaged)
     assert "its ending does not tell" in str(error_of("file.bin"))
     np.savez(tmp_path / "in.npz", **values_of(make_experiment()))
-    assert "empty or not there" in str(error_of("in.npz", "."))
+    assert "does not exist" in str(error_of("in.npz", "."))
 
 
 def test_one_that_was_imported_begins_a_run_but_is_none_to_go_on_with(tmp_path: Path, toml: Path) -> None:

@@ -47,7 +47,7 @@ def test_one_log_in_the_order_of_time(folder: Path) -> None:
 def test_a_role_without_a_log(folder: Path) -> None:
     write(folder)
     error = CliRunner().invoke(application, ["logs", "--role", "data"]).exception
-    assert isinstance(error, ConfigurationError) and "there are: ps-1, worker-1" in str(error)
+    assert isinstance(error, ConfigurationError) and "logs there: ps-1, worker-1" in str(error)
 
 
 def test_following_ends_with_the_run(folder: Path) -> None:
