@@ -1,7 +1,7 @@
-"""Compares plain values (of a TOML file, the environment or flags) with the structs they are to become.
+"""Compares plain values (from a TOML file, the environment or flags) with the structs that they will become.
 
-Pure: values in, problems out. Each problem says what was found, what is allowed and the nearest valid spelling; where
-the value stands is added by `adamctl.config.load`, which knows.
+Pure: values in, problems out. Each problem says what was found, what is allowed and the nearest valid spelling;
+`adamctl.config.load` adds where the value came from.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Limit:
-    """What a number may be: `allowed` for people, `holds` for the check."""
+    """The range of a number: `allowed` in words, `holds` as a check."""
 
     allowed: str
     holds: Callable[[float], bool]
@@ -90,7 +90,7 @@ LIMITS: dict[str, Limit] = {
     "cluster.loss_window_s": Limit("above 0 and at most 3600", lambda value: 0 < value <= 3600),
     "cluster.loss_window_bytes": _AT_LEAST_1,
 }
-"""Ranges of numbers that hold by themselves; what depends on two keys is in `cross_problems`."""
+"""Ranges that depend on one key only; `cross_problems` checks what depends on two."""
 
 RULES_READING: dict[str, tuple[str, ...]] = {
     "nesterov": ("momentum",),
@@ -103,12 +103,12 @@ RULES_READING: dict[str, tuple[str, ...]] = {
 
 
 def structure_problems(values: dict[str, Any]) -> list[Problem]:
-    """Returns what keeps plain values from becoming an `Experiment`: unknown and missing keys, types, ranges."""
+    """Returns why plain values cannot become an `Experiment`: unknown and missing keys, wrong types and ranges."""
     return list(_check(values, inspect.type_info(Experiment), ()))
 
 
 def cross_problems(experiment: Experiment) -> list[Problem]:
-    """Returns what is wrong between keys that are each right by themselves."""
+    """Returns conflicts between keys that are each valid by themselves."""
     data, train = experiment.data, experiment.train
     problems: list[Problem] = []
 
@@ -149,7 +149,7 @@ def cross_problems(experiment: Experiment) -> list[Problem]:
 
 
 def _replication_problems(cluster: ClusterConfig) -> Iterator[tuple[str, str]]:
-    """Yields (key, message) of copies that cannot be kept as asked for."""
+    """Yields (key, message) for settings of copies that cannot be met."""
     copies = cluster.replication
     if copies > cluster.ps:
         found = f"found {copies} copies on {cluster.ps} server{'s' if cluster.ps > 1 else ''}"
@@ -166,7 +166,7 @@ def _replication_problems(cluster: ClusterConfig) -> Iterator[tuple[str, str]]:
 
 
 def _consistency_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:
-    """Yields (key, message) of what does not go with the chosen consistency."""
+    """Yields (key, message) for settings that conflict with the chosen consistency."""
     train, cluster = experiment.train, experiment.cluster
     if not train.in_step:
         return
@@ -176,24 +176,24 @@ def _consistency_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:
             why = "every step ends with a push and begins with a fetch"
             yield f"train.{key}", f"found {getattr(train, key)} {step}; set it to 1: {why}"
     if train.max_staleness is not None:
-        why = "replicas in step are never ahead; leave one of the two out"
+        why = "replicas in step are never ahead of each other; leave one of the two out"
         yield "train.max_staleness", f"found {train.max_staleness} {step}; {why}"
     if train.protocol == "factors":
-        why = "gradients are what can be added up"
+        why = "only gradients can be added up"
         yield "train.protocol", f'found "factors" {step}; set it to "auto" or "gradient": {why}'
     if train.local_lr not in ("auto", 0.0):
-        why = "a replica's own copy does not move within a step"
+        why = "a replica's own copy does not change within a step"
         yield "train.local_lr", f"found {show(train.local_lr)} {step}; leave the key out: {why}"
     if train.warmstart_steps:
-        why = "replicas in step have no stale gradients that a warm start would spare them"
+        why = "replicas in step have no stale gradients for a warm start to avoid"
         yield "train.warmstart_steps", f"found {train.warmstart_steps} {step}; set it to 0: {why}"
     if cluster.threads not in ("auto", 1):
-        why = "a replica in step has one thread; for more of them raise cluster.workers"
+        why = "a replica in step has one thread; for more threads raise cluster.workers"
         yield "cluster.threads", f'found {cluster.threads} {step}; set it to 1 or "auto": {why}'
 
 
 def experiment_problems(experiment: Experiment) -> list[Problem]:
-    """Returns what is wrong with an experiment that was made in Python, where types alone check nothing."""
+    """Returns what is wrong with an experiment made in Python, where types are not checked at run time."""
     return structure_problems(msgspec.to_builtins(experiment)) or cross_problems(experiment)
 
 
@@ -209,7 +209,7 @@ def leaf_keys(kind: inspect.Type | None = None, path: KeyPath = ()) -> Iterator[
 
 
 def show(value: object) -> str:
-    """Returns a value as TOML writes it, shortened."""
+    """Returns a value in TOML's notation, shortened."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -287,7 +287,7 @@ OTHER_WORDS = {
     "channels": "filters",
     "neurons": "units",
 }
-"""What others call our keys."""
+"""Names that other programs use for our keys."""
 
 
 def _spelling(key: str, names: list[str], path: KeyPath) -> str:

@@ -1,6 +1,6 @@
-"""An experiment: the typed structs that an `exp.toml` and the Python interface both become.
+"""An experiment: the typed structs that both an `exp.toml` and the Python interface produce.
 
-Structs are frozen and validated once, in `adamctl.config.load`; defaults stand here and nowhere else.
+Structs are frozen and validated once, in `adamctl.config.load`; defaults are defined only here.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from adamctl.model.wire_types import WireType
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the experiment file; unknown keys are refused."""
+    """A table of the experiment file; unknown keys are rejected."""
 
 
 class DataConfig(_Section, frozen=True):
-    """Where examples come from and how they are made ready.
+    """Where examples come from and how they are prepared.
 
     Attributes:
-        format: `digits` (installs with scikit-learn), `idx`, `npz` or `imagefolder`.
+        format: `digits` (comes with scikit-learn), `idx`, `npz` or `imagefolder`.
         source: a path, or a bare name such as `mnist` that is looked up in `--data` / ADAMCTL_DATA.
         validation: share of the training set held out, 0 <= share < 1.
         scale: `unit` maps bytes to [0, 1]; `standard` also subtracts the training set's mean and divides by its
-            standard deviation (one of each over all pixels); `none` leaves values as they are.
-        memory_share: share of this machine's memory that the data server may keep decoded examples in.
+            standard deviation (one of each over all pixels); `none` leaves values unchanged.
+        memory_share: share of this machine's memory that the data server may use for decoded examples.
         search: folders in which a bare name is looked up, first match wins; filled in from `--data` / ADAMCTL_DATA.
-        translate: each pass trains on every image moved by a random whole number of pixels, -translate to translate
-            down and as much across, so that no pass sees the same variant (Adam 3.1); what that uncovers gets the
-            value of a zero byte. Less than half the images' height and width; 0 leaves them where they are, as
-            validation and test images always are.
+        translate: each pass trains on every image shifted by a random whole number of pixels, from -translate to
+            translate, vertically and horizontally, so that passes see different variants (Adam 3.1); uncovered pixels
+            get the value of a zero byte. Must be less than half the images' height and width; 0 shifts nothing.
+            Validation and test images are never shifted.
     """
 
     format: Literal["digits", "idx", "npz", "imagefolder"] = "digits"
@@ -47,14 +47,14 @@ class DataConfig(_Section, frozen=True):
 
 
 class ScheduleConfig(_Section, frozen=True):
-    """How the learning rate moves over the run; `progress` is the share of all examples handed out, 0 to 1.
+    """How the learning rate changes over the run; `progress` is the share of all examples handed out, 0 to 1.
 
     Attributes:
         type: `constant`; `step` (times `factor` at each of `every` equal parts); `cosine` (down to lr * final);
             `one_cycle` (up from lr * initial over `warmup`, then cosine down to lr * final).
-        warmup: share of the run over which the rate rises linearly to lr first.
+        warmup: share of the run, at its start, over which the rate rises linearly to lr.
         factor, every: for `step`: the rate is lr * factor ** floor(progress * every).
-        initial, final: factors of lr where `one_cycle` starts and where `cosine` and `one_cycle` end.
+        initial, final: factors of lr at which `one_cycle` starts and at which `cosine` and `one_cycle` end.
     """
 
     type: Literal["constant", "step", "cosine", "one_cycle"] = "constant"
@@ -66,25 +66,25 @@ class ScheduleConfig(_Section, frozen=True):
 
 
 ADAPTIVE = ("adagrad", "rmsprop", "adam")
-"""Rules whose step is not in proportion to the gradient: what a replica would apply by itself is another step."""
+"""Rules whose step is not proportional to the gradient: a replica that applied it locally would take another step."""
 FIRST_PUSHES = 300
-"""Until weights have found their direction: passes over a thousand images, a third of one over tens of thousands."""
+"""Pushes until weights find their direction: passes over a thousand images, a third of one over tens of thousands."""
 
 
 class OptimizerConfig(_Section, frozen=True):
-    """The rule that runs on the servers, and the learning rate that travels with each push.
+    """The update rule that runs on the servers, and the learning rate that is sent with each push.
 
     Attributes:
         type: the rule.
-        lr: the learning rate, which `optimizer.schedule` moves over the run.
-        clip_norm: a layer's mean gradient of one step that is longer than this (weights and biases together) is
-            scaled down to it before it is applied or pushed; unset: never. With threads that share weights without
-            locks it keeps a high learning rate from running away.
-        momentum, nesterov: of `momentum`; nesterov looks one step ahead.
-        decay: of `rmsprop`, how much of the mean square is kept at each update.
-        beta1, beta2: of `adam`, how much of the mean and of the mean square is kept.
-        epsilon: of `rmsprop` and `adam`, added to the root that divides the step.
-        weight_decay: each update also subtracts lr * weight_decay * w, apart from the gradient, under every rule.
+        lr: the learning rate, which `optimizer.schedule` changes over the run.
+        clip_norm: largest norm of a layer's mean gradient of one step (weights and biases together); a longer gradient
+            is scaled down to it before it is applied or pushed; unset: no clipping. It keeps training with a high
+            learning rate from diverging when threads share weights without locks.
+        momentum, nesterov: for `momentum`; nesterov looks one step ahead.
+        decay: for `rmsprop`, how much of the mean square is kept at each update.
+        beta1, beta2: for `adam`, how much of the mean and of the mean square is kept.
+        epsilon: for `rmsprop` and `adam`, added to the root that divides the step.
+        weight_decay: each update also subtracts lr * weight_decay * w, decoupled from the gradient, under every rule.
     """
 
     type: Literal["sgd", "momentum", "adagrad", "rmsprop", "adam"] = "sgd"
@@ -101,7 +101,7 @@ class OptimizerConfig(_Section, frozen=True):
 
     @property
     def rule(self) -> RuleConfig:
-        """What servers apply to gradients."""
+        """The rule that servers apply to gradients."""
         return RuleConfig(
             self.type,
             momentum=self.momentum,
@@ -115,43 +115,43 @@ class OptimizerConfig(_Section, frozen=True):
 
 
 class TrainConfig(_Section, frozen=True):
-    """How the run goes.
+    """How training runs.
 
     Attributes:
-        passes: walks over the training set, all of which the schedule of the learning rate spans.
-        batch: examples per step of one thread. Under plain sgd the threads of a worker may take shares of a batch each,
-            at as much lower rates, which makes their gradients younger (docs/consistency.md).
-        n_push: steps of one thread between its pushes (DistBelief 4.1). `auto`: 1, of a whole batch.
-        n_fetch: steps of one thread between fetches, each of which starts beside the push of that step. `auto`: a fetch
-            starts when a push is applied, and its thread waits for it where the way there and back is short beside the
-            time between pushes; under momentum and adam gradients are then computed from where the weights will be
+        passes: passes over the training set; the learning-rate schedule spans all of them.
+        batch: examples per step of one thread. Under plain sgd the threads of a worker may each take a share of a
+            batch, at a proportionally lower rate, which makes their gradients younger (docs/consistency.md).
+        n_push: steps of one thread between its pushes (DistBelief 4.1). `auto`: 1 step of a whole batch.
+        n_fetch: steps of one thread between fetches; each fetch starts together with the push of that step. `auto`: a
+            fetch starts when a push is applied, and its thread waits for it if the round trip is short compared with
+            the time between pushes; under momentum and adam, gradients are then computed at the predicted weights
             (docs/consistency.md).
-        local_lr: what a replica applies to its own copy between fetches. `auto`: lr under sgd, and under momentum if
-            `n_fetch` is a number; else 0.
+        local_lr: rate at which a replica updates its own copy between fetches. `auto`: lr under sgd, and under momentum
+            if `n_fetch` is a number; else 0.
         protocol: how dense layers are pushed: `auto` chooses by bytes, then by measured time.
-        wire_push: what pushed numbers travel as. `bfloat16` and `float16` take half of the bytes; what rounding loses
-            of a gradient is added to the next one (error feedback). Factors of 16 bits are always bfloat16, and only
-            rounded.
-        wire_pull: what fetched parameters travel as. The servers always keep float32, and evaluations see that.
-        warmstart_steps: steps that one replica does alone before the others join (DistBelief 4.1).
-        warmstart_from: a checkpoint, or a run folder, whose parameters the run starts from instead of fresh ones.
-        pass_fraction: with nothing left to hand out, a pass ends when this share of its examples is done (Adam 3.2.5).
-        range_batches: batches in one range handed to a worker; fewer where several workers share a pass of few batches.
+        wire_push: type of pushed numbers on the wire. `bfloat16` and `float16` halve the bytes; the rounding error of a
+            gradient is added to the next one (error feedback). 16-bit factors are always bfloat16, without error
+            feedback.
+        wire_pull: type of fetched parameters on the wire. Servers always keep float32, and evaluations use it.
+        warmstart_steps: steps that one replica trains alone before the others join (DistBelief 4.1).
+        warmstart_from: a checkpoint or run folder whose parameters the run starts from instead of fresh ones.
+        pass_fraction: once all examples are handed out, a pass ends when this share of them is done (Adam 3.2.5).
+        range_batches: batches in one range handed to a worker; fewer if several workers share a pass of few batches.
         evaluate_every: passes between evaluations, 0.25 for every quarter pass.
-        evaluate_on: the split that is looked at. `auto`: the validation part where there is one (`data.validation`),
-            else the test part.
-        keep_best: with evaluations on the validation part, the checkpoint that was best by it is kept, too, and is what
-            `eval`, `predict` and `export` take.
-        patience: with evaluations on the validation part, end the run after so many of them in a row that were not
-            better than the best before; unset: never.
+        evaluate_on: the split to evaluate on. `auto`: the validation part if there is one (`data.validation`), else the
+            test part.
+        keep_best: also keep the checkpoint that was best on the validation part, if evaluations use it; `eval`,
+            `predict` and `export` then use that one.
+        patience: with evaluations on the validation part, end the run after this many in a row without a new best;
+            unset: never.
         target: stop when top-1 on that split reaches this share.
         checkpoint_every: passes between checkpoints; 0 writes only the last one.
-        checkpoint_keep: how many checkpoints are kept, newest first.
-        consistency: `async`: replicas train and push as they come (Downpour). `sync`: they go in step: one update per
-            step, from the sum of all replicas' mean gradients, in the order of the replicas; to keep the step of a
+        checkpoint_keep: how many of the newest checkpoints are kept.
+        consistency: `async`: replicas train and push independently (Downpour). `sync`: they go in step: one update per
+            step, from the sum of all replicas' mean gradients, in the order of the replicas; to keep the step size of a
             single replica, divide lr by their number (docs/consistency.md). A replica is then a worker with one thread.
-        max_staleness: under `async`: a replica waits before a step that would take it more than this many steps ahead
-            of the slowest that has something to do; the others do not. Unset: no bound.
+        max_staleness: under `async`: a replica waits before a step that would put it more than this many steps ahead of
+            the slowest replica that has work; the others do not wait. Unset: no bound.
     """
 
     passes: int = 10
@@ -183,17 +183,17 @@ class TrainConfig(_Section, frozen=True):
 
     @property
     def steps_per_push(self) -> int:
-        """`n_push`, `auto` decided."""
+        """`n_push` with `auto` resolved."""
         return 1 if self.n_push == "auto" else self.n_push
 
     @property
     def steps_per_fetch(self) -> int:
-        """`n_fetch`, `auto` decided, where fetches do not follow pushes."""
+        """`n_fetch` with `auto` resolved, for fetches that do not follow pushes."""
         return self.steps_per_push if self.n_fetch == "auto" else self.n_fetch
 
     @property
     def push_protocol(self) -> Literal["auto", "gradient", "factors"]:
-        """How dense layers are pushed: in step always as gradients, which can be added up."""
+        """How dense layers are pushed: always as gradients when in step, since those can be added up."""
         return "gradient" if self.in_step else self.protocol
 
 
@@ -206,20 +206,20 @@ class ClusterConfig(_Section, frozen=True):
         ps: parameter servers.
         apply_threads: threads of each parameter server that apply updates. `auto`: what this machine's cores allow.
         data: data servers.
-        store: `disk` lets each parameter server that the run starts keep its part of the model in the run folder, so
-            that it can be started again when it dies; `none` ends the run with it.
-        replication: copies of each part of the model, on different servers, 1 to 3. With two or three the run goes on
-            when a server dies: another one that holds a copy takes over.
-        acks: when a push is acknowledged: `applied` in a server's memory, `replicated` in that of every server with a
-            copy that is in sync, `durable` on the disk of each, for which they need a store. `auto`: `replicated`
-            where there is more than one copy, else `applied`.
-        min_in_sync: fewest copies in sync with which `replicated` acknowledges anything; with fewer, pushes wait.
+        store: with `disk`, each parameter server that the run starts keeps its part of the model in the run folder, so
+            that it can be restarted when it dies; with `none`, its death ends the run.
+        replication: copies of each part of the model, on different servers, 1 to 3. With two or three, the run
+            continues when a server dies: another server with a copy takes over.
+        acks: when a push is acknowledged: `applied` in a server's memory; `replicated` in the memory of every server
+            with an in-sync copy; `durable` on the disk of each of them, which needs a store. `auto`: `replicated` with
+            more than one copy, else `applied`.
+        min_in_sync: fewest in-sync copies with which `replicated` acknowledges pushes; with fewer, pushes wait.
             `auto`: 2 of 3, 1 of 2 and 1 of 1.
-        loss_window_s: with `applied`, most seconds of acknowledged pushes that the death of a server may take back.
-            `auto`: 5, and for models so large that the disk would be busy with them for more than a quarter of the
-            time, longer, up to 60.
-        loss_window_bytes: most bytes of a server's shards that may differ from its disk; pushes wait beyond.
-        connections: of a worker to each parameter server; several where one alone cannot fill the network.
+        loss_window_s: with `applied`, the most seconds of acknowledged pushes that the death of a server may lose.
+            `auto`: 5; more, up to 60, for models so large that writing them would keep the disk busy for more than a
+            quarter of the time.
+        loss_window_bytes: the most bytes of a server's shards that may differ from its disk; beyond that, pushes wait.
+        connections: connections from a worker to each parameter server; use several if one cannot fill the network.
     """
 
     workers: int = 1
@@ -237,21 +237,21 @@ class ClusterConfig(_Section, frozen=True):
 
     @property
     def acknowledged(self) -> Acks:
-        """When a push is acknowledged, `auto` decided."""
+        """When a push is acknowledged, with `auto` resolved."""
         return default_acks(self.replication) if self.acks == "auto" else self.acks
 
     @property
     def least_in_sync(self) -> int:
-        """`min_in_sync`, `auto` decided."""
+        """`min_in_sync` with `auto` resolved."""
         return default_min_in_sync(self.replication) if self.min_in_sync == "auto" else self.min_in_sync
 
 
 class Experiment(_Section, frozen=True):
-    """One training run, whole.
+    """One whole training run.
 
     Attributes:
-        name: of the run's folder and job: letters, digits, `.`, `_` and `-`, at most 64.
-        seed: of initial values, of the order of examples and of dropout.
+        name: name of the run's folder and job: letters, digits, `.`, `_` and `-`, at most 64.
+        seed: seed of initial values, of the order of examples and of dropout.
     """
 
     name: str
@@ -264,13 +264,13 @@ class Experiment(_Section, frozen=True):
 
     @property
     def evaluated_on(self) -> Literal["test", "validation"]:
-        """The split that is looked at, `auto` decided."""
+        """The split to evaluate on, with `auto` resolved."""
         if self.train.evaluate_on == "auto":
             return "validation" if self.data.validation else "test"
         return self.train.evaluate_on
 
     def local_learning_rate_factor(self) -> float | None:
-        """Returns what to multiply lr with for local application, or None if `local_lr` is a fixed number."""
+        """Returns the factor of lr for local updates, or None if `local_lr` is a fixed number."""
         if self.train.in_step:
             return 0.0  # all parts of a step are computed from the same weights
         if self.train.local_lr != "auto":
@@ -280,22 +280,22 @@ class Experiment(_Section, frozen=True):
 
     @property
     def fetch_follows_push(self) -> bool:
-        """Whether a fetch starts when a push is applied, and its thread waits for it where that takes little."""
+        """Whether a fetch starts when a push is applied, and its thread waits for it if that takes little time."""
         return self.train.n_fetch == "auto" and not self.train.in_step
 
     @property
     def first_pushes(self) -> float:
-        """How many pushes of a job, of all workers, threads wait for (`docs/decisions/0023`).
+        """How many pushes of a job, from all workers, threads wait for (`docs/decisions/0023`).
 
-        Plain sgd with several workers has nothing else that makes up for the age of gradients.
+        With plain sgd and several workers, nothing else compensates for the age of gradients.
         """
         return inf if self.optimizer.type == "sgd" else FIRST_PUSHES
 
     @property
     def kept_direction(self) -> float:
-        """The share of its direction that the rule keeps at each update, where a replica may look ahead by it; else 0.
+        """The share of its direction that the rule keeps at each update, if a replica may look ahead by it; else 0.
 
-        What it applied to its weights by itself (`local_lr`) would count twice.
+        With local updates (`local_lr`) the direction would count twice.
         """
         if not self.fetch_follows_push or self.train.local_lr not in ("auto", 0.0):
             return 0.0

@@ -1,7 +1,7 @@
-"""Finds the line of every key of a TOML file, so that a message about a value can say where it stands.
+"""Finds the line of every key of a TOML file, so that a message about a value can give its line.
 
-`tomllib` gives values without positions. This scanner walks a text that `tomllib` has already accepted, so it needs to
-know where keys, strings and brackets are and nothing of what values mean (TOML 1.0).
+`tomllib` gives values without positions. This scanner walks a text that `tomllib` has already accepted, so it only has
+to find keys, strings and brackets and need not understand values (TOML 1.0).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def key_lines(text: str) -> dict[KeyPath, int]:
 
 
 def dotted(path: KeyPath) -> str:
-    """Returns a path as people write it: `model.layers[2].units`."""
+    """Returns a path in the usual notation: `model.layers[2].units`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part

@@ -1,6 +1,6 @@
 """From an experiment file to an `Experiment`: flag > `ADAMCTL_*` > file > default, each value with its origin.
 
-A wrong value ends in one `ConfigurationError` that names the place (file and line, variable or flag), the key, what was
+A wrong value raises one `ConfigurationError` that names the place (file and line, variable or flag), the key, what was
 found, what is allowed and the nearest valid spelling. Nothing here reads the process's environment: it is passed in.
 """
 
@@ -41,18 +41,18 @@ class Origin:
 
 @dataclass(frozen=True)
 class Setting:
-    """One value that beats the file: `key` is dotted, list positions are numbers (`model.layers.0.units`)."""
+    """One value that overrides the file: `key` is dotted, list positions are numbers (`model.layers.0.units`)."""
 
     key: str
     value: Any
     origin: Origin
     text: str | None = None
-    """The value as it was typed, used where text is expected and the typed one reads as something else."""
+    """The value as typed, used where text is expected but the typed value parses as another type."""
 
 
 @dataclass(frozen=True)
 class LoadedExperiment:
-    """A valid experiment, where it was read and where each value comes from (dotted key -> origin)."""
+    """A valid experiment, the file it was read from, and where each value comes from (dotted key -> origin)."""
 
     experiment: Experiment
     path: Path
@@ -72,10 +72,10 @@ def parse_setting(text: str) -> Setting:
 
 
 def settings_from_environment(environment: Mapping[str, str]) -> list[Setting]:
-    """Returns what `ADAMCTL_OPTIMIZER__LR` and the like set; two underscores stand for a dot.
+    """Returns the settings from variables like `ADAMCTL_OPTIMIZER__LR`; two underscores stand for a dot.
 
-    Variables without two underscores belong to commands (ADAMCTL_CONTROLLER, ADAMCTL_DATA), except those of the two
-    keys that stand outside all tables.
+    Variables without two underscores belong to commands (ADAMCTL_CONTROLLER, ADAMCTL_DATA), except those for the two
+    keys outside all tables.
     """
     settings: list[Setting] = []
     for variable in sorted(environment):
@@ -99,12 +99,12 @@ def load_experiment(
 
     Args:
         path: the TOML file.
-        settings: what flags say; later ones win.
-        environment: the process's variables; none are looked at if it is left out.
-        search: folders of `--data`; looked through before those of ADAMCTL_DATA, and those before the file's.
+        settings: values from flags; later ones win.
+        environment: the process's variables; none are used if it is left out.
+        search: folders of `--data`, which are searched first, then those of ADAMCTL_DATA, then the file's.
 
     Raises:
-        ConfigurationError: the file cannot be read, is not TOML, or any value is wrong; up to ten problems, one a line.
+        ConfigurationError: the file cannot be read, is not TOML, or a value is wrong; up to ten problems, one per line.
     """
     file = Path(path)
     values, lines = _read(file)
@@ -171,7 +171,7 @@ def _set_key(key: KeyPath) -> str:
 
 
 def _apply(values: dict[str, Any], setting: Setting) -> KeyPath:
-    """Puts a setting into the values and returns its path; numbers in the key are positions of lists."""
+    """Puts a setting into the values and returns its path; numbers in the key are list positions."""
     names = setting.key.split(".")
     path: list[str | int] = []
     container: Any = values
@@ -234,7 +234,7 @@ def _search(
 
 
 def _source(data: DataConfig, file: Path) -> str:
-    """Returns the source: a bare name as it is, a path absolute, from the experiment's folder if it exists there."""
+    """Returns the source: a bare name unchanged, a path absolute, in the experiment's folder if it exists there."""
     if data.format == "digits" or "/" not in data.source:
         return data.source
     written = Path(data.source).expanduser()

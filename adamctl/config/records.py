@@ -1,4 +1,4 @@
-"""What the configuration service holds under each key.
+"""The records that the configuration service holds under each key.
 
     /nodes/{id}                 NodeRecord
     /jobs/{id}                  JobRecord
@@ -8,8 +8,8 @@
     /drains/{node}              DrainRecord
     /retired                    RetiredRecord
 
-Values are MessagePack arrays; fields are only ever appended. A record that is out of its bounds is none:
-it can neither be made nor decoded.
+Values are MessagePack arrays; fields are only ever appended. A record outside its bounds is invalid:
+it can be neither created nor decoded.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from adamctl.model.layout import ParameterLayout, Tensor, cut_layout
 from adamctl.model.rule import RuleConfig
 
 AddressKind: TypeAlias = Literal["clients", "administration", "replication"]
-"""What an address takes: pushes and pulls, orders and questions of operators, traffic between copies of buckets."""
+"""What an address accepts: pushes and pulls, operators' commands and queries, traffic between copies of buckets."""
 Acks: TypeAlias = Literal["applied", "replicated", "durable"]
-"""When a push is acknowledged: in the primary's memory, in that of every in-sync copy, on the disk of each."""
+"""When a push is acknowledged: once it is in the primary's memory, in every in-sync copy's, or on the disk of each."""
 
 REPLICATION_MAX = 3
 HISTORY_MAX = 8
 NUMBER_MAX = 1 << 62
-"""Of epochs, incarnations, revisions and sizes: one more can still be encoded, by whoever counts on."""
+"""Largest epoch, incarnation, revision or size: code that adds one can still encode it."""
 TEXT_CHARACTERS_MAX = 4096
-"""Of folders, addresses and reasons."""
+"""Longest folder, address or reason."""
 LIST_ITEMS_MAX = 64
-"""Of names, addresses and changes in one record."""
+"""Most names, addresses or changes in one record."""
 UNIX_S_MAX = 1e11
 KEPT_MAX = 100_000
 
 
 def default_acks(replication: int) -> Acks:
-    """Returns when pushes are acknowledged unless somebody says otherwise."""
+    """Returns when pushes are acknowledged by default."""
     return "replicated" if replication > 1 else "applied"
 
 
 def default_min_in_sync(replication: int) -> int:
     """Returns how many copies must be in sync for a push to be acknowledged as `replicated`: 2 of 3, 1 of 2, 1 of 1.
 
-    With 2 of 2 the loss of either server would stop training, so that two copies would be up less often than one.
+    With 2 of 2, losing either server would stop training, so two copies would be available less often than one.
     """
     return (replication + 1) // 2
 
@@ -83,10 +83,10 @@ def _expect_texts(field: str, texts: Iterable[str]) -> None:
 
 
 class NodeRecord(_Record, frozen=True):
-    """A process that has registered. `host` is equal for processes of one machine; a lost node's key is deleted.
+    """A registered process. `host` is equal for processes of one machine; a lost node's key is deleted.
 
-    `addresses` take clients, and what the two others are empty for (Adam 3.3.4). `bodies_bytes_max`: memory for bodies
-    of requests; `credit_bytes`: what each client may have in flight of it; 0: not said. `process`, `stores`: see
+    `addresses` serve clients, and any kind whose own list is empty (Adam 3.3.4). `bodies_bytes_max`: memory for request
+    bodies; `credit_bytes`: how much of it each client may have in flight; 0: unknown. `process`, `stores`: see
     `NodeRegisterRequest`.
     """
 
@@ -105,7 +105,7 @@ class NodeRecord(_Record, frozen=True):
     stores: bool = False
 
     def can_keep(self, acks: Acks) -> bool:
-        """Says whether copies of a job may be placed here: what is acknowledged as durable has to be on a disk."""
+        """Returns whether copies of a job may be placed here: durable acknowledgements need a disk."""
         return self.stores or acks != "durable"
 
     def __post_init__(self) -> None:
@@ -125,27 +125,27 @@ class NodeRecord(_Record, frozen=True):
         )
 
     def is_process(self, host: str, pid: int, process: int) -> bool:
-        """Says whether a process that registers is this one.
+        """Returns whether a registering process is this one.
 
-        Two containers of one machine may have one host name and the number 1 each, so the random number decides; only
-        processes of versions that had none are told by the rest.
+        Two containers of one machine may share a host name and both have process number 1, so the random number
+        decides; the rest is compared only for processes of versions without one.
         """
         if self.process and process:
             return self.process == process
         return (self.host, self.pid) == (host, pid)
 
     def addresses_for(self, kind: AddressKind) -> tuple[str, ...]:
-        """Returns where requests of a kind are taken: at addresses of their own, else where those of clients are."""
+        """Returns where requests of a kind are accepted: at that kind's own addresses, else at those for clients."""
         own = {"administration": self.administration_addresses, "replication": self.replication_addresses}
         return own.get(kind, ()) or self.addresses
 
 
 class JobRecord(_Record, frozen=True):
-    """A job. Servers make its buckets when it appears and free them when its state is `ended`.
+    """A job. Servers create its buckets when it appears and free them when its state is `ended`.
 
     `restore` is the folder of a finished checkpoint that buckets start from; empty: from `seed`. `replication`: copies
     that each bucket should have; under `acks` = `replicated` nothing is acknowledged by fewer than `min_in_sync`.
-    `in_step`: replicas that go in step, of each of which servers hold a part until all have come; 0: none do.
+    `in_step`: number of replicas that go in step; servers hold each one's part until all have arrived; 0: none.
     """
 
     state: Literal["running", "ended"]
@@ -171,13 +171,13 @@ class JobRecord(_Record, frozen=True):
 
 
 class LayoutRecord(_Record, frozen=True):
-    """What a `ParameterLayout` is derived from."""
+    """The values that a `ParameterLayout` is derived from."""
 
     tensors: tuple[Tensor, ...]
     servers_expected: int
 
     def layout(self) -> ParameterLayout:
-        """Raises ValueError: no layout can be made of it."""
+        """Returns the layout. Raises ValueError if none can be made from the values."""
         try:
             return cut_layout(self.tensors, self.servers_expected)
         except ConfigurationError as error:
@@ -185,7 +185,7 @@ class LayoutRecord(_Record, frozen=True):
 
 
 class BucketChange(_Record, frozen=True):
-    """A former change of a bucket's record: the epoch it began, when, what changed, and why."""
+    """A past change of a bucket's record: the epoch it started, when, what changed, and why."""
 
     epoch: int
     unix_s: float
@@ -201,8 +201,8 @@ class BucketChange(_Record, frozen=True):
 class BucketRecord(_Record, frozen=True):
     """Who holds a bucket. `epoch` grows by one with every change; `in_sync` holds the primary (0015-replication).
 
-    `since_unix_s` and `why` are of the last change, by the clock of the host that made it: for people only. `history`
-    are the last changes, that one included, newest last.
+    `since_unix_s` and `why` describe the last change, by the clock of the host that made it: for people only. `history`
+    lists the last changes, including that one, newest last.
     """
 
     epoch: int
@@ -231,7 +231,7 @@ class BucketRecord(_Record, frozen=True):
         in_sync: Sequence[str] | None = None,
         learners: Sequence[str] | None = None,
     ) -> BucketRecord:
-        """Returns the record of the next epoch; what is left out stays."""
+        """Returns the record of the next epoch; arguments left out stay unchanged."""
         new = (
             self.primary if primary is None else primary,
             self.in_sync if in_sync is None else tuple(in_sync),
@@ -241,7 +241,7 @@ class BucketRecord(_Record, frozen=True):
         return BucketRecord(self.epoch + 1, *new, now_unix_s, why, (*self.history, change)[-HISTORY_MAX:])
 
     def _difference(self, primary: str, in_sync: tuple[str, ...], learners: tuple[str, ...]) -> str:
-        """Returns `ps-2 primary after ps-1, ps-1 out of sync`, or the like."""
+        """Returns the change in words, such as `ps-2 primary after ps-1, ps-1 out of sync`."""
         parts = [f"{primary} primary after {self.primary}"] if primary != self.primary else []
         parts += [f"{node} in sync" for node in in_sync if node not in self.in_sync]
         parts += [f"{node} out of sync" for node in self.in_sync if node not in in_sync]
@@ -252,9 +252,9 @@ class BucketRecord(_Record, frozen=True):
 
 
 class ServedRecord(_Record, frozen=True):
-    """Written before a server serves its buckets of a job: from then on a process of that name has had their state.
+    """Written before a server serves its buckets of a job: from then on a process of that name has held their state.
 
-    Where there is none, nobody has pushed anything to that server, and buckets can be made as the job began.
+    Without this record, nobody has pushed to that server, and its buckets can be created with the job's initial state.
     """
 
     incarnation: int
@@ -264,7 +264,7 @@ class ServedRecord(_Record, frozen=True):
 
 
 class DrainRecord(_Record, frozen=True):
-    """The parameter server of that name is to hold nothing, as long as it is the process with this incarnation."""
+    """The parameter server of that name must hold nothing, as long as it is the process with this incarnation."""
 
     incarnation: int
     since_unix_s: float
@@ -275,10 +275,10 @@ class DrainRecord(_Record, frozen=True):
 
 
 class RetiredRecord(_Record, frozen=True):
-    """Incarnations that have come to their end: those up to `floor` that are not among `kept` (ascending).
+    """Incarnations that have ended: those up to `floor` that are not in `kept` (ascending).
 
-    The controllers write it: an incarnation is retired when its process has been gone for their horizon, which is
-    longer than anything that it sent can be on its way. Who is retired once stays so.
+    The controllers write it: an incarnation is retired when its process has been gone for longer than anything it sent
+    can still be in flight. Retirement is final.
     """
 
     floor: int = -1
@@ -290,7 +290,7 @@ class RetiredRecord(_Record, frozen=True):
         _expect(rising and len(self.kept) <= KEPT_MAX, "kept", f"at most {KEPT_MAX} numbers up to floor, ascending", "")
 
     def has(self, incarnation: int) -> bool:
-        """Says whether an incarnation is retired; 0 is that of processes which have none."""
+        """Returns whether an incarnation is retired; 0 stands for processes without one."""
         if not 0 < incarnation <= self.floor:
             return False
         place = bisect_left(self.kept, incarnation)

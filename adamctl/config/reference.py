@@ -1,7 +1,7 @@
-"""The reference of experiment files, written from the typed structs: `adamctl config reference` prints it.
+"""Generates the reference of experiment files from the typed structs; `adamctl config reference` prints it.
 
-Keys, types and defaults are the structs' own; what a key means stands in its struct's docstring, under `Attributes:`;
-ranges stand in `adamctl.config.check.LIMITS`.
+Keys, types and defaults come from the structs; a key's meaning is in its struct's docstring, under `Attributes:`;
+ranges are in `adamctl.config.check.LIMITS`.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _parts(kind: Any) -> Iterator[Any]:
 
 
 def _kind(kind: Any) -> str:
-    """Returns a type in the words of a user of TOML."""
+    """Returns a type in TOML users' words."""
     found: list[str] = []
     for part in _parts(kind):
         if get_origin(part) is Literal:
@@ -117,12 +117,12 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
 
 
 def _summary(struct: type) -> str:
-    """Returns what a struct's docstring says before its attributes, as one paragraph."""
+    """Returns the part of a struct's docstring before its attributes, as one paragraph."""
     return " ".join(inspect.cleandoc(struct.__doc__ or "").partition("Attributes:")[0].split())
 
 
 def meanings(struct: type) -> dict[str, str]:
-    """Returns key -> what its struct's docstring says of it; `a, b: text` is about both."""
+    """Returns key -> its description in the struct's docstring; `a, b: text` describes both."""
     _, _, attributes = inspect.cleandoc(struct.__doc__ or "").partition("Attributes:\n")
     found: dict[str, str] = {}
     for entry in re.split(r"\n(?=\S)", textwrap.dedent(attributes)):

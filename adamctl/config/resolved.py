@@ -1,4 +1,4 @@
-"""Writes an experiment as TOML and reads it back: what a run folder keeps and the coordinator is started with."""
+"""Writes an experiment as TOML and reads it back: for the run folder, and for starting the coordinator."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ FILE_NAME = "experiment.toml"
 
 
 def to_toml(experiment: Experiment) -> str:
-    """Returns the whole experiment, defaults included, as TOML. What is unset is left out."""
+    """Returns the whole experiment, defaults included, as TOML. Unset keys are left out."""
     return "\n".join(_table(msgspec.to_builtins(experiment), ())) + "\n"
 
 
 def write_resolved(experiment: Experiment, folder: Path) -> Path:
-    """Writes `experiment.toml` into a run folder, for its owner alone, and returns its path."""
+    """Writes `experiment.toml`, readable by its owner only, into a run folder and returns its path."""
     path = folder / FILE_NAME
     with open(path, "w", encoding="utf-8", opener=partial(os.open, mode=0o600)) as stream:
         stream.write(to_toml(experiment))
@@ -31,7 +31,7 @@ def write_resolved(experiment: Experiment, folder: Path) -> Path:
 
 
 def read_resolved(path: str | Path, settings: Sequence[str] = ()) -> Experiment:
-    """Reads an experiment that stands by itself: the environment does not change it, only `settings` (KEY=VALUE) do.
+    """Reads a self-contained experiment: the environment does not change it, only `settings` (KEY=VALUE) do.
 
     Raises:
         ConfigurationError: as `load_experiment`.
@@ -40,7 +40,7 @@ def read_resolved(path: str | Path, settings: Sequence[str] = ()) -> Experiment:
 
 
 def _table(values: dict[str, Any], path: tuple[str, ...]) -> Iterator[str]:
-    """Yields lines: plain values first, then tables, then arrays of tables, as TOML wants them."""
+    """Yields lines: plain values first, then tables, then arrays of tables, as TOML requires."""
     later: list[tuple[str, Any]] = []
     for key, value in values.items():
         if isinstance(value, dict) or (isinstance(value, (list, tuple)) and value and isinstance(value[0], dict)):

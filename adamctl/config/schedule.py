@@ -1,4 +1,4 @@
-"""Learning-rate schedules: a pure function of how much of the run is done."""
+"""Learning-rate schedules: pure functions of the share of the run that is done."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ def learning_rate(lr: float, schedule: ScheduleConfig, progress: float) -> float
 
 
 def _between(start: float, stop: float, share: float) -> float:
-    """Half a cosine from `start` at share 0 to `stop` at share 1."""
+    """Half a cosine wave from `start` at share 0 to `stop` at share 1."""
     return stop + (start - stop) * (1 + cos(pi * share)) / 2
