@@ -1,1 +1,1 @@
-"""Starts the roles of a run as processes of this machine, watches over them and leaves nothing behind."""
+"""Starts the roles of a run as processes of this machine, supervises them and leaves nothing behind."""

@@ -1,4 +1,4 @@
-"""Looks at a run that goes on elsewhere on this machine, until it ends or one has seen enough."""
+"""Watches a run that another process started on this machine, until it ends or the user quits."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from adamctl.wire.messages import Hello
 
 LOOK_EVERY_S = 0.25
 GONE_S = 10.0
-"""How long a coordinator may be out of reach although the run is noted as going on."""
+"""Seconds that the coordinator of a run noted as live may be unreachable."""
 
 
 async def follow(
     run: LiveRun, state: Path, transport: Transport, hello: Hello, reporter: Reporter
 ) -> RunProgress | None:
-    """Shows a run's progress until it is over; returns the last that was seen, None if nothing was.
+    """Shows a run's progress until it is over; returns the last progress seen, None if there was none.
 
     Args:
-        state: the folder of notes, in which the run is looked up as long as its coordinator is not known.
-        hello: the identity to connect with.
+        state: folder of notes, in which the run is looked up until its coordinator is known.
+        hello: identity to connect with.
 
     Raises:
-        UnreachableError: the coordinator does not answer although the run goes on.
+        UnreachableError: the coordinator does not answer although the run is live.
     """
     progress: RunProgress | None = None
     loop = asyncio.get_running_loop()
@@ -71,7 +71,7 @@ async def follow(
 
 
 class Processes:
-    """Processor time and memory of the roles that a run's front has started."""
+    """Processor time and memory of the roles that a run's front started."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -79,7 +79,7 @@ class Processes:
         self._roles: dict[str, str] = {}
 
     def read(self) -> Mapping[str, ProcessReading]:
-        """Returns node -> reading of the processes that are there."""
+        """Returns node -> reading of the live processes."""
         roles, pids = _started_by(self._pid)
         if roles.keys() - self._roles.keys():
             self._roles |= roles
@@ -88,7 +88,7 @@ class Processes:
 
 
 def _started_by(pid: int) -> tuple[dict[str, str], dict[str, int]]:
-    """Returns node -> role and node -> process of the roles that a front has started, by their command lines."""
+    """Returns node -> role and node -> process of the roles that a front started, found by their command lines."""
     roles: dict[str, str] = {}
     pids: dict[str, int] = {}
     with suppress(psutil.Error):

@@ -1,4 +1,4 @@
-"""Looks at a run's data before anything starts, so that what cannot train ends at once and says why."""
+"""Checks a run's data before anything starts, so that unusable data end the run at once, with the reason."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from adamctl.roles.data.look import Needs, look
 
 
 def look_at_data(experiment: Experiment, note: Callable[[str], None], *, full: bool = False) -> Experiment:
-    """Returns the experiment, evaluated on its validation part where the data have no test part.
+    """Returns the experiment, set to evaluate on its validation part if the data have no test part.
 
-    `full` reads every example; else headers, all labels and about a thousand examples are looked at.
+    `full` reads every example; otherwise headers, all labels and about a thousand examples are checked.
 
     Raises:
-        ConfigurationError: the data are not there, or do not fit the model or the batch.
-        DamagedDataError: a file is not what it should be.
+        ConfigurationError: the data are missing, or do not fit the model or the batch.
+        DamagedDataError: a file is damaged.
     """
     train = experiment.train
     outputs = infer(experiment.model)[-1].output[-1]

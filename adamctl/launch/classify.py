@@ -1,4 +1,4 @@
-"""Examples through a trained model: pictures of any size, arrays, folders; made ready as its training data were."""
+"""Runs examples through a trained model: images of any size, arrays, folders; prepared like its training data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ARRAYS = ("x", "x_test", "images", "test_images")
 
 @dataclass(frozen=True)
 class Ready:
-    """How raw values become what the model was trained on: `of_bytes` for bytes, `of_numbers` for any other type.
+    """How raw values are prepared like the training data: `of_bytes` for bytes, `of_numbers` for any other type.
 
     `classes` are the names of the outputs.
     """
@@ -35,7 +35,7 @@ class Ready:
     classes: tuple[str, ...]
 
     def make(self, raw: NDArray[Any]) -> Floats:
-        """Returns the examples as the network takes them."""
+        """Returns the examples as the network expects them."""
         values = np.array(raw, np.float32)
         (self.of_bytes if raw.dtype == np.uint8 else self.of_numbers).apply(values)
         return values
@@ -45,8 +45,8 @@ def classify(trained: Trained, files: Sequence[Path], data: Sequence[str], top: 
     """Returns, per example, `image` and `classes`: the `top` best, each with `class` and `score`.
 
     Raises:
-        ConfigurationError: there is no such file, the model does not take what is in it, or its scaling needs training
-            data that are not there.
+        ConfigurationError: there is no such file, its content does not fit the model, or the scaling needs training
+            data that are missing.
         DamagedDataError: a file cannot be read; the message names it.
     """
     found = [one for file in files for one in _files(file)]
@@ -62,7 +62,7 @@ def classify(trained: Trained, files: Sequence[Path], data: Sequence[str], top: 
 
 
 def predict(trained: Trained, values: Floats) -> Floats:
-    """Returns the outputs [n, units] of examples [n, *input shape] that have been made ready."""
+    """Returns the outputs [n, units] for prepared examples [n, *input shape]."""
     context = trained.network.context(0, training=False)
     parts = [values[start : start + BATCH] for start in range(0, len(values), BATCH)]
     outputs = [np.array(trained.network.predict(context, trained.parameters, part)) for part in parts]
@@ -70,12 +70,12 @@ def predict(trained: Trained, values: Floats) -> Floats:
 
 
 def as_trained(trained: Trained, data: Sequence[str] = ()) -> Ready:
-    """Returns how to make values ready, and the names of classes; numbers where only the data would have names.
+    """Returns how to prepare values, and the names of classes; numbers if only the missing data have names.
 
-    `data` are folders in which the data are looked for first.
+    `data` are folders that are searched first for the data.
 
     Raises:
-        ConfigurationError: the scaling needs the training data, and they are not there.
+        ConfigurationError: the scaling needs the training data, which are missing.
     """
     config = data_of(trained.experiment, data)
     as_they_are = Scaling(1.0, 0.0)
@@ -93,10 +93,10 @@ def as_trained(trained: Trained, data: Sequence[str] = ()) -> Ready:
 
 
 def fitting(raw: NDArray[Any], shape: Sequence[int], origin: str) -> NDArray[Any]:
-    """Returns examples as [n, *shape]; a last dimension of one channel, or all dimensions in one, may be left out.
+    """Returns examples as [n, *shape]; they may lack a last dimension of one channel, or be flattened.
 
     Raises:
-        ConfigurationError: they are of another shape, or no numbers; the message begins with `origin`.
+        ConfigurationError: they have another shape or are not numbers; the message starts with `origin`.
     """
     numbers = np.issubdtype(raw.dtype, np.number) or raw.dtype == np.bool_
     if not numbers or np.iscomplexobj(raw) or raw.ndim < 1 or prod(raw.shape[1:]) != prod(shape):

@@ -1,6 +1,6 @@
-"""Compiles the kernels that a run needs before its roles start, side by side, once per machine and version.
+"""Compiles the kernels that a run needs before its roles start, in parallel, once per machine and version.
 
-Roles would compile them when they first use them, one after another, and say nothing for half a minute.
+Otherwise roles would compile them on first use, one after another, with half a minute of silence.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from adamctl.kernels.backend import choose
 NOTE_INTERVAL_S = 2.0
 PROCESSES_MAX = 8
 ONE_PROCESS_KERNELS = 4
-"""Fewer kernels than this per process are not worth the second that it takes to begin."""
+"""Fewer kernels than this per process are not worth the second that a process takes to start."""
 
 
 def kernels_of(experiment: Experiment, forced: str | None = None) -> tuple[str, ...]:
-    """Returns the compiled kernels that a run uses, the slowest to compile first; none where numba is not used."""
+    """Returns the compiled kernels that a run uses, slowest to compile first; none if numba is not used."""
     if choose(forced) != "numba":
         return ()
     train = experiment.train
@@ -36,18 +36,18 @@ def kernels_of(experiment: Experiment, forced: str | None = None) -> tuple[str, 
 def compile_kernels(
     experiment: Experiment, environment: Mapping[str, str], cores: int, note: Callable[[str], None]
 ) -> int:
-    """Compiles what is not in the cache yet; returns how many kernels that were.
+    """Compiles the kernels that are not in the cache yet; returns their number.
 
-    What fails to compile here is left to the role that uses it, which says why.
+    A kernel that fails to compile here is left to the role that uses it, which reports why.
 
     Raises:
-        ConfigurationError: the environment forces kernels that there are none of.
+        ConfigurationError: the environment forces a kind of kernels that is not available.
     """
     try:
         kernel_cache.prepare()
         missing = kernel_cache.unmarked(kernels_of(experiment, environment.get("ADAMCTL_KERNELS") or None))
     except OSError as error:
-        raise ConfigurationError(f"no folder for compiled kernels can be written: {error}") from error
+        raise ConfigurationError(f"found no writable folder for compiled kernels: {error}") from error
     if missing:
         processes = max(1, min(cores, PROCESSES_MAX, len(missing) // ONE_PROCESS_KERNELS))
         _Compilers(missing, environment, processes, note).run()
@@ -55,7 +55,7 @@ def compile_kernels(
 
 
 class _Compilers:
-    """Processes that are each given the next kernel when they have compiled one."""
+    """Processes that each receive the next kernel when they finish one."""
 
     def __init__(
         self, names: Sequence[str], environment: Mapping[str, str], processes: int, note: Callable[[str], None]
@@ -96,7 +96,7 @@ class _Compilers:
         return f"compiling kernels (once per machine), {self._done} of {self._total}"
 
     def _took(self, process: subprocess.Popen[bytes]) -> bool:
-        """Takes a process's word that a kernel is compiled; returns whether it goes on."""
+        """Reads a process's report that a kernel is compiled; returns whether it continues."""
         assert process.stdout is not None
         if not process.stdout.readline():
             return False
@@ -111,14 +111,14 @@ class _Compilers:
         try:
             process.stdin.write(f"{self._names.pop(0)}\n".encode())
             process.stdin.flush()
-        except OSError:  # it has ended; a role will say what is wrong
+        except OSError:  # it has ended; a role will report what is wrong
             return False
         return True
 
     def _end(self) -> None:
         for process in self._processes:
             assert process.stdin is not None and process.stdout is not None
-            if not process.stdin.closed:  # it is compiling, and we are interrupted
+            if not process.stdin.closed:  # it is still compiling, and we were interrupted
                 process.kill()
                 with suppress(OSError):
                     process.stdin.close()

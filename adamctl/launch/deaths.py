@@ -1,6 +1,6 @@
-"""Tells whoever keeps the members at once that a process has ended, so that nobody waits for its beacons to be missed.
+"""Reports at once to the membership service that a process has ended, so that nobody waits for missed beacons.
 
-Whoever has reaped a process knows for certain; others can only wait until its lease must be over.
+Only the parent that reaped a process knows for certain; others must wait until its lease is over.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CLOSE_S = 1.0
 
 
 class Deaths:
-    """Reports of one supervisor. Used by one event loop."""
+    """The reports of one supervisor. Used by one event loop."""
 
     def __init__(self, transport: Transport, hello: Hello) -> None:
         self._transport = transport
@@ -32,7 +32,7 @@ class Deaths:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def controllers_at(self, addresses: Sequence[str]) -> None:
-        """Says where the controllers are, or the etcd in their place; nothing can be told before."""
+        """Sets the addresses of the controllers, or of etcd; nothing can be reported before."""
         from adamctl.roles.controller.client import cluster_client  # while roles are starting, not before
 
         self._client = cluster_client(
@@ -40,14 +40,14 @@ class Deaths:
         )
 
     def tell(self, end: RoleEnd) -> None:
-        """Begins to tell of a process that has been reaped, if it ever was a member."""
+        """Starts to report a reaped process, if it ever was a member."""
         if self._client is not None and end.incarnation:
             task = asyncio.create_task(self._tell(self._client, end))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Gives what is being told a moment to arrive: the end of a process may be the end of the run."""
+        """Gives pending reports a moment to arrive: the end of a process may end the run."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=CLOSE_S)
         for task in self._tasks:

@@ -1,4 +1,4 @@
-"""A run without a terminal: started in a session of its own, from which it tells that it has begun."""
+"""A run without a terminal: started in its own session, from which it reports that training has begun."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ FRONT_LOG = "front.log"
 FLAG = "--detached-fd"
 ERROR = "adamctl: error: "
 STARTED_WITHIN_S = 15.0
-"""How long `--detach` waits for the first training; data and kernels may take longer, and the run goes on by itself."""
+"""Seconds that `--detach` waits for training to start; data and kernels may take longer, and the run continues."""
 
 
 @dataclass(frozen=True)
 class Detached:
-    """What has become of a run that was started.
+    """The state of a run that was started.
 
     Attributes:
-        folder: its run folder; empty if it never came to have one.
-        state: the first that is more than starting; empty if it ended before.
-        exit_code: if it has ended; then `message` is the end of what it wrote.
+        folder: its run folder; empty if it never got one.
+        state: its first state after starting; empty if it ended before.
+        exit_code: set if it has ended; then `message` is the end of its output.
     """
 
     folder: str
@@ -48,9 +48,9 @@ class Detached:
 
 
 def start_detached(arguments: Sequence[str], wait_s: float = STARTED_WITHIN_S) -> Detached:
-    """Starts `adamctl ARGUMENTS`, a `train`, in a session of its own; returns when it trains or has ended.
+    """Starts `adamctl ARGUMENTS`, a `train` command, in its own session; returns when it trains or has ended.
 
-    Returns after `wait_s` in any case. An interrupt meanwhile ends the run, too.
+    Returns after `wait_s` seconds in any case. An interrupt meanwhile also ends the run.
     """
     read, write = os.pipe()
     with open(read, "rb", buffering=0) as reports:
@@ -80,7 +80,7 @@ def start_detached(arguments: Sequence[str], wait_s: float = STARTED_WITHIN_S) -
 
 
 def _reports(descriptor: int, wait_s: float) -> dict[str, str]:
-    """Returns what a run has told until it trains, has ended or `wait_s` is over; `open` if it may tell more."""
+    """Returns a run's reports until it trains, has ended or `wait_s` is over; with `open` if more may come."""
     told: dict[str, str] = {}
     unread, until_s = b"", time.monotonic() + wait_s
     with selectors.DefaultSelector() as selector:
@@ -98,7 +98,7 @@ def _reports(descriptor: int, wait_s: float) -> dict[str, str]:
 
 
 class Announcing:
-    """The reporter of a run without a terminal: tells whoever started it how it begins, then writes a log."""
+    """The reporter of a run without a terminal: reports the start to the starting command, then writes a log."""
 
     def __init__(self, descriptor: int) -> None:
         self._inner: Reporter = PlainReporter(self._write, time.monotonic)
@@ -107,7 +107,7 @@ class Announcing:
         os.set_inheritable(descriptor, False)
 
     def begun(self, folder: Path) -> None:
-        """From now on all that is written goes into the run folder's log."""
+        """Sends all further output to the run folder's log."""
         log = os.open(folder / LOGS / FRONT_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         for standard in (1, 2):
             os.dup2(log, standard)
@@ -116,7 +116,7 @@ class Announcing:
         self._tell({"folder": str(folder.absolute())})
 
     def show(self, progress: RunProgress, readings: Mapping[str, ProcessReading]) -> None:
-        """Passes progress on; the first that is more than starting is told. How it ended, the exit code tells."""
+        """Passes progress on, and reports the first state after starting. The exit code tells how the run ended."""
         if progress.state != "starting" and not progress.final:
             self._tell({"state": progress.state})
             self._close()
@@ -127,19 +127,19 @@ class Announcing:
         self._inner.note(text)
 
     def close(self) -> None:
-        """Closes the reporter within."""
+        """Closes the inner reporter."""
         self._inner.close()
         self._close()
 
     def _write(self, text: str) -> None:
-        """Writes as roles do into their logs, so that `logs` can order it by time."""
+        """Writes lines in the format of roles' logs, so that `logs` can order them by time."""
         now = f"{datetime.now().astimezone().isoformat(timespec='milliseconds')} INFO front front "
         sys.stderr.write(f"{now if self._folder else ''}{printable(text)}\n")
         sys.stderr.flush()
 
     def _tell(self, values: Mapping[str, str]) -> None:
         if self._descriptor >= 0:
-            with suppress(OSError):  # whoever started the run has gone
+            with suppress(OSError):  # the starting command has gone
                 os.write(self._descriptor, json.dumps(values).encode() + b"\n")
 
     def _close(self) -> None:

@@ -1,4 +1,4 @@
-"""Words for the first cause of a run's end: which role, where, what happened to it and the end of its log."""
+"""Describes the first cause of a run's end: which role, where, what happened to it, and the end of its log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 
 def last_lines(log: Path, count: int = LOG_LINES_MAX) -> list[str]:
-    """Returns the last lines of a log; more, where a traceback begins before them, so that it is whole."""
+    """Returns the last lines of a log; more if they start inside a traceback, so that it is whole."""
     try:
         with log.open("rb") as stream:
             stream.seek(0, 2)
@@ -37,7 +37,7 @@ def last_error(log: Path) -> str:
 
 
 def up_to_the_error(lines: list[str]) -> list[str]:
-    """Returns the lines of a log without what was logged after its last error, which may be many lines long."""
+    """Returns the lines of a log up to the end of its last error, which may be many lines long."""
     records = [index for index, line in enumerate(lines) if _RECORD.match(line)]
     errors = [index for index in records if _ERROR.match(lines[index])]
     after = [index for index in records if errors and index > errors[-1]]
@@ -47,7 +47,7 @@ def up_to_the_error(lines: list[str]) -> list[str]:
 def first_cause(role: str, node: str, reason: str, log: Path, said_why: bool = False) -> str:
     """Returns the message that ends a failed run.
 
-    A role that `said_why` it failed has logged the same as an error, with which the message then ends.
+    A role that `said_why` it failed has logged the reason as an error, and the message then ends with that error.
     """
     lines = last_lines(log)
     if said_why:

@@ -1,4 +1,4 @@
-"""Which run a command is about: as it was named, the one that goes on on this machine, or the newest."""
+"""Finds the run that a command is about: the named one, the one in progress on this machine, or the newest."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from adamctl.launch.run_folder import EXPERIMENT, checkpoints, find_run, runs_of
 
 
 def find_any_run(run: str | None, base: Path, state: Path) -> Path:
-    """Returns the folder that `run` names; without a name that of the live run, or of the newest one in `base`.
+    """Returns the folder that `run` names; without a name, the folder of the live run, or of the newest one in `base`.
 
-    A run that goes on is found by its name whatever folder it is in. `state` is the folder of notes of live runs.
+    A live run is found by its name in any folder. `state` is the folder of notes of live runs.
 
     Raises:
-        ConfigurationError: there is no such run, or several go on and none was named.
+        ConfigurationError: there is no such run, or several are live and none was named.
     """
     try:
         if run:
@@ -30,15 +30,15 @@ def find_any_run(run: str | None, base: Path, state: Path) -> Path:
         return Path(live.folder)
     found = [folder for named in (base.iterdir() if base.is_dir() else ()) for folder in runs_of(named)]
     if not found:
-        raise ConfigurationError(f"there are no runs in {base}, and none goes on on this machine; name one")
+        raise ConfigurationError(f"there are no runs in {base}, and none in progress on this machine; name one")
     return max(found, key=lambda folder: (folder / EXPERIMENT).stat().st_mtime)
 
 
 def find_exact_run(run: str, base: Path) -> Path:
-    """Returns the folder that `run` names by its path or as NAME/NNN, so that nothing is removed by a guess.
+    """Returns the folder that `run` names by its path or as NAME/NNN, so that nothing is removed by guessing.
 
     Raises:
-        ConfigurationError: it names none, or a name with several runs.
+        ConfigurationError: it names no run, or is a name with several runs.
     """
     for folder in (Path(run), base / run):
         if (folder / EXPERIMENT).is_file():
@@ -50,10 +50,10 @@ def find_exact_run(run: str, base: Path) -> Path:
 
 
 def find_trained_run(run: str | None, base: Path, state: Path) -> Path:
-    """Returns the folder that `run` means to a command that needs a checkpoint.
+    """Returns the folder that `run` names, for a command that needs a checkpoint.
 
-    Where only a name is given, or nothing, it is the newest run that has one: one that failed to start, or has just
-    begun, does not stand before those that were good.
+    Given only a name, or nothing, it is the newest run that has a checkpoint: a run that failed to start, or has just
+    begun, does not hide an earlier good one.
 
     Raises:
         ConfigurationError: there is no such run.

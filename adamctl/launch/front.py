@@ -1,7 +1,7 @@
-"""The front of a run: starts roles, follows the coordinator, passes interrupts on, ends everything.
+"""The front of a run: starts roles, follows the coordinator, forwards interrupts and ends everything.
 
-Three activities run side by side: one watches processes, one follows the coordinator's progress, one waits for a
-signal. Whichever comes to an end first decides how the run ends; then every role is ended, whatever happened.
+Three activities run concurrently: one watches processes, one follows the coordinator's progress, one waits for a
+signal. The first one to finish decides how the run ends; then every role is ended in any case.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ START_DEADLINE_S = 180.0
 STOP_DEADLINE_S = 20.0
 FAILED_GRACE_S = 2.0
 SETTLE_S = 0.5
-"""How long a failure that may be the consequence of another waits for that to be found."""
+"""Seconds that a failure which may follow from another one waits for that one to be found."""
 CONNECT_DEADLINE_S = 10.0
 LEAVE_DEADLINE_S = 1.0
-"""How long a role may take to answer that it will leave; one that is well answers at once."""
+"""Seconds that a role may take to answer that it will leave; a healthy one answers at once."""
 _CLEAR_BY_THEMSELVES = frozenset({2, 3, 5})
-"""Exit codes whose message needs no log beside it: wrong configuration, somebody out of reach, damaged data."""
+"""Exit codes whose message needs no log: wrong configuration, an unreachable peer, damaged data."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended. `progress` is the last that was seen; `signal` is the one that ended it, or 0."""
+    """How a run ended. `progress` is the last one seen; `signal` is the one that ended it, or 0."""
 
     progress: RunProgress | None
     exit_code: int
@@ -55,9 +55,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class _Ending:
-    """What brought the run to its end: a role's failure (`node`, `reason`), a signal, or nothing bad at all.
+    """What ended the run: a role's failure (`node`, `reason`), a signal, or success.
 
-    `message` is for a failure that is no role's.
+    `message` is for a failure that is not a role's.
     """
 
     exit_code: int = 0
@@ -81,9 +81,9 @@ class Front:
         on_serving: Callable[[str, Sequence[str]], None] = lambda node, addresses: None,
         controllers: Sequence[str] = (),
     ) -> None:
-        """`coordinator` is its node; `read` gives readings of processes; `on_serving` hears of roles' addresses.
+        """`coordinator` is its node; `read` gives readings of processes; `on_serving` receives roles' addresses.
 
-        `controllers` are those of a cluster that is there already, without which no role starts.
+        `controllers` are those of an existing cluster, without which no role starts.
         """
         self._roles = roles
         self._supervision = supervision
@@ -136,12 +136,12 @@ class Front:
             await self._end_roles(grace_s)
             for number in taken:
                 loop.remove_signal_handler(number)
-            if signal.SIGHUP in self._signals:  # the shell may send one, too
+            if signal.SIGHUP in self._signals:  # the shell may also send one
                 signal.signal(signal.SIGHUP, signal.SIG_IGN)
         return self._outcome(ending)
 
     def _first(self, tasks: list[asyncio.Task[_Ending]]) -> _Ending:
-        """Returns what the first activity to end says; what fails after a signal fails because of it."""
+        """Returns the ending of the first activity to finish; a failure after a signal counts as caused by it."""
         try:
             return next(task for task in tasks if task.done()).result()
         except AdamctlError:
@@ -150,7 +150,7 @@ class Front:
             raise
 
     async def _first_cause(self, ending: _Ending) -> _Ending:
-        """Returns the ending that this one followed from, if there is one; waits a moment for it to be found."""
+        """Returns the ending that caused this one, if any; waits a moment for it to be found."""
         if not ending.node:
             return ending
         until_s = time.monotonic() + (SETTLE_S if self._supervision.may_be_a_consequence(ending.node) else 0.0)
@@ -164,7 +164,7 @@ class Front:
         return ending
 
     def _outcome(self, ending: _Ending) -> Outcome:
-        """Words the ending, now that every role has written its last words."""
+        """Describes the ending, once every role has written the end of its log."""
         message = self._cause(ending) if ending.node else ending.message
         if self._signals:
             return Outcome(self._progress, 128 + self._signals[0], "", self._signals[0])
@@ -183,7 +183,7 @@ class Front:
     # --- signals ----------------------------------------------------------------------------------------------------
 
     def _on_signal(self, number: int) -> None:
-        """A terminal that goes away may say so twice, and says nothing new to a run that ends already."""
+        """A closing terminal may send its signal twice, and adds nothing if the run is already ending."""
         if number == signal.SIGHUP:
             leave(self._terminals)
             if self._signals:
@@ -200,7 +200,7 @@ class Front:
         self._supervision.end()
         name = signal.Signals(self._signals[0]).name
         if self._client is not None and (self._progress is None or not self._progress.final):
-            self._reporter.note(f"{name}: stopping with a checkpoint; once more to end at once")
+            self._reporter.note(f"{name}: stopping with a checkpoint; press again to end at once")
             with suppress(AdamctlError, asyncio.TimeoutError):
                 await asyncio.wait_for(self._stop_run(name), STOP_DEADLINE_S)
         return _Ending(128 + self._signals[0])
@@ -217,7 +217,7 @@ class Front:
             await asyncio.sleep(POLL_S)
 
     def _readings(self) -> Mapping[str, ProcessReading]:
-        """Returns what this machine says of the processes, and what they say is wrong with them."""
+        """Returns this machine's readings of the processes, with the problems that they report."""
         readings = dict(self._read(self._roles.pids()))
         for node, problem in self._troubles.found.items():
             reading = readings.get(node) or ProcessReading(0.0, 0, "ps")
@@ -227,7 +227,7 @@ class Front:
     # --- processes --------------------------------------------------------------------------------------------------
 
     async def _watch(self) -> _Ending:
-        """Watches processes; returns when one's end is the end of the run."""
+        """Watches processes; returns when the end of one ends the run."""
         waits = Waits()
         while True:
             for node, addresses in self._roles.newly_serving():
@@ -246,7 +246,7 @@ class Front:
                 if isinstance(decision, Fail):
                     return _Ending(decision.exit_code, decision.node, decision.reason)
                 if isinstance(decision, Restart):
-                    self._reporter.note(f"{decision.node} ended: {decision.reason}; starting it again")
+                    self._reporter.note(f"{decision.node} ended: {decision.reason}; restarting it")
                     self._roles.start_one(decision.node)
                 elif isinstance(decision, Note):
                     self._reporter.note(decision.text)
@@ -261,7 +261,7 @@ class Front:
             await asyncio.sleep(POLL_S)
 
     async def _end_roles(self, grace_s: float) -> None:
-        """Asks every role to leave, ends those that do not; after a second signal, all of them at once."""
+        """Asks every role to leave and ends those that do not; after a second signal, ends all of them at once."""
         try:
             if self._client is not None:
                 with suppress(AdamctlError):
@@ -269,7 +269,7 @@ class Front:
             if len(self._signals) < 2:
                 forced = await self._roles.stop(self._ask_to_leave, grace_s)
                 if forced and len(self._signals) < 2:
-                    self._reporter.note(f"did not leave when asked, and was ended: {', '.join(forced)}")
+                    self._reporter.note(f"did not leave when asked, so ended by a signal: {', '.join(forced)}")
         finally:
             self._roles.kill()
 
@@ -305,7 +305,7 @@ class Front:
                     return await self._ended(self._progress)
                 await asyncio.sleep(FOLLOW_INTERVAL_S)
         except UnreachableError as error:
-            await asyncio.sleep(2 * FAILED_GRACE_S)  # its process has ended, as `_watch` is about to find
+            await asyncio.sleep(2 * FAILED_GRACE_S)  # its process has ended; `_watch` will notice
             raise RunFailedError(f"the coordinator {self._coordinator} no longer answers: {error}") from error
 
     async def _ended(self, progress: RunProgress) -> _Ending:
@@ -318,7 +318,7 @@ class Front:
         return _Ending(exit_code, message=f"the run was stopped: {progress.failure}")
 
     async def _coordinator_exit_code(self) -> int:
-        """Returns what the coordinator exits with, which tells configuration from other failures; 0 if it stays."""
+        """Returns the coordinator's exit code, which tells configuration from other failures; 0 while it still runs."""
         until_s = time.monotonic() + FAILED_GRACE_S
         while time.monotonic() < until_s:
             self._roles.newly_ended()

@@ -1,4 +1,4 @@
-"""Before a run joins a cluster: does its controller answer? Until then no role is started and no folder is made."""
+"""Checks that a cluster's controller answers before a run joins: until then, starts no role and makes no folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from adamctl.roles.controller.etcd.url import is_etcd
 from adamctl.wire.messages import Hello
 
 JOIN_DEADLINE_S = 5.0
-"""Enough for a controller that was started just before; a role by itself waits longer, for one yet to be started."""
+"""Enough for a controller that has just been started; a role started alone waits longer, for one still to come."""
 ATTEMPT_S = 2.0
 PAUSE_S = 0.1
 FIRST_NOTE_S = 2.0
@@ -25,24 +25,24 @@ async def find_controller(
     note: Callable[[str], None],
     deadline_s: float = JOIN_DEADLINE_S,
 ) -> None:
-    """Returns as soon as one of the controllers has greeted us; they are tried in turn.
+    """Returns as soon as one of the controllers answers; they are tried in turn.
 
     Args:
-        addresses: of the controllers to join, at least one; or the URL of the etcd in their place.
-        hello: the identity to connect with; its token must be the cluster's.
-        note: is told, after 2 s, whom this waits for.
+        addresses: addresses of the controllers to join, at least one; or the URL of an etcd cluster instead.
+        hello: identity to connect with; its token must be the cluster's.
+        note: called after 2 s with the addresses being waited for.
 
     Raises:
         ConfigurationError: another role listens there.
-        HandshakeError: the controller refuses us: token or version.
-        UnreachableError: none has answered within `deadline_s` seconds.
+        HandshakeError: the controller refuses us: wrong token or version.
+        UnreachableError: none answered within `deadline_s` seconds.
     """
     if is_etcd(addresses[0]):
         await _find_etcd(transport, addresses, hello, deadline_s)
         return
     loop = asyncio.get_running_loop()
     where = ", ".join(addresses)
-    noting = loop.call_later(FIRST_NOTE_S, note, f"waiting for the controller at {where}, since {FIRST_NOTE_S:g} s")
+    noting = loop.call_later(FIRST_NOTE_S, note, f"waiting for the controller at {where}, for {FIRST_NOTE_S:g} s")
     until_s = loop.time() + deadline_s
     try:
         for address in cycle(addresses):
@@ -55,7 +55,7 @@ async def find_controller(
                 if loop.time() + PAUSE_S >= until_s:
                     raise UnreachableError(
                         f"the controller at {where} did not answer within {deadline_s:g} s ({error}); "
-                        "is it running, and is --join its address?"
+                        "check that it is running and that --join gives its address"
                     ) from error
             await asyncio.sleep(PAUSE_S)
     finally:
@@ -63,7 +63,7 @@ async def find_controller(
 
 
 async def _find_etcd(transport: Transport, addresses: Sequence[str], hello: Hello, deadline_s: float) -> None:
-    from adamctl.roles.controller.client import cluster_client  # takes a while; a run without --join has no use for it
+    from adamctl.roles.controller.client import cluster_client  # slow to import; a run without --join does not need it
 
     store = cluster_client(transport, addresses, lambda: hello, deadline_s=deadline_s)
     try:

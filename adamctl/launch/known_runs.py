@@ -1,4 +1,4 @@
-"""The runs in a folder of run folders: how each stands, how it ended, what it takes on disk, and what of it may go."""
+"""The runs in a folder of run folders: the state of each, its size on disk, and what of it may be removed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from adamctl.roles.coordinator.records import METRICS_NAME, SUMMARY_NAME
 from adamctl.roles.folder_lock import LOCK_NAME
 
 STORES_KEPT_S = 86_400.0
-"""How long after its last change what parameter servers kept of a run that crashed stays for a look at it."""
+"""Seconds that parameter servers' stores of a crashed run are kept after their last change, for inspection."""
 _TAIL_BYTES = 64 << 10
 
 
@@ -30,11 +30,11 @@ class KnownRun:
     """One run folder.
 
     Attributes:
-        state: of its coordinator while it goes on; `ended`, `stopped` or `failed` as its summary says; `failed` too
-            where nothing was ever trained, `crashed` where something was and there is no summary.
-        live: whether it goes on on this machine.
+        state: its coordinator's while it is live; else `ended`, `stopped` or `failed` from its summary; without a
+            summary `failed` if nothing was ever trained, else `crashed`.
+        live: whether it is in progress on this machine.
         passes, top1, best_top1, failure: as far as its records tell.
-        size_bytes, stores_bytes: on disk, the second being part of the first.
+        size_bytes, stores_bytes: size on disk; the first includes the second.
         started_at: Unix time in seconds.
     """
 
@@ -73,14 +73,14 @@ class KnownRun:
 
 
 def known_runs(base: Path, state: Path) -> list[KnownRun]:
-    """Returns the runs in `base` by name and number, and those that go on elsewhere on this machine."""
+    """Returns the runs in `base` by name and number, and live ones elsewhere on this machine."""
     folders = {folder.absolute(): folder for folder in run_folders(base)}
     elsewhere = {Path(run.folder) for run in live_runs(state)} - folders.keys()
     return [look_at(folder, state) for folder in (*folders.values(), *sorted(elsewhere))]
 
 
 def look_at(folder: Path, state: Path) -> KnownRun:
-    """Returns what a run folder says of its run; `state` is the folder of notes of live ones."""
+    """Reads a run's state from its folder; `state` is the folder of notes of live runs."""
     live = is_live(folder, state)
     last = _last_progress(folder / METRICS_NAME)
     summary = _object(folder / SUMMARY_NAME)
@@ -110,14 +110,14 @@ def look_at(folder: Path, state: Path) -> KnownRun:
 
 
 def remove_run(folder: Path, state: Path, *, only_stores: bool = False) -> int:
-    """Removes a run folder, or only what parameter servers kept in it; returns how many bytes that frees.
+    """Removes a run folder, or only the parameter servers' stores in it; returns how many bytes that frees.
 
     Raises:
-        ConfigurationError: the run goes on, or something in it cannot be removed.
+        ConfigurationError: the run is in progress, or something in it cannot be removed.
     """
     what = folder / STORES if only_stores else folder
     if is_live(folder, state) or _in_use(folder / STORES):
-        raise ConfigurationError(f"{folder}: the run goes on; end it first with: adamctl run stop")
+        raise ConfigurationError(f"{folder}: the run is in progress; end it first with: adamctl run stop")
     freed_bytes = _size(what)
     try:
         if what.exists():
@@ -130,9 +130,9 @@ def remove_run(folder: Path, state: Path, *, only_stores: bool = False) -> int:
 
 
 def sweep_stores(base: Path, state: Path, now: float | None = None) -> list[Path]:
-    """Removes what parameter servers of crashed and failed runs in `base` kept, a day after it was last changed.
+    """Removes parameter servers' stores of crashed and failed runs in `base`, a day after their last change.
 
-    A run that ends, or is stopped, takes it along by itself. Returns the run folders from which it was removed.
+    A run that ends or is stopped removes its own. Returns the run folders from which stores were removed.
     """
     until = (time.time() if now is None else now) - STORES_KEPT_S
     swept = []
@@ -145,7 +145,7 @@ def sweep_stores(base: Path, state: Path, now: float | None = None) -> list[Path
 
 
 def _in_use(stores: Path) -> bool:
-    """Returns whether a parameter server has one of these stores open, wherever it was started."""
+    """Returns whether a parameter server, however it was started, has one of these stores open."""
     for lock in stores.glob(f"*/{LOCK_NAME}"):
         with open(lock, "rb") as opened:
             try:
@@ -163,7 +163,7 @@ def _files(folder: Path) -> Iterator[os.stat_result]:
 
 
 def _size(folder: Path) -> int:
-    """Returns the bytes on disk, which are fewer than a file's length where it has holes."""
+    """Returns the bytes on disk, which are fewer than a file's length if it has holes."""
     return sum(found.st_blocks * 512 for found in _files(folder))
 
 
@@ -180,7 +180,7 @@ def _object(file: Path) -> dict[str, Any]:
 
 
 def _last_progress(metrics: Path) -> dict[str, Any]:
-    """Returns the last whole progress line of a run's metrics, nothing without any."""
+    """Returns the last complete progress line of a run's metrics; empty if there is none."""
     try:
         with metrics.open("rb") as stream:
             stream.seek(max(stream.seek(0, 2) - _TAIL_BYTES, 0))

@@ -1,7 +1,7 @@
-"""The runs of this user that are going on on this machine: whoever looks for one finds its folder and its addresses.
+"""The runs of this user in progress on this machine: where other commands find a run's folder and addresses.
 
-Each front writes a small file into the user's state folder and keeps it locked. The system lifts the lock when the
-process ends, however it ends, so an unlocked file is of a run that is no more, and whoever finds it removes it.
+Each front writes a small file into the user's state folder and keeps it locked. The system releases the lock when the
+process ends, however it ends, so an unlocked file belongs to a run that is over, and any reader removes it.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from adamctl.errors import ConfigurationError
 from adamctl.wire.unreadable import UNREADABLE
 
 VARIABLE = "ADAMCTL_STATE"
-"""Names another state folder than the user's usual one."""
+"""Environment variable that names a state folder other than the user's usual one."""
 _RUNS_MAX = 1000
 _ATTEMPTS = 5
 
 
 class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as it is noted. Fields are only ever appended, with a default.
+    """The note of a run. Fields are only ever appended, with a default.
 
     Attributes:
         folder: its run folder, absolute.
-        host, pid: of its front.
+        host, pid: host and process of its front.
         started_at: Unix time in seconds.
-        controllers, coordinator: their addresses, the nearest first; none as long as they are not known.
+        controllers, coordinator: their addresses, nearest first; empty until known.
         detached: whether no terminal shows it.
     """
 
@@ -47,15 +47,15 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """NAME/NNN, as commands take it."""
+        """NAME/NNN, as commands accept it."""
         return "/".join(Path(self.folder).parts[-2:])
 
 
 class Noted:
-    """The note of one run, from its beginning to `remove`. A folder that cannot be written to makes it do nothing."""
+    """The note of one run, from its start to `remove`. If the folder is not writable, it does nothing."""
 
     def __init__(self, folder: Path, state: Path, *, detached: bool = False, controllers: Sequence[str] = ()) -> None:
-        """`folder` is the run folder, `state` the folder of notes, `controllers` those that are known already."""
+        """`folder` is the run folder, `state` the folder of notes, `controllers` the ones already known."""
         self.run = LiveRun(
             folder=str(folder.absolute()),
             host=platform.node(),
@@ -81,16 +81,16 @@ class Noted:
             self.remove()
 
     def update(self, *, controllers: Sequence[str] | None = None, coordinator: Sequence[str] | None = None) -> None:
-        """Adds addresses that have become known."""
+        """Adds newly known addresses."""
         new = {"controllers": controllers, "coordinator": coordinator}
         known = {name: tuple(addresses) for name, addresses in new.items() if addresses is not None}
         self.run = msgspec.structs.replace(self.run, **known)
         if self._descriptor >= 0:
-            with suppress(OSError):  # a full disk: what was known before is there still
+            with suppress(OSError):  # a full disk: the earlier note is still there
                 self._write()
 
     def remove(self) -> None:
-        """The run is over; may be called again."""
+        """Removes the note when the run is over; may be called again."""
         if self._descriptor >= 0:
             with suppress(OSError):
                 self._path.unlink()
@@ -110,7 +110,7 @@ def state_folder(environment: Mapping[str, str]) -> Path:
 
 
 def live_runs(state: Path) -> list[LiveRun]:
-    """Returns the runs that go on on this machine, newest first; removes the notes of those that are no more."""
+    """Returns the runs in progress on this machine, newest first; removes the notes of runs that are over."""
     try:
         paths = [path for path in state.iterdir() if path.suffix == ".json"][:_RUNS_MAX]
     except OSError:
@@ -120,10 +120,10 @@ def live_runs(state: Path) -> list[LiveRun]:
 
 
 def the_live_run(state: Path, wanted: str = "") -> LiveRun | None:
-    """Returns the live run that `wanted` means (a run folder, NAME/NNN or NAME), or the only one; None without any.
+    """Returns the live run that `wanted` names (a run folder, NAME/NNN or NAME), or the only one; None if none is live.
 
     Raises:
-        ConfigurationError: several would do.
+        ConfigurationError: several match.
     """
     runs = live_runs(state)
     if wanted:
@@ -132,17 +132,17 @@ def the_live_run(state: Path, wanted: str = "") -> LiveRun | None:
         runs = exact or [run for run in runs if run.name.partition("/")[0] == wanted]
     if len(runs) > 1:
         which = ", ".join(run.name if len({one.name for one in runs}) == len(runs) else run.folder for run in runs)
-        raise ConfigurationError(f"several runs are going on on this machine; name one of them: {which}")
+        raise ConfigurationError(f"several runs are in progress on this machine; name one of them: {which}")
     return runs[0] if runs else None
 
 
 def is_live(folder: Path, state: Path) -> bool:
-    """Returns whether a run folder's run goes on, as far as this user's notes say."""
+    """Returns whether a run folder's run is in progress, according to this user's notes."""
     return str(folder.absolute()) in {run.folder for run in live_runs(state)}
 
 
 def _look(path: Path) -> LiveRun | None:
-    """Returns what a note says, if its run goes on on this machine."""
+    """Returns a note's content if its run is in progress on this machine."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -150,7 +150,7 @@ def _look(path: Path) -> LiveRun | None:
     try:
         run = _read(descriptor)
         if run is not None and run.host != platform.node():
-            return None  # a home that several machines share
+            return None  # several machines share this home folder
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -164,7 +164,7 @@ def _look(path: Path) -> LiveRun | None:
 
 
 def _read(descriptor: int) -> LiveRun | None:
-    for _ in range(_ATTEMPTS):  # it may be written just now
+    for _ in range(_ATTEMPTS):  # it may be being written right now
         try:
             return msgspec.json.decode(os.pread(descriptor, 1 << 16, 0), type=LiveRun)
         except UNREADABLE:

@@ -1,4 +1,4 @@
-"""Which processes a run needs and how each is started: a pure function of the experiment and of where things are."""
+"""Which processes a run needs and how to start each: a pure function of the experiment and of paths."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ CLIENT_DEADLINE_S = 60.0
 def local_roles(
     experiment: Experiment, experiment_file: Path, run_folder: Path, private_folder: Path, cores: int, resume: str
 ) -> tuple[RoleCommand, ...]:
-    """Returns every role of a run on this machine, in the order they are started.
+    """Returns every role of a run on this machine, in start order.
 
     Args:
         experiment: what to run; `cluster` says how many of each role.
-        experiment_file: the same, as the coordinator reads it.
-        run_folder: for checkpoints, metrics, the summary, and what parameter servers keep while the run lasts.
-        private_folder: for Unix sockets and the controller's store; its path is short and nobody else's. The controller
-            is found at a socket in it whose name is known before it runs, so that all roles can start at once.
-        cores: of this machine, shared by the workers' threads.
+        experiment_file: the file from which the coordinator reads the same experiment.
+        run_folder: for checkpoints, metrics, the summary, and parameter servers' stores during the run.
+        private_folder: for Unix sockets and the controller's store; short, and accessible only to this user. It holds
+            the controller's socket, whose name is known in advance, so that all roles can start at once.
+        cores: number of this machine's cores, shared by the workers' threads.
         resume: `auto`, `none` or a path.
     """
     cluster = experiment.cluster
@@ -55,14 +55,14 @@ def local_roles(
 
 
 def _checkpoint_roots(experiment: Experiment, run_folder: Path, resume: str) -> tuple[str, ...]:
-    """Returns the flags that let parameter servers write into the run, and read what it begins from."""
+    """Returns the flags that let parameter servers write into the run folder, and read what the run starts from."""
     begun_from = [path for path in (resume, experiment.train.warmstart_from) if path not in ("", "auto", "none")]
     folders = [run_folder.parent if resume == "auto" else run_folder, *(Path(path).expanduser() for path in begun_from)]
     return tuple(part for folder in folders for part in ("--checkpoint-root", str(folder.absolute())))
 
 
 def _data_roots(experiment: Experiment) -> tuple[str, ...]:
-    """Returns the flags that let data servers read the run's data, and nothing else that is asked for."""
+    """Returns the flags that let data servers read the run's data and nothing else."""
     source = experiment.data.source
     places = [source] if "/" in source or source.startswith("~") else []
     folders = [Path(place).expanduser().absolute() for place in (*places, *experiment.data.search)]
@@ -81,11 +81,11 @@ def _store(experiment: Experiment, run_folder: Path, node: str) -> tuple[str, ..
 def coordinator_role(
     experiment_file: Path, run_folder: Path, resume: str, arguments: tuple[str, ...], node: str
 ) -> RoleCommand:
-    """Returns the coordinator of a run, here or on a cluster that is there already."""
+    """Returns the coordinator of a run, here or on an existing cluster."""
     own = ("--experiment", str(experiment_file), "--run-dir", str(run_folder), "--resume", resume)
     return RoleCommand("coordinator", node, (*own, *arguments))
 
 
 def controller_address(private_folder: Path) -> str:
-    """Returns where the controller of a run on this machine is reached (`adamctl.roles.process` names the socket)."""
+    """Returns the controller's address for a run on this machine (`adamctl.roles.process` names the socket)."""
     return f"unix://{private_folder / CONTROLLER}.s"

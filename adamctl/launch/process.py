@@ -1,4 +1,4 @@
-"""One role as a process of this machine: its own session, its log, a lifeline to us and its ready report."""
+"""One role as a process of this machine: its session, its log, a lifeline to us and its ready report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 REPORT_BYTES_MAX = 64 << 10
 _PRIVATE = partial(os.open, mode=0o600)
-"""Opens files that, when new, are their owner's alone, whatever the umask."""
+"""Opens files; new ones are accessible only to their owner, whatever the umask."""
 _SINGLE_THREADED = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -39,7 +39,7 @@ class RoleCommand:
 
 
 class Lifeline:
-    """A pipe that every role of a run inherits one end of. When our end closes, even by a kill, the roles go."""
+    """A pipe of which every role of a run inherits one end. When our end closes, even by a kill, the roles exit."""
 
     def __init__(self) -> None:
         self.read_fd, self._write_fd = os.pipe()
@@ -58,8 +58,8 @@ class RoleProcess:
     Attributes:
         command: how it was started.
         log: where its stdout and stderr go.
-        ready: what it reported when it began to serve, or last began to serve anew; None before.
-        failure: what it reported when it failed, before it left its cluster; None before, and for one that was killed.
+        ready: its latest report that it serves; None before the first.
+        failure: its report that it failed, sent before it left its cluster; None before, and if it was killed.
     """
 
     def __init__(
@@ -101,16 +101,16 @@ class RoleProcess:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where the role serves, by its report; none before it does."""
+        """Where the role serves, from its report; empty before."""
         return tuple(map(str, (self.ready or {}).get("addresses", ())))
 
     @property
     def incarnation(self) -> int:
-        """As which it is a member of its cluster, by its report; 0 before."""
+        """Its incarnation as a member of its cluster, from its report; 0 before."""
         return int((self.ready or {}).get("incarnation", 0))
 
     def read_reports(self) -> None:
-        """Sets `ready` and `failure` from what has come since the last call."""
+        """Sets `ready` and `failure` from the reports since the last call."""
         if self._ready_fd < 0:
             return
         with suppress(BlockingIOError):
@@ -126,15 +126,15 @@ class RoleProcess:
                     self.ready = report
 
     def terminate(self) -> None:
-        """Asks the role to end in order."""
+        """Asks the role to end cleanly."""
         if self._process.poll() is None:
             with suppress(ProcessLookupError):
                 self._process.terminate()
 
     def kill(self) -> None:
-        """Ends the role and whatever it started, at once, and reaps it.
+        """Kills the role and all processes that it started, and reaps it.
 
-        Its process group's number may be somebody else's later, so this is done once.
+        Its process group's number may be reused later, so this happens only once.
         """
         if not self._killed:
             self._killed = True
@@ -150,8 +150,8 @@ class RoleProcess:
 
 
 def role_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment of a role: ours, with one thread per call for the libraries that make their own.
+    """Returns the environment of a role: ours, with libraries that start threads limited to one thread per call.
 
-    Roles divide the cores among their own threads; a library that did so too would fight them for the same cores.
+    Roles divide the cores among their own threads; libraries' threads would compete for the same cores.
     """
     return {**environment, **dict.fromkeys(_SINGLE_THREADED, "1")}

@@ -10,7 +10,7 @@ from adamctl.live.view import ProcessReading
 
 
 class Readings:
-    """Reads at most once per interval; the processor's share is the mean since the reading before."""
+    """Reads at most once per interval; the processor share is the mean since the last reading."""
 
     def __init__(self, roles: Mapping[str, str], interval_s: float = 1.0) -> None:
         """`roles` maps node -> role."""
@@ -21,7 +21,7 @@ class Readings:
         self._latest: dict[str, ProcessReading] = {}
 
     def read(self, pids: Mapping[str, int], now_s: float) -> Mapping[str, ProcessReading]:
-        """Returns node -> reading of the processes that are there."""
+        """Returns node -> reading of the live processes."""
         if self._latest and now_s - self._taken_s < self._interval_s:
             return self._latest
         self._taken_s = now_s

@@ -1,6 +1,6 @@
-"""Reckons what a run on this machine needs before anything starts, and compares it with what there is.
+"""Estimates what a run on this machine needs before anything starts, and compares it with what the machine has.
 
-Only what a run certainly takes is counted, so that nothing that would fit is refused.
+It counts only what a run certainly needs, so that it never refuses a run that would fit.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from adamctl.model.shapes import infer
 
 PROCESSES_PER_CORE_MAX = 16
 PROCESSES_MIN = 32
-"""A small machine may run this many at least: most of them wait."""
+"""Even a small machine may run this many processes: most of them wait."""
 THREADS_PER_CORE_MAX = 16
 PROCESS_BYTES = 50 << 20
-"""What a role's interpreter and libraries take at least."""
+"""Least memory of a role's interpreter and libraries."""
 _OTHERS = 2
 """The coordinator and the controller."""
 _VECTORS = 3
-"""A worker's weights, those it fetches, and those of an evaluation."""
+"""Vectors of a worker: its weights, fetched ones, and those of an evaluation."""
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a run may use: `memory_bytes` in all, and cores."""
+    """What a run may use: `memory_bytes` in total, and cores."""
 
     memory_bytes: int
     cores: int
@@ -46,7 +46,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Part:
-    """Memory that one kind of thing takes at least, and the keys of the experiment that say how much."""
+    """The least memory of one part of a run, and the experiment's keys that determine it."""
 
     what: str
     size_bytes: int
@@ -57,8 +57,8 @@ def check_sizes(experiment: Experiment, machine: Machine) -> None:
     """Refuses a run that this machine cannot hold.
 
     Raises:
-        ConfigurationError: it asks for more processes, threads or memory than there are; the message says what was
-            asked for, what there is, and which key to change.
+        ConfigurationError: it needs more processes, threads or memory than there are; the message says what it needs,
+            what there is, and which key to change.
     """
     _check_processes(experiment, machine)
     parts = memory_of(experiment, _threads(experiment, machine))
@@ -67,7 +67,7 @@ def check_sizes(experiment: Experiment, machine: Machine) -> None:
         largest = max(parts, key=lambda part: part.size_bytes)
         listed = ", ".join(f"{part.what} {_gigabytes(part.size_bytes)}" for part in parts)
         raise ConfigurationError(
-            f"this run takes at least {_gigabytes(needed_bytes)} of memory ({listed}); this machine has "
+            f"this run needs at least {_gigabytes(needed_bytes)} of memory ({listed}); this machine has "
             f"{_gigabytes(machine.memory_bytes)}. Lower {largest.keys}, or run it on several machines with --join"
         )
 
@@ -91,10 +91,10 @@ def _check_processes(experiment: Experiment, machine: Machine) -> None:
 
 
 def memory_of(experiment: Experiment, threads: int) -> tuple[Part, ...]:
-    """Returns what a run takes at least, with so many threads in each worker.
+    """Returns the least memory of each part of a run, with `threads` threads in each worker.
 
     Raises:
-        ConfigurationError: the model does not fit together, or is too large to be cut into shards.
+        ConfigurationError: the layers do not fit together, or the model is too large to be cut into shards.
     """
     cluster, batch = experiment.cluster, experiment.train.batch
     layout = build_layout(experiment.model, cluster.ps)
@@ -123,11 +123,11 @@ def _gigabytes(size_bytes: int) -> str:
 
 
 def _cgroup_bytes() -> list[int]:
-    """Returns the limits of memory of this process's control group, where there are any."""
+    """Returns the memory limits of this process's control group, if any."""
     found = []
     for name in _CGROUP_LIMITS:
         try:
             found.append(int(Path(name).read_text()))
-        except (OSError, ValueError):  # there is no such group, or no limit ("max")
+        except (OSError, ValueError):  # no such group, or no limit ("max")
             continue
     return found

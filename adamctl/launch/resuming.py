@@ -1,4 +1,4 @@
-"""What `--resume` means, before anything is started: which checkpoint, and whether there is anything left to do."""
+"""Resolves `--resume` before anything starts: which checkpoint, and whether anything is left to do."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from adamctl.model.layout import build_layout
 
 
 def find_resume(resume: str, experiment: Experiment, runs: Path, state: Path, note: Callable[[str], None]) -> str:
-    """Returns the path of the checkpoint that a run goes on from, or `none`.
+    """Returns the path of the checkpoint that a run continues from, or `none`.
 
     Args:
-        resume: `none`, `auto` (the newest run of the experiment's name), a checkpoint, or a run as other commands take
-            it: a folder, NAME/NNN or NAME.
+        resume: `none`, `auto` (the newest run of the experiment's name), a checkpoint, or a run as other commands
+            accept it: a folder, NAME/NNN or NAME.
         runs: folder of run folders.
         state: folder of notes of live runs.
-        note: is told what `auto` has found.
+        note: called with what `auto` found.
 
     Raises:
-        ConfigurationError: there is no such checkpoint, or its run has done already all that is asked for.
+        ConfigurationError: there is no such checkpoint, or its run has already done all that is asked for.
         DamagedDataError: its manifest cannot be read.
     """
     if resume == "none":
         return resume
-    from adamctl.roles.coordinator.checkpoint import manifest  # most runs begin anew, and have not to wait for it
+    from adamctl.roles.coordinator.checkpoint import manifest  # most runs start from nothing and need not load it
 
     if resume == "auto":
         found = manifest.find_resume("auto", runs / experiment.name / "0")
         if found is None:
-            note(f"--resume auto: no run in {runs / experiment.name} has a checkpoint; beginning anew")
+            note(f"--resume auto: no run in {runs / experiment.name} has a checkpoint; starting from the beginning")
             return "none"
-        note(f"--resume auto: going on from {found}")
+        note(f"--resume auto: continuing from {found}")
     else:
         found = _find(resume, runs, state)
-    from adamctl.roles.coordinator.checkpoint.writer import (  # the servers' client, with all
+    from adamctl.roles.coordinator.checkpoint.writer import (  # imports the servers' client, too
         check_goes_on,
         check_resumable,
     )

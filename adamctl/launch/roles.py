@@ -1,4 +1,4 @@
-"""The processes of one run, together: started at once, looked at, started again, ended in order, never left behind."""
+"""The processes of one run: started together, watched, restarted, ended in order, never left behind."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from adamctl.launch.process import Lifeline, RoleCommand, RoleProcess, role_envi
 from adamctl.launch.supervision import RoleEnd
 
 Ask = Callable[[tuple[str, ...]], Awaitable[bool]]
-"""Asks the role that serves at these addresses to leave; returns whether it said that it will. Bounded in time."""
+"""Asks the role that serves at these addresses to leave; returns whether it agreed. Bounded in time."""
 
 POLL_S = 0.05
 STOP_POLL_S = 0.01
 STOP_GRACE_S = 5.0
-"""How long a role may take to leave after it was asked to."""
+"""Seconds that a role may take to leave after it was asked to."""
 UNANSWERED_GRACE_S = 2.0
-"""How long a role that did not answer may take to leave all the same: it may be about to, like a coordinator whose run
-has just ended."""
+"""Seconds that a role which did not answer may take to leave anyway: it may be leaving already, like a coordinator
+whose run has just ended."""
 SIGNAL_GRACE_S = 2.0
-"""How long it may take after a SIGTERM; then it is killed."""
+"""Seconds that it may take after a SIGTERM; then it is killed."""
 
 
 async def _nobody_asks(addresses: tuple[str, ...]) -> bool:
@@ -44,7 +44,7 @@ class LocalRoles:
         """Roles whose process has been reaped."""
 
     def start(self) -> None:
-        """Starts every role, in the order given; none waits for another.
+        """Starts every role in the given order; none waits for another.
 
         Raises:
             RunFailedError: the system cannot start a process; those already started are ended.
@@ -53,11 +53,11 @@ class LocalRoles:
             self.start_one(node)
 
     def add(self, *commands: RoleCommand) -> None:
-        """Takes in further roles, which `start_one` starts."""
+        """Adds roles, which `start_one` then starts."""
         self._commands |= {command.node: command for command in commands}
 
     def start_one(self, node: str) -> None:
-        """Starts a role, or starts it again after its process was reaped."""
+        """Starts a role, or restarts it after its process was reaped."""
         command = self._commands[node]
         if node in self._processes:
             self._processes[node].close()
@@ -78,11 +78,11 @@ class LocalRoles:
         return self._commands[node].role
 
     def pids(self) -> dict[str, int]:
-        """Returns node -> process of the roles that run."""
+        """Returns node -> process of the running roles."""
         return {node: process.pid for node, process in self._processes.items() if node not in self.ends}
 
     def newly_serving(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Returns (node, addresses) of roles that have reported since the last call that they serve."""
+        """Returns (node, addresses) of roles that reported since the last call that they serve."""
         served = []
         for node, process in self._processes.items():
             process.read_reports()
@@ -104,7 +104,7 @@ class LocalRoles:
         return ends
 
     def failures(self) -> list[RoleEnd]:
-        """Returns roles that have ended, and those that have said why they are about to."""
+        """Returns roles that have ended, and those that reported why they are about to."""
         self.newly_ended()
         failures = list(self.ends.values())
         for node, process in self._processes.items():
@@ -114,10 +114,10 @@ class LocalRoles:
         return failures
 
     async def stop(self, ask: Ask = _nobody_asks, grace_s: float = STOP_GRACE_S) -> list[str]:
-        """Ends every role: asks it to leave, signals it if it does not, kills it if it does not care.
+        """Ends every role: asks it to leave, signals it if it does not, kills it if it ignores the signal.
 
-        All at once, but controllers last, so that the others can say goodbye. Returns the nodes that had to be
-        signalled or killed although they served; `ends` then holds how each role ended.
+        All at once, but controllers last, so that the others can leave the cluster. Returns the nodes that served but
+        had to be signalled or killed; `ends` then holds how each role ended.
         """
         controllers = [node for node in self._processes if self.role(node) == "controller"]
         others = [node for node in self._processes if node not in controllers]

@@ -1,4 +1,4 @@
-"""Run folders: `runs/NAME/NNN/` with the resolved experiment, metrics, a log per role, checkpoints, a summary."""
+"""Run folders: `runs/NAME/NNN/` with the resolved experiment, metrics, a log per role, checkpoints and a summary."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def create_run_folder(base: Path, name: str) -> Path:
             try:
                 for outer in (base, folder.parent):
                     outer.mkdir(parents=True, exist_ok=True, mode=0o700)
-                folder.mkdir(mode=0o700)  # data, weights and secrets of a run are its owner's alone
+                folder.mkdir(mode=0o700)  # only the owner may read a run's data, weights and secrets
             except FileExistsError:
                 continue
             for part in (LOGS, CHECKPOINTS):
@@ -36,7 +36,7 @@ def create_run_folder(base: Path, name: str) -> Path:
             return folder
     except OSError as error:
         raise ConfigurationError(
-            f"{base / name}: run folders cannot be made there: {error.strerror}; choose another --run-dir"
+            f"{base / name}: cannot make a run folder: {error.strerror}; choose another --run-dir"
         ) from error
     raise ConfigurationError(f"{base / name}: no free run number found; remove old runs or choose another --run-dir")
 
@@ -56,11 +56,11 @@ def find_run(run: str, base: Path = DEFAULT_BASE) -> Path:
     names = [entry.name for entry in base.iterdir() if entry.is_dir()] if base.is_dir() else []
     known = f"Runs in {base}: {', '.join(sorted(names))}." if names else f"There are no runs in {base}."
     why = f" {run} holds no {EXPERIMENT}." if Path(run).exists() else suggestion(run, names)
-    raise ConfigurationError(f"no run {run!r}.{why} {known} --run-dir DIR looks elsewhere.")
+    raise ConfigurationError(f"no run {run!r}.{why} {known} Use --run-dir DIR for another folder.")
 
 
 def runs_of(named: Path) -> list[Path]:
-    """Returns the run folders of one name, `base/NAME`, oldest first."""
+    """Returns the run folders in `base/NAME`, oldest first."""
     found = [named / entry.name for entry in named.iterdir() if entry.name.isdecimal()] if named.is_dir() else []
     return sorted((path for path in found if (path / EXPERIMENT).is_file()), key=lambda path: int(path.name))
 
@@ -72,7 +72,7 @@ def run_folders(base: Path) -> Iterator[Path]:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Returns the finished checkpoints of a run, oldest first; one without its manifest is not finished."""
+    """Returns the finished checkpoints of a run, oldest first; a checkpoint without a manifest is unfinished."""
     found = (folder / CHECKPOINTS).glob("*/manifest.json")
     return sorted((manifest.parent for manifest in found), key=lambda path: path.name)
 

@@ -1,4 +1,4 @@
-"""The token of a run: made for it, known to its roles by their environment, and kept where only its owner reads it."""
+"""The token of a run: created for it, passed to its roles in the environment, and readable by its owner only."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def make_token() -> str:
 
 @contextmanager
 def kept_token(folder: Path, token: str) -> Iterator[Path]:
-    """Keeps a run's token in its run folder, `secrets/token`, for other commands of its owner; gives where.
+    """Keeps a run's token in its run folder, `secrets/token`, for its owner's other commands; yields the path.
 
-    The file is locked as long as the run goes on. The system lifts the lock when the process ends, however it ends,
-    so that `sweep_tokens` knows a token that is of no more use.
+    The file is locked during the run. The system releases the lock when the process ends, however it ends, so that
+    `sweep_tokens` recognises a token that is no longer used.
 
     Raises:
-        ConfigurationError: it cannot be written.
+        ConfigurationError: the file cannot be written.
     """
     place = folder / SECRETS
     unseen = place / f"{TOKEN}.new"
@@ -43,21 +43,21 @@ def kept_token(folder: Path, token: str) -> Iterator[Path]:
             place.mkdir(mode=0o700)
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(unseen, flags, 0o600)
-            with suppress(OSError):  # a file system without locks: a sweep cannot lock it either, and leaves it
+            with suppress(OSError):  # a file system without locks: a sweep cannot lock it either and leaves it
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.write(descriptor, token.encode() + b"\n")
             unseen.rename(place / TOKEN)
         except OSError as error:
-            raise ConfigurationError(f"{place}: the run's token cannot be kept there: {error.strerror}") from error
+            raise ConfigurationError(f"{place}: cannot store the run's token: {error.strerror}") from error
         yield place / TOKEN
     finally:
-        shutil.rmtree(place, ignore_errors=True)  # the run is over, and its token of no more use
+        shutil.rmtree(place, ignore_errors=True)  # the run is over and its token useless
         if descriptor >= 0:
             os.close(descriptor)
 
 
 def sweep_tokens(base: Path) -> list[Path]:
-    """Removes the tokens of runs in `base` whose front was killed; returns the run folders they lay in."""
+    """Removes the tokens of runs in `base` whose front was killed; returns their run folders."""
     return [folder for folder in run_folders(base) if _forgotten(folder / SECRETS)]
 
 
@@ -78,14 +78,14 @@ def _forgotten(place: Path) -> bool:
 
 
 def read_token(folder: Path) -> str:
-    """Returns the token of a run that goes on, by its run folder; empty if it has none, or is another user's."""
+    """Returns a live run's token, by its run folder; empty if it has none or belongs to another user."""
     with suppress(OSError, UnicodeDecodeError), (folder / SECRETS / TOKEN).open("rb") as stream:
         return stream.read(_READ_MAX).decode().strip()
     return ""
 
 
 def token_for(addresses: Collection[str], state: Path) -> str:
-    """Returns the token of this user's live run of which one of these addresses is; empty if there is none.
+    """Returns the token of this user's live run that has one of these addresses; empty if there is none.
 
     `state` is the folder of notes of live runs.
     """

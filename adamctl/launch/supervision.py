@@ -1,18 +1,18 @@
-"""What the end of a role means for a run: a pure state machine, an event in, decisions out.
+"""Decides what the end of a role means for a run: a pure state machine, events in, decisions out.
 
     role ended       before it served        a worker or data server, later  anything else, later
     ---------------  ----------------------  ------------------------------  --------------------
-    run not over     the run fails *         start it again, else go on      the run fails **
+    run not over     the run fails *         restart it, else continue       the run fails **
                                              without it, else fail
-    run over         as it should be         as it should be                 as it should be
+    run over         as expected             as expected                     as expected
 
-    *  but for a data server that had served before: the run goes on while another one remains.
-    ** but for a parameter server whose part of the model is on disk or held by others, too: it is started again, else
-       the run fails.
+    *  except for a data server that had served before: the run continues while another one remains.
+    ** except for a parameter server whose part of the model is also on disk or on others: it is restarted, else the run
+       fails.
 
-A configuration or start-up failure is never retried, nor is one of which the role said that to try again does not help.
-The first cause is kept: what ends because of it says nothing new. What is found first may be such a consequence itself,
-for others notice within milliseconds that a role is gone: `earlier_cause` looks for what it followed from.
+A configuration or start-up failure is never retried, nor is one whose role reported that a retry does not help. The
+first cause is kept: what ends because of it adds nothing. What is found first may itself be a consequence, since others
+notice within milliseconds that a role is gone: `earlier_cause` looks for its cause.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from typing import TypeAlias
 from adamctl.errors import DamagedDataError, UnreachableError
 
 RESTARTS_MAX = 3
-"""How often one role is started again in a run."""
+"""How often one role is restarted in a run."""
 
 _DISPENSABLE = {"worker": "worker", "data": "data server"}
-"""Roles that hold nothing which the others do not have, too, in words."""
+"""Roles that hold nothing which others do not also have, with their names for people."""
 _NOT_RETRIED = frozenset({0, 2})
-"""Exit statuses of a role that was told to leave, and of one whose configuration is wrong."""
+"""Exit statuses of a role that was told to leave, and of a role with a wrong configuration."""
 
 
 @dataclass(frozen=True)
 class Restart:
-    """Start this role again; `reason` says what happened to it."""
+    """Restart this role; `reason` says what happened to it."""
 
     node: str
     reason: str
@@ -43,7 +43,7 @@ class Restart:
 
 @dataclass(frozen=True)
 class Note:
-    """Tell the user; nothing else is to be done."""
+    """Tell the user; do nothing else."""
 
     text: str
 
@@ -62,11 +62,11 @@ Decision: TypeAlias = Restart | Note | Fail
 
 @dataclass(frozen=True)
 class RoleEnd:
-    """A process that has been reaped; `status` as `subprocess` gives it: negative for a signal's number.
+    """A reaped process; `status` as `subprocess` gives it: negative for a signal's number.
 
-    `incarnation`: as which the process was a member of its cluster, 0: it never was.
-    `error`, `exit_code` and `retry_helps` are what the role itself reported when it failed; `failed_s` is when it did
-    so, or when its end was found, by the monotonic clock of this machine.
+    `incarnation`: the process's incarnation as a member of its cluster; 0: it never was one.
+    `error`, `exit_code` and `retry_helps` are what the role itself reported when it failed; `failed_s` is the time of
+    that report, or of finding its end, by this machine's monotonic clock.
     """
 
     node: str
@@ -82,7 +82,7 @@ class Supervision:
     """The roles of one run. Not thread-safe; used by the front's event loop only."""
 
     def __init__(self, roles: dict[str, str], restarts_max: int = RESTARTS_MAX, stored: Collection[str] = ()) -> None:
-        """`roles` maps node -> role; those in `stored` can be started again without what they held being lost."""
+        """`roles` maps node -> role; nodes in `stored` can be restarted without losing what they held."""
         self._roles = dict(roles)
         self._stored = frozenset(stored)
         self._serving: set[str] = set()
@@ -94,22 +94,22 @@ class Supervision:
 
     @property
     def waiting_for(self) -> tuple[str, ...]:
-        """Nodes that have been started and do not serve yet."""
+        """Nodes that have started but do not serve yet."""
         return tuple(node for node in self._roles if node not in self._serving and node not in self._gone)
 
     def serves(self, node: str) -> None:
-        """A role has reported that it serves."""
+        """Notes that a role reported that it serves."""
         self._serving.add(node)
 
     def end(self) -> None:
-        """The run is over or being ended: from now on every role is expected to go."""
+        """Notes that the run is over or being ended: from now on every role is expected to exit."""
         self.over = True
 
     def earlier_cause(self, node: str, ends: Iterable[RoleEnd]) -> Fail | None:
-        """Returns the failure that `node` failed because of, if it is among `ends`, all of which nobody had asked for.
+        """Returns the failure that caused `node` to fail, if it is among `ends`, none of which were requested.
 
-        Only a role that the run cannot do without is a cause, and one that lost its peers is less of a cause than one
-        that failed by itself; among equals, the earliest is.
+        Only an indispensable role can be the cause; a role that failed by itself comes before one that lost its peers,
+        and among equals the earliest one is the cause.
         """
         found = [end for end in ends if end.node == node or self._roles[end.node] not in _DISPENSABLE]
         if node not in (end.node for end in found):
@@ -120,7 +120,7 @@ class Supervision:
         return Fail(earliest.node, earliest.error or describe_status(earliest.status), self._exit_code(earliest))
 
     def may_be_a_consequence(self, node: str) -> bool:
-        """Says whether a role hears of others' failures, and may fail because of them."""
+        """Returns whether a role learns of others' failures and may fail because of them."""
         return self._roles[node] in ("coordinator", *_DISPENSABLE)
 
     def _order(self, end: RoleEnd) -> tuple[int, float]:
@@ -129,7 +129,7 @@ class Supervision:
         return (int(UnreachableError.exit_code in (end.status, end.exit_code)), end.failed_s)
 
     def ended(self, ends: Iterable[RoleEnd]) -> list[Decision]:
-        """Returns what to do about processes that were reaped together.
+        """Returns what to do about processes reaped together.
 
         Workers are judged last: when a server and a worker are found dead at once, the server is the cause.
         """
@@ -144,9 +144,9 @@ class Supervision:
         role = self._roles[end.node]
         if end.node not in self._serving:
             if role == "data" and self._restarts[end.node]:
-                return self._leave_out(end, f"it could not be started again: {reason}", end.exit_code)
+                return self._leave_out(end, f"it could not be restarted: {reason}", end.exit_code)
             return self._fail(end, reason, self._exit_code(end))
-        if role == "worker" and end.exit_code == DamagedDataError.exit_code:  # others would read the same
+        if role == "worker" and end.exit_code == DamagedDataError.exit_code:  # others would read the same data
             return self._fail(end, reason, end.exit_code)
         retried = end.status not in _NOT_RETRIED and end.retry_helps and self._restarts[end.node] < self._restarts_max
         if role not in _DISPENSABLE and not (role in self._stored and retried):
@@ -158,18 +158,18 @@ class Supervision:
         return self._leave_out(end, reason)
 
     def _leave_out(self, end: RoleEnd, reason: str, exit_code: int = 0) -> Decision:
-        """Goes on without a role while another of its kind remains."""
+        """Continues without a role while another one of its kind remains."""
         self._gone.add(end.node)
         own = self._roles[end.node]
         others = [node for node, role in self._roles.items() if role == own and node not in self._gone]
         if others:
-            return Note(f"{end.node} ended: {reason}; going on with {', '.join(others)}")
+            return Note(f"{end.node} ended: {reason}; continuing with {', '.join(others)}")
         if end.retry_helps:
             reason = f"{reason}; no {_DISPENSABLE[own]} is left"
         return self._fail(end, reason, exit_code or 1)
 
     def _exit_code(self, end: RoleEnd) -> int:
-        """Returns the command's exit code if this end is the run's."""
+        """Returns the command's exit code if this end ends the run."""
         if end.node not in self._serving:
             return end.exit_code or max(end.status, 1)
         told = self._roles[end.node] == "coordinator" and end.status > 0  # its code says what kind of failure

@@ -1,4 +1,4 @@
-"""`train` without its flags: one run, with roles of its own on this machine or on a cluster that is there already."""
+"""`train` without its flags: one run, with its own roles on this machine or on an existing cluster."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ from adamctl.roles.private_folder import private_folder
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """How to run, besides the experiment.
+    """How to run an experiment.
 
     Attributes:
         join: controllers of a running cluster, or the URL of its etcd; empty: every role is started here.
         resume: `auto`, `none` or the path of a checkpoint or run folder.
         runs: folder of run folders.
-        environment: of this process, passed on to roles.
-        token: the cluster's secret, for this process and for the roles that it starts; empty: without `join`, one is
-            made for this run, and kept in its folder.
+        environment: this process's environment, passed on to roles.
+        token: the cluster's secret, for this process and the roles that it starts; empty without `join`: one is created
+            for this run and kept in its folder.
         readings: whether the reporter shows processor time and memory of processes.
         detached: whether no terminal shows the run.
-        begun: is called with the run folder when it is made.
+        begun: called with the run folder when it is made.
     """
 
     join: tuple[str, ...]
@@ -64,10 +64,10 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
 
     Raises:
         ConfigurationError: the run folder cannot be made, there is nothing to resume from, or the data do not fit.
-        DamagedDataError: the data are not what they should be.
+        DamagedDataError: the data are damaged.
         RunFailedError: a process cannot be started, or the coordinator falls silent.
         UnreachableError: the controller to join does not answer, or a role does not start in time.
-        HandshakeError: the controller to join refuses us: token or version.
+        HandshakeError: the controller to join refuses us: wrong token or version.
     """
     resume = find_resume(options.resume, experiment, options.runs, state_folder(options.environment), reporter.note)
     if options.join:
@@ -79,7 +79,7 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
     folder = create_run_folder(options.runs, experiment.name)
     file = write_resolved(experiment, folder)
     for swept in sweep_stores(options.runs, state_folder(options.environment)):
-        reporter.note(f"{swept}: removed what its parameter servers had kept; it ended without a word over a day ago")
+        reporter.note(f"{swept}: removed its parameter servers' stores; it ended without a report over a day ago")
     sweep_tokens(options.runs)
     options.begun(folder)
     with private_folder() as sockets, ExitStack() as stack:
@@ -89,7 +89,7 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
         note = Noted(folder, state_folder(options.environment), detached=options.detached, controllers=options.join)
         stack.callback(note.remove)
         if note.problem:
-            reporter.note(f"other commands will not find this run by themselves: {note.problem}")
+            reporter.note(f"other commands cannot find this run automatically: {note.problem}")
         if options.join:
             common = ("--socket-folder", str(sockets))
             controllers = tuple(part for address in options.join for part in (_flag_of(address), address))
@@ -100,18 +100,18 @@ def train(experiment: Experiment, options: TrainOptions, reporter: Reporter) -> 
         else:
             node = COORDINATOR
             commands = local_roles(experiment, file.absolute(), folder.absolute(), sockets, available_cores(), resume)
-        token = {"ADAMCTL_TOKEN": options.token} if options.token else {}  # arguments are for everybody to see
+        token = {"ADAMCTL_TOKEN": options.token} if options.token else {}  # everybody can see arguments
         roles = LocalRoles(commands, folder / LOGS, {**options.environment, **token})
         front = _front(roles, commands, node, options, reporter, _held_elsewhere(experiment), note)
         outcome = _run(front)
     state = outcome.progress.state if outcome.progress is not None else ""
-    if not outcome.exit_code or outcome.signal or state == "stopped":  # what a failure left may tell why
+    if not outcome.exit_code or outcome.signal or state == "stopped":  # a failure's stores may tell why
         shutil.rmtree(folder / STORES, ignore_errors=True)
     return outcome, folder
 
 
 def _held_elsewhere(experiment: Experiment) -> bool:
-    """Returns whether what a parameter server holds is not lost with its process."""
+    """Returns whether a parameter server's data survive its process."""
     return experiment.cluster.store == "disk" or experiment.cluster.replication > 1
 
 

@@ -1,4 +1,4 @@
-"""A trained model read back from disk, and the data it is looked at with: what `eval` and `predict` share."""
+"""Reads a trained model back from disk, with the data to evaluate it on: shared by `eval` and `predict`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Trained:
-    """A model's parameters, the experiment that made them and the checkpoint they were read from."""
+    """A model's parameters, the experiment that produced them and the checkpoint they were read from."""
 
     experiment: Experiment
     checkpoint: Path
@@ -45,7 +45,7 @@ class Trained:
 
 
 def load_trained(place: str | None, runs: Path, which: str = "") -> Trained:
-    """Reads a checkpoint folder, or that checkpoint of a run (folder, `NAME/NNN` or `NAME`) which `choose` returns.
+    """Reads a checkpoint folder, or the checkpoint of a run (folder, `NAME/NNN` or `NAME`) that `choose` returns.
 
     Raises:
         ConfigurationError: there is no such run, or it has no such checkpoint.
@@ -70,17 +70,17 @@ def load_trained(place: str | None, runs: Path, which: str = "") -> Trained:
 
 
 def find_checkpoint(place: str, runs: Path) -> Path:
-    """Returns the checkpoint folder that `place` names, of a run its last one."""
+    """Returns the checkpoint folder that `place` names; for a run, its last one."""
     return choose(place, runs, "last")[0]
 
 
 def choose(place: str | None, runs: Path, which: str = "") -> tuple[Path, str]:
-    """Returns a checkpoint folder, and in words which of its run it is; no words if it was named itself.
+    """Returns a checkpoint folder, and in words which one of its run it is; empty if it was named itself.
 
     Args:
         place: a checkpoint folder, a run folder, `NAME/NNN`, `NAME`; None for the live run or the newest with one.
         runs: folder of run folders.
-        which: `best` on the validation part, `last`, or a number. Empty: the best where the run had a validation part
+        which: `best` on the validation part, `last`, or a number. Empty: the best if the run had a validation part
             and `train.keep_best`, else the last: the test part never decides.
 
     Raises:
@@ -92,13 +92,13 @@ def choose(place: str | None, runs: Path, which: str = "") -> tuple[Path, str]:
     run = find_trained_run(place, runs, state_folder(os.environ))
     finished = checkpoints(run)
     if not finished:
-        raise ConfigurationError(f"{run} has no finished checkpoint; train it first, or name another run")
+        raise ConfigurationError(f"{run} has no finished checkpoint; train longer, or name another run")
     if which not in ("", "best", "last"):
         return _numbered(run, finished, which), ""
     best = None if which == "last" else manifest.best(finished)
     if which == "best" and best is None:
         raise ConfigurationError(
-            f"{run}: none of its checkpoints was evaluated on a validation part, so none is the best; take "
+            f"{run}: none of its checkpoints was evaluated on a validation part, so none is the best; use "
             "--checkpoint last, or train with data.validation"
         )
     if best is None or (not which and not _keeps_best(finished[-1])):
@@ -111,18 +111,18 @@ def _numbered(run: Path, finished: Sequence[Path], which: str) -> Path:
         if which.isdecimal() and int(folder.name) == int(which):
             return folder
     numbers = ", ".join(str(int(folder.name)) for folder in finished if folder.name.isdecimal())
-    raise ConfigurationError(f"--checkpoint {which}: expected best, last or one of those {run} has: {numbers}")
+    raise ConfigurationError(f"--checkpoint {which}: expected best, last or a number that {run} has: {numbers}")
 
 
 def _keeps_best(newest: Path) -> bool:
     try:
         return manifest.read_manifest(newest).experiment.train.keep_best
     except DamagedDataError:
-        return False  # which reading it will say
+        return False  # reading it will report this
 
 
 def data_of(experiment: Experiment, data: Sequence[str]) -> DataConfig:
-    """Returns the experiment's data with the folders of `--data` and ADAMCTL_DATA looked through first."""
+    """Returns the experiment's data, with the folders of `--data` and ADAMCTL_DATA searched first."""
     variable = [folder for folder in os.environ.get("ADAMCTL_DATA", "").split(os.pathsep) if folder]
     named = (str(Path(folder).expanduser().absolute()) for folder in (*data, *variable))
     return msgspec.structs.replace(experiment.data, search=tuple(dict.fromkeys((*named, *experiment.data.search))))
@@ -132,7 +132,7 @@ def open_data(experiment: Experiment, config: DataConfig) -> OpenDataSet:
     """Opens the data as a data server would.
 
     Raises:
-        ConfigurationError: it is not there or does not fit the model; DamagedDataError: it is not what it should be.
+        ConfigurationError: the data are missing or do not fit the model; DamagedDataError: they are damaged.
     """
     source = open_source(config.format, find_source(config, ()), experiment.model.input)
     return OpenDataSet("local", config, source, experiment.seed, CACHE_BYTES_MAX)

@@ -1,4 +1,4 @@
-"""Asks a run's parameter servers now and then whether something is wrong with them, for the live view to show."""
+"""Asks a run's parameter servers periodically whether something is wrong, for the live view to show."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ DEADLINE_S = 2.0
 
 
 class Troubles:
-    """What the servers of a run say is wrong with them. Used by one event loop.
+    """Problems that the servers of a run report. Used by one event loop.
 
     Attributes:
-        found: by node, only of those that say something.
+        found: node -> problem, only of nodes that report one.
     """
 
     def __init__(self, transport: Transport, hello: Callable[[], Hello], every_s: float = LOOK_EVERY_S) -> None:
@@ -27,11 +27,11 @@ class Troubles:
         self._connections: dict[str, Connection] = {}
 
     def serves(self, node: str, addresses: Sequence[str]) -> None:
-        """A server is reached at these addresses, the nearest first."""
+        """Notes that a server is reachable at these addresses, nearest first."""
         self._addresses[node] = addresses[0]
 
     async def follow(self) -> None:
-        """Looks until it is cancelled."""
+        """Asks until cancelled."""
         try:
             while True:
                 await asyncio.gather(*map(self._look, tuple(self._addresses)))
@@ -40,7 +40,7 @@ class Troubles:
             await asyncio.gather(*(one.close() for one in self._connections.values()), return_exceptions=True)
 
     async def _look(self, node: str) -> None:
-        """What a server does not say is left as it was: that it is gone others find out."""
+        """A server that does not answer keeps its last entry: others detect that it is gone."""
         try:
             connection = self._connections.get(node)
             if connection is None or connection.closed:

@@ -1,1 +1,1 @@
-"""What a person sees of a running job: a view model that is pure, and the two ways of showing it."""
+"""What a person sees of a running job: a pure view model, and two ways of showing it."""

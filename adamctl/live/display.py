@@ -30,13 +30,13 @@ _STATE_STYLE = {
 }
 BAR_WIDTH_MAX = 60
 FULL_WIDTH = 72
-"""Columns of a terminal from which on a row of a role begins with its role; its name nearly always says it."""
+"""Narrowest terminal, in columns, that shows a role's row with the role; its name nearly always tells it."""
 TWO_COLUMNS_WIDTH = 56
-"""From which on figures stand in two columns."""
+"""Narrowest terminal that shows figures in two columns."""
 ROWS_MIN = 3
-"""Of roles: in a terminal too low for these, the top of the picture is out of sight."""
+"""Fewest rows of roles: in a terminal too low for them, the top of the picture is cut off."""
 BEGIN_SYNCHRONISED, END_SYNCHRONISED = "\x1b[?2026h", "\x1b[?2026l"
-"""Terminals that know these show what comes between them at once; others ignore them."""
+"""Terminals that support these show everything between them at once; others ignore them."""
 SHOW_CURSOR = "\x1b[?25h"
 CLEAR_SCREEN = "\x1b[H\x1b[J"
 
@@ -44,7 +44,7 @@ CLEAR_SCREEN = "\x1b[H\x1b[J"
 class RichReporter:
     """Redraws in place on a terminal. rich leaves colours out where NO_COLOR is set.
 
-    While it draws, Ctrl-Z first gives the terminal its cursor back, and after `fg` the picture begins anew below.
+    While it draws, Ctrl-Z first restores the cursor, and after `fg` a new picture starts below.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -59,12 +59,12 @@ class RichReporter:
     def show(self, progress: RunProgress, readings: Mapping[str, ProcessReading]) -> None:
         """Draws the newest progress."""
         size = (self.console.width, self.console.height)
-        if self._started and size != self._size:  # the terminal has moved the lines: where they are nobody knows
+        if self._started and size != self._size:  # the terminal has moved the lines to unknown places
             self._end()
             self._write(CLEAR_SCREEN)
         if not self._started:
             self._live = self._new()
-            self._started, self._size = True, size  # before: it hides the cursor, and may be interrupted then
+            self._started, self._size = True, size  # before the start, which hides the cursor and may be interrupted
             self._live.start()
             self._on_stop(self._stopped)
         self._write(BEGIN_SYNCHRONISED)
@@ -78,7 +78,7 @@ class RichReporter:
         self.console.print(Text(printable(text, keep="\n")))
 
     def close(self) -> None:
-        """Leaves the last picture and gives the terminal back."""
+        """Leaves the last picture and restores the terminal."""
         if self._started:
             self._end()
             self._on_stop(signal.SIG_DFL)
@@ -117,7 +117,7 @@ def render(view: View, width: int, height: int) -> RenderableType:
     ]
     if view.roles:
         taken = 2 + -(-len(view.facts) // columns) + sum(-(-len(message) // width) for message in view.messages)
-        rows_max = max(height - taken - 3, ROWS_MIN)  # besides a blank line, the table's head and the cursor's line
+        rows_max = max(height - taken - 3, ROWS_MIN)  # minus a blank line, the table's header and the cursor's line
         parts += [Text(), _roles(fold(view.roles, rows_max), with_role=width >= FULL_WIDTH)]
     return Group(*parts)
 

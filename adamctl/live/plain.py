@@ -1,4 +1,4 @@
-"""Progress without a terminal: a line every ten seconds and one for each evaluation, no control codes."""
+"""Progress without a terminal: a line every ten seconds and one per evaluation, no control codes."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from adamctl.roles.coordinator.core.progress import RunProgress
 
 
 class Reporter(Protocol):
-    """Where a front end sends what it learns. All of it goes to stderr; stdout is for results."""
+    """Where a front end sends progress. All of it goes to stderr; stdout is for results."""
 
     def show(self, progress: RunProgress, readings: Mapping[str, ProcessReading]) -> None: ...
 
@@ -24,22 +24,22 @@ class Reporter(Protocol):
 
 
 class Unread:
-    """A reporter that falls silent when its stream is gone, a closed terminal or pipe: a run does not end with it."""
+    """A reporter that stops writing when its stream (a terminal or pipe) is closed, so that the run continues."""
 
     def __init__(self, inner: Reporter, stream: TextIO) -> None:
         self._inner: Reporter | None = inner
         self._stream = stream
 
     def show(self, progress: RunProgress, readings: Mapping[str, ProcessReading]) -> None:
-        """Shows progress while somebody can read it."""
+        """Shows progress while the stream is open."""
         self._write(lambda inner: inner.show(progress, readings))
 
     def note(self, text: str) -> None:
-        """Writes a line while somebody can read it."""
+        """Writes a line while the stream is open."""
         self._write(lambda inner: inner.note(text))
 
     def close(self) -> None:
-        """Gives the terminal back if it is still there."""
+        """Restores the terminal if it is still there."""
         self._write(lambda inner: inner.close())
 
     def _write(self, call: Callable[[Reporter], None]) -> None:
@@ -49,14 +49,14 @@ class Unread:
             call(self._inner)
         except OSError:
             self._inner = None
-            with suppress(OSError, ValueError):  # what is still in the stream's buffer goes nowhere
+            with suppress(OSError, ValueError):  # drops what is still in the stream's buffer
                 nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
                 os.dup2(nowhere, self._stream.fileno())
                 os.close(nowhere)
 
 
 def choose_reporter(stream: TextIO, *, plain: bool) -> Reporter:
-    """Returns the display for `stream`: plain lines if asked for, or if it is no terminal that can be drawn on."""
+    """Returns the display for `stream`: plain lines if asked for, or if it is not a terminal that can redraw."""
     if plain or not stream.isatty() or os.environ.get("TERM") == "dumb":
         return Unread(PlainReporter(lambda line: print(line, file=stream, flush=True), time.monotonic), stream)
     from adamctl.live.display import RichReporter  # rich takes a while to import; roles are starting meanwhile

@@ -1,6 +1,6 @@
-"""The view model: from a run's progress to labelled texts and rows. Pure, so that it can be tested as a table.
+"""The view model: turns a run's progress into labelled texts and rows. Pure, so that tests can be tables.
 
-The rich display, the plain lines and the closing summary all draw from here and decide nothing themselves.
+The rich display, the plain lines and the closing summary all use it and decide nothing themselves.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _STATE_TEXT = {
     "warmstart": "warmstart: one replica alone",
     "finishing": "finishing: last evaluation and checkpoint",
 }
-"""What is shown besides a state's own word, which programs read, too."""
+"""Texts for states whose own word, which programs also read, does not say enough."""
 
 
 @dataclass(frozen=True)
 class ProcessReading:
-    """What this machine says of one role's process; `cpu_share` is 1.0 for one busy core. `role` may be unknown.
+    """A reading of one role's process on this machine; `cpu_share` is 1.0 for one busy core. `role` may be unknown.
 
-    `problem` is what the role says is wrong with it; empty when all is well.
+    `problem` is what the role reports as wrong; empty when all is well.
     """
 
     cpu_share: float
@@ -37,7 +37,7 @@ class ProcessReading:
 
 @dataclass(frozen=True)
 class RoleLine:
-    """One process of the run, or several of one role, as a row of texts."""
+    """One process of the run, or several with one role, as a row of texts."""
 
     role: str
     node: str
@@ -80,7 +80,7 @@ def view_of(progress: RunProgress, readings: Mapping[str, ProcessReading]) -> Vi
 
 
 def fold(roles: Sequence[RoleLine], rows_max: int) -> tuple[RoleLine, ...]:
-    """Returns at most `rows_max` rows if so few roles allow: those of one role become one, the most numerous first."""
+    """Returns at most `rows_max` rows if possible: merges rows of one role, starting with the most numerous role."""
     rows, folded = list(roles), set[str]()
     while len(rows) > rows_max:
         counts = Counter(row.role for row in rows if row.role not in folded)
@@ -137,7 +137,7 @@ def _quantiles(p50: int | None, p99: int | None) -> str:
 
 
 def _role_lines(progress: RunProgress, readings: Mapping[str, ProcessReading]) -> list[RoleLine]:
-    """Returns the roles that the coordinator knows of, and the processes that only this machine does."""
+    """Returns the roles that the coordinator knows, and the processes that only this machine knows."""
     known = {row.node for row in progress.roles}
     others = [] if progress.final else [(node, one.role) for node, one in readings.items() if node not in known]
     rows = [(row.role, row.node, row.state, row.detail) for row in progress.roles]
@@ -164,7 +164,7 @@ def _role_line(role: str, node: str, state: str, detail: str, reading: ProcessRe
 
 
 def progress_line(progress: RunProgress) -> str:
-    """Returns one plain line: what a log or a pipe gets every ten seconds."""
+    """Returns the plain line that a log or a pipe gets every ten seconds."""
     parts = [progress.state, f"pass {_passes(progress)}"]
     if progress.loss is not None:
         parts.append(f"loss {progress.loss:.4f}")
@@ -185,7 +185,7 @@ def evaluation_line(job: str, result: EvaluationResult) -> str:
 
 
 def closing_lines(progress: RunProgress, folder: str, commands: Sequence[str]) -> list[str]:
-    """Returns the short summary that ends a run: what was reached, how fast, where it is and what to type next."""
+    """Returns a run's closing summary: accuracy, speed, the run folder and what to type next."""
     head = {"stopped": f"stopped: {progress.failure}" if progress.failure else "stopped"}
     lines = [f"{progress.job}: {head.get(progress.state, progress.state)}"]
     if progress.best_top1 is not None:

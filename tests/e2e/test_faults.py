@@ -33,7 +33,7 @@ def kill_the_only_data_server(adamctl: Runner, seed: int) -> None:
     command.roles("data")[0].kill()
     code, stdout, stderr = command.wait()
     assert code == 0, stderr
-    assert "data-1 ended: killed by SIGKILL; starting it again" in stderr
+    assert "data-1 ended: killed by SIGKILL; restarting it" in stderr
     assert json.loads(stdout)["passes"] == 25
 
 
@@ -48,7 +48,7 @@ def kill_the_only_server(adamctl: Runner, seed: int) -> None:
     command.roles("ps")[0].kill()
     code, stdout, stderr = command.wait()
     assert code == 0, stderr
-    assert "ps-1 ended: killed by SIGKILL; starting it again" in stderr
+    assert "ps-1 ended: killed by SIGKILL; restarting it" in stderr
     assert json.loads(stdout)["best_test_top1"] >= 0.95
     assert not list(adamctl.folder.rglob("log.mdb")), "a finished run keeps its checkpoints only"
 

@@ -143,7 +143,7 @@ async def test_a_role_that_does_not_answer_is_signalled_and_the_others_leave(fol
     assert outcome.exit_code == 0
     statuses = {node: end.status for node, end in run.roles.ends.items()}
     assert statuses == dict.fromkeys(statuses, 0) | {"ps_1": -signal.SIGTERM}
-    assert run.reporter.notes[-1] == "did not leave when asked, and was ended: ps_1"
+    assert run.reporter.notes[-1] == "did not leave when asked, so ended by a signal: ps_1"
 
 
 async def test_a_role_that_neither_leaves_nor_heeds_signals_is_killed(
@@ -169,7 +169,7 @@ async def test_a_killed_worker_or_data_server_is_started_again_and_the_run_goes_
         run.tell("finish")
         outcome = await run.outcome()
     assert outcome.exit_code == 0
-    assert f"{node} ended: killed by SIGKILL; starting it again" in run.reporter.notes
+    assert f"{node} ended: killed by SIGKILL; restarting it" in run.reporter.notes
 
 
 async def test_a_killed_server_ends_the_run_with_the_cause(folder: Path) -> None:

@@ -45,7 +45,7 @@ def test_a_controller_that_comes_a_little_later_is_found() -> None:
             await finding
         return notes
 
-    assert run_virtual(find()) == [f"waiting for the controller at {CONTROLLER}, since 2 s"]
+    assert run_virtual(find()) == [f"waiting for the controller at {CONTROLLER}, for 2 s"]
 
 
 def test_nobody_answers_and_the_message_says_whom_it_waited_for() -> None:

@@ -73,12 +73,12 @@ def test_states(base: Path, state: Path) -> None:
 def test_a_run_that_goes_on_is_not_removed(base: Path, state: Path) -> None:
     folder = make(base, stores=True)
     note = Noted(folder, state)
-    with pytest.raises(ConfigurationError, match="goes on"):
+    with pytest.raises(ConfigurationError, match="in progress"):
         remove_run(folder, state)
     note.remove()
     with open(folder / "stores" / "ps-1" / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(ConfigurationError, match="goes on"):
+        with pytest.raises(ConfigurationError, match="in progress"):
             remove_run(folder, state)
     assert remove_run(folder, state, only_stores=True) > 4096
     assert not (folder / "stores").exists() and (folder / "experiment.toml").exists()

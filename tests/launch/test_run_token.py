@@ -62,5 +62,5 @@ def test_the_token_of_a_killed_front_is_swept(tmp_path: Path) -> None:
 def test_a_folder_that_takes_no_token(tmp_path: Path) -> None:
     folder = make(tmp_path)
     (folder / "secrets").write_text("in the way")
-    with pytest.raises(ConfigurationError, match="token cannot be kept"), kept_token(folder, "secret"):
+    with pytest.raises(ConfigurationError, match="cannot store the run's token"), kept_token(folder, "secret"):
         pass

@@ -47,7 +47,7 @@ def test_a_worker_that_keeps_dying_is_left_out_and_the_last_one_is_the_end() -> 
         assert isinstance(supervision.ended([RoleEnd(node, 1)])[0], Restart)
         supervision.serves(node)
     (note,) = supervision.ended([RoleEnd("worker-1", 1)])
-    assert note == Note("worker-1 ended: exit status 1; going on with worker-2")
+    assert note == Note("worker-1 ended: exit status 1; continuing with worker-2")
     (fail,) = supervision.ended([RoleEnd("worker-2", 1)])
     assert fail == Fail("worker-2", "exit status 1; no worker is left", 1)
 
@@ -88,7 +88,7 @@ def test_a_data_server_that_keeps_dying_is_left_out_and_the_last_one_is_the_end(
     for node in ("data-1", "data-2"):
         assert supervision.ended([RoleEnd(node, -9)]) == [Restart(node, "killed by SIGKILL")]
         supervision.serves(node)
-    assert supervision.ended([RoleEnd("data-1", 1)]) == [Note("data-1 ended: exit status 1; going on with data-2")]
+    assert supervision.ended([RoleEnd("data-1", 1)]) == [Note("data-1 ended: exit status 1; continuing with data-2")]
     assert supervision.ended([RoleEnd("data-2", 1)]) == [Fail("data-2", "exit status 1; no data server is left", 1)]
 
 
@@ -103,8 +103,8 @@ def test_a_data_server_that_cannot_start_ends_the_run_unless_it_was_there_and_an
     assert Supervision(ROLES).ended([end]) == [Fail("data-1", "--port: 7 is taken", 2)]
     again = running()
     again.ended([RoleEnd("data-1", -9)])
-    reason = "it could not be started again: --port: 7 is taken"
-    assert again.ended([end]) == [Note(f"data-1 ended: {reason}; going on with data-2")]
+    reason = "it could not be restarted: --port: 7 is taken"
+    assert again.ended([end]) == [Note(f"data-1 ended: {reason}; continuing with data-2")]
     assert again.waiting_for == ()
     alone = running(roles=ONE_DATA_SERVER)
     alone.ended([RoleEnd("data-1", -9)])
@@ -167,7 +167,7 @@ def test_what_can_only_fail_again_is_not_tried_again() -> None:
     supervision = running()
     text = "the loss is not finite; lower optimizer.lr"
     first, last = (RoleEnd(node, 1, text, 1, retry_helps=False) for node in ("worker-1", "worker-2"))
-    assert supervision.ended([first]) == [Note(f"worker-1 ended: {text}; going on with worker-2")]
+    assert supervision.ended([first]) == [Note(f"worker-1 ended: {text}; continuing with worker-2")]
     assert supervision.ended([last]) == [Fail("worker-2", text, 1)]
 
 

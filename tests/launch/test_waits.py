@@ -16,9 +16,9 @@ def test_who_is_waited_for_is_said_every_ten_seconds() -> None:
     waits = Waits()
     said = {now_s: text for now_s in range(30) if (text := waits.look(["ps-1", "worker-1"], float(now_s)))}
     assert said == {
-        2: "ps-1 (since 2 s), worker-1 (since 2 s)",
-        12: "ps-1 (since 12 s), worker-1 (since 12 s)",
-        22: "ps-1 (since 22 s), worker-1 (since 22 s)",
+        2: "ps-1 (for 2 s), worker-1 (for 2 s)",
+        12: "ps-1 (for 12 s), worker-1 (for 12 s)",
+        22: "ps-1 (for 22 s), worker-1 (for 22 s)",
     }
 
 
@@ -29,7 +29,7 @@ def test_one_that_served_and_was_killed_counts_from_its_end() -> None:
         waits.look([], float(now_s))
     assert waits.look(["worker-2"], 118.0) == ""
     assert waits.longest == 118.0
-    assert waits.look(["worker-2"], 120.0) == "worker-2 (since 2 s)"
+    assert waits.look(["worker-2"], 120.0) == "worker-2 (for 2 s)"
 
 
 def test_a_newcomer_among_those_waited_for_has_a_time_of_its_own() -> None:
@@ -38,4 +38,4 @@ def test_a_newcomer_among_those_waited_for_has_a_time_of_its_own() -> None:
     waits.look(["ps-1", "worker-1"], 5.0)
     assert waits.longest == 0.0
     assert waits.look(["ps-1", "worker-1"], 12.0) == ""
-    assert waits.look(["ps-1", "worker-1"], 15.0) == "ps-1 (since 15 s), worker-1 (since 10 s)"
+    assert waits.look(["ps-1", "worker-1"], 15.0) == "ps-1 (for 15 s), worker-1 (for 10 s)"
