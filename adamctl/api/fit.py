@@ -35,8 +35,8 @@ class Run:
 
     Attributes:
         folder: the run folder: resolved experiment, metrics, logs, checkpoints.
-        result: "Numbers programs read": test_top1, best_test_top1, train_seconds, images_per_s, time_to and others.
-        model: what was trained.
+        result: the run's figures: test_top1, best_test_top1, train_seconds, images_per_s, time_to and others.
+        model: the trained model.
     """
 
     folder: Path
@@ -44,11 +44,11 @@ class Run:
     model: Model
 
     def parameters(self) -> dict[str, NDArray[np.float32]]:
-        """Returns the arrays of the checkpoint that was best on the validation part, else of the last, by name.
+        """Returns, by name, the arrays of the checkpoint that was best on the validation part, else of the last one.
 
         Raises:
             RunFailedError: the run ended before it wrote one.
-            DamagedDataError: a file is not what its checksum says.
+            DamagedDataError: a file does not match its checksum.
         """
         finished = checkpoints(self.folder)
         if not finished:
@@ -56,7 +56,7 @@ class Run:
         return load_parameters(choose(str(self.folder), self.folder.parent.parent)[0])
 
     def predict(self, examples: ArrayLike) -> NDArray[np.float32]:
-        """Returns the outputs [n, units] for examples [n, *input shape], scaled as they were for training."""
+        """Returns the outputs [n, units] for examples [n, *input shape], which must be scaled as for training."""
         images = np.ascontiguousarray(examples, np.float32)
         network = Network(self.model, max(len(images), 1))
         flat = np.zeros(network.flat_size, np.float32)
@@ -85,7 +85,7 @@ def fit(
     quiet: bool = False,
     **train_options: Any,
 ) -> Run:
-    """Trains a model with roles of its own on this machine and returns the finished run. Call it in the main thread.
+    """Trains a model with its own roles on this machine and returns the finished run. Call it in the main thread.
 
     Args:
         model: from `Sequential`, or a `Model`.
@@ -95,13 +95,13 @@ def fit(
         passes, batch, target: see `TrainConfig`; its other fields may be given by name.
         workers, threads, ps: see `ClusterConfig`.
         resume: `auto`, `none`, or a checkpoint or run folder.
-        runs: folder in which the run gets its own.
-        quiet: show nothing while it trains.
+        runs: folder in which the run folder is created.
+        quiet: show nothing during training.
 
     Raises:
         ConfigurationError: a value is wrong.
         RunFailedError: the run ended without a result; the first cause is in the message.
-        KeyboardInterrupt: after an interrupt, when a checkpoint was written and every role has ended.
+        KeyboardInterrupt: after an interrupt, once a checkpoint is written and every role has ended.
     """
     with ExitStack() as stack:
         experiment = Experiment(
@@ -127,7 +127,7 @@ def fit(
 
 
 def _finished(outcome: Outcome, folder: Path, model: Model) -> Run:
-    """Returns what has come of a run; raises if it was interrupted or has no result."""
+    """Returns the finished run; raises if it was interrupted or has no result."""
     if outcome.signal:
         raise KeyboardInterrupt
     if outcome.exit_code or outcome.progress is None or outcome.progress.result is None:

@@ -1,4 +1,4 @@
-"""`load`: a trained model read back from its run, for use in Python."""
+"""`load`: reads a trained model back from its run, for use in Python."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class TrainedModel:
     """A model with its parameters, as `load` returns it.
 
     Attributes:
-        trained: what was read, and from which checkpoint.
-        search: folders in which its data are looked for first.
+        trained: the model as read, with its checkpoint.
+        search: folders that are searched first for its data.
     """
 
     trained: Trained
@@ -36,7 +36,7 @@ class TrainedModel:
 
     @property
     def experiment(self) -> Experiment:
-        """What was trained, and how."""
+        """The experiment that produced the model."""
         return self.trained.experiment
 
     @property
@@ -46,7 +46,7 @@ class TrainedModel:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the outputs; numbers where the data, which have the names, are not there."""
+        """Names of the outputs; numbers if the data, which hold the names, are missing."""
         return self._ready.classes
 
     def parameters(self) -> dict[str, NDArray[np.float32]]:
@@ -56,12 +56,12 @@ class TrainedModel:
         return {tensor.name: np.array(view) for tensor, view in zip(network.tensors, views, strict=True)}
 
     def predict(self, examples: ArrayLike) -> NDArray[np.float32]:
-        """Returns the outputs [n, units] for examples [n, *input shape], as the data's files have them.
+        """Returns the outputs [n, units] for examples [n, *input shape], in the form of the data's files.
 
         Bytes (uint8) and other numbers are scaled here as for training.
 
         Raises:
-            ConfigurationError: examples of another shape, or a scaling that needs training data that are not there.
+            ConfigurationError: the examples have another shape, or the scaling needs training data that are missing.
         """
         raw = fitting(np.asarray(examples), self.model.input, "examples")
         return predict(self.trained, self._ready.make(raw))
@@ -70,7 +70,7 @@ class TrainedModel:
         """Returns `examples, correct, top1, loss` over a split of the data it was trained on.
 
         Raises:
-            ConfigurationError: the data are not there, or have no such split.
+            ConfigurationError: the data are missing or have no such split.
         """
         data = open_data(self.experiment, data_of(self.experiment, self.search))
         return evaluate(self.trained, data, split)
@@ -87,13 +87,13 @@ def load(
 
     Args:
         run: a run folder, `NAME/NNN`, `NAME` for the newest run with a checkpoint, or a checkpoint folder.
-        checkpoint: `best` on the validation part, `last`, or a number; by default the best where there is one, else
-            the last.
-        search: folders in which the data are looked for before those that the experiment names.
+        checkpoint: `best` on the validation part, `last`, or a number; by default the best if there is one, else the
+            last.
+        search: folders that are searched for the data before those that the experiment names.
         runs: folder of run folders.
 
     Raises:
         ConfigurationError: there is no such run or checkpoint.
-        DamagedDataError: a file is not what its checksum says.
+        DamagedDataError: a file does not match its checksum.
     """
     return TrainedModel(load_trained(str(run), Path(runs), str(checkpoint)), tuple(map(str, search)))

@@ -1,4 +1,4 @@
-"""Models as a user of the Python interface writes them."""
+"""Models in the Python interface."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers as a user of the Python interface writes them: `adamctl.SGD(0.05, weight_decay=1e-4)`."""
+"""Optimizers in the Python interface: `adamctl.SGD(0.05, weight_decay=1e-4)`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from adamctl.config.experiment import OptimizerConfig, ScheduleConfig
 
 
 class Settings(TypedDict, total=False):
-    """What every optimizer takes besides its own settings; see `OptimizerConfig`."""
+    """Settings that every optimizer takes besides its own; see `OptimizerConfig`."""
 
     weight_decay: float
     clip_norm: float | None

@@ -1,4 +1,4 @@
-"""Sets of named arrays as users hold them, and the parameter layout that they become."""
+"""Users' sets of named arrays, and the parameter layout made from them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from adamctl.errors import ConfigurationError
 from adamctl.model.layout import ALIGNMENT, ELEMENT_BYTES, SHARD_BYTES_MAX, ParameterLayout, Tensor
 
 Arrays: TypeAlias = Any
-"""A dict, list or tuple of arrays, or of such again; an array is whatever `numpy.asarray` takes without copying."""
+"""A dict, list or tuple of arrays, possibly nested; an array is anything `numpy.asarray` accepts without copying."""
 
 Floats: TypeAlias = NDArray[np.float32]
 NAME_LENGTH_MAX = 200
@@ -22,14 +22,14 @@ NAME_LENGTH_MAX = 200
 class NamedArrays:
     """The structure of a set of arrays: names, shapes and how they are nested.
 
-    Names are the keys and positions on the way to an array, joined by dots.
+    Names are the keys and positions on the path to an array, joined by dots.
 
     Attributes:
-        shapes: name -> shape, in the order in which the arrays were given.
+        shapes: name -> shape, in the given order of the arrays.
     """
 
     def __init__(self, arrays: Arrays) -> None:
-        """Raises ConfigurationError: there are none, two have one name, or one is empty or holds no numbers."""
+        """Raises ConfigurationError: there are no arrays, two share a name, or one is empty or not numeric."""
         if not isinstance(arrays, (Mapping, list, tuple)):
             raise ConfigurationError(f"expected a dict, list or tuple of arrays; found {type(arrays).__name__}")
         self.shapes: dict[str, tuple[int, ...]] = {}
@@ -53,10 +53,10 @@ class NamedArrays:
         return name
 
     def matched(self, values: Arrays) -> Iterator[tuple[str, Any]]:
-        """Yields (name, value) of values nested like these arrays; what is None or left out of a dict is left out.
+        """Yields (name, value) for values nested like these arrays; values that are None or missing are skipped.
 
         Raises:
-            ConfigurationError: a name that is not one of these, or another nesting.
+            ConfigurationError: a name is unknown, or the nesting differs.
         """
         return self._match(self._skeleton, values, "")
 
@@ -71,7 +71,9 @@ class NamedArrays:
             for key, value in values.items():
                 if key not in skeleton:
                     known = ", ".join(list(self.shapes)[:8])
-                    raise ConfigurationError(f"{_join(name, key)}: no array of this name is registered; there: {known}")
+                    raise ConfigurationError(
+                        f"{_join(name, key)}: no array of this name is registered; registered: {known}"
+                    )
                 yield from self._match(skeleton[key], value, _join(name, key))
         else:
             if not isinstance(values, (list, tuple)) or len(values) != len(skeleton):
@@ -81,7 +83,7 @@ class NamedArrays:
                 yield from self._match(part, value, _join(name, index))
 
     def nested(self, leaf: Callable[[str], Any]) -> Any:
-        """Returns dicts, lists and tuples nested as the arrays were given, with `leaf(name)` in the place of each."""
+        """Returns dicts, lists and tuples nested like the given arrays, with `leaf(name)` in place of each array."""
         return _built(self._skeleton, leaf)
 
 
@@ -95,14 +97,14 @@ def _built(skeleton: Any, leaf: Callable[[str], Any]) -> Any:
 
 
 def as_array(found: Any, name: str) -> NDArray[Any]:
-    """Returns an array, which shares memory with what was given where that is possible.
+    """Returns an array, which shares memory with `found` if possible.
 
     Raises:
-        ConfigurationError: it is no array of numbers.
+        ConfigurationError: it is not an array of numbers.
     """
     try:
         array = np.asarray(found)
-    except Exception as error:  # whatever another framework raises
+    except Exception as error:  # other frameworks may raise anything
         raise ConfigurationError(f"{name}: expected an array; found {type(found).__name__}: {error}") from error
     if array.dtype.kind not in "fiu":
         raise ConfigurationError(f"{name}: expected an array of numbers; found {array.dtype}")
@@ -120,9 +122,9 @@ def make_tensors(shapes: Mapping[str, Sequence[int]]) -> tuple[Tensor, ...]:
 
 
 def described_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """Returns the shape under which an array stands in a layout, which is cut along its first axis.
+    """Returns the shape of an array in a layout, which is cut along its first axis.
 
-    That of a scalar is [1]; rows longer than a shard may be are laid out as one vector.
+    A scalar becomes [1]; an array with rows longer than a shard may be becomes one vector.
     """
     if not shape:
         return (1,)
@@ -132,7 +134,7 @@ def described_shape(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def check_same(job: str, layout: ParameterLayout, shapes: Mapping[str, Sequence[int]]) -> None:
-    """Raises ConfigurationError if a job's arrays are not these, naming those that differ."""
+    """Raises ConfigurationError, naming the differences, if a job's arrays are not these."""
     theirs = {tensor.name: tensor.shape for tensor in layout.tensors}
     ours = {name: described_shape(shape) for name, shape in shapes.items()}
     differing = [name for name in (*theirs, *(ours.keys() - theirs.keys())) if ours.get(name) != theirs.get(name)]
@@ -141,7 +143,7 @@ def check_same(job: str, layout: ParameterLayout, shapes: Mapping[str, Sequence[
             f"{name}: expected {_shown(theirs, name)}, found {_shown(ours, name)}" for name in differing[:4]
         )
         more = f"; and {len(differing) - 4} more" if len(differing) > 4 else ""
-        raise ConfigurationError(f"job {job!r} has other arrays than were given: {found}{more}; use another job's name")
+        raise ConfigurationError(f"job {job!r} has other arrays than given here: {found}{more}; use another job name")
 
 
 def _shown(shapes: Mapping[str, tuple[int, ...]], name: str) -> str:

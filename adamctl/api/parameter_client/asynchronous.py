@@ -51,13 +51,13 @@ class AsyncParameterClient:
             await ps.push({"w": dw, "b": db})
             params = await ps.pull()
 
-    All calls on one event loop. Calls raise UnreachableError if nobody answers, HandshakeError for a wrong token,
+    Make all calls on one event loop. Calls raise UnreachableError if nothing answers, HandshakeError for a wrong token,
     ConfigurationError for arrays or settings that do not fit, NotFiniteError for NaN or infinite values, RunFailedError
-    once the job has ended. A push that fails after `push` has returned is raised by the next call, once.
+    once the job has ended. If a push fails after `push` has returned, the next call raises its error, once.
 
     Attributes:
         job: the job's full name, after `register`.
-        created: whether this client made the job and gave its initial values.
+        created: whether this client created the job and gave its initial values.
     """
 
     def __init__(
@@ -73,19 +73,19 @@ class AsyncParameterClient:
     ) -> None:
         """Args:
         url: `adam://HOST:PORT/JOB`, the address of a controller (of several, separated by commas) and a job's name; or
-            `etcd://HOST:PORT[,...][/PREFIX]/JOB`, an etcd cluster in their place, as `--config-store` names it, and a
-            job's name.
-        token: the cluster's secret; default: what is in the file that ADAMCTL_TOKEN_FILE names, else ADAMCTL_TOKEN.
-        deadline_s: for every call that waits.
-        pushes_max: pushes that may be unacknowledged; a further one waits.
-        wire_push: what pushes travel as: `float32`, or `bfloat16` or `float16`, which take half of the bytes. What
-            rounding loses of one push is added to this client's next of the same array.
-        wire_pull: what pulled values travel as; `register` always gives them as they are.
-        connections: how many to each server, 1 to 16; several where one alone cannot fill the network.
+            `etcd://HOST:PORT[,...][/PREFIX]/JOB`, an etcd cluster instead, in the form of `--config-store`, and a job's
+            name.
+        token: the cluster's secret; default: the content of the file that ADAMCTL_TOKEN_FILE names, else ADAMCTL_TOKEN.
+        deadline_s: seconds that a call may wait.
+        pushes_max: largest number of unacknowledged pushes; a further push waits.
+        wire_push: type of pushed numbers on the wire: `float32`, or `bfloat16` or `float16`, which halve the bytes. The
+            rounding error of a push is added to this client's next push of the same array.
+        wire_pull: type of pulled values on the wire; `register` always returns float32.
+        connections: connections to each server, 1 to 16; use several if one cannot fill the network.
 
         Raises:
             ConfigurationError: the address is malformed, `deadline_s`, `pushes_max` or `connections` out of range, a
-                type of the wire unknown, or what speaking to etcd needs is not installed.
+                wire type unknown, or a package needed for etcd not installed.
         """
         self._addresses, self._wanted = parse_url(url)
         check_deadline(deadline_s)
@@ -117,26 +117,26 @@ class AsyncParameterClient:
 
     @property
     def rolled_back(self) -> int:
-        """Updates of shards by this client that were acknowledged and are lost, since servers went on from stores."""
+        """Number of this client's acknowledged shard updates that were lost when servers restarted from stores."""
         clients = (*self._former, *((self._servers,) if self._servers is not None else ()))
         return sum(servers.rollbacks.numbers for servers in clients)
 
-    # --- coming and going --------------------------------------------------------------------------------------------
+    # --- connect and close -------------------------------------------------------------------------------------------
 
     async def connect(self) -> None:
         """Becomes a member of the cluster. Raises UnreachableError, HandshakeError."""
         await self._identity.begin()
 
     def _client_of(self, job: str) -> ServersClient:
-        """Returns a client of a job's servers, who is to them what this one is now, and stays it."""
+        """Returns a client of a job's servers, which keeps this client's present identity."""
         hello = self._identity.hello()
         return ServersClient(self._transport, lambda: hello, self._store, job, notice=log.warning, **self._wire)
 
     async def close(self, end: bool = False, *, wait: bool = True) -> None:
-        """Waits for pushes (unless `wait` is false), leaves the cluster, and with `end` ends the job for everybody.
+        """Waits for pushes (unless `wait` is false), leaves the cluster, and with `end` ends the job for all clients.
 
         Raises:
-            AdamctlError: as `wait`; everything is closed all the same.
+            AdamctlError: as `wait`; everything is closed anyway.
         """
         try:
             if wait and self._servers is not None:
@@ -157,7 +157,7 @@ class AsyncParameterClient:
         except UnreachableError as error:
             if end:
                 raise
-            log.info("could not say goodbye: %s", error)
+            log.info("could not leave the cluster cleanly: %s", error)
         finally:
             self._servers, self._former = None, []
             await self._store.close()
@@ -173,26 +173,27 @@ class AsyncParameterClient:
         acks: Acks | None = None,
         replication: int | None = None,
     ) -> Arrays:
-        """Takes part in the job, making it if there is none; returns its values, nested as `params`. Once per client.
+        """Joins the job, or creates it if there is none; returns its values, nested as `params`. Once per client.
 
-        The client that makes the job gives the initial values; all others get the job's. Returned arrays are float32
+        The client that creates the job gives the initial values; all others get the job's. Returned arrays are float32
         views of one vector that `pull` overwrites.
 
         Args:
-            params: dict, list or tuple of arrays, nested as you like; None takes part in a job that is there, whatever
-                its arrays, as a dict by name.
-            rule: what servers do with gradients (`adam.SGD`, `Momentum`, `Adagrad`, `RMSProp`, `Adam`) and this
-                client's learning rate. None takes the job's rule; a new job then adds what is pushed.
-            servers: how many parameter servers a new job gets; default: all there are now.
-            acks: `applied` acknowledges a push in a server's memory (default with one copy), `replicated` in that of
-                every copy in sync (default with several), `durable` on the disk of each.
-            replication: copies of each part of a new job, on as many servers, 1 (default) to 3; with several, pushes
-                and pulls go on when a server dies.
+            params: dict, list or tuple of arrays, nested in any way; None joins an existing job, whatever its arrays,
+                and returns a dict by name.
+            rule: how servers apply gradients (`adam.SGD`, `Momentum`, `Adagrad`, `RMSProp`, `Adam`) and this client's
+                learning rate. None uses the job's rule; a new job then adds what is pushed.
+            servers: how many parameter servers a new job gets; default: all present ones.
+            acks: `applied` acknowledges a push once it is in a server's memory (default with one copy), `replicated`
+                once it is in the memory of every in-sync copy (default with several), `durable` once it is on the disk
+                of each.
+            replication: copies of each part of a new job, on different servers, 1 (default) to 3; with several, pushes
+                and pulls continue when a server dies.
 
         Raises:
-            ConfigurationError: the job has other arrays or another rule, or something given is malformed.
+            ConfigurationError: the job has other arrays or another rule, or an argument is malformed.
             NotFiniteError: an initial value is NaN or infinite.
-            UnreachableError: no server, or no job, within the deadline.
+            UnreachableError: no server, or no job, was found within the deadline.
         """
         if self._servers is not None:
             raise ConfigurationError("register: expected one call per client; make another client for another job")
@@ -213,7 +214,7 @@ class AsyncParameterClient:
             if await self._begin(found, names, given, learning_rate, max(until_s - loop.time(), 0.001)):
                 return self._arrays.nested()
             if loop.time() >= until_s:
-                raise DeadlineError(f"job {found.name!r}: the servers did not know it within {self._deadline_s:g} s")
+                raise DeadlineError(f"job {found.name!r}: the servers had not loaded it after {self._deadline_s:g} s")
 
     async def _begin(
         self,
@@ -223,7 +224,7 @@ class AsyncParameterClient:
         learning_rate: float | None,
         deadline_s: float,
     ) -> bool:
-        """Attaches to a job and gives or gets its values; False if that job came to nothing."""
+        """Attaches to a job and gives or gets its values; False if that job failed before it had values."""
         servers = self._client_of(found.name)
         try:
             await servers.attach(deadline_s=deadline_s)
@@ -250,32 +251,32 @@ class AsyncParameterClient:
     async def push(
         self, gradients: Arrays, learning_rate: float | None = None, *, examples: int = 0, copy: bool = True
     ) -> None:
-        """Sends gradients for the servers' rule to apply; returns when they are on their way.
+        """Sends gradients for the servers' rule to apply; returns when they are queued to be sent.
 
         Args:
-            gradients: nested as registered; what is None or left out of a dict is not touched.
+            gradients: nested as registered; arrays that are None or left out of a dict are not touched.
             learning_rate: default: that of the rule given to `register`.
-            examples: how many they were computed from, for statistics.
-            copy: False lends the arrays, float32 and C-contiguous, until `wait` has returned.
+            examples: number of examples they were computed from, for statistics.
+            copy: False lends the arrays, which must be float32 and C-contiguous, until `wait` has returned.
 
         Raises:
-            NotFiniteError: there is NaN or infinity in it; nothing of it is sent.
+            NotFiniteError: a value is NaN or infinite; nothing is sent.
             ConfigurationError: names or shapes differ from those registered, or no learning rate is known.
-            DeadlineError: as many pushes as allowed are unacknowledged, and none was within the deadline.
+            DeadlineError: `pushes_max` pushes are unacknowledged, and none was acknowledged within the deadline.
         """
         await self.submit(self.stage(gradients, UpdateKind.GRADIENT, learning_rate, examples, copy))
 
     async def add(self, deltas: Arrays, *, copy: bool = True) -> None:
-        """Like `push`, but the servers add the values as they are, whatever the job's rule."""
+        """Like `push`, but the servers add the values unchanged, whatever the job's rule."""
         await self.submit(self.stage(deltas, UpdateKind.DELTA, 0.0, 0, copy))
 
     def stage(self, values: Arrays, kind: UpdateKind, learning_rate: float | None, examples: int, copy: bool) -> Staged:
-        """Checks and copies what is to be pushed; may be called in another thread. Raises as `push`."""
+        """Checks and copies values to be pushed; may be called in another thread. Raises as `push`."""
         self._registered()
         return self._arrays.stage(values, kind, learning_rate, examples, copy, self._pulled.base)
 
     async def submit(self, staged: Staged) -> None:
-        """Sends what was staged, in the order of calls. Raises as `push`."""
+        """Sends staged values, in call order. Raises as `push`."""
         try:
             self._raise_failure()
             servers = self._registered()
@@ -319,11 +320,11 @@ class AsyncParameterClient:
             self._failure = self._failure or (RemoteError(part.code, what) if finite else NotFiniteError(what))
 
     async def _renewed(self, forgotten: ServersClient) -> ServersClient:
-        """Returns what takes the place of a client that servers have forgotten: another, of another incarnation."""
+        """Returns the replacement for a client that servers have forgotten: one with a new incarnation."""
         async with self._renewing:
             if self._servers is not forgotten:
                 return self._registered()
-            log.warning("job %s: the servers have forgotten this client; beginning anew", self.job)
+            log.warning("job %s: the servers have forgotten this client; joining again", self.job)
             await self._identity.begin_anew()
             servers = self._client_of(self.job)
             servers.shared = forgotten.shared
@@ -332,16 +333,16 @@ class AsyncParameterClient:
             except BaseException:
                 await servers.close()
                 raise
-            self._former.append(forgotten)  # other pushes of it may still be on their way
+            self._former.append(forgotten)  # other pushes of it may still be in flight
             self._servers = servers
             return servers
 
     async def wait(self) -> None:
-        """Returns when every push was acknowledged: it is applied.
+        """Returns when every push is acknowledged, that is, applied.
 
         Raises:
-            DeadlineError: not all were within the deadline; they are still being sent.
-            AdamctlError: what a push failed with.
+            DeadlineError: not all were acknowledged within the deadline; they are still being sent.
+            AdamctlError: the error of a failed push.
         """
         self._registered()
         if self._pending:
@@ -361,19 +362,19 @@ class AsyncParameterClient:
 
     def _registered(self) -> ServersClient:
         if self._servers is None:
-            raise ConfigurationError("call register before anything is pushed or pulled")
+            raise ConfigurationError("expected a registered client; call register before you push or pull")
         return self._servers
 
     # --- pull --------------------------------------------------------------------------------------------------------
 
     async def pull(self, into: Arrays = None) -> Arrays:
-        """Returns the servers' values now, nested as registered: each shard of an array at one version, never torn.
+        """Returns the servers' present values, nested as registered: each shard of an array at one version, never torn.
 
-        Pushes that are not acknowledged yet may be missing; `wait` first where that matters.
+        Pushes that are not acknowledged yet may be missing; call `wait` first if that matters.
 
         Args:
-            into: arrays to write to, nested as registered (some may be left out). Those that `register` returned are
-                written to without a copy. Default: those, which the next pull overwrites.
+            into: arrays to write to, nested as registered (some may be left out). Arrays that `register` returned are
+                filled without a copy. Default: those arrays, which the next pull overwrites.
 
         Raises:
             DeadlineError: the servers did not answer in time.

@@ -1,4 +1,4 @@
-"""`ParameterClient`: named arrays on parameter servers, for any framework, in plain calls."""
+"""`ParameterClient`: named arrays on parameter servers, for any framework, with blocking calls."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class ParameterClient:
             ps.push({"w": dw, "b": db})
             params = ps.pull()
 
-    A thread of its own sends and receives, so pushes travel while you compute. Calls and what they raise are those of
-    `AsyncParameterClient`. One thread at a time may call; a process that was forked needs a client of its own.
+    Its own thread sends and receives, so pushes are sent while you compute. Calls and their errors are those of
+    `AsyncParameterClient`. Call it from one thread at a time; a forked process needs its own client.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class ParameterClient:
         wire_pull: WireType = "float32",
         connections: int = 1,
     ) -> None:
-        """Connects to the controller at `url`, `adam://HOST:PORT/JOB`, or to etcd, `etcd://HOST:PORT/JOB`; arguments as
-        in `AsyncParameterClient`.
+        """Connects to the controller at `url`, `adam://HOST:PORT/JOB`, or to etcd, `etcd://HOST:PORT/JOB`; takes the
+        arguments of `AsyncParameterClient`.
 
         Raises:
-            ConfigurationError: the address is malformed, or a type of the wire unknown.
-            UnreachableError: no controller, or etcd, answers there.
-            HandshakeError: it refuses us: token or version.
+            ConfigurationError: the address is malformed, or a wire type is unknown.
+            UnreachableError: no controller or etcd answers there.
+            HandshakeError: the controller refuses us: wrong token or version.
         """
         self._pid = os.getpid()
         self._loop = new_event_loop()
@@ -86,12 +86,12 @@ class ParameterClient:
 
     @property
     def created(self) -> bool:
-        """Whether this client made the job and gave its initial values."""
+        """Whether this client created the job and gave its initial values."""
         return self._client.created
 
     @property
     def rolled_back(self) -> int:
-        """Updates of shards by this client that were acknowledged and are lost, since servers went on from stores."""
+        """Number of this client's acknowledged shard updates that were lost when servers restarted from stores."""
         return self._client.rolled_back
 
     def register(
@@ -103,32 +103,32 @@ class ParameterClient:
         acks: Acks | None = None,
         replication: int | None = None,
     ) -> Arrays:
-        """Takes part in the job, making it if there is none; returns its values, nested as `params`."""
+        """Joins the job, or creates it if there is none; returns its values, nested as `params`."""
         register = self._client.register(params, rule, servers=servers, acks=acks, replication=replication)
         return self._call(register)
 
     def push(
         self, gradients: Arrays, learning_rate: float | None = None, *, examples: int = 0, copy: bool = True
     ) -> None:
-        """Sends gradients for the servers' rule to apply; returns when they are on their way."""
-        # Copied here, not in the other thread, which goes on sending what was pushed before.
+        """Sends gradients for the servers' rule to apply; returns when they are queued to be sent."""
+        # Copied here, not in the other thread, which continues to send earlier pushes.
         staged = self._client.stage(gradients, UpdateKind.GRADIENT, learning_rate, examples, copy)
         self._call(self._client.submit(staged))
 
     def add(self, deltas: Arrays, *, copy: bool = True) -> None:
-        """Like `push`, but the servers add the values as they are, whatever the job's rule."""
+        """Like `push`, but the servers add the values unchanged, whatever the job's rule."""
         self._call(self._client.submit(self._client.stage(deltas, UpdateKind.DELTA, 0.0, 0, copy)))
 
     def pull(self, into: Arrays = None) -> Arrays:
-        """Returns the servers' values now, in the arrays that `register` returned or in those given."""
+        """Returns the servers' present values, in the arrays that `register` returned or in the given ones."""
         return self._call(self._client.pull(into))
 
     def wait(self) -> None:
-        """Returns when every push was acknowledged: it is applied."""
+        """Returns when every push is acknowledged, that is, applied."""
         self._call(self._client.wait())
 
     def close(self, end: bool = False) -> None:
-        """Waits for pushes, leaves the cluster, and with `end` ends the job for everybody. Again, it does nothing."""
+        """Waits for pushes, leaves the cluster, and with `end` ends the job for all. A second call does nothing."""
         if self._thread.is_alive():
             self._close(end, wait=True)
 
@@ -162,7 +162,7 @@ class ParameterClient:
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # an interrupt: nobody waits for it any more
+            future.cancel()  # an interrupt: nothing waits for it any more
             raise
 
     def _stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Where a registered set of arrays lies in memory: what is pulled, and copies of what is being pushed."""
+"""Memory of a registered set of arrays: pulled values, and copies of values being pushed."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from adamctl.wire.constants import UpdateKind
 
 @dataclass
 class Staged:
-    """A push ready to be sent; `buffer` is what its arrays lie in, to be used again, None if they are the caller's."""
+    """A push ready to be sent; `buffer` holds its arrays and is reused afterwards; None if they are the caller's."""
 
     push: PushSet
     buffer: Floats | None
 
 
 class RegisteredArrays:
-    """The arrays of a job as one client knows them.
+    """One client's view of the arrays of a job.
 
     Attributes:
-        flat: the values last pulled, laid out as the job's layout says.
+        flat: the values last pulled, in the order of the job's layout.
         numbers: name -> number of the tensor in the layout.
     """
 
@@ -44,8 +44,8 @@ class RegisteredArrays:
         new_array: Callable[[int], Floats],
     ) -> None:
         """Args:
-        names: how arrays are nested; None: in a dict, as the job names them.
-        new_array: makes vectors of a number of elements, which servers on this machine may be shown.
+        names: how arrays are nested; None: in a dict with the job's names.
+        new_array: creates vectors of a given length that can be shared with servers on this machine.
         """
         self.layout = layout
         self._new_array = new_array
@@ -56,7 +56,7 @@ class RegisteredArrays:
         self._free: list[Floats] = []
 
     def view(self, name: str) -> Floats:
-        """Returns the part of `flat` that is one array, in the shape in which it was registered."""
+        """Returns the part of `flat` that is one array, in its registered shape."""
         return self._part(self.flat, name)
 
     def nested(self) -> Arrays:
@@ -64,7 +64,7 @@ class RegisteredArrays:
         return self._names.nested(self.view)
 
     def targets(self, into: Arrays) -> list[tuple[str, NDArray[Any]]]:
-        """Returns the arrays in `into` by name. Raises ConfigurationError: they are not those registered."""
+        """Returns the arrays in `into` by name. Raises ConfigurationError: they do not match the registered ones."""
         return [self._target(name, given) for name, given in self._names.matched(into)]
 
     def _target(self, name: str, given: Any) -> tuple[str, NDArray[Any]]:
@@ -78,15 +78,15 @@ class RegisteredArrays:
         tensor = self.layout.tensors[self.numbers[name]]
         return flat[tensor.offset : tensor.offset + tensor.size].reshape(self._names.shapes[name])
 
-    # --- what is to be pushed ----------------------------------------------------------------------------------------
+    # --- values to be pushed -----------------------------------------------------------------------------------------
 
     def stage(
         self, values: Arrays, kind: UpdateKind, learning_rate: float | None, examples: int, copy: bool, base: Base
     ) -> Staged:
-        """Checks and copies what is to be pushed; thread-safe.
+        """Checks and copies values to be pushed; thread-safe.
 
         Raises:
-            ConfigurationError: names or shapes are not those registered, or no learning rate is known.
+            ConfigurationError: names or shapes do not match the registered ones, or no learning rate is known.
             NotFiniteError: a value or the learning rate is NaN or infinite.
         """
         if self._rule.name == "add":
@@ -138,21 +138,21 @@ class RegisteredArrays:
             return self._new_array(self.layout.flat_size)
 
     def give_back(self, staged: Staged) -> None:
-        """Its arrays are no longer needed."""
+        """Returns the buffer of a push whose arrays are no longer needed."""
         if staged.buffer is not None:
             self._free.append(staged.buffer)
 
 
 def _copy(source: NDArray[Any], target: Floats) -> bool:
-    """Copies into float32 and says whether all of it is finite there, block by block while a block is in cache."""
+    """Copies into float32 and returns whether all values are finite there; block by block, while each is in cache."""
     if not source.flags.c_contiguous:
         source = np.ascontiguousarray(source)
     flat, copied = source.reshape(-1), target.reshape(-1)
     finite = True
-    with np.errstate(over="ignore", invalid="ignore"):  # what becomes infinite is what is looked for
+    with np.errstate(over="ignore", invalid="ignore"):  # overflow is what we check for
         for start in range(0, copied.size, BLOCK):
             block = copied[start : start + BLOCK]
             np.copyto(block, flat[start : start + BLOCK], casting="same_kind")
-            # A sum is finite only if all summands are; one of large numbers may not be, so those are looked at.
+            # A finite sum means finite summands; a sum of large finite numbers may overflow, so check those one by one.
             finite = finite and (bool(np.isfinite(block.sum())) or bool(np.isfinite(block).all()))
     return finite

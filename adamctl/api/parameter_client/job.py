@@ -1,4 +1,4 @@
-"""A job that clients of other frameworks make and share: found by its name, or made by whoever comes first."""
+"""A job that clients of other frameworks share: found by its name, or created by the first client."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ADDRESS_EXPECTED = (
 
 @dataclass(frozen=True)
 class FoundJob:
-    """A running job. `created`: we made it, and give its initial values."""
+    """A running job. `created`: this client created it and gives its initial values."""
 
     name: str
     record: JobRecord
@@ -53,13 +53,13 @@ class FoundJob:
 
 
 def parse_url(url: str) -> tuple[tuple[str, ...], str]:
-    """Returns where the configuration is kept, as `cluster_client` takes it, and the job's name.
+    """Returns where the configuration is kept, in the form of `cluster_client`, and the job's name.
 
-    That is the controllers' addresses of `adam://host:port[,host:port]/job`, or the one URL of an etcd cluster: what
-    `--config-store` takes, with `/job` behind its path, `etcd://host:port[,host:port][/prefix]/job[?lost_after=S]`.
+    These are the controllers' addresses in `adam://host:port[,host:port]/job`, or the URL of an etcd cluster: the value
+    of `--config-store` with `/job` after its path, `etcd://host:port[,host:port][/prefix]/job[?lost_after=S]`.
 
     Raises:
-        ConfigurationError: it is not such an address.
+        ConfigurationError: the URL has another form.
     """
     if not isinstance(url, str):
         raise ConfigurationError(f"{ADDRESS_EXPECTED}; found {url!r}")
@@ -79,7 +79,7 @@ def parse_url(url: str) -> tuple[tuple[str, ...], str]:
 
 
 def check_deadline(deadline_s: float) -> float:
-    """Returns the seconds. Raises ConfigurationError: not a number, not above 0, or without end."""
+    """Returns the seconds. Raises ConfigurationError: not a number, not above 0, or infinite."""
     if not isinstance(deadline_s, Real) or not 0 < deadline_s < inf:
         raise ConfigurationError(f"deadline_s: expected a finite number of seconds above 0; found {deadline_s!r}")
     return deadline_s
@@ -94,13 +94,15 @@ def rule_config(rule: OptimizerConfig | RuleConfig | None) -> RuleConfig | None:
     """Returns the rule that servers run, checked.
 
     Raises:
-        ConfigurationError: a setting is out of range, or one that only training by `adamctl train` carries out.
+        ConfigurationError: a setting is out of range, or works only with `adamctl train`.
     """
     if rule is None:
         return None
     if isinstance(rule, OptimizerConfig):
         if rule.schedule != ScheduleConfig():
-            raise ConfigurationError("rule: a schedule needs passes, which a client has not; give push(learning_rate=)")
+            raise ConfigurationError(
+                "rule: a schedule needs passes, which a client does not have; use push(learning_rate=)"
+            )
         if rule.clip_norm is not None:
             raise ConfigurationError("rule: clip_norm is applied where gradients are computed; clip before you push")
         rule = rule.rule
@@ -119,21 +121,21 @@ async def find_or_make(
     node: str,
     deadline_s: float,
 ) -> FoundJob:
-    """Returns the running job of this name, made by us (`node`) if there is none; of several who try, one makes it.
+    """Returns the running job of this name; creates it, as `node`, if there is none; of several clients one succeeds.
 
-    A job that has ended is left as it is; the next of its name is `NAME~2` and so on, because servers may still be
-    freeing the former.
+    A job that has ended is left alone; the next one of its name is `NAME~2` and so on, because servers may still be
+    freeing the old one.
 
     Args:
-        shapes: of the arrays by name; None only looks for a job and never makes one.
-        servers: how many parameter servers a new job gets; None: all there are.
-        acks: when pushes are acknowledged; None: as the job says, and for a new one `replicated` if it has copies,
-            else `applied`.
-        replication: copies of each part; None: as the job says, and 1 for a new one.
+        shapes: name -> shape of the arrays; None only looks for a job and never creates one.
+        servers: how many parameter servers a new job gets; None: all present ones.
+        acks: when pushes are acknowledged; None: the job's setting; for a new job `replicated` if it has copies, else
+            `applied`.
+        replication: copies of each part; None: the job's setting; 1 for a new job.
 
     Raises:
         ConfigurationError: the job has other arrays, another rule, other `acks` or another `replication`.
-        UnreachableError: no job, or not enough parameter servers, within `deadline_s`.
+        UnreachableError: no job, or too few parameter servers, within `deadline_s`.
     """
     loop = asyncio.get_running_loop()
     until_s = loop.time() + deadline_s
@@ -144,16 +146,16 @@ async def find_or_make(
             if shapes is not None:
                 check_same(name, layout, shapes)
             if rule is not None and rule != record.rule:
-                raise ConfigurationError(f"job {name!r} runs {record.rule}; found {rule}; give the same, or none")
+                raise ConfigurationError(f"job {name!r} runs {record.rule}; found {rule}; give the same rule, or none")
             for what, asked in (("acks", acks), ("replication", replication)):
                 there = getattr(record, what)
                 if asked is not None and asked != there:
-                    text = f"job {name!r} has {what} = {there!r}; found {asked!r}; give the same, or none"
+                    text = f"job {name!r} has {what} = {there!r}; found {asked!r}; give the same value, or none"
                     raise ConfigurationError(text)
             return FoundJob(name, record, created=False)
         if shapes is None:
             if loop.time() >= until_s:
-                raise UnreachableError(f"no job {wanted!r} is running; waited {deadline_s:g} s for one")
+                raise UnreachableError(f"expected a running job {wanted!r}; found none within {deadline_s:g} s")
             await asyncio.sleep(LOOK_EVERY_S)
             continue
         if record is not None:
@@ -227,5 +229,5 @@ async def _servers(
 
 
 def is_over(error: Exception) -> bool:
-    """Says whether an error means that the job has ended."""
+    """Returns whether an error means that the job has ended."""
     return isinstance(error, RemoteError) and error.code in (ErrorCode.RUN_ENDED, ErrorCode.UNKNOWN_JOB)

@@ -1,4 +1,4 @@
-"""Who a client is, and what one does whom servers have forgotten: the same as somebody else, and nothing twice."""
+"""A client's identity, and how a client that servers have forgotten continues under a new one without pushing twice."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ CONNECT_DEADLINE_S = 5.0
 LEAVE_DEADLINE_S = 2.0
 log = logging.getLogger("adamctl.api")
 RENEWALS_MAX = 3
-"""For one push: who is forgotten as soon as it begins has too many others beside it."""
+"""Renewals for one push: a client that is forgotten as soon as it starts competes with too many others."""
 
 
 def evicted(refused: Sequence[RefusedPart]) -> list[RefusedPart]:
-    """Returns those parts that were refused because the client's numbers are forgotten."""
+    """Returns the parts that were refused because servers have forgotten the client's numbers."""
     return [part for part in refused if part.code == ErrorCode.CLIENT_EVICTED]
 
 
 async def push_again(servers: ParameterClient, push: PushSet, parts: Sequence[RefusedPart]) -> PushOutcome:
-    """Pushes parts of a push whose client was forgotten, under the numbers of another one; as float32.
+    """Pushes parts of a forgotten client's push again, under the numbers of another client; as float32.
 
     Raises:
-        RemoteError: CLIENT_EVICTED: one of them was sent before and not answered, so it may have been applied.
+        RemoteError: CLIENT_EVICTED: a part was sent before and not answered, so it may have been applied.
     """
     unsure = [part for part in parts if part.unsure]
     if unsure:
-        what = f"shard {unsure[0].shard}: the servers forgot this client before they had answered a push of it"
-        raise RemoteError(ErrorCode.CLIENT_EVICTED, f"{what}; nobody knows whether that was applied")
+        what = f"shard {unsure[0].shard}: the servers forgot this client before they answered one of its pushes"
+        raise RemoteError(ErrorCode.CLIENT_EVICTED, f"{what}; it is unknown whether that push was applied")
     base = None if push.base is None else Base(push.base.pushes, np.zeros_like(push.base.sequences))
     return await servers.start_push(replace(push, base=base), exact=True, only=[part.shard for part in parts])
 
 
 class Identity:
-    """Who a client is to the cluster: a name that nobody had, and an incarnation of the controllers.
+    """A client's identity in the cluster: a new name, and an incarnation given by the controllers.
 
     Attributes:
         store: the configuration service.
-        node, incarnation: 0 while it is no member.
+        node, incarnation: the incarnation is 0 while the client is not a member.
     """
 
     def __init__(self, transport: StreamTransport, addresses: Sequence[str], token: str, deadline_s: float) -> None:
-        """Raises ConfigurationError: an address is malformed, or what speaking to etcd needs is not installed."""
+        """Raises ConfigurationError: an address is malformed, or a package needed for etcd is not installed."""
         self._token, self._deadline_s, self._cluster = token, deadline_s, ""
         self.node, self.incarnation = _new_name(), 0
         self.store = cluster_client(transport, addresses, self.hello)
@@ -80,14 +80,14 @@ class Identity:
         self._beacons = asyncio.create_task(self._send_beacons(reply.beacon_interval_s))
 
     async def begin_anew(self) -> None:
-        """Becomes a member anew, under the same name, which owns the jobs that were made. Raises as `begin`."""
+        """Becomes a member again, under the same name, which owns the jobs that it created. Raises as `begin`."""
         await self.end_beacons()
         await self.leave()
-        await self.store.close()  # a connection is one incarnation's
+        await self.store.close()  # a connection belongs to one incarnation
         await self.begin()
 
     async def leave(self) -> None:
-        """Is no member any more. Raises UnreachableError."""
+        """Ends the membership. Raises UnreachableError."""
         incarnation, self.incarnation = self.incarnation, 0
         if incarnation:
             await self.store.leave(self.node, incarnation, deadline_s=LEAVE_DEADLINE_S)
@@ -104,7 +104,7 @@ class Identity:
             try:
                 await self.store.beacon(self.node, self.incarnation, deadline_s=self._deadline_s)
             except RemoteError as error:
-                # Membership only shows others that we live; servers know us by our incarnation all the same.
+                # Membership only shows others that we are alive; servers know us by our incarnation anyway.
                 log.warning("client %s is no longer listed: %s", self.node, error)
                 return
             except AdamctlError as error:
@@ -112,5 +112,5 @@ class Identity:
 
 
 def _new_name() -> str:
-    """Returns a name that no client has had."""
+    """Returns a name that no client has had before."""
     return f"{ROLE}-{as_name(platform.node())[:60]}-{os.getpid()}-{secrets.token_hex(4)}"

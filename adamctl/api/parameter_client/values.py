@@ -1,4 +1,4 @@
-"""How the arrays of a shared job get their initial values: from the client that made it, once."""
+"""How the arrays of a shared job get their initial values: once, from the client that created it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ LOOK_LONGEST_S = 0.5
 async def give_values(
     servers: ParameterClient, arrays: RegisteredArrays, given: Mapping[str, NDArray[Any]], deadline_s: float
 ) -> None:
-    """Adds the initial values to the zeros that the servers begin with, as the first push of all.
+    """Adds the initial values to the zeros that the servers start with, as the very first push.
 
-    Nobody else pushes before every shard has had one, so this one happens once and is the first.
+    No other client pushes before every shard has had a push, so this happens once and comes first.
 
     Raises:
-        DeadlineError: not all servers have answered in time.
+        DeadlineError: not all servers answered in time.
         RemoteError: a server refused its part.
     """
     push = PushSet(servers.layout, 0.0)
@@ -45,13 +45,13 @@ async def give_values(
 async def wait_for_values(
     store: ConfigurationStore, servers: ParameterClient, arrays: RegisteredArrays, job: FoundJob, deadline_s: float
 ) -> None:
-    """Returns when every shard has had its first push; at once for a job whose values the servers have drawn.
+    """Returns when every shard has had its first push; at once for a job whose values the servers drew themselves.
 
-    If the client that was to give them is gone, the job can come to nothing any more, and is ended.
+    If the client that should give them is gone, the job can never start, and is ended.
 
     Raises:
-        DeadlineError: they were not given in time.
-        RemoteError: RUN_ENDED, they never will be.
+        DeadlineError: the values did not come in time.
+        RemoteError: RUN_ENDED: they will never come.
     """
     layout = servers.layout
     lacking = [s.index for s in layout.shards if layout.tensors[s.tensor].distribution == "given"]
@@ -64,7 +64,7 @@ async def wait_for_values(
         lacking = [shard for shard in lacking if not pulled.pushes[shard]]
         if not lacking:
             return
-        if maker_gone:  # already before we looked
+        if maker_gone:  # it was gone before we checked
             await end_job(store, job.name)
             raise RemoteError(ErrorCode.RUN_ENDED, f"job {job.name!r} never got its initial values")
         maker = job.record.coordinator

@@ -58,7 +58,7 @@ class TestEnding:
             command = ["run", "stop", ps.job, "--controller", cluster]
             assert "has ended" in CliRunner(env={"ADAMCTL_TOKEN": TOKEN}).invoke(application, command).stdout
             again = CliRunner(env={"ADAMCTL_TOKEN": TOKEN}).invoke(application, command).exception
-            assert isinstance(again, ConfigurationError) and "expected one that runs" in str(again)
+            assert isinstance(again, ConfigurationError) and "expected a running job" in str(again)
             with client(url) as other:
                 other.register([np.ones(3)])
                 assert other.created

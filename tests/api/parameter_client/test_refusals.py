@@ -102,7 +102,7 @@ class TestReaching:
             adam.AsyncParameterClient("adam://127.0.0.1:1/x", deadline_s=wrong)
 
     def test_a_job_that_is_not_there(self, url: str) -> None:
-        with client(url, deadline_s=0.5) as ps, pytest.raises(UnreachableError, match="no job"):
+        with client(url, deadline_s=0.5) as ps, pytest.raises(UnreachableError, match="found none"):
             ps.register()
 
     def test_more_servers_than_there_are(self, url: str) -> None:

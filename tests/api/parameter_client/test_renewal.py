@@ -66,6 +66,6 @@ async def test_what_may_have_been_applied_is_not_pushed_again() -> None:
     other = RefusedPart(3, ErrorCode.NOT_FINITE, "NaN")
     assert evicted([other, FORGOTTEN]) == [FORGOTTEN]
     unsure = RefusedPart(4, ErrorCode.CLIENT_EVICTED, "forgotten", unsure=True)
-    with pytest.raises(RemoteError, match=r"shard 4: .* nobody knows whether that was applied") as caught:
+    with pytest.raises(RemoteError, match=r"shard 4: .* it is unknown whether that push was applied") as caught:
         await push_again(None, None, [FORGOTTEN, unsure])  # type: ignore[arg-type]
     assert caught.value.code == ErrorCode.CLIENT_EVICTED
