@@ -1,4 +1,4 @@
-"""Addresses as users write them: `tcp://host:port`, `host:port`, `unix:///path`, `memory://name`."""
+"""Addresses in users' notation: `tcp://host:port`, `host:port`, `unix:///path`, `memory://name`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNIX_PATH_BYTES_MAX = 103
 
 DEFAULT_CONTROLLER_PORT = 7070
 DEFAULT_CONTROLLER = f"tcp://127.0.0.1:{DEFAULT_CONTROLLER_PORT}"
-"""Where a controller listens that is not told otherwise, and where others look for one."""
+"""Where a controller listens by default, and where others look for one."""
 
 _EXPECTED = "expected tcp://host:port, host:port or unix:///path"
 
@@ -52,8 +52,8 @@ def parse_address(text: str) -> Address:
         length = len(os.fsencode(rest))
         if length > UNIX_PATH_BYTES_MAX:
             raise ConfigurationError(
-                f"the path of a Unix socket may be {UNIX_PATH_BYTES_MAX} bytes long at most, "
-                f"that of {text!r} is {length}; choose a shorter folder"
+                f"expected a path of at most {UNIX_PATH_BYTES_MAX} bytes for a Unix socket, "
+                f"found {text!r}, {length} bytes; choose a shorter folder"
             )
         return Address("unix", path=rest)
     if scheme == "memory" and rest:
@@ -84,7 +84,7 @@ def format_address(address: Address) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether a host is this machine by definition, and so another one for everybody else."""
+    """Returns whether a host is this machine by definition, and thus a different one for every other machine."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -95,12 +95,12 @@ def prefer(addresses: Iterable[str], peer_host_id: str, kind: TransportKind = "a
     """Returns the address to reach a peer at: its Unix socket if that is on this machine and exists, else TCP.
 
     Args:
-        addresses: what the peer listens on.
-        peer_host_id: what `host_id()` gave there.
-        kind: which ones to consider.
+        addresses: addresses that the peer listens on.
+        peer_host_id: the peer's `host_id()`.
+        kind: which addresses to consider.
 
     Raises:
-        ConfigurationError: none of them can be used from here.
+        ConfigurationError: none of them is usable from here.
     """
     addresses = tuple(addresses)
     choices = [(text, address) for text in addresses if usable((address := parse_address(text)).scheme, kind)]
@@ -114,14 +114,14 @@ def prefer(addresses: Iterable[str], peer_host_id: str, kind: TransportKind = "a
             return text
     names = ", ".join(addresses) or "none"
     forced = "" if kind == "auto" else f" by {kind}, as ADAMCTL_TRANSPORT says"
-    advice = "add a tcp:// one" if kind == "auto" else "unset it to take what there is"
+    advice = "add a tcp:// address" if kind == "auto" else "unset it to use any address"
     raise ConfigurationError(
         f"expected an address that can be reached from this machine{forced}, found {names}; {advice}"
     )
 
 
 def host_id() -> str:
-    """Returns a name that two processes share exactly if they run on the same machine since the same start of it."""
+    """Returns a name that two processes share if and only if they run on the same machine since the same boot."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

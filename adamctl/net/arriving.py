@@ -1,4 +1,4 @@
-"""Hands a large body over piece by piece, while the rest of it is still on its way."""
+"""Hands over a large body piece by piece, while the rest is still arriving."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from adamctl.net.transport import Arrival
 from adamctl.wire.constants import BODY_ALIGNMENT_BYTES
 
 ARRIVING_BYTES_MIN = 1 << 20
-"""Bodies from here on are large: what is received first has left the cache before the last is there."""
+"""Bodies of at least this size are large: the first part leaves the cache before the last part arrives."""
 
 _LOG = logging.getLogger(__name__)
 
 
 class Pieces:
-    """A body that is handed over in pieces; those that are not taken are put where they belong.
+    """A body that is handed over in pieces; pieces that are not taken are moved to their place.
 
-    All pieces are received into the same memory, at the end of the body's, so that it stays in cache. No piece that
-    comes later reaches to where an earlier one belongs.
+    All pieces are received into the same memory, at the end of the body's, so that it stays in cache. No later piece
+    overwrites the place of an earlier one.
 
     Attributes:
-        segments: where to receive the body, one after the other: its pieces, and what is behind the last.
+        segments: where to receive the body, in order: its pieces, and the rest after the last one.
     """
 
     def __init__(self, arrival: Arrival, body: memoryview, peer_name: str) -> None:
@@ -31,13 +31,13 @@ class Pieces:
         self.segments = [*(self._room(start, stop - start) for start, stop in self._places), body[arrival.stops[-1] :]]
 
     def _room(self, start: int, size: int) -> memoryview:
-        """Returns where a piece that belongs at `start` is received, of the same alignment."""
+        """Returns where to receive the piece that belongs at `start`, with the same alignment."""
         last = len(self._body) - size
         begin = last - (last - start) % BODY_ALIGNMENT_BYTES
         return self._body[begin : begin + size]
 
     def filled(self, number: int) -> None:
-        """A segment is full."""
+        """Handles a full segment."""
         if number >= len(self._places):
             return
         piece = self.segments[number]
@@ -50,7 +50,7 @@ class Pieces:
             return False
         try:
             return self._arrival.arrived(number, piece)
-        except Exception:  # its mistake; the request goes on, and is handled when it is complete
-            _LOG.exception("a piece of what %s sends could not be taken", self._peer_name)
+        except Exception:  # the handler's fault; the request continues and is handled when complete
+            _LOG.exception("a piece of a body from %s could not be taken", self._peer_name)
             self._arrival = None
             return False

@@ -1,4 +1,4 @@
-"""The client's end of a connection: requests out, replies in, credit kept."""
+"""The client's end of a connection: sends requests, receives replies, respects credit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ERROR = int(Flag.ERROR)
 
 
 class StreamReply:
-    """A reply. `received_into`: the body is in the buffers the caller gave, `body` is then empty unless it was one."""
+    """A reply. `received_into`: the body is in the caller's buffers; `body` is then empty unless there was just one."""
 
     __slots__ = ("_buffer", "body", "message", "received_into")
 
@@ -38,7 +38,7 @@ class StreamReply:
         self._buffer = buffer
 
     def release(self) -> None:
-        """Gives the body's buffer back; does nothing for a body that is empty or the caller's own."""
+        """Returns the body's buffer; does nothing for a body that is empty or the caller's own."""
         if self._buffer is not None:
             self._buffer.release()
             self._buffer = None
@@ -46,7 +46,7 @@ class StreamReply:
 
 
 class Pending:
-    """A request from the moment it is made: waiting for credit, then for its turn, then for its reply."""
+    """A request from its creation on: waiting for credit, then for its turn, then for its reply."""
 
     __slots__ = (
         "answer",
@@ -77,7 +77,7 @@ class Pending:
 
 
 class ClientProtocol(FrameProtocol):
-    """Requests by id. Frames of the server that answer nothing we asked, except CREDIT, end the connection."""
+    """Requests by id. Frames from the server that answer no request of ours, except CREDIT, end the connection."""
 
     def __init__(
         self,
@@ -91,20 +91,20 @@ class ClientProtocol(FrameProtocol):
         super().__init__(loop)
         self.address = address
         self._pool = pool
-        # On a stream, what a given-up request holds comes back with its late reply. Where frames can vanish, at once.
+        # On a stream, a given-up request frees its credit with its late reply; where frames can vanish, at once.
         self._lossy = lossy
         self._limits = limits
         self._pending: dict[int, Pending] = {}  # sent or about to be, by request id
         self._waiting: deque[Pending] = deque()  # for credit, first in first out
         self._last_id = 0
         self._credit_bytes = 0
-        self._in_flight: dict[int, int] = {}  # body bytes by request id, kept until the reply even if nobody waits
+        self._in_flight: dict[int, int] = {}  # body bytes by request id, kept until the reply even if no caller waits
         self._in_flight_bytes = 0
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
     async def greet(self, identity: Hello, deadline: float, *, trusted: bool = False) -> HelloReply:
-        """Says HELLO, proves the token and has it proved, until `deadline` (loop.time()); returns the answer to HELLO.
+        """Exchanges HELLO and proofs of the token, until `deadline` (loop.time()); returns the answer to HELLO.
 
         Raises as `Transport.connect` does.
         """
@@ -121,7 +121,7 @@ class ClientProtocol(FrameProtocol):
         into: Sequence[memoryview] | None,
         one_way: bool = False,
     ) -> Any:
-        """Sends a request, waits for credit before and for its reply (one-way: for the kernel) after."""
+        """Waits for credit, sends a request, then waits for its reply (one-way: for the kernel)."""
         if self.closing or self.lost.done():
             raise self._gone()
         views, size_bytes = body_views(body)
@@ -181,7 +181,7 @@ class ClientProtocol(FrameProtocol):
             pending.answer.set_exception(DeadlineError(f"{self.address}: {name} waited too long for {what}"))
 
     def _forget(self, pending: Pending) -> None:
-        """The caller has its answer or has gone away: nothing may read or write its buffers from here on."""
+        """Called when the caller has its answer or is gone: from here on nothing may read or write its buffers."""
         if not pending.request_id:
             if pending in self._waiting:
                 self._waiting.remove(pending)
@@ -198,7 +198,7 @@ class ClientProtocol(FrameProtocol):
                 self._in_flight_bytes -= pending.size_bytes
             self._submit_waiting()
         elif pending.size_bytes and pending.outgoing in self._handed_over:
-            # The rest of the body would be sent after the caller has changed it.
+            # The caller may change the body before the rest of it is sent.
             self.end(
                 UnreachableError(f"{self.address}: a request was given up while its body was being sent"), at_once=True
             )
@@ -219,7 +219,7 @@ class ClientProtocol(FrameProtocol):
         self._answer(pending, None)
         self._submit_waiting()
 
-    # --- what comes in ----------------------------------------------------------------------------------------------
+    # --- incoming frames --------------------------------------------------------------------------------------------
 
     def allocate(self, head: FrameHead) -> BodyTarget | None:
         if not head.flags & _REPLY:
@@ -244,7 +244,9 @@ class ClientProtocol(FrameProtocol):
             assert isinstance(grant, CreditGrant)
             released_bytes = 0 if self._lossy else grant.released_bytes
             if not 0 <= released_bytes <= self._in_flight_bytes:
-                raise ProtocolError(f"{self.address} returned {grant.released_bytes} bytes of credit, more than it had")
+                raise ProtocolError(
+                    f"{self.address} returned {grant.released_bytes} bytes of credit, more than it held"
+                )
             self._in_flight_bytes -= released_bytes
             self._submit_waiting()
             return
@@ -316,7 +318,7 @@ class ClientProtocol(FrameProtocol):
                 pending.answer.set_exception(self._gone())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        # One-way requests wait for the kernel alone; theirs must fail too, not be told that they were sent.
+        # One-way requests wait only for the kernel; they must fail too, not be reported as sent.
         for frame in (*self._handed_over, *self._outgoing):
             frame.on_sent = None
         super().connection_lost(exc)
@@ -326,7 +328,7 @@ class StreamConnection:
     """A `Connection` over TCP or a Unix socket; made by `StreamTransport.connect`."""
 
     def __init__(self, protocol: ClientProtocol, peer: HelloReply, scheme: str, shares: bool) -> None:
-        """`shares`: the peer may be shown regions of our memory."""
+        """`shares`: regions of our memory may be shared with the peer."""
         self._protocol = protocol
         self._regions = ShownRegions(self, scheme, shares and SHARED_MEMORY in peer.features)
         self.peer = peer
@@ -335,12 +337,12 @@ class StreamConnection:
     async def request(
         self, message: Message, body: Sequence[Any] = (), *, deadline_s: float, into: Sequence[memoryview] | None = None
     ) -> StreamReply:
-        """See `adamctl.net.transport.Connection.request`. After an error, what `into` holds is undefined."""
+        """See `adamctl.net.transport.Connection.request`. After an error, the content of `into` is undefined."""
         reply: StreamReply = await self._protocol.call(message, body, deadline_s, into)
         return reply
 
     async def send_one_way(self, message: Message, body: Sequence[Any] = (), *, deadline_s: float) -> None:
-        """Sends a request that is not answered, after waiting for credit; returns when the kernel has taken it.
+        """Waits for credit and sends a request without an answer; returns when the kernel has taken it.
 
         Raises:
             DeadlineError, UnreachableError, ProtocolError: as `request`.
@@ -366,7 +368,7 @@ class StreamConnection:
         scheme: str = "memory",
         shares: bool = False,
     ) -> StreamConnection:
-        """Says HELLO on a connection just made, until `deadline` (loop.time()). Raises as `Transport.connect`."""
+        """Says HELLO on a new connection, until `deadline` (loop.time()). Raises as `Transport.connect`."""
         try:
             trusted = scheme == "unix" and check_listener(protocol.socket, protocol.address)
             peer = await protocol.greet(hello, deadline, trusted=trusted)
@@ -374,14 +376,14 @@ class StreamConnection:
             protocol.end(UnreachableError("no HELLO was exchanged"), at_once=True)
             raise
         if not (is_name(peer.role) and is_name(peer.node)):
-            error = ProtocolError(f"{protocol.address} has no name that a role may have: {peer.role!a} {peer.node!a}")
+            error = ProtocolError(f"{protocol.address} sent an invalid role or node name: {peer.role!a} {peer.node!a}")
             protocol.end(error, at_once=True)
             raise error
         return cls(protocol, peer, scheme, shares)
 
     @property
     def in_flight_bytes(self) -> int:
-        """Body bytes of requests that the peer has not given credit back for."""
+        """Body bytes of requests for which the peer has not returned credit."""
         return self._protocol._in_flight_bytes
 
     @property

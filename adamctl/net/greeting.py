@@ -1,4 +1,4 @@
-"""How both ends of a connection carry out the handshake: frames, randomness, and what the system says of the peer."""
+"""How both ends of a connection carry out the handshake: frames, randomness, and the peer's user from the system."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from adamctl.wire.messages import ErrorReply, Hello, HelloReply, Message, ProveR
 
 
 class Asking(Protocol):
-    """What `greet` uses of the client's end of a connection."""
+    """The part of the client's end of a connection that `greet` uses."""
 
     address: str
-    """Of the server, for messages."""
+    """The server's address, for messages."""
     loop: asyncio.AbstractEventLoop
 
     async def call(
@@ -33,7 +33,7 @@ class Asking(Protocol):
 
 
 async def greet(protocol: Asking, identity: Hello, deadline: float, *, trusted: bool) -> HelloReply:
-    """Says HELLO, proves the token and has it proved, until `deadline` (loop.time()); returns the answer to HELLO.
+    """Exchanges HELLO and proofs of the token, until `deadline` (loop.time()); returns the answer to HELLO.
 
     Raises as `Transport.connect` does.
     """
@@ -60,12 +60,12 @@ def check_listener(sock: Any, address: str) -> bool:
 
 
 class Greeting:
-    """The server's end of one connection's handshake. `peer` is set with the first frame, and proven once `done`."""
+    """The server's end of a connection's handshake. `peer` is set by the first frame, and proven once `done`."""
 
     peer: Hello
 
     def __init__(self, protocol: FrameProtocol, address: str) -> None:
-        """`address` is the server's own, at which the connection was accepted."""
+        """`address` is the server's own address at which the connection was accepted."""
         self._protocol = protocol
         self._address = address
         self._handshake: ServerHandshake | None = None
@@ -79,7 +79,7 @@ class Greeting:
         """Returns the answer to the peer's next frame.
 
         Raises:
-            ProtocolError: it is another than the next of a handshake.
+            ProtocolError: it is not the next frame of a handshake.
             RemoteError: the peer is refused.
         """
         head = frame.head
@@ -93,7 +93,7 @@ class Greeting:
         assert isinstance(message, Hello)
         for name in (message.role, message.node):
             if not is_name(name):
-                text = f"a role and a node are called by {NAME_EXPECTED}; found {name[:NAME_CHARACTERS_MAX]!a}"
+                text = f"expected a role and a node name of {NAME_EXPECTED}; found {name[:NAME_CHARACTERS_MAX]!a}"
                 raise RemoteError(ErrorCode.BAD_MESSAGE, text)
         handshake = ServerHandshake(identity, secrets.token_bytes(NONCE_BYTES), trusted=self._trusted())
         reply = handshake.greeted(message, credit_bytes)
@@ -101,12 +101,12 @@ class Greeting:
         return reply
 
     def _trusted(self) -> bool:
-        """Whether the peer needs no token. Raises RemoteError: it is another user of this machine."""
+        """Whether the peer needs no token. Raises RemoteError: the peer is another user of this machine."""
         if not self._address.startswith("unix:"):
             return False
         if not is_own_user(self._protocol.socket):
             raise RemoteError(
                 ErrorCode.WRONG_TOKEN,
-                "another user is at the other end; over Unix sockets both sides must be the same user's",
+                "another user is at the other end; over Unix sockets both sides must run as the same user",
             )
         return True

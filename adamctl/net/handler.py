@@ -1,4 +1,4 @@
-"""From coroutines to handlers, and from exceptions to error codes; the same for every transport."""
+"""Turns coroutines into handlers and exceptions into error codes, the same for every transport."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _CODES: tuple[tuple[type[AdamctlError], ErrorCode], ...] = (
 )
 
 Answer = Message | tuple[Message, Any] | None
-"""What an asynchronous handler returns: a reply, a reply with its body, or None if it has answered itself."""
+"""The result of an asynchronous handler: a reply, a reply with its body, or None if it answered by itself."""
 
 
 def report_failure(request: Request, error: Exception) -> None:
-    """Answers a request with what its handler let out: `RemoteError` as it is, ours by kind, others as INTERNAL."""
+    """Answers a request with its handler's exception: `RemoteError` unchanged, ours by kind, others as INTERNAL."""
     if isinstance(error, RemoteError):
         request.fail(error.code, str(error), error.details)
         return
@@ -51,8 +51,8 @@ def report_failure(request: Request, error: Exception) -> None:
 def async_handler(function: Callable[[Request], Awaitable[Answer]]) -> Handler:
     """Returns a handler that runs a coroutine per request, as a task of the running loop.
 
-    Their number is bounded by what a server lets each connection have outstanding. An exception is answered as by a
-    plain handler; a cancelled task answers SHUTTING_DOWN.
+    A server's limit of outstanding requests per connection bounds their number. An exception is answered as in a plain
+    handler; a cancelled task answers SHUTTING_DOWN.
     """
     tasks: set[asyncio.Task[None]] = set()  # the loop itself holds tasks only weakly
 

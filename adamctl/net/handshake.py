@@ -1,10 +1,10 @@
-"""The HELLO exchange, shared by streams and the in-memory twin: who is let in, and why a peer is refused.
+"""The HELLO exchange, shared by streams and the in-memory twin: which peers are accepted, and why others are refused.
 
-Where there is a token, both sides prove that they have it and neither sends it: HELLO and its answer carry a nonce
-each, PROVE and its answer an HMAC with the token as its key, over what both have said. The client proves first. A proof
-names the side that makes it and covers both nonces, so it is of no use to anybody else, later, or the other way.
+If there is a token, both sides prove that they have it and neither sends it: HELLO and its answer each carry a nonce,
+PROVE and its answer an HMAC with the token as its key, over what both have said. The client proves first. A proof names
+the side that makes it and covers both nonces, so it cannot be reused by another peer, later, or in the other direction.
 
-Pure: nonces are passed in, and whether the peer is trusted without a token, because the system vouches for it.
+Pure: nonces are passed in, and so is whether the peer is trusted without a token because the system vouches for it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from adamctl.wire.constants import VERSION_HIGHEST, VERSION_LOWEST, ErrorCode
 from adamctl.wire.messages import ErrorReply, Hello, HelloReply, ProveReply, ProveRequest
 
 SHARED_MEMORY = "shared-memory"
-"""The server takes MEMORY_REGISTER, over Unix sockets, and requests that name a region."""
+"""The server accepts MEMORY_REGISTER, over Unix sockets, and requests that name a region."""
 
 SIXTEEN_BIT = "sixteen-bit"
-"""Pushes and pulls may travel as bfloat16 and float16."""
+"""Pushes and pulls may be sent as bfloat16 and float16."""
 
 STEPS = "steps"
-"""A parameter server knows parts of steps, and holds them back until they are complete."""
+"""The parameter server understands parts of steps, and holds them until they are complete."""
 
 FEATURES: tuple[str, ...] = (SHARED_MEMORY, SIXTEEN_BIT, STEPS)
-"""What this build can do beyond version 1 of the protocol."""
+"""Features of this build beyond version 1 of the protocol."""
 
 NONCE_BYTES = 32
-TOKEN_ADVICE = "give --token-file FILE or set ADAMCTL_TOKEN"  # how to give one, not one
+TOKEN_ADVICE = "give --token-file FILE or set ADAMCTL_TOKEN"  # advice, not a token
 
 _RETRY_CAN_HELP = frozenset(
     {ErrorCode.OVER_QUOTA, ErrorCode.SHUTTING_DOWN, ErrorCode.DEADLINE_PASSED, ErrorCode.NOT_READY}
@@ -44,7 +44,7 @@ def make_hello(
 ) -> Hello:
     """Returns the identity of this build, for `Transport.connect` and `Transport.serve`.
 
-    `token` stays in this process. `cluster` is the identity of the cluster that it belongs to, "" if it knows none yet.
+    `token` stays in this process. `cluster` is the identity of this process's cluster, "" if not yet known.
     """
     return Hello(VERSION_LOWEST, VERSION_HIGHEST, tuple(features), role, node, incarnation, token, b"", cluster)
 
@@ -53,9 +53,9 @@ class ClientHandshake:
     """The side that connects.
 
     Args:
-        identity: who this is, and the token that it has.
+        identity: this side's identity and token.
         nonce: NONCE_BYTES random bytes, never used before.
-        trusted: the system says that the same user is at the other end, so that neither side proves anything.
+        trusted: the system confirms that the same user is at the other end, so neither side proves anything.
     """
 
     def __init__(self, identity: Hello, nonce: bytes, *, trusted: bool) -> None:
@@ -64,16 +64,16 @@ class ClientHandshake:
         self._transcript = b""
 
     def replied(self, reply: HelloReply, address: str) -> ProveRequest | None:
-        """Returns what to send next; None if the connection is open.
+        """Returns the next message to send; None if the connection is open.
 
         Raises:
-            HandshakeError: the server's answer is not one to what we asked, or only one side has a token.
+            HandshakeError: the server's answer does not fit our HELLO, or only one side has a token.
             WrongClusterError: the server belongs to another cluster.
         """
         hello = self.hello
         if not hello.version_lowest <= reply.version <= hello.version_highest:
             offered = f"{hello.version_lowest} to {hello.version_highest}"
-            raise HandshakeError(f"{address} chose version {reply.version}, offered were {offered}")
+            raise HandshakeError(f"{address} chose version {reply.version}; expected one of the offered {offered}")
         if reply.credit_bytes < 1:
             raise HandshakeError(f"{address} allows no credit: expected at least 1 byte, found {reply.credit_bytes}")
         if hello.cluster and reply.cluster and hello.cluster != reply.cluster:
@@ -81,20 +81,20 @@ class ClientHandshake:
         if not self._token and not reply.nonce:
             return None
         if not self._token:
-            raise HandshakeError(f"{address} asks for the cluster's token, and this process has none; {TOKEN_ADVICE}")
+            raise HandshakeError(f"{address} requires the cluster's token, and this process has none; {TOKEN_ADVICE}")
         if len(reply.nonce) != NONCE_BYTES:
             raise HandshakeError(
-                f"{address} does not prove that it has the token of this process: it has none, or is of an earlier "
-                "version; give every process of a cluster the same token and version"
+                f"{address} does not prove that it has this process's token: it has none, or has an earlier version; "
+                "give every process of a cluster the same token and version"
             )
         self._transcript = _transcript(hello, reply)
         return ProveRequest(_proof(self._token, b"client", self._transcript))
 
     def proved(self, reply: ProveReply, address: str) -> None:
-        """Raises HandshakeError if the server has not proved that it has the token."""
+        """Raises HandshakeError if the server did not prove that it has the token."""
         if not hmac.compare_digest(_proof(self._token, b"server", self._transcript), reply.proof):
             raise HandshakeError(
-                f"{address} has another token than this process; give every process of a cluster the same"
+                f"{address} has another token than this process; give every process of a cluster the same token"
             )
 
 
@@ -113,7 +113,7 @@ class ServerHandshake:
         """Returns the answer to a client's HELLO; with a nonce in it, the client must prove itself.
 
         Raises:
-            RemoteError: it is refused; code and message are to be sent before the connection is closed.
+            RemoteError: it is refused; send code and message before closing the connection.
         """
         identity = self._identity
         version = min(identity.version_highest, hello.version_highest)
@@ -150,11 +150,11 @@ class ServerHandshake:
         role = self._identity.role
         if hello.token:
             return (
-                f"the {hello.role} sends its token, as earlier versions did; update it, and take another token: "
-                "whoever listened has this one"
+                f"the {hello.role} sends its token, as earlier versions did; update it and replace the token: anyone "
+                "who listened has this one"
             )
         if self._token and not hello.nonce:
-            return f"this {role} asks for the cluster's token, and the {hello.role} has none; {TOKEN_ADVICE}"
+            return f"this {role} requires the cluster's token, and the {hello.role} has none; {TOKEN_ADVICE}"
         if hello.nonce and not self._token:
             return (
                 f"the {hello.role} has a token and this {role} has none; give every process of a cluster the same token"
@@ -173,14 +173,14 @@ class ServerHandshake:
             raise RemoteError(
                 ErrorCode.WRONG_TOKEN,
                 f"the token is not the one that this {self._identity.role} expects; give every process of a cluster "
-                "the same",
+                "the same token",
             )
         self.done = True
         return ProveReply(_proof(self._token, b"server", self._transcript))
 
 
 def refusal(address: str, error: ErrorReply) -> AdamctlError:
-    """Returns what `connect` raises when a server answered HELLO with an error, or ended the connection with one."""
+    """Returns the error for `connect` to raise when a server answered HELLO with an error, or ended with one."""
     text = f"{address} refused the connection: {error.message}"
     if error.code == ErrorCode.WRONG_CLUSTER:
         return WrongClusterError(text)
@@ -190,12 +190,12 @@ def refusal(address: str, error: ErrorReply) -> AdamctlError:
 def _other_cluster(who: str, own: str, other: str) -> str:
     return (
         f"{who} belongs to cluster {own[:8]}, the other side to cluster {other[:8]}; give it the address of its own "
-        "cluster, or start it without what it kept of the other one"
+        "cluster, or start it without the data that it kept from the other one"
     )
 
 
 def _transcript(hello: Hello, reply: HelloReply) -> bytes:
-    """Returns what both sides have said, so that each field has an end. Fields that are added later are not in it."""
+    """Returns what both sides said, with each field delimited. Fields that are added later are not part of it."""
     return msgspec.msgpack.encode(
         [
             [hello.version_lowest, hello.version_highest, hello.features, hello.role, hello.node, hello.incarnation],

@@ -1,4 +1,4 @@
-"""Which kind of connection to use where several would do; `ADAMCTL_TRANSPORT` forces one, for benchmarks and doubts."""
+"""Which kind of connection to use if several are possible; `ADAMCTL_TRANSPORT` forces one, e.g. for benchmarks."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Literal, TypeAlias, get_args
 from adamctl.errors import ConfigurationError
 
 TransportKind: TypeAlias = Literal["auto", "tcp", "unix", "shared"]
-"""`auto` takes the fastest that both ends can: shared memory beside a Unix socket, a Unix socket, TCP. `tcp` takes TCP
-alone, `unix` Unix sockets without shared memory, `shared` those with it; memory that a server cannot map goes through
-the socket under `shared` too."""
+"""`auto` uses the fastest kind that both ends support: shared memory with a Unix socket, a Unix socket, TCP. `tcp` uses
+only TCP, `unix` Unix sockets without shared memory, `shared` Unix sockets with it; data in memory that a server cannot
+map goes through the socket with `shared`, too."""
 
 VARIABLE = "ADAMCTL_TRANSPORT"
 
 
 def chosen_kind(environment: Mapping[str, str] | None = None) -> TransportKind:
-    """Returns what ADAMCTL_TRANSPORT says, `auto` without it.
+    """Returns the value of ADAMCTL_TRANSPORT, `auto` if unset.
 
     Raises:
-        ConfigurationError: it says something else than is known.
+        ConfigurationError: its value is unknown.
     """
     return kind_named((os.environ if environment is None else environment).get(VARIABLE) or "auto")
 
 
 def kind_named(name: str) -> TransportKind:
-    """Returns the kind of this name. Raises ConfigurationError: there is none."""
+    """Returns the kind of this name. Raises ConfigurationError: there is no such kind."""
     for kind in get_args(TransportKind):
         if name == kind:
             found: TransportKind = kind

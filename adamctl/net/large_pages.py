@@ -1,4 +1,4 @@
-"""Memory in large pages where the system has them: what is walked through from end to end is walked through faster."""
+"""Memory in large pages if the system has them: sequential access to it is faster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LARGE_PAGE_BYTES = 2 << 20
 
 
 def map_memory(size_bytes: int) -> mmap.mmap:
-    """Returns anonymous memory, all zero; in large pages if it is as long as one of them and the system has some."""
+    """Returns zeroed anonymous memory; in large pages if it is at least one page long and the system has them."""
     memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if size_bytes >= LARGE_PAGE_BYTES:
         with suppress(AttributeError, OSError):

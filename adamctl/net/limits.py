@@ -1,4 +1,4 @@
-"""What a server allows its peers, and a client its servers: every queue, buffer and wait has a bound."""
+"""Limits of servers and clients: every queue, buffer and wait has a bound."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from adamctl.wire.constants import BODY_BYTES_MAX
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """Bounds of one server. A peer that reaches one waits; one that does not move at all is cut.
+    """Bounds of one server. A peer that reaches one has to wait; a peer that makes no progress is disconnected.
 
     Attributes:
-        connections_max: connections that have said HELLO; one more is refused with OVER_QUOTA.
-        handshakes_max: connections that have not; one more cuts the oldest of the address that has the most of them.
+        connections_max: connections that have said HELLO; another one is refused with OVER_QUOTA.
+        handshakes_max: connections that have not; another one cuts the oldest one of the address with the most of them.
         hello_timeout_s: silence before HELLO after which a connection is cut.
         requests_per_connection_max: requests not answered yet (answers not yet sent count); more are not read.
-        credit_bytes: bodies of requests in flight that each client is told it may have.
-        memory_bytes_max: quota of the pool all bodies are received into.
-        reply_bytes_max: answers per connection that the kernel has not taken; beyond it no more requests of that
-            connection are read.
-        reply_memory_bytes_max: the same of all connections; beyond it no requests are read, and whoever takes fewer
-            than `reply_pace_bytes_per_s` for longer than `reply_patience_s` is cut, first who has most of them.
-        region_bytes_max: memory of all clients that we map, in bytes; a region beyond it goes through the socket.
-        regions_max: pieces of it that each connection may show us.
+        credit_bytes: bytes of request bodies that each client may have in flight.
+        memory_bytes_max: quota of the pool into which all bodies are received.
+        reply_bytes_max: bytes of answers per connection that the kernel has not taken; beyond this, no more requests of
+            that connection are read.
+        reply_memory_bytes_max: the same for all connections together; beyond this, no requests are read, and peers that
+            take fewer than `reply_pace_bytes_per_s` for longer than `reply_patience_s` are cut, largest debt first.
+        region_bytes_max: bytes of all clients' memory that we map; data of a region beyond this go through the socket.
+        regions_max: regions that each connection may register.
         frame_timeout_s: how long one frame may take from its first byte to its last while we are reading.
-        write_stall_timeout_s: how long a peer may take nothing of what it is sent.
+        write_stall_timeout_s: how long a peer may take none of the bytes it is sent.
         log_lines_per_address_max: lines about the peers of one address (of one user, over Unix sockets) that are
-            logged in each `log_window_s`; the number of further ones is.
-        backlog: connections that the kernel may hold before they are accepted.
+            logged in each `log_window_s`; further ones are only counted.
+        backlog: connections that the kernel may queue before they are accepted.
     """
 
     connections_max: int = 1024
@@ -61,25 +61,25 @@ class ServerLimits:
             "log_lines_per_address_max",
         ):  # fmt: skip
             if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} must be at least 1, found {getattr(self, name)}")
+                raise ConfigurationError(f"{name}: expected at least 1, found {getattr(self, name)}")
 
     @property
     def sweep_interval_s(self) -> float:
-        """How often a server looks for peers that do not move: late by a quarter of the shortest wait at most."""
+        """How often a server checks for stuck peers: late by at most a quarter of the shortest timeout."""
         return min(0.5, min(self.hello_timeout_s, self.frame_timeout_s, self.write_stall_timeout_s) / 4)
 
 
 @dataclass(frozen=True)
 class ClientLimits:
-    """Bounds of one client: requests outstanding per connection, and memory for replies received without `into`."""
+    """Bounds of one client: outstanding requests per connection, and memory for replies received without `into`."""
 
     requests_per_connection_max: int = 1024
     memory_bytes_max: int = 1 << 30
 
 
 def admits(in_flight_bytes: int, size_bytes: int, credit_bytes: int) -> bool:
-    """Whether a body may be added to those in flight; both sides decide alike (docs/formats/wire.md, Credits).
+    """Whether a body may be added to those in flight; both sides decide the same way (docs/formats/wire.md, Credits).
 
-    A body longer than three quarters of the credit would wait for ever, so it goes when little else is in flight.
+    A body longer than three quarters of the credit would wait forever, so it goes when little else is in flight.
     """
     return in_flight_bytes + size_bytes <= credit_bytes or in_flight_bytes <= credit_bytes // 4

@@ -1,4 +1,4 @@
-"""Starts the event loop of a process: uvloop's where it is installed, else asyncio's."""
+"""Starts the event loop of a process: uvloop's if installed, else asyncio's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is at the other end of a socket, as the system says it: a user over Unix sockets, an address over TCP."""
+"""Identifies the other end of a socket through the system: a user over Unix sockets, an address over TCP."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _UCRED = struct.Struct("3i")
 
 
 def peer_user(sock: Any) -> int | None:
-    """Returns the user number of the process at the other end; None if the system does not say.
+    """Returns the user number of the process at the other end; None if the system does not tell it.
 
-    Of a socket that listens it is the user who made it listen. In another user namespace it may be the number that
-    stands for everybody unknown, which is no process's own.
+    For a listening socket it is the user who started listening. In another user namespace it may be the number for
+    unknown users, which no process has.
     """
     try:
         if sys.platform == "darwin":
@@ -32,17 +32,17 @@ def peer_user(sock: Any) -> int | None:
 
 
 def peer_source(sock: Any) -> str:
-    """Returns where a connection comes from: its address (of IPv6 the network), or the user of a Unix socket."""
+    """Returns where a connection comes from: its address (for IPv6 its network), or the user of a Unix socket."""
     if sock is None:
         return "unknown"
     if sock.family == socket.AF_UNIX:
         return f"user {peer_user(sock)}"
     try:
         return source_of(str(sock.getpeername()[0]))
-    except OSError:  # it has gone already
+    except OSError:  # it is already gone
         return "unknown"
 
 
 def is_own_user(sock: Any) -> bool:
-    """Returns whether the same user as this process's is at the other end of a Unix socket."""
+    """Returns whether this process's own user is at the other end of a Unix socket."""
     return sock is not None and peer_user(sock) == os.geteuid()

@@ -1,4 +1,4 @@
-"""Page-aligned buffers in powers of two from 4 KiB to 32 MiB, counted references, one byte quota (Adam 3.3.1)."""
+"""Page-aligned buffers in powers of two from 4 KiB to 32 MiB, with reference counts and one byte quota (Adam 3.3.1)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZE_BYTES_MAX = 32 << 20
 
 @dataclass(frozen=True)
 class PoolStatistics:
-    """A reading of a pool. `outstanding_bytes + cached_bytes <= quota_bytes` always; bytes are whole buffers."""
+    """A pool's state. Always `outstanding_bytes + cached_bytes <= quota_bytes`; bytes count whole buffers."""
 
     quota_bytes: int
     outstanding_bytes: int
@@ -30,7 +30,7 @@ class PoolStatistics:
 
 
 class PooledBuffer:
-    """A counted hold on a buffer. `view` has the length that was asked for; invalid after the last `release`.
+    """A counted reference to a buffer. `view` has the requested length; it is invalid after the last `release`.
 
     `retain` and `release` may be called from any thread.
     """
@@ -52,14 +52,14 @@ class PooledBuffer:
         return self._references
 
     def retain(self) -> None:
-        """Adds a hold. Raises RuntimeError if the buffer has already gone back."""
+        """Adds a reference. Raises RuntimeError if the buffer was already returned."""
         with self._pool._lock:
             if self._references <= 0:
                 raise RuntimeError("a pooled buffer was retained after its last release")
             self._references += 1
 
     def release(self) -> None:
-        """Gives one hold back; the last one returns the buffer. Raises RuntimeError if there is none left."""
+        """Drops one reference; the last one returns the buffer. Raises RuntimeError if none is left."""
         self._pool._release(self)
 
     def __del__(self) -> None:
@@ -71,8 +71,8 @@ class BufferPool:
     """Buffers for the bodies of frames. Thread-safe.
 
     Args:
-        quota_bytes: outstanding and cached buffers together never take more.
-        cached_bytes_max: how much of it may lie unused, ready for the next allocation (default: a quarter of it).
+        quota_bytes: upper bound of outstanding and cached buffers together.
+        cached_bytes_max: how much of it may be cached for the next allocations (default: a quarter of it).
     """
 
     def __init__(self, quota_bytes: int, *, cached_bytes_max: int | None = None) -> None:
@@ -80,7 +80,7 @@ class BufferPool:
             raise ValueError(f"the quota must be at least {SIZE_BYTES_MIN} bytes, found {quota_bytes}")
         self.quota_bytes = quota_bytes
         self.cached_bytes_max = quota_bytes // 4 if cached_bytes_max is None else cached_bytes_max
-        self._lock = Lock()  # guards all below, and the references of every buffer
+        self._lock = Lock()  # guards everything below, and every buffer's references
         self._free: dict[int, list[memoryview]] = {}
         self._outstanding_bytes = 0
         self._cached_bytes = 0
@@ -96,10 +96,10 @@ class BufferPool:
         self._lost: deque[int] = deque()
 
     def allocate(self, size_bytes: int) -> PooledBuffer:
-        """Returns a buffer of `size_bytes` with one hold; its content is undefined.
+        """Returns a buffer of `size_bytes` with one reference; its content is undefined.
 
         Raises:
-            BackpressureError: the quota does not allow it now.
+            BackpressureError: the quota is used up now.
             ValueError: longer than 32 MiB.
         """
         buffer = self.try_allocate(size_bytes)
@@ -111,7 +111,7 @@ class BufferPool:
         return buffer
 
     def try_allocate(self, size_bytes: int) -> PooledBuffer | None:
-        """Like `allocate`, but returns None where the quota does not allow it."""
+        """Like `allocate`, but returns None if the quota is used up."""
         capacity = capacity_for(size_bytes)
         with self._lock:
             self._reclaim_lost()
@@ -133,7 +133,7 @@ class BufferPool:
         return PooledBuffer(self, memory, size_bytes)
 
     def when_released(self, callback: Callable[[], None]) -> None:
-        """Calls `callback` once, from whichever thread gives the next buffer back; callbacks go first in, first out."""
+        """Calls `callback` once, in the thread that returns the next buffer; callbacks run first in, first out."""
         with self._lock:
             self._waiters.append(callback)
 
@@ -155,7 +155,7 @@ class BufferPool:
     def _release(self, buffer: PooledBuffer) -> None:
         with self._lock:
             if buffer._references <= 0:
-                raise RuntimeError("a pooled buffer was released once too often")
+                raise RuntimeError("a pooled buffer was released too often")
             buffer._references -= 1
             if buffer._references:
                 return
@@ -171,7 +171,7 @@ class BufferPool:
             callback()
 
     def _evict(self, excess_bytes: int) -> None:
-        """Drops cached buffers, largest first, until `excess_bytes` fewer are held. Called with the lock."""
+        """Drops cached buffers, largest first, until `excess_bytes` are freed. Called with the lock held."""
         for capacity in sorted(self._free, reverse=True):
             free = self._free[capacity]
             while free and excess_bytes > 0:
@@ -189,5 +189,5 @@ class BufferPool:
 def capacity_for(size_bytes: int) -> int:
     """Returns the power of two that holds `size_bytes`. Raises ValueError above 32 MiB."""
     if size_bytes > SIZE_BYTES_MAX:
-        raise ValueError(f"a pooled buffer may be {SIZE_BYTES_MAX} bytes long at most, {size_bytes} were asked for")
+        raise ValueError(f"expected at most {SIZE_BYTES_MAX} bytes for a pooled buffer, found {size_bytes}")
     return max(SIZE_BYTES_MIN, 1 << (size_bytes - 1).bit_length()) if size_bytes > 0 else SIZE_BYTES_MIN

@@ -1,4 +1,4 @@
-"""One end of a TCP or Unix connection: bytes to frames, frames to bytes. Client and server build on it.
+"""One end of a TCP or Unix connection: bytes to frames, frames to bytes. The base of client and server.
 
 `asyncio.BufferedProtocol` receives bodies straight into their final buffers; head and body are handed to the kernel as
 separate buffers. The transport's own write buffer is kept empty (high-water mark 0): while the kernel takes no more,
@@ -19,11 +19,11 @@ from adamctl.wire.codec import FrameHead
 from adamctl.wire.decoder import BodyTarget, Frame, FrameDecoder
 
 WRITE_BATCH_BYTES = 4 << 20
-"""Frames handed to the kernel in one call together: enough to keep it busy until the loop comes round again."""
+"""Most frames handed to the kernel in one call: enough to keep it busy until the next turn of the loop."""
 
 
 class Outgoing:
-    """A frame on its way out: first in the queue, then in the transport's hands, then sent."""
+    """An outgoing frame: first queued, then handed to the transport, then sent."""
 
     __slots__ = ("body", "head", "in_transport", "on_sent", "size_bytes")
 
@@ -38,7 +38,7 @@ class Outgoing:
 
 
 class FrameProtocol(asyncio.BufferedProtocol):
-    """Base of both ends. Subclasses give `allocate`, `handle_frame`, `may_read` and `disconnected`.
+    """Base of both ends. Subclasses define `allocate`, `handle_frame`, `may_read` and `disconnected`.
 
     All methods run on the loop's thread.
     """
@@ -46,14 +46,14 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.decoder = FrameDecoder(self.allocate)
-        # Asked for by the transport before each read; the decoder's own method saves a call on the way.
+        # The transport calls this before each read; using the decoder's method directly saves a call.
         self.get_buffer = self.decoder.want  # type: ignore[method-assign, assignment]
         self.reason: AdamctlError | None = None  # why the connection ended, first cause
-        self.lost = loop.create_future()  # done when the transport is gone
+        self.lost = loop.create_future()  # resolved when the transport is gone
         self.outgoing_bytes = 0
         self._handed_over_bytes = 0  # since the connection was made
         self._transport: asyncio.Transport | None = None
-        self._incoming: deque[tuple[Frame, float]] = deque()  # with when each began
+        self._incoming: deque[tuple[Frame, float]] = deque()  # with the start time of each
         self._body_began_s = 0.0
         self._body_number = -1
         self._outgoing: deque[Outgoing] = deque()
@@ -67,11 +67,11 @@ class FrameProtocol(asyncio.BufferedProtocol):
     # --- for subclasses ---------------------------------------------------------------------------------------------
 
     def allocate(self, head: FrameHead) -> BodyTarget | None:
-        """Returns where a body goes, or None when there is no room; then `resume_blocked` is to be called later."""
+        """Returns where a body goes, or None if there is no room; then call `resume_blocked` later."""
         raise NotImplementedError
 
     def handle_frame(self, frame: Frame, began_s: float) -> None:
-        """Takes a frame that began to arrive at `began_s` (loop.time()); may raise ProtocolError."""
+        """Handles a frame that began to arrive at `began_s` (loop.time()); may raise ProtocolError."""
         raise NotImplementedError
 
     def may_read(self) -> bool:
@@ -82,7 +82,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         """Called once, when the connection is gone; `reason` says why."""
 
     def count_outgoing(self, change_bytes: int) -> None:
-        """Keeps `outgoing_bytes`: of frames that the kernel has not taken yet."""
+        """Updates `outgoing_bytes`, the bytes of frames that the kernel has not taken yet."""
         self.outgoing_bytes += change_bytes
 
     def refuse(self, error: ProtocolError) -> None:
@@ -139,10 +139,10 @@ class FrameProtocol(asyncio.BufferedProtocol):
     # --- receiving --------------------------------------------------------------------------------------------------
 
     def advance(self) -> None:
-        """Handles the frames that are waiting, as many as allowed, and reads on or not accordingly."""
+        """Handles as many waiting frames as allowed, then resumes or pauses reading accordingly."""
         if self._draining:
             return
-        self._draining = True  # what callbacks ask for meanwhile, the loop below does
+        self._draining = True  # the loop below does what callbacks request meanwhile
         try:
             while True:
                 self._corked = True
@@ -161,20 +161,20 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._set_reading(not (self._incoming or self.decoder.blocked or self.decoder.failure or not self.may_read()))
 
     def resume_blocked(self) -> None:
-        """Tries to go on with a body there was no room for."""
+        """Tries to continue with a body for which there was no room."""
         if self.decoder.blocked and not self._closing:
             self._queue(self.decoder.resume())
             self.advance()
 
     def room_again(self) -> None:
-        """Like `resume_blocked`, for whichever thread has released a buffer."""
+        """Like `resume_blocked`, to be called by the thread that released a buffer."""
         try:
             self.loop.call_soon_threadsafe(self.resume_blocked)
         except RuntimeError:  # the loop has ended meanwhile
             return
 
     def body_begins(self) -> None:
-        """To be called by `allocate`: deadlines count from here, however long the body takes or has to wait."""
+        """Called by `allocate`: deadlines count from here, however long the body takes or waits."""
         if self._body_number != self.decoder.frames_seen:
             self._body_number = self.decoder.frames_seen
             self._body_began_s = self.loop.time()
@@ -203,14 +203,14 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self.end(error)
 
     def _incoming_dropped(self) -> None:
-        """Frames that were received but not handled go; what they hold is given back by `release_target`."""
+        """Drops frames that were received but not handled; `release_target` frees their memory."""
         for frame, _ in self._incoming:
             self.release_target(frame.target)
         self._incoming.clear()
         self.release_target(self.decoder.current)
 
     def release_target(self, target: BodyTarget | None) -> None:
-        """Gives back what `allocate` returned, for a frame that nobody will see."""
+        """Frees the result of `allocate`, for a frame that will not be handled."""
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
@@ -233,7 +233,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         return frame
 
     def withdraw(self, frame: Outgoing) -> bool:
-        """Takes a frame out of the queue; False if some of its bytes may have left already."""
+        """Removes a frame from the queue; False if some of its bytes may already have been sent."""
         if frame.in_transport:
             return False
         try:
@@ -266,12 +266,12 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     @property
     def write_stalled(self) -> bool:
-        """Whether the peer has bytes to take."""
+        """Whether bytes are waiting for the peer to take them."""
         return self._write_paused
 
     @property
     def taken_bytes(self) -> int:
-        """Bytes that the kernel has taken since the connection was made: grows as long as the peer reads."""
+        """Bytes that the kernel has taken since the connection was made; grows as long as the peer reads."""
         waiting_bytes = self._transport.get_write_buffer_size() if self._transport is not None else 0
         return self._handed_over_bytes - waiting_bytes
 
@@ -286,7 +286,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
             return
         try:
             callback()
-        except Exception as error:  # a caller's mistake must not end the connection
+        except Exception as error:  # a caller's error must not end the connection
             self.loop.call_exception_handler({"message": "an on_sent callback failed", "exception": error})
 
     # --- ending -----------------------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         return self._closing
 
     def end(self, reason: AdamctlError, *, at_once: bool = False) -> None:
-        """Closes the connection: after what was handed to the transport has left, or at once."""
+        """Closes the connection, at once or after all bytes handed to the transport are sent."""
         if self.reason is None:
             self.reason = reason
         if self._transport is None:
@@ -332,7 +332,7 @@ def body_views(body: Sequence[Any]) -> tuple[list[memoryview], int]:
         if view.format != "B" or view.ndim != 1:
             view = view.cast("B")
         elif not view.c_contiguous:
-            raise TypeError("a body is sent from C-contiguous buffers")
+            raise TypeError("expected C-contiguous buffers as a body")
         views.append(view)
         size += view.nbytes
     return views, size

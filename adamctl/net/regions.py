@@ -1,9 +1,9 @@
-"""Memory of clients that a server maps: who may show it what, checked before it is mapped, and a bound on all of it.
+"""Clients' memory that a server maps: what a client may register, checks before mapping, and a bound on the total.
 
-A client on this machine names a descriptor of its own. The kernel says which process it is (SO_PEERCRED of the Unix
-socket), and `/proc/<pid>/fd/<descriptor>` opens the same file here; no descriptor is passed, which event loops cannot
-do alike. A process of the same user could do anything to this one anyway; what is checked guards against
-mistakes of honest clients and keeps the bounds.
+A client on this machine names one of its descriptors. The kernel tells its process (SO_PEERCRED of the Unix socket),
+and `/proc/<pid>/fd/<descriptor>` opens the same file here; no descriptor is passed, since not every event loop can do
+that. A process of the same user could do anything to this one anyway; the checks guard against mistakes of honest
+clients and keep the bounds.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ SUPPORTED = sys.platform == "linux" and hasattr(fcntl, "F_GET_SEALS")
 
 
 class RegionQuota:
-    """How much memory of all its clients a server maps; what it touches of it first may count as its own.
+    """How much of all its clients' memory a server maps; pages that it touches first may count as its own memory.
 
-    A mapping counts until nobody reads or writes it any more, also after its connection has ended. Used on the loop's
-    thread, but for the ends of mappings, which are told by whoever used them last.
+    A mapping counts until nothing reads or writes it any more, even after its connection has ended. Used on the loop's
+    thread, except that the last user of a mapping reports its end from any thread.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -46,7 +46,7 @@ class RegionQuota:
         return self._mapped_bytes
 
     def map(self, descriptor: int, size_bytes: int) -> memoryview:
-        """Returns so many bytes of a file, writable.
+        """Maps `size_bytes` of a file, writable, and returns them.
 
         Raises:
             RemoteError: OVER_QUOTA.
@@ -55,8 +55,8 @@ class RegionQuota:
         if self.mapped_bytes + size_bytes > self.bytes_max:
             raise RemoteError(
                 ErrorCode.OVER_QUOTA,
-                f"this server maps {self.bytes_max} bytes of its clients' memory at most; "
-                f"it has {self.mapped_bytes} and {size_bytes} more are asked for",
+                f"this server maps at most {self.bytes_max} bytes of its clients' memory; "
+                f"it has mapped {self.mapped_bytes}, and {size_bytes} more were requested",
             )
         mapped = mmap.mmap(descriptor, size_bytes)
         self._mapped_bytes += size_bytes
@@ -76,14 +76,14 @@ class RegionTable:
         return len(self._views)
 
     def find(self, number: int) -> memoryview | None:
-        """Returns all bytes of a region, writable; they stay mapped as long as somebody holds them."""
+        """Returns all bytes of a region, writable; they stay mapped as long as they are referenced."""
         return self._views.get(number)
 
     def register(self, sock: Any, request: MemoryRegisterRequest) -> None:
-        """Maps a region of the process at the other end of a socket; one that is mapped already stays as it is.
+        """Maps a region of the process at the other end of a socket; one that is already mapped stays unchanged.
 
         Raises:
-            RemoteError: NOT_SHAREABLE, why it cannot be mapped; OVER_QUOTA.
+            RemoteError: NOT_SHAREABLE, with the reason; OVER_QUOTA.
         """
         if request.number in self._views:
             return
@@ -91,7 +91,7 @@ class RegionTable:
         if size_bytes < 1 or size_bytes % mmap.PAGESIZE:
             raise _refused(f"expected whole pages of {mmap.PAGESIZE} bytes; found {size_bytes} bytes")
         if len(self._views) >= self._regions_max:
-            raise RemoteError(ErrorCode.OVER_QUOTA, f"a connection may register {self._regions_max} regions, no more")
+            raise RemoteError(ErrorCode.OVER_QUOTA, f"a connection may register at most {self._regions_max} regions")
         descriptor = _open(peer_process(sock), request.descriptor)
         try:
             check_region(descriptor, request)
@@ -103,7 +103,7 @@ class RegionTable:
         self.size_bytes += size_bytes
 
     def clear(self) -> None:
-        """Forgets all of them; what is being read or written stays mapped until that has ended."""
+        """Drops all regions; those being read or written stay mapped until that is finished."""
         self._views.clear()
         self.size_bytes = 0
 
@@ -112,7 +112,7 @@ def peer_process(sock: Any) -> int:
     """Returns the process at the other end of a Unix socket.
 
     Raises:
-        RemoteError: it cannot be told, or it is another user's.
+        RemoteError: it is unknown, or belongs to another user.
     """
     if not SUPPORTED or sock is None or sock.family != socket.AF_UNIX:
         raise _refused("memory is shared over Unix sockets on Linux only")
@@ -136,13 +136,13 @@ def _open(pid: int, descriptor: int) -> int:
 
 
 def check_region(descriptor: int, request: MemoryRegisterRequest) -> None:
-    """Raises RemoteError unless a file is the one that was named, large enough, and can neither shrink nor be lacking.
+    """Raises RemoteError unless a file is the named one, large enough, sealed against shrinking, and in ordinary pages.
 
-    A file that shrinks under a mapping, or of huge pages that run out, ends the process that touches it.
+    A mapped file that shrinks, or whose huge pages run out, kills the process that touches it.
     """
     status = os.fstat(descriptor)
     if (status.st_ino, status.st_dev) != (request.number, request.device):
-        raise _refused("another file is open there: the client's process numbers mean something else here")
+        raise _refused("found another file there: the client's process numbers differ here (another container)")
     if status.st_size < request.size_bytes:
         raise _refused(f"expected at least {request.size_bytes} bytes; found {status.st_size}")
     try:

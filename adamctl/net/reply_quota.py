@@ -1,7 +1,7 @@
-"""Keeps the answers that a server's peers have not taken yet within one quota, without a penalty for taking turns.
+"""Keeps the answers that a server's peers have not taken yet within one quota, without penalising normal waiting.
 
-While the quota is used up no requests are read: everyone waits for those who are taking their answers. Who takes none,
-or only a trickle, would make the others wait for ever, and is cut.
+While the quota is used up, no requests are read: all peers wait for those that are taking their answers. A peer that
+takes none, or only a trickle, would make the others wait forever, and is cut.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from adamctl.net.limits import ServerLimits
 
 
 class Debtor(Protocol):
-    """A connection as the quota sees it; `kept_pace_s` is when it last took as much as others may expect."""
+    """A connection as the quota sees it; `kept_pace_s` is when it last took answers fast enough."""
 
     outgoing_bytes: int
     kept_pace_s: float
@@ -32,10 +32,10 @@ class Debtor(Protocol):
 
 
 class ReplyQuota:
-    """The answers of one server that are not sent yet. Belongs to the server's event loop.
+    """The unsent answers of one server. Belongs to the server's event loop.
 
     Attributes:
-        used_bytes: of all connections together; may pass the quota by the answers to what was read before.
+        used_bytes: of all connections together; may exceed the quota by answers to requests read before.
     """
 
     def __init__(self, limits: ServerLimits) -> None:
@@ -45,11 +45,10 @@ class ReplyQuota:
         self._waiting: dict[Debtor, None] = {}  # first in, first out
 
     def count(self, change_bytes: int, connections: Iterable[Debtor]) -> None:
-        """Adds to what is used; when there is room again, those who wait for it go on.
+        """Adds to the used bytes; once there is room again, waiting connections continue.
 
-        A peer may have many requests under way before the first answer is there. When their answers together come to
-        twice the quota, the one with most of them is cut at once, unless it has no more than one request at a time
-        can come to.
+        A peer may have many requests in flight before the first answer is ready. When answers reach twice the quota in
+        total, the peer with most of them is cut at once, unless a single request could account for its share.
         """
         before_bytes, quota_bytes = self.used_bytes, self._limits.reply_memory_bytes_max
         self.used_bytes += change_bytes
@@ -61,7 +60,7 @@ class ReplyQuota:
                 _cut(worst)
 
     def has_room(self, connection: Debtor) -> bool:
-        """Whether another request of a connection may be read; if not, its `advance` is called when it may."""
+        """Whether another request of a connection may be read; if not, its `advance` is called once it may."""
         if self.used_bytes < self._limits.reply_memory_bytes_max:
             return True
         self._waiting[connection] = None
@@ -71,7 +70,7 @@ class ReplyQuota:
         self._waiting.pop(connection, None)
 
     def press(self, connections: Iterable[Debtor], now: float) -> None:
-        """With the quota used up, cuts those who do not keep pace, who owe most first, until it no longer is."""
+        """While the quota is used up, cuts peers that do not keep pace, largest debt first."""
         excess_bytes = self.used_bytes - self._limits.reply_memory_bytes_max
         if excess_bytes < 0:
             return
@@ -90,4 +89,6 @@ class ReplyQuota:
 
 
 def _cut(connection: Debtor) -> None:
-    connection.end(UnreachableError("the peer takes no answers and their quota is used up"), at_once=True)
+    connection.end(
+        UnreachableError("the peer does not take its answers, and the quota for answers is used up"), at_once=True
+    )

@@ -1,4 +1,4 @@
-"""A request as a server sees it that came over a stream."""
+"""A request that came over a stream, as a server sees it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ONE_WAY = int(Flag.ONE_WAY)
 
 
 class Answering(Protocol):
-    """What a request uses of the connection that it came over."""
+    """The part of its connection that a request uses."""
 
     peer: Hello
     peer_name: str
@@ -41,7 +41,7 @@ class Answering(Protocol):
 
 
 class NoLease:
-    """The lease of an empty body: nothing to hold."""
+    """The lease of an empty body: holds nothing."""
 
     def retain(self) -> None:
         """Does nothing."""
@@ -93,7 +93,7 @@ class StreamRequest:
 
     @property
     def one_way(self) -> bool:
-        """Whether nobody waits for the answer; `reply` or `fail` must be called all the same."""
+        """Whether no peer waits for the answer; `reply` or `fail` must be called anyway."""
         return bool(self._head.flags & _ONE_WAY)
 
     @property
@@ -108,13 +108,13 @@ class StreamRequest:
         return found
 
     def reply(self, message: Message, body: Sequence[Any] = (), on_sent: Callable[[], None] | None = None) -> None:
-        """Answers, and gives the body back. Raises RuntimeError if it was answered before."""
+        """Answers and frees the body. Raises RuntimeError if it was answered before."""
         views, size_bytes = body_views(body)
         head = b"" if self.one_way else encode_reply(self._head.opcode, self._head.request_id, message, size_bytes)
         self._finish(head, views, size_bytes, on_sent)
 
     def fail(self, code: int, message: str, details: Mapping[str, object] | None = None) -> None:
-        """Answers with an error, and gives the body back. Raises RuntimeError if it was answered before."""
+        """Answers with an error and frees the body. Raises RuntimeError if it was answered before."""
         head = b"" if self.one_way else encode_error(self._head.opcode, self._head.request_id, code, message, details)
         self._finish(head, [], 0, None)
 
@@ -125,6 +125,6 @@ class StreamRequest:
             raise RuntimeError(f"a {type(self.message).__name__} was answered twice")
         self._answered = True
         self.body = _EMPTY
-        self.arrival = None  # which may know us: memory that the pool lets go must not wait for the garbage collector
+        self.arrival = None  # it may refer to us: memory of the pool must not wait for the garbage collector
         self.lease.release()
         self._protocol.finish(self._head, head, views, size_bytes, on_sent)

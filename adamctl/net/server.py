@@ -1,4 +1,4 @@
-"""The server's end: connections that must say HELLO, requests handed to a handler, bounds on all of it."""
+"""The server's end: connections that must say HELLO, requests passed to a handler, and bounds on everything."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class ServerProtocol(FrameProtocol):
         self.greeted = False
         self._greeting = Greeting(self, address)
         self.born_s = self.loop.time()
-        self.frame_since_s = 0.0  # when the sweep first saw the frame that is being received
+        self.frame_since_s = 0.0  # when the sweep first saw the frame being received
         self.frame_number = -1
         self.taken_before_bytes = 0  # when the sweep last looked
-        self.moved_s = self.born_s  # when it last took anything, or had nothing to take
-        self.kept_pace_s = self.born_s  # the same for as much as others may expect of it
+        self.moved_s = self.born_s  # when the peer last took anything, or had nothing to take
+        self.kept_pace_s = self.born_s  # the same for taking answers fast enough
         self._server = server
         self.local_address = address
         self.regions = RegionTable(server.region_quota, server.limits.regions_max)
@@ -81,7 +81,7 @@ class ServerProtocol(FrameProtocol):
             raise ProtocolError("a client sent an answer, which only servers do")
         self.body_begins()
         if not admits(self._body_bytes, head.body_bytes, self._server.limits.credit_bytes):
-            return None  # beyond its credit: it waits until `finish` frees some
+            return None  # beyond its credit: wait until `finish` frees some
         buffer = self._server.turns.allocate(self, head.body_bytes)
         if buffer is None:
             return None
@@ -93,7 +93,7 @@ class ServerProtocol(FrameProtocol):
         return target
 
     def _arriving(self, handler: ArrivalHandler, head: FrameHead, buffer: PooledBuffer) -> BodyTarget:
-        """Returns where a large body goes: into pieces, if the handler wants to have them as they come."""
+        """Returns where a large body goes: into pieces, if the handler wants them as they arrive."""
         try:
             request = self._request(head, self.decoder.typed_header, buffer, self._body_began_s)
         except ProtocolError:
@@ -101,9 +101,9 @@ class ServerProtocol(FrameProtocol):
             raise
         try:
             arrival = handler(request)
-        except Exception:  # its mistake; the request will come to the other handler all the same
+        except Exception:  # the handler's fault; the request still goes to the other handler
             if self._server.may_log(self.source):
-                _LOG.exception("what %s is about to send could not be looked at", self.peer_name)
+                _LOG.exception("the handler for arriving bodies failed on a request of %s", self.peer_name)
             arrival = None
         if arrival is None:
             return BodyTarget((buffer.view,), request)
@@ -119,7 +119,7 @@ class ServerProtocol(FrameProtocol):
         if head.flags & _REPLY:
             raise ProtocolError("a client sent an answer, which only servers do")
         if head.opcode in (Opcode.HELLO, Opcode.PROVE):
-            raise ProtocolError(f"a second {Opcode(head.opcode).name} on one connection")
+            raise ProtocolError(f"expected one {Opcode(head.opcode).name} per connection, found a second")
         held = frame.target.token if frame.target is not None else None
         if isinstance(held, StreamRequest):
             request = held
@@ -133,7 +133,9 @@ class ServerProtocol(FrameProtocol):
         message = request.message
         self._outstanding += 1
         if request.deadline_s < self.loop.time():
-            request.fail(ErrorCode.DEADLINE_PASSED, f"the deadline passed before {self.peer_name} was served")
+            request.fail(
+                ErrorCode.DEADLINE_PASSED, f"the deadline passed before the request of {self.peer_name} was served"
+            )
             return
         try:
             if isinstance(message, MemoryRegisterRequest):
@@ -148,12 +150,12 @@ class ServerProtocol(FrameProtocol):
             if not request.answered:
                 report_failure(request, error)
             elif self._server.may_log(self.source):
-                _LOG.exception("the handler failed after it had answered %s", self.peer_name)
+                _LOG.exception("the handler failed after it answered %s", self.peer_name)
 
     def _request(
         self, head: FrameHead, typed_header: bytes, buffer: PooledBuffer | None, began_s: float
     ) -> StreamRequest:
-        """Raises ProtocolError: its header is none."""
+        """Returns the request. Raises ProtocolError: its header is malformed."""
         message = decode_message(head.opcode, head.flags, typed_header)
         deadline_s = began_s + head.deadline_ms / 1000 if head.deadline_ms else float("inf")
         return StreamRequest(self, head, message, buffer, deadline_s)
@@ -236,9 +238,9 @@ class StreamServer:
     Attributes:
         addresses: what it listens on, ports filled in.
         pool: the buffers of its requests' bodies; `pool.statistics()` for status replies.
-        turns: in which order connections get them.
-        replies: its answers that are not sent yet.
-        region_quota: memory of its clients that it has mapped.
+        turns: the order in which connections get them.
+        replies: its unsent answers.
+        region_quota: its clients' memory that it has mapped.
     """
 
     def __init__(
@@ -279,11 +281,11 @@ class StreamServer:
 
     @property
     def connections(self) -> Collection[ServerProtocol]:
-        """Those that have said HELLO."""
+        """Connections that have said HELLO."""
         return self._connections.keys()
 
     def connections_by_kind(self) -> dict[str, int]:
-        """Returns how many have said HELLO over `tcp`, `unix`, and `shared`: those that registered memory."""
+        """Returns kind -> number of connections that have said HELLO; `shared` are those that registered memory."""
         kinds = Counter(
             "shared" if len(protocol.regions) else parse_address(protocol.local_address).scheme
             for protocol in self._connections
@@ -292,11 +294,11 @@ class StreamServer:
 
     @property
     def region_bytes(self) -> int:
-        """Memory of clients that is mapped here."""
+        """Bytes of clients' memory that is mapped here."""
         return sum(protocol.regions.size_bytes for protocol in self._connections)
 
     def listening(self, address: str, close: Callable[[], None]) -> None:
-        """Adds something that accepts connections; `close` stops it."""
+        """Adds a listener that accepts connections; `close` stops it."""
         self.addresses += (address,)
         self._closers.append(close)
 
@@ -312,7 +314,7 @@ class StreamServer:
             last.end(ProtocolError("too many connections that have not said HELLO"), at_once=True)
 
     def may_log(self, source: str) -> bool:
-        """Says whether a line about a peer may be logged, and counts it."""
+        """Counts a log line about a peer and returns whether it may be written."""
         self._log_sums(self.loop.time())
         return self._lines.take(source, self.loop.time())
 
@@ -321,7 +323,7 @@ class StreamServer:
             _LOG.warning("and %d more lines about %s in %g s", lines, source, self.limits.log_window_s)
 
     def admit(self, protocol: ServerProtocol) -> None:
-        """Counts a newcomer among those that may make requests. Raises RemoteError: there is no room."""
+        """Admits a new connection to those that may make requests. Raises RemoteError: there is no room."""
         if self._closing:
             raise RemoteError(ErrorCode.SHUTTING_DOWN, "the server is closing")
         if len(self._connections) >= self.limits.connections_max:
@@ -341,7 +343,7 @@ class StreamServer:
                 self._on_disconnect(protocol.connection_id)
 
     def _sweep(self) -> None:
-        """Cuts peers that do not move: silent before HELLO, in the middle of a frame, or not taking what is sent."""
+        """Cuts peers without progress: silent before HELLO, stuck in a frame, or not taking their answers."""
         now = self.loop.time()
         self._log_sums(now)
         for protocol in self._newcomers:
@@ -369,10 +371,10 @@ class StreamServer:
         ):
             protocol.kept_pace_s = now
         if now - protocol.moved_s > self.limits.write_stall_timeout_s:
-            protocol.end(UnreachableError("the peer takes no answers"), at_once=True)
+            protocol.end(UnreachableError("the peer does not take its answers"), at_once=True)
 
     async def close(self) -> None:
-        """Stops listening and closes every connection, after the answers already given have left or one second."""
+        """Stops listening and closes every connection once pending answers are sent, or after one second."""
         self._closing = True
         if self._sweeper is not None:
             self._sweeper.cancel()

@@ -1,13 +1,13 @@
-"""Memory that servers on this machine can be shown, so that values go to and fro without passing through a socket.
+"""Memory that can be shared with servers on this machine, so that values need not pass through a socket.
 
-A region is an anonymous file, mapped here and, once it was registered over a Unix socket (`adamctl.net.regions`), in a
-server too: what is pulled is written straight into it, what is pushed is read straight from it. Its seals promise that
-it never shrinks, so nobody who maps it can be made to fault. It has no name: nothing is left however a process ends.
+A region is an anonymous file, mapped here and, once registered over a Unix socket (`adamctl.net.regions`), also in a
+server: pulled values are written straight into it, pushed values are read straight from it. It is sealed against
+shrinking, so no process that maps it can be made to fault. It has no name: nothing is left however a process ends.
 
-A server may be slow, or be cut off and go on later. So a request that was given up unanswered takes its pages with it:
-`renew` maps fresh ones in their place, under the same arrays, and whatever is still read or written there concerns
-nobody any more. It takes whole arrays as they were made: one of which parts lay in different regions could not be named
-in a request any more.
+A server may be slow, or be cut off and continue later. So a request that was given up unanswered keeps its pages:
+`renew` maps fresh pages in their place, under the same arrays, and later reads and writes of the old pages have no
+effect. It renews whole arrays as they were created: an array with parts in different regions could no longer be named
+in a request.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-if TYPE_CHECKING:  # a controller and whoever watches a run start without numpy, in a quarter less of the time
+if TYPE_CHECKING:  # controllers and commands that watch a run start a quarter faster without numpy
     import numpy as np
     from numpy.typing import NDArray
 
     Array: TypeAlias = NDArray[np.float32]
 
 SUPPORTED = sys.platform == "linux" and hasattr(os, "memfd_create")
-"""Whether memory can be shown to other processes. Elsewhere `SharedMemory` is memory like any other."""
+"""Whether memory can be shared with other processes. Elsewhere `SharedMemory` is ordinary memory."""
 
 _MAP_FIXED = 0x10
 
@@ -52,7 +52,7 @@ class Place(NamedTuple):
 
 
 class _Extent(NamedTuple):
-    """The pages of one array that `array` has returned: their addresses, and where they lie in a region."""
+    """The pages of one array that `array` returned: their addresses, and their place in a region."""
 
     start: int
     stop: int
@@ -63,14 +63,14 @@ class SharedMemory:
     """Memory for float32 arrays, each on pages of its own."""
 
     def __init__(self, size_bytes: int) -> None:
-        """Raises MemoryError: the system does not give that much."""
+        """Raises MemoryError: the system does not have that much memory."""
         self.size_bytes = whole_pages(size_bytes)
         descriptor, shareable = _anonymous_file(self.size_bytes)
         try:
             self._map = mmap.mmap(descriptor, self.size_bytes)
         except OSError as error:
             os.close(descriptor)
-            raise MemoryError(f"shared memory: no {self.size_bytes} bytes: {error}") from error
+            raise MemoryError(f"shared memory: cannot get {self.size_bytes} bytes: {error}") from error
         self._start = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
         self._used_bytes = 0
         self._extents: list[_Extent] = []  # one per array, ascending
@@ -81,14 +81,14 @@ class SharedMemory:
         """Returns a zeroed float32 array of this shape from the memory not yet taken.
 
         Raises:
-            MemoryError: less is left.
+            MemoryError: too little is left.
         """
         import numpy as np
 
         count = int(prod(shape))
         start = self._used_bytes
         if start + 4 * count > self.size_bytes:
-            raise MemoryError(f"shared memory: {4 * count} bytes wanted at {start}; {self.size_bytes} in all")
+            raise MemoryError(f"shared memory: {4 * count} bytes requested at {start}; {self.size_bytes} in total")
         self._used_bytes = start + array_bytes(count)
         if self._first is not None:
             place = Place(self._first, start)
@@ -96,7 +96,7 @@ class SharedMemory:
         return np.frombuffer(self._map, np.float32, count, start).reshape(shape)
 
     def find(self, array: NDArray[Any]) -> Place | None:
-        """Returns where a C-contiguous array lies, or None if it is no part of an array of this memory."""
+        """Returns where a C-contiguous array lies, or None if it is not part of an array of this memory."""
         start = _address(array)
         index = bisect_right(self._extents, start, key=lambda extent: extent.start) - 1
         if index < 0 or not array.flags.c_contiguous:
@@ -107,15 +107,15 @@ class SharedMemory:
         return Place(extent.place.region, extent.place.offset + start - extent.start)
 
     def renew(self, *arrays: NDArray[Any]) -> None:
-        """Puts fresh pages with the same content under arrays, which nobody else may be using in this process.
+        """Puts fresh pages with the same content under arrays, which nothing else in this process may be using.
 
-        What is given may be a part of what `array` has returned: all of that is renewed. Arrays that are renewed
-        together lie in one region afterwards. Those that do not lie in this memory stay as they are.
+        If only a part of an array that `array` returned is given, the whole array is renewed. Arrays that are renewed
+        together lie in one region afterwards. Arrays outside this memory stay unchanged.
 
-        What a server still reads is the content of this moment; what it still writes is lost.
+        A server that still reads sees the content at this moment; what it still writes is lost.
 
         Raises:
-            MemoryError: the system gives no more memory.
+            MemoryError: the system has no more memory.
         """
         starts = {_address(array) for array in arrays}
         renewed = [e for e in self._extents if any(e.start <= start < e.stop for start in starts)]
@@ -132,7 +132,9 @@ class SharedMemory:
         except OSError as error:
             if descriptor >= 0:
                 os.close(descriptor)
-            self._extents = [extent for extent in self._extents if extent not in renewed]  # named to nobody any more
+            self._extents = [
+                extent for extent in self._extents if extent not in renewed
+            ]  # never named in requests again
             raise MemoryError(f"shared memory: {size_bytes} bytes cannot be renewed: {error}") from error
         self._descriptors.append(descriptor)
         self._extents = sorted({extent.start: extent for extent in (*self._extents, *fresh)}.values())
@@ -151,16 +153,16 @@ class SharedMemory:
         return found
 
     def _close_unused(self) -> None:
-        """Closes the regions in which no array lies any more: they hold memory."""
+        """Closes the regions that hold no array any more, to free their memory."""
         used = {extent.place.region.descriptor for extent in self._extents}
         if self._first is not None and self._used_bytes < self.size_bytes:
-            used.add(self._first.descriptor)  # arrays will be made there
+            used.add(self._first.descriptor)  # future arrays will be created there
         for descriptor in set(self._descriptors) - used:
             self._descriptors.remove(descriptor)
             os.close(descriptor)
 
     def close(self) -> None:
-        """Closes descriptors, so that nobody can be shown it any more; it goes with the last array that lies in it."""
+        """Closes descriptors, so that memory can no longer be shared; it is freed with its last array."""
         self._extents.clear()
         self._first = None
         while self._descriptors:
@@ -172,7 +174,7 @@ class SharedMemory:
 
 
 def array_bytes(*shape: int) -> int:
-    """Returns the bytes of a `SharedMemory` that an array of this shape takes."""
+    """Returns the bytes that an array of this shape takes in a `SharedMemory`."""
     return whole_pages(4 * prod(shape))
 
 
@@ -186,7 +188,7 @@ def _address(array: NDArray[Any]) -> int:
 
 
 def _anonymous_file(size_bytes: int) -> tuple[int, bool]:
-    """Returns a descriptor, and whether others may be shown it: a sandbox may forbid such files."""
+    """Returns a descriptor, and whether it can be shared: a sandbox may forbid such files."""
     if SUPPORTED:
         with suppress(OSError):
             return _sealed_file(size_bytes), True
@@ -215,7 +217,7 @@ def _region(descriptor: int, size_bytes: int) -> Region:
 
 
 def _map_over(start: int, size_bytes: int, descriptor: int, offset: int) -> None:
-    """Maps a file in the place of pages that are mapped already; threads see either the old or the new ones."""
+    """Maps a file in place of mapped pages; threads see either the old or the new pages."""
     protection = mmap.PROT_READ | mmap.PROT_WRITE
     found = _system_mmap()(start, size_bytes, protection, mmap.MAP_SHARED | _MAP_FIXED, descriptor, offset)
     if found != start:
@@ -224,7 +226,7 @@ def _map_over(start: int, size_bytes: int, descriptor: int, offset: int) -> None
 
 @cache
 def _system_mmap() -> Any:
-    """Python's own mmap cannot be told where to map."""
+    """Returns the system's mmap: Python's own cannot map at a given address."""
     function = ctypes.CDLL(None, use_errno=True).mmap
     function.restype = ctypes.c_void_p
     function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]

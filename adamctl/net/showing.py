@@ -1,4 +1,4 @@
-"""Which regions of its memory a client has shown to the server at the other end of a connection."""
+"""The regions of its memory that a client has shared with the server at the other end of a connection."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Connection(Protocol):
 
 
 class ShownRegions:
-    """Those of one connection."""
+    """The shared regions of one connection."""
 
     def __init__(self, connection: _Connection, scheme: str, shares: bool) -> None:
         self._connection, self._scheme, self._shares = connection, scheme, shares
@@ -32,9 +32,9 @@ class ShownRegions:
         return "shared" if self._accepted else self._scheme
 
     async def show(self, region: Region, deadline_s: float) -> bool:
-        """Registers a region unless that was done before; returns whether the server has mapped it.
+        """Registers a region unless it is registered; returns whether the server has mapped it.
 
-        A server that cannot map our memory is not asked again. Does not wait where the answer is known.
+        A server that cannot map our memory is not asked again. Does not wait if the answer is known.
         """
         if not self._shares:
             return False
@@ -49,7 +49,7 @@ class ShownRegions:
             del self._shown[region.number]
             raise
         finally:
-            answer.set_result(accepted)  # whoever waits as well goes through the socket for this once
+            answer.set_result(accepted)  # other waiting callers use the socket this once
         return accepted
 
     async def _register(self, region: Region, deadline_s: float) -> bool:

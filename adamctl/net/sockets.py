@@ -16,30 +16,31 @@ from adamctl.errors import ConfigurationError
 from adamctl.net.address import Address
 
 UNIX_SEND_BUFFER_BYTES = 1 << 20
-"""Unix sockets do not tune themselves as TCP does: with the default of about 200 KiB, both ends sleep and wake up
-several times per block, and 1 MiB frames ran at 0.6 of plain sockets instead of 0.9. The kernel may grant less."""
+"""Unix sockets do not tune their buffers as TCP does: with the default of about 200 KiB, both ends sleep and wake up
+several times per block, and 1 MiB frames reached 0.6 of plain sockets' rate instead of 0.9. The kernel may grant less.
+"""
 
 UNPACED = b"reno"
-"""Congestion control of TCP between two processes of one host, where there is no network to be fair to. Where the
-machine's is BBR, segments leave by a timer, and out of order: that takes a third of the rate. Every Linux has this one,
-for every user."""
+"""Congestion control of TCP between two processes of one host, where no network must be shared fairly. With BBR,
+segments leave by a timer and out of order, which costs a third of the rate. Every Linux offers this one to every user.
+"""
 
 
 async def bind_tcp(address: Address, *, only_loopback: bool = False) -> tuple[socket.socket, Address]:
-    """Returns a bound TCP socket and what it is bound to. Raises ConfigurationError.
+    """Returns a bound TCP socket and its address. Raises ConfigurationError.
 
-    `only_loopback`: another address than of this machine's loopback is refused, because there is no token.
+    `only_loopback`: refuse all but loopback addresses, because there is no token.
     """
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
-        raise ConfigurationError(f"cannot listen on {address}: host {address.host!r} is not known ({error})") from error
-    found.sort(key=lambda info: info[0] != socket.AF_INET)  # "localhost" means 127.0.0.1 where both are there
+        raise ConfigurationError(f"cannot listen on {address}: host {address.host!r} is unknown ({error})") from error
+    found.sort(key=lambda info: info[0] != socket.AF_INET)  # "localhost" means 127.0.0.1 if both families exist
     family, kind, protocol, _, endpoint = found[0]
     if only_loopback and not ipaddress.ip_address(str(endpoint[0]).partition("%")[0]).is_loopback:
         raise ConfigurationError(
-            f"cannot listen on {address} without a token: whoever reaches it could read and change everything; give "
+            f"cannot listen on {address} without a token: anyone who reaches it could read and change everything; give "
             "--token-file FILE or set ADAMCTL_TOKEN, the same for every process of the cluster, or listen on 127.0.0.1"
         )
     sock = socket.socket(family, kind, protocol)
@@ -47,7 +48,7 @@ async def bind_tcp(address: Address, *, only_loopback: bool = False) -> tuple[so
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(endpoint)
-        # Listening here, not later, lets two servers on one port fail in this call.
+        # Listening here, not later, makes the second of two servers on one port fail in this call.
         sock.listen(1)
     except OSError as error:
         sock.close()
@@ -68,7 +69,7 @@ def _bind_reason(address: Address, error: OSError) -> str:
 def bind_unix(address: Address) -> tuple[socket.socket, Callable[[], None]]:
     """Returns a bound Unix socket that only this user may connect to, and a function that removes its file.
 
-    A socket file that nobody listens on, left by a process that was killed, is replaced.
+    A stale socket file, left by a killed process, is replaced.
 
     Raises:
         ConfigurationError: the path is taken or cannot be made.
@@ -79,7 +80,7 @@ def bind_unix(address: Address) -> tuple[socket.socket, Callable[[], None]]:
     try:
         sock.setblocking(False)
         sock.bind(address.path)
-        # Nobody can connect before listen, so the file is never open to others.
+        # Connecting is impossible before listen, so the file is never open to others.
         os.chmod(address.path, 0o600)
         made = os.stat(address.path).st_ino
     except OSError as error:
@@ -89,7 +90,7 @@ def bind_unix(address: Address) -> tuple[socket.socket, Callable[[], None]]:
 
     def remove() -> None:
         try:
-            if os.stat(address.path).st_ino == made:  # not that of a server that came after us
+            if os.stat(address.path).st_ino == made:  # not the file of a later server
                 os.unlink(address.path)
         except FileNotFoundError:
             pass
@@ -103,7 +104,7 @@ def _clear_stale(address: Address, path: Path) -> None:
     except OSError:
         return
     if not stat.S_ISSOCK(mode):
-        raise ConfigurationError(f"cannot listen on {address}: {path} is a file of another kind; choose another path")
+        raise ConfigurationError(f"cannot listen on {address}: {path} is not a socket; choose another path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
@@ -119,7 +120,7 @@ def _clear_stale(address: Address, path: Path) -> None:
 
 
 def set_options(sock: socket.socket | None) -> None:
-    """Sends small frames at once and notices dead peers, on TCP; on Unix sockets, asks for a larger send buffer.
+    """On TCP, sends small frames at once and detects dead peers; on Unix sockets, requests a larger send buffer.
 
     TCP between two processes of one host is not paced (`UNPACED`).
     """
@@ -129,7 +130,7 @@ def set_options(sock: socket.socket | None) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if hasattr(socket, "TCP_CONGESTION") and _stays_on_host(sock):
-            with suppress(OSError):  # an administrator may have forbidden it; it is slower then, no more
+            with suppress(OSError):  # an administrator may have forbidden it; then it is only slower
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, UNPACED)
     elif sock.family == socket.AF_UNIX:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_SEND_BUFFER_BYTES)
@@ -139,5 +140,5 @@ def _stays_on_host(sock: socket.socket) -> bool:
     """Whether both ends have the same address."""
     try:
         return bool(sock.getpeername()[0] == sock.getsockname()[0])
-    except OSError:  # it has ended already
+    except OSError:  # it has already ended
         return False

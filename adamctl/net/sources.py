@@ -1,6 +1,6 @@
-"""What is remembered of where connections come from, so that one address costs others nothing. Pure.
+"""Accounts for where connections come from, so that one address cannot harm others. Pure.
 
-A source is an address of a machine, or a user of this one. Connections that have proved who they are are not counted
+A source is a machine's address, or a user of this machine. Connections that have proved their identity are not counted
 here: hundreds of workers of one host may have several each.
 """
 
@@ -14,13 +14,13 @@ from typing import Generic, TypeVar
 
 Connection = TypeVar("Connection", bound=Hashable)
 SOURCES_MAX = 1024
-"""Of which log lines are counted one by one; those of all others are counted together."""
+"""Most sources whose log lines are counted separately; all others are counted together."""
 ELSEWHERE = "other addresses"
-_PREFIX_BITS = 64  # of IPv6, of which one host may have all addresses
+_PREFIX_BITS = 64  # IPv6: one host may have all addresses of such a network
 
 
 def source_of(host: str) -> str:
-    """Returns the source that an IP address belongs to; what is no IP address stands for itself."""
+    """Returns the source that an IP address belongs to; any other text is its own source."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:
@@ -33,7 +33,7 @@ def source_of(host: str) -> str:
 
 
 class Newcomers(Generic[Connection]):
-    """Connections that have not said HELLO yet, oldest first, and which of them goes when there are too many."""
+    """Connections that have not said HELLO yet, oldest first; decides which one goes when there are too many."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
@@ -47,10 +47,10 @@ class Newcomers(Generic[Connection]):
         return len(self._source)
 
     def add(self, connection: Connection, source: str) -> Connection | None:
-        """Takes a connection in; returns the one that has to go for it, which is not among them any more.
+        """Adds a connection; returns the one that has to go for it, which has been removed.
 
-        It is the oldest of the source that has the most: who means well says HELLO at once, and does so from a source
-        that has fewer than one that holds places open.
+        It is the oldest one of the source with the most: honest clients say HELLO at once, so their source has fewer
+        than one that keeps connections open.
         """
         self._source[connection] = source
         self._count[source] += 1
@@ -62,7 +62,7 @@ class Newcomers(Generic[Connection]):
         return gone
 
     def discard(self, connection: Connection) -> None:
-        """Forgets a connection, if it is there."""
+        """Removes a connection if present."""
         source = self._source.pop(connection, None)
         if source is not None:
             self._count[source] -= 1
@@ -77,7 +77,7 @@ class _Window:
 
 
 class LineQuota:
-    """How many log lines each source may cause; what goes beyond is summed up."""
+    """How many log lines each source may cause; further ones are only counted."""
 
     def __init__(self, lines_max: int, window_s: float) -> None:
         self._lines_max = lines_max
@@ -93,7 +93,7 @@ class LineQuota:
         return window.lines <= self._lines_max
 
     def sums(self, now: float) -> list[tuple[str, int]]:
-        """Returns (source, lines not written) of windows that have ended, which begin anew with the next line."""
+        """Returns (source, lines not written) of windows that have ended; the next line starts a new window."""
         found = []
         for source, window in list(self._windows.items()):  # the oldest first
             if now - window.began_s < self._window_s:

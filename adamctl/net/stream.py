@@ -1,4 +1,4 @@
-"""The transport over TCP and Unix sockets; what the rest of the program uses.
+"""The transport over TCP and Unix sockets, used by the rest of the program.
 
 transport = StreamTransport()
 server = await transport.serve(["tcp://127.0.0.1:0"], identity, handler)
@@ -26,12 +26,12 @@ _RETRY_INTERVAL_S = 0.02
 
 
 class StreamTransport:
-    """Implements `adamctl.net.transport.Transport`. Belongs to one event loop; make one per loop.
+    """Implements `adamctl.net.transport.Transport`. Belongs to one event loop; create one per loop.
 
     Args:
         server_limits: bounds of every server it starts.
         client_limits: bounds of every connection it makes; the memory is shared by all of them.
-        kind: which of a peer's addresses to use, and whether to show it memory; default: what ADAMCTL_TRANSPORT says.
+        kind: which of a peer's addresses to use, and whether to share memory with it; default: ADAMCTL_TRANSPORT.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class StreamTransport:
         client_limits: ClientLimits | None = None,
         kind: TransportKind | None = None,
     ) -> None:
-        """Raises ConfigurationError: ADAMCTL_TRANSPORT has a value that is not known."""
+        """Raises ConfigurationError: ADAMCTL_TRANSPORT has an unknown value."""
         self.kind: TransportKind = kind or chosen_kind()
         self.server_limits = server_limits or ServerLimits()
         self.client_limits = client_limits or ClientLimits()
@@ -51,9 +51,9 @@ class StreamTransport:
 
         Raises:
             ConfigurationError: the address is malformed.
-            UnreachableError: nobody listens there, or the server has no room.
+            UnreachableError: nothing listens there, or the server has no room.
             DeadlineError: it took longer than `deadline_s` seconds.
-            HandshakeError: the server refuses us: token or version.
+            HandshakeError: the server refuses us: wrong token or version.
         """
         target = parse_address(address)
         if target.scheme == "memory":
@@ -105,7 +105,7 @@ async def _open(loop: asyncio.AbstractEventLoop, target: Address, protocol: Clie
         try:
             await loop.create_unix_connection(lambda: protocol, target.path)
             return
-        except BlockingIOError:  # the queue of a Unix socket is full: it cannot be waited for, only asked again
+        except BlockingIOError:  # the queue of a Unix socket is full: one cannot wait for it, only retry
             await asyncio.sleep(_RETRY_INTERVAL_S)
 
 

@@ -14,7 +14,7 @@ _OTHERS = stat.S_IROTH | stat.S_IWOTH
 
 
 def environment_token(environment: Mapping[str, str]) -> str:
-    """Returns the token that ADAMCTL_TOKEN_FILE or ADAMCTL_TOKEN gives; empty if there is none. The file goes first.
+    """Returns the token from ADAMCTL_TOKEN_FILE or ADAMCTL_TOKEN; empty if there is none. The file takes precedence.
 
     Raises:
         ConfigurationError: as `read_token_file`.
@@ -24,10 +24,10 @@ def environment_token(environment: Mapping[str, str]) -> str:
 
 
 def read_token_file(path: Path, what: str) -> str:
-    """Returns the token in a file: all of it but white space at its begin and end. `what` names the setting in errors.
+    """Returns the token in a file, without white space at its ends. `what` names the setting in errors.
 
     Raises:
-        ConfigurationError: it cannot be read, every user can read or write it, or there is no token in it.
+        ConfigurationError: it cannot be read, every user can read or write it, or it holds no token.
     """
     try:
         with path.open("rb") as stream:
@@ -36,7 +36,7 @@ def read_token_file(path: Path, what: str) -> str:
     except OSError as error:
         raise ConfigurationError(f"{what} {path}: {error.strerror}") from error
     if stat.S_ISREG(mode) and mode & _OTHERS:
-        raise ConfigurationError(f"{what} {path}: every user of this machine can read or write it; chmod 600 it")
+        raise ConfigurationError(f"{what} {path}: every user of this machine can read or write it; run chmod 600 on it")
     try:
         token = content.decode("ascii").strip() if len(content) <= _BYTES_MAX else ""
     except UnicodeDecodeError:

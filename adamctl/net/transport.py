@@ -1,7 +1,7 @@
-"""What a role sees of the network: connections that carry requests, and servers that answer them.
+"""The network as roles see it: connections that carry requests, and servers that answer them.
 
 TCP, Unix sockets (`adamctl.net.stream`) and the in-memory twin (`adamctl.net.testing.memory`) implement the same
-protocols, so a role never knows which one it has. All calls are made on the event loop's thread.
+protocols, so a role never knows which one it uses. All calls are made on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from adamctl.net.shared_memory import Region
 from adamctl.wire.messages import Hello, HelloReply, Message
 
 Body: TypeAlias = Sequence["bytes | bytearray | memoryview | Any"]
-"""Buffers to send one after another without joining: bytes-like or C-contiguous arrays. They must stay unchanged until
-the reply has come (requests) or `on_sent` has been called (replies)."""
+"""Buffers to send in order without joining them: bytes-like or C-contiguous arrays. They must stay unchanged until the
+reply has arrived (requests) or `on_sent` was called (replies)."""
 
 
 class Lease(Protocol):
-    """A counted hold on a pooled buffer."""
+    """A counted reference to a pooled buffer."""
 
     def retain(self) -> None: ...
 
@@ -39,16 +39,16 @@ class Reply(Protocol):
 
 
 class Request(Protocol):
-    """A request being served. Exactly one of `reply` and `fail` must be called, at any time.
+    """A request being served. Exactly one of `reply` and `fail` must be called, at any later time.
 
-    `body` is valid until then, longer if `lease.retain()` was called: then until `lease.release()`.
+    `body` is valid until then or, if `lease.retain()` was called, until `lease.release()`.
     """
 
     message: Message
     body: memoryview
     lease: Lease
     arrival: Arrival | None
-    """What was done with the body while it arrived: what an `ArrivalHandler` has made for this request."""
+    """The object that an `ArrivalHandler` created for this request, to use its body while it arrived."""
     deadline_s: float
     """Clock reading (loop.time()) after which the requester no longer waits; inf if it always does."""
 
@@ -60,7 +60,7 @@ class Request(Protocol):
 
     @property
     def local_address(self) -> str:
-        """Which address of the server it came to."""
+        """The server's address that it was sent to."""
         ...
 
     @property
@@ -70,7 +70,7 @@ class Request(Protocol):
 
     @property
     def one_way(self) -> bool:
-        """Whether nobody waits for the answer; it must be given all the same, so that credit is returned."""
+        """Whether no peer waits for the answer; it must be given anyway, so that credit is returned."""
         ...
 
     @property
@@ -90,33 +90,33 @@ class Request(Protocol):
 
 
 Handler: TypeAlias = Callable[[Request], None]
-"""Called on the loop for every request; must not block. An exception it lets out is answered with INTERNAL."""
+"""Called on the loop for every request; must not block. An exception that it raises is answered with INTERNAL."""
 
 
 class Arrival(Protocol):
-    """What is done with a request's body while the rest of it is still to come."""
+    """Uses a request's body while the rest of it is still arriving."""
 
     @property
     def stops(self) -> Sequence[int]:
-        """Where its pieces end, in bytes from the body's begin: at least one, ascending, none beyond the body's end."""
+        """Where its pieces end, in bytes from the body's start: at least one, ascending, none beyond the body's end."""
         ...
 
     def arrived(self, piece: int, data: memoryview) -> bool:
-        """The piece that ends at `stops[piece]` is there, and in cache. Called once for each, in order, on the loop.
+        """Takes the piece that ends at `stops[piece]`, still in cache. Called once per piece, in order, on the loop.
 
-        Returns whether it was taken: it is then not in the request's body, where it is undefined what there is
-        instead. `data` is valid until then. The connection may end before the next one comes.
+        Returns whether the piece was used: the content of its place in the request's body is then undefined. `data` is
+        valid until the return. The connection may end before the next piece arrives.
         """
         ...
 
 
 ArrivalHandler: TypeAlias = Callable[[Request], Arrival | None]
-"""Called on the loop when all of a request but a large body is there; `body` is where that will be. It must not be
-answered: it goes to the `Handler` when it is complete, if ever. None: nothing is to be done meanwhile."""
+"""Called on the loop when all of a request except its large body has arrived; `body` is where that will be. The request
+must not be answered: it goes to the `Handler` when complete, if ever. Return None to do nothing meanwhile."""
 
 
 class Connection(Protocol):
-    """One connection to a peer that has answered our HELLO."""
+    """A connection to a peer that has answered our HELLO."""
 
     peer: HelloReply
     peer_name: str
@@ -137,13 +137,13 @@ class Connection(Protocol):
         Raises:
             DeadlineError: no reply within `deadline_s` seconds (a late one is dropped).
             UnreachableError: the connection is or was closed.
-            RemoteError: the peer refused; the connection goes on.
+            RemoteError: the peer refused; the connection stays open.
             ProtocolError: the peer broke the format; the connection is closed.
         """
         ...
 
     async def send_one_way(self, message: Message, body: Body = (), *, deadline_s: float) -> None:
-        """Sends a request that is not answered, after waiting for credit; returns when the kernel has taken it.
+        """Waits for credit and sends a request without an answer; returns when the kernel has taken it.
 
         Raises:
             DeadlineError, UnreachableError, ProtocolError: as `request`.
@@ -151,7 +151,7 @@ class Connection(Protocol):
         ...
 
     async def share(self, region: Region, *, deadline_s: float) -> bool:
-        """Shows the peer a region of our memory, once; returns whether requests on this connection may name it.
+        """Shares a region of our memory with the peer, once; returns whether requests on this connection may name it.
 
         Raises:
             DeadlineError, UnreachableError, ProtocolError: as `request`.
@@ -170,18 +170,18 @@ class Connection(Protocol):
 
 
 class Server(Protocol):
-    """A listening server. `addresses` are what it really listens on (ports filled in), `limits` its bounds."""
+    """A listening server. `addresses` are its actual addresses (ports filled in), `limits` its bounds."""
 
     addresses: tuple[str, ...]
     limits: ServerLimits
 
     def connections_by_kind(self) -> dict[str, int]:
-        """Returns how many have said HELLO over `tcp`, `unix`, `memory`, and `shared`: those that registered memory."""
+        """Returns kind -> number of connections that have said HELLO; `shared` are those that registered memory."""
         ...
 
     @property
     def region_bytes(self) -> int:
-        """Memory of clients that is mapped here."""
+        """Bytes of clients' memory that is mapped here."""
         ...
 
     async def close(self) -> None:
@@ -190,11 +190,11 @@ class Server(Protocol):
 
 
 class Transport(Protocol):
-    """How to reach and be reached. An address is `tcp://host:port`, `unix:///path` or, in tests, `memory://name`.
+    """Connects and serves. An address is `tcp://host:port`, `unix:///path` or, in tests, `memory://name`.
 
     Attributes:
         kind: which of a peer's addresses to use.
-        server_limits: bounds of servers for which no others are given.
+        server_limits: default bounds of servers.
     """
 
     kind: TransportKind
@@ -214,9 +214,9 @@ class Transport(Protocol):
         arriving: ArrivalHandler | None = None,
         limits: ServerLimits | None = None,
     ) -> Server:
-        """Listens on all addresses. `identity` gives this side's role, node, incarnation and the token it demands.
+        """Listens on all addresses. `identity` gives this side's role, node, incarnation and required token.
 
-        `arriving` is asked about requests with large bodies before these come.
+        `arriving` is called for requests with large bodies before the bodies arrive.
 
         Raises:
             ConfigurationError: an address is malformed or taken; the message names it and says what to do.

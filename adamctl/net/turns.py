@@ -1,4 +1,4 @@
-"""Gives the buffers of a pool to connections in turn, so that under load everyone receives as much as the others."""
+"""Gives the buffers of a pool to connections in turn, so that under load all receive equally much."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ class Taker(Protocol):
 
     @property
     def closing(self) -> bool:
-        """Whether it asks for nothing any more."""
+        """Whether it no longer wants a buffer."""
         ...
 
     def resume_blocked(self) -> None:
-        """Asks for it again."""
+        """Asks again."""
 
 
 class Turns:
-    """Who waits for a buffer, first in, first out. Belongs to one event loop.
+    """Connections that wait for a buffer, first in, first out. Belongs to one event loop.
 
-    Whoever wants one while others wait goes behind them, even if there is room: else a connection whose body comes at
-    the right moment would be served again and again, and a long body never.
+    A connection that wants one while others wait queues behind them, even if there is room: otherwise connections with
+    lucky timing would be served repeatedly, and a long body never.
     """
 
     def __init__(self, pool: BufferPool) -> None:
         self._pool = pool
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[Taker, None] = {}
-        self._told = False  # whether the pool will call us
+        self._told = False  # whether the pool will call us back
 
     def allocate(self, taker: Taker, size_bytes: int) -> PooledBuffer | None:
-        """Returns a buffer, or None: then `taker.resume_blocked` is called when it is its turn and may be room."""
+        """Returns a buffer, or None: then `taker.resume_blocked` is called on its turn, when there may be room."""
         if self._waiting and next(iter(self._waiting)) is not taker:
             self._waiting[taker] = None
             return None
         buffer = self._pool.try_allocate(size_bytes)
         if buffer is None:
             self._listen()
-            buffer = self._pool.try_allocate(size_bytes)  # what was released before it listened
+            buffer = self._pool.try_allocate(size_bytes)  # catches a release before we listened
         if buffer is None:
             self._waiting[taker] = None
         else:
@@ -49,7 +49,7 @@ class Turns:
         return buffer
 
     def leave(self, taker: Taker) -> None:
-        """A connection waits no longer: it has its buffer, or is gone. The next one tries."""
+        """Removes a connection that has its buffer or is gone; then the next one tries."""
         if taker in self._waiting:
             del self._waiting[taker]
             self._loop.call_soon(self._next)
@@ -60,10 +60,10 @@ class Turns:
             self._pool.when_released(self._released)
 
     def _released(self) -> None:
-        """Called from whichever thread has released a buffer."""
+        """Called from the thread that released a buffer."""
         try:
             self._loop.call_soon_threadsafe(self._heard)
-        except RuntimeError:  # the loop has ended meanwhile
+        except RuntimeError:  # the loop has ended
             return
 
     def _heard(self) -> None:
@@ -76,4 +76,4 @@ class Turns:
             if not first.closing:
                 first.resume_blocked()
                 return
-            del self._waiting[first]  # it may be long in going, if its peer does not read
+            del self._waiting[first]  # it may take long to close if its peer does not read

@@ -1,4 +1,4 @@
-"""What whoever watches the keys of the configuration service learns, whichever service keeps them."""
+"""What a watcher of the configuration service's keys receives, from any implementation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from adamctl.wire.messages import ConfigEntry
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """What happened to the keys of a prefix after a revision; `reset`: entries are all there are."""
+    """Changes of the keys with a prefix after a revision; with `reset`, `entries` is the complete state."""
 
     revision: int
     entries: tuple[ConfigEntry, ...] = ()

@@ -1,6 +1,6 @@
-"""Frames to bytes and bytes to messages, without any I/O. The format is docs/formats/wire.md.
+"""Encodes frames and decodes messages, without any I/O. The format is docs/formats/wire.md.
 
-`adamctl.wire.decoder` takes a stream of bytes apart into frames with the functions of this file.
+`adamctl.wire.decoder` splits a stream of bytes into frames with the functions of this file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from adamctl.wire.unreadable import UNREADABLE
 
 DEADLINE_MS_MAX = 0xFFFFFFFF
 _REQUEST_ID_MAX = 0xFFFFFFFFFFFFFFFF
-# Plain integers: an operation on an enumeration costs a microsecond, and every frame has several.
+# Plain integers: an operation on an enumeration costs a microsecond, and every frame needs several.
 _REPLY = int(Flag.REPLY)
 _ERROR = int(Flag.ERROR)
 _FLAG_SETS_ALLOWED = frozenset(int(flags) for flags in (Flag.NONE, Flag.ONE_WAY, Flag.REPLY, Flag.REPLY | Flag.ERROR))
@@ -46,7 +46,7 @@ _ERROR_DECODER = msgspec.msgpack.Decoder(ErrorReply)
 
 
 class FrameHead(NamedTuple):
-    """The fixed header of a frame, checked. `flags` and `opcode` are plain integers, `deadline_ms` 0 means none."""
+    """The checked fixed header of a frame. `flags` and `opcode` are plain integers; `deadline_ms` 0 means none."""
 
     version: int
     flags: int
@@ -62,13 +62,13 @@ def encode_message(message: Message) -> bytes:
     """Returns the typed header of a message.
 
     Raises:
-        ValueError: it is longer than 64 KiB; what may grow belongs into the body.
+        ValueError: it is longer than 64 KiB; content that may grow belongs in the body.
     """
     encoded = _ENCODER.encode(message)
     if len(encoded) > TYPED_HEADER_BYTES_MAX:
         raise ValueError(
-            f"the header of a {type(message).__name__} may be {TYPED_HEADER_BYTES_MAX} bytes long at most, "
-            f"this one is {len(encoded)}; what may grow travels in the body"
+            f"the header of a {type(message).__name__}: expected at most {TYPED_HEADER_BYTES_MAX} bytes, "
+            f"found {len(encoded)}; put content that may grow into the body"
         )
     return encoded
 
@@ -83,15 +83,14 @@ def encode_frame(
     deadline_ms: int = 0,
     version: int = VERSION_LOWEST,
 ) -> bytes:
-    """Returns the fixed header and the typed header, joined; `body_bytes` bytes of body are to be sent after them.
+    """Returns the fixed and the typed header, joined; `body_bytes` bytes of body must be sent after them.
 
     Raises:
-        ValueError: a field is out of its range (a mistake of ours, never the peer's).
+        ValueError: a field is out of range (a bug of ours, never the peer's fault).
     """
     if body_bytes > _BODY_BYTES_MAX[opcode]:
         raise ValueError(
-            f"the body of a {Opcode(opcode).name} may be {_BODY_BYTES_MAX[opcode]} bytes long at most, "
-            f"this one is {body_bytes}"
+            f"the body of a {Opcode(opcode).name}: expected at most {_BODY_BYTES_MAX[opcode]} bytes, found {body_bytes}"
         )
     if len(typed_header) > TYPED_HEADER_BYTES_MAX or int(flags) not in _FLAG_SETS_ALLOWED:
         raise ValueError(f"cannot frame {len(typed_header)} header bytes with flags {flags}")
@@ -112,7 +111,7 @@ def encode_frame(
 def encode_request(
     message: Message, request_id: int, *, deadline_s: float = 0.0, body_bytes: int = 0, one_way: bool = False
 ) -> bytes:
-    """Returns the head of a request's frame. `deadline_s` is what is left of its time, 0 means without end."""
+    """Returns the head of a request's frame. `deadline_s` is its remaining time, 0 means unlimited."""
     deadline_ms = max(1, round(deadline_s * 1000)) if deadline_s > 0 else 0
     flags = Flag.ONE_WAY if one_way else Flag.NONE
     opcode = OPCODE_OF_REQUEST[type(message)]
@@ -134,7 +133,7 @@ def encode_reply(opcode: int, request_id: int, message: Message, body_bytes: int
 def encode_error(
     opcode: int, request_id: int, code: int, text: str, details: Mapping[str, object] | None = None
 ) -> bytes:
-    """Returns the frame of a refusal. Long texts are cut, and details that would not fit are left out."""
+    """Returns the frame of a refusal. Long texts are cut, and details that do not fit are left out."""
     flags = Flag.REPLY | Flag.ERROR
     text = text[:8192]
     try:
@@ -148,7 +147,7 @@ def parse_head(data: bytes | bytearray | memoryview) -> FrameHead:
     """Returns the fixed header in the first 36 bytes of `data`.
 
     Raises:
-        ProtocolError: the first thing found wrong; nothing behind it has been trusted.
+        ProtocolError: the first problem found; nothing after it has been trusted.
     """
     magic, *fields = FRAME_HEADER.unpack_from(data)
     if magic != MAGIC:
@@ -170,9 +169,9 @@ def parse_head(data: bytes | bytearray | memoryview) -> FrameHead:
     if limit is None:
         raise ProtocolError(f"unknown opcode {head.opcode}")
     if head.header_bytes > TYPED_HEADER_BYTES_MAX:
-        raise ProtocolError(f"typed header of {head.header_bytes} bytes, at most {TYPED_HEADER_BYTES_MAX} are allowed")
+        raise ProtocolError(f"typed header of {head.header_bytes} bytes, expected at most {TYPED_HEADER_BYTES_MAX}")
     if head.body_bytes > limit:
-        raise ProtocolError(f"body of {head.body_bytes} bytes, a {Opcode(head.opcode).name} may carry {limit} at most")
+        raise ProtocolError(f"body of {head.body_bytes} bytes, a {Opcode(head.opcode).name} may carry at most {limit}")
     return head
 
 
@@ -186,12 +185,12 @@ def check_typed_header(head: FrameHead, typed_header: bytes) -> None:
 
 
 def decode_message(opcode: int, flags: int, typed_header: bytes) -> Message:
-    """Returns the message in a typed header: the request, the reply or the `ErrorReply` of an opcode.
+    """Returns the message in a typed header: the request, reply or `ErrorReply` of an opcode.
 
-    Fields that a newer peer has appended are ignored, missing ones get their defaults.
+    Fields appended by a newer peer are ignored; missing ones get their defaults.
 
     Raises:
-        ProtocolError: it is not that message.
+        ProtocolError: the header does not hold that message.
     """
     if flags & _ERROR:
         decoder = _ERROR_DECODER
@@ -201,7 +200,7 @@ def decode_message(opcode: int, flags: int, typed_header: bytes) -> Message:
         message: Message = decoder.decode(typed_header)
     except UNREADABLE as error:
         kind = "error reply" if flags & _ERROR else "reply" if flags & _REPLY else "request"
-        raise ProtocolError(f"a {Opcode(opcode).name} {kind} that cannot be read: {error}") from error
+        raise ProtocolError(f"unreadable {Opcode(opcode).name} {kind}: {error}") from error
     return message
 
 

@@ -1,4 +1,4 @@
-"""Every number of the wire format. Numbers are never reused; docs/formats/wire.md explains them.
+"""All numbers of the wire format. Numbers are never reused; docs/formats/wire.md explains them.
 
 Reader and writer share this file. A frame is a fixed header, a typed header and a body:
 
@@ -33,7 +33,7 @@ BODY_ALIGNMENT_BYTES: Final = 64  # arrays inside a body start at multiples of t
 
 
 class Flag(IntFlag):
-    """REPLY marks an answer, ERROR an answer whose typed header is an `ErrorReply`, ONE_WAY a request without one."""
+    """REPLY marks an answer, ERROR an answer with an `ErrorReply` as its header, ONE_WAY a request without answer."""
 
     NONE = 0
     REPLY = 1
@@ -42,7 +42,7 @@ class Flag(IntFlag):
 
 
 class Opcode(IntEnum):
-    """What a frame asks for. A reply repeats its request's opcode."""
+    """What a frame requests. A reply repeats its request's opcode."""
 
     HELLO = 1
     STATUS = 2
@@ -115,7 +115,7 @@ class ErrorCode(IntEnum):
 
 
 class UpdateKind(IntEnum):
-    """What a push carries: a gradient for the rule, factors whose product is one, or a change to add as it is."""
+    """What a push carries: a gradient for the rule, factors whose product is one, or a delta to add unchanged."""
 
     GRADIENT = 0
     FACTORS = 1

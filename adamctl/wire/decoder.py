@@ -1,6 +1,6 @@
-"""Takes a stream of bytes apart into frames, whatever pieces it comes in; pure, no I/O.
+"""Splits a stream of bytes, received in arbitrary pieces, into frames; pure, no I/O.
 
-The decoder says where the next bytes are to go, so that a body is received straight into its final place:
+The decoder says where to put the next bytes, so that a body is received straight into its final place:
 
     decoder = FrameDecoder(allocate)
     while decoder.failure is None:
@@ -8,7 +8,7 @@ The decoder says where the next bytes are to go, so that a body is received stra
         for frame in decoder.received(count): ...
 
 Heads, small bodies and the ends of bodies go through a small staging buffer, so that one read can bring several small
-frames; the rest of a body is written directly. Every limit and both checksums are checked before `allocate` is called.
+frames; the rest of a body is received directly. All limits and both checksums are checked before `allocate` is called.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from adamctl.wire.codec import FrameHead, check_typed_header, parse_head
 from adamctl.wire.constants import FRAME_HEADER_BYTES
 
 STAGING_BYTES = 16 << 10
-"""Bytes that one read may bring through the staging buffer, and the rest of a segment below which it is used."""
+"""Most bytes that one read brings through the staging buffer; it is used when less than this is left of a segment."""
 
 
 class BodyTarget(NamedTuple):
-    """Where a body goes: writable byte views whose lengths add up to the body's, and what the allocator wants back.
+    """Where a body goes: writable byte views whose lengths add up to the body's, and a token for the allocator.
 
-    `filled` is called with the number of each segment as soon as its last byte is there, empty ones left out. It must
-    not raise, nor use the decoder.
+    `filled` is called with the number of each non-empty segment as soon as its last byte has arrived. It must neither
+    raise nor use the decoder.
     """
 
     segments: Sequence[memoryview]
@@ -56,8 +56,8 @@ class FrameDecoder:
     """Incremental parser of one direction of a connection.
 
     Attributes:
-        failure: the ProtocolError that ended the stream, None while it is sound. Frames before it were returned.
-        blocked: the allocator had no room; read nothing until `resume` has returned.
+        failure: the ProtocolError that ended the stream, None if there was none. Frames before it were returned.
+        blocked: the allocator had no room; read nothing until `resume` has been called.
         frames_seen: complete frames so far.
     """
 
@@ -98,7 +98,7 @@ class FrameDecoder:
 
     @property
     def mid_frame(self) -> bool:
-        """Whether the stream would be torn if it ended here."""
+        """Whether the stream would end within a frame if it ended here."""
         return self._head is not None or self._end > self._start
 
     @property
@@ -108,11 +108,11 @@ class FrameDecoder:
 
     @property
     def typed_header(self) -> bytes:
-        """The typed header of the frame that is being received; for the allocator, empty before it is asked."""
+        """The typed header of the frame being received, for the allocator; empty before the allocator is called."""
         return self._typed_header or b""
 
     def want(self, _size_hint: int = -1) -> memoryview:
-        """Returns where the next bytes are to be written: at least one byte, none beyond what may be stored."""
+        """Returns where to write the next bytes: at least one byte, none beyond what may be stored."""
         if self._body_left:
             segment = self._segment
             if len(segment) - self._position >= STAGING_BYTES:
@@ -120,13 +120,13 @@ class FrameDecoder:
                 return segment[self._position :]
         self._direct = False
         if len(self._staging) < STAGING_BYTES and self.frames_seen:
-            self._grow(STAGING_BYTES)  # a peer that has said nothing sensible yet gets a small buffer
+            self._grow(STAGING_BYTES)  # a peer gets only a small buffer before its first valid frame
         return self._staging[self._end :]
 
     def received(self, count: int) -> Sequence[Frame]:
-        """Takes note of `count` bytes written to the start of the last `want()`; returns the frames now complete.
+        """Processes `count` bytes written to the start of the last `want()`; returns the frames now complete.
 
-        Never raises for what the peer sent: see `failure`.
+        Never raises because of what the peer sent: see `failure`.
         """
         if self._direct:
             self._position += count
@@ -157,7 +157,7 @@ class FrameDecoder:
         return frames
 
     def discard_body(self) -> None:
-        """Sends the rest of the body being received nowhere: its owner no longer wants it written to."""
+        """Discards the rest of the body being received: its owner no longer wants its memory written to."""
         if self._target is not None:
             self._target = discard_target(self._body_left, self._target.token)
             self._begin_body(self._target)
@@ -170,7 +170,7 @@ class FrameDecoder:
             self._next_segment()
 
     def _next_segment(self) -> None:
-        """The segment at hand is full (or was empty): goes on to the next that is not, if there is one."""
+        """Moves from a full (or empty) segment to the next non-empty one, if any."""
         target = self._target
         assert target is not None
         if target.filled is not None and self._position:
@@ -221,7 +221,7 @@ class FrameDecoder:
             return False
         frames.append(Frame(head, self._typed_header, self._target))
         self._head = self._typed_header = self._target = None
-        self._segment = _NOTHING  # the memory belongs to whoever handles the frame, and may be given back
+        self._segment = _NOTHING  # the memory belongs to the frame's handler, which may free it
         self.frames_seen += 1
         return self._end > self._start
 
@@ -239,7 +239,7 @@ class FrameDecoder:
         return not self._body_left
 
     def _compact(self) -> None:
-        """Moves what is left to the front, and makes room for a typed header that does not fit."""
+        """Moves the remaining bytes to the front, and makes room for a typed header that does not fit."""
         left = self._end - self._start
         if self._start:
             if left:
@@ -255,7 +255,7 @@ class FrameDecoder:
 
 
 def discard_target(body_bytes: int, token: object = None) -> BodyTarget:
-    """Returns a target that costs 64 KiB however long the body is: the same bytes are overwritten again and again."""
+    """Returns a target that takes 64 KiB for a body of any length: the same bytes are overwritten repeatedly."""
     sink = memoryview(bytearray(min(body_bytes, 64 << 10)))
     whole, rest = divmod(body_bytes, len(sink))
     return BodyTarget([sink] * whole + ([sink[:rest]] if rest else []), token)

@@ -1,7 +1,7 @@
-"""Which role may send which message, and about whom. Whatever is not said here is refused, with NOT_ALLOWED.
+"""Which role may send which message, and about which node. Anything not listed is refused with NOT_ALLOWED.
 
-A role is what HELLO says, which whoever has the cluster's token may claim: the table stops mistakes, and what reaches
-from one job into another, not somebody who has the token and means harm.
+A role is what HELLO claims, and anyone with the cluster's token may claim any: the table stops mistakes and effects of
+one job on another, not an attacker who has the token.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ OPERATORS: Final = frozenset({"front", "operator"})
 """The command line, and the run's front."""
 TRAINERS: Final = frozenset({"worker", "client"})
 READ_BY_TRAINERS: Final = ("/nodes/", "/jobs/")
-"""Where a worker finds a run, and whoever pushes finds who holds what."""
+"""Where a worker finds a run, and a pushing client finds which server holds what."""
 JOB_OWNERS: Final = frozenset({"coordinator", "client"})
 MEMBERS: Final = frozenset({"ps", "data", "worker", "coordinator", "client"})
 KNOWN_ROLES: Final = MEMBERS | OPERATORS | {"controller", "bench"}
 
 OTHERS: Final = "another role"
-"""Stands for the roles of other packages: they may become members and read what there is."""
+"""Stands for roles of other packages: they may become members and read everything."""
 ALL: Final = KNOWN_ROLES | {OTHERS}
 
 
 @dataclass(frozen=True)
 class Permission:
-    """Who may send a message.
+    """Which roles may send a message.
 
     Attributes:
-        senders: their roles; a role that is not among KNOWN_ROLES counts as OTHERS.
-        about: whom the message's `node` (and `role`, and `incarnation` where it follows from HELLO) has to name.
+        senders: the roles; a role that is not in KNOWN_ROLES counts as OTHERS.
+        about: which node the message's `node` (and `role`, and `incarnation` if it follows from HELLO) must name.
     """
 
     senders: frozenset[str]
@@ -51,7 +51,7 @@ PERMISSIONS: Final[Mapping[Opcode, Permission]] = {
     Opcode.HELLO: Permission(ALL),
     Opcode.PROVE: Permission(ALL),
     Opcode.STATUS: Permission(OPERATORS | {"controller"}),
-    Opcode.CREDIT: Permission(frozenset()),  # a server grants it; nobody asks for it
+    Opcode.CREDIT: Permission(frozenset()),  # a server grants it; it is never requested
     Opcode.SHUTDOWN: _OPERATOR,
     Opcode.MEMORY_REGISTER: Permission(TRAINERS | {"coordinator"}),
     Opcode.CONFIG_READ: Permission(ALL - {"data", "bench"}),
@@ -60,12 +60,12 @@ PERMISSIONS: Final[Mapping[Opcode, Permission]] = {
     Opcode.NODE_REGISTER: _MEMBER,
     Opcode.NODE_BEACON: _MEMBER,
     Opcode.NODE_LEAVE: Permission(_MEMBER.senders | OPERATORS, "itself, or others by an operator"),
-    Opcode.CONTROLLER_PEER: Permission(frozenset({"controller"})),  # `source` is looked at by the receiver's core
+    Opcode.CONTROLLER_PEER: Permission(frozenset({"controller"})),  # the receiver's core checks `source`
     Opcode.CONTROLLER_REPLACE: _OPERATOR,
     Opcode.PS_ATTACH: Permission(TRAINERS | {"coordinator"}),
     Opcode.PS_PUSH: Permission(TRAINERS),
     Opcode.PS_PULL: Permission(TRAINERS),
-    Opcode.PS_CHECKPOINT: Permission(frozenset({"coordinator"})),  # of the job that it is named as coordinator of
+    Opcode.PS_CHECKPOINT: Permission(frozenset({"coordinator"})),  # of the job whose coordinator it is
     Opcode.PS_REPLICA_PREPARE: _REPLICA,
     Opcode.PS_REPLICA_STATE: _REPLICA,
     Opcode.PS_REPLICA_FETCH: _REPLICA,
@@ -82,23 +82,23 @@ PERMISSIONS: Final[Mapping[Opcode, Permission]] = {
 
 
 def may_send(role: str, opcode: int) -> bool:
-    """Says whether a role may send a message at all."""
+    """Returns whether a role may send a message at all."""
     permission = PERMISSIONS.get(Opcode(opcode))
     return permission is not None and (role if role in KNOWN_ROLES else OTHERS) in permission.senders
 
 
 def refusal(peer: Hello, opcode: int, message: Message) -> str:
-    """Returns why whoever said this HELLO may not send a message; empty: it may."""
+    """Returns why a peer with this HELLO may not send a message; empty if it may."""
     if not may_send(peer.role, opcode):
         return f"a {peer.role} may not send {Opcode(opcode).name}"
     if peer.role in TRAINERS and not getattr(message, "prefix", READ_BY_TRAINERS[0]).startswith(READ_BY_TRAINERS):
-        return f"a {peer.role} may read and watch what is under {' and '.join(READ_BY_TRAINERS)} only"
+        return f"a {peer.role} may read and watch only keys under {' and '.join(READ_BY_TRAINERS)}"
     about = PERMISSIONS[Opcode(opcode)].about
     if not about or (about != "itself" and peer.role in OPERATORS):
         return ""
     named = getattr(message, "node", "")
     if named != peer.node:
-        return f"{peer.role} {peer.node} may send {Opcode(opcode).name} about itself only, not about {named!a}"
+        return f"{peer.role} {peer.node} may send {Opcode(opcode).name} only about itself, not about {named!a}"
     if isinstance(message, NodeRegisterRequest) and message.role != peer.role:
         return f"{peer.node} said HELLO as {peer.role} and cannot register as {message.role!a}"
     incarnation = getattr(message, "incarnation", peer.incarnation)
@@ -108,4 +108,4 @@ def refusal(peer: Hello, opcode: int, message: Message) -> str:
 
 
 _BY_INCARNATION: Final = frozenset({Opcode.RUN_JOIN, Opcode.RUN_NEXT_TASK, Opcode.RUN_STEP})
-"""Membership gives the incarnation, so its own messages can come over connections that are older than it."""
+"""Membership assigns the incarnation, so its own messages can come over connections that are older than it."""

@@ -1,7 +1,7 @@
-"""What decoding bytes from outside may raise, whatever they hold: the list that everything catches which decodes them.
+"""The exceptions that decoding untrusted bytes may raise: all code that decodes such bytes catches this list.
 
-`msgspec.DecodeError` is not all of it: text that is not UTF-8 raises `UnicodeDecodeError`, and lists in lists without
-end raise `RecursionError`.
+`msgspec.DecodeError` is not enough: text that is not UTF-8 raises `UnicodeDecodeError`, and endlessly nested lists
+raise `RecursionError`.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def test_a_wrong_head_is_refused_with_its_reason(wrong: dict[str, object], reaso
 def test_what_we_may_not_send_is_our_mistake() -> None:
     with pytest.raises(ValueError, match="HELLO"):
         codec.encode_frame(Opcode.HELLO, 1, b"", 1)
-    with pytest.raises(ValueError, match="travels in the body"):
+    with pytest.raises(ValueError, match="into the body"):
         codec.encode_message(ShutdownRequest("x" * TYPED_HEADER_BYTES_MAX))
     with pytest.raises(TypeError, match="StatusReply"):
         codec.encode_reply(Opcode.STATUS, 1, Empty())

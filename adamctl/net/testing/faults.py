@@ -1,4 +1,4 @@
-"""What goes wrong on the in-memory network: drawn from one seeded generator, decided frame by frame. Pure."""
+"""Faults of the in-memory network: drawn from one seeded generator, decided frame by frame. Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class LinkFaults:
     """Behaviour of one direction of a link. Probabilities are per frame; delays in seconds.
 
     Attributes:
-        delay_s_min, delay_s_max: every frame takes a time between them; frames do not overtake each other for that.
+        delay_s_min, delay_s_max: every frame takes a time between them; this alone never reorders frames.
         loss: the frame vanishes.
-        duplication: it arrives twice, the second time later.
-        reordering: it may overtake and be overtaken, by up to `reordering_s_max`.
-        reordering_s_max: how much later such a frame comes, at most.
+        duplication: the frame arrives twice, the second time later.
+        reordering: the frame may overtake others and be overtaken.
+        reordering_s_max: largest extra delay of such a frame.
     """
 
     delay_s_min: float = 0.0001
@@ -31,7 +31,7 @@ class LinkFaults:
 
 @dataclass(frozen=True)
 class Arrival:
-    """When one copy of a frame arrives, and whether it keeps its place in the line."""
+    """When one copy of a frame arrives, and whether it keeps its place in the order."""
 
     delay_s: float
     in_order: bool
@@ -47,7 +47,7 @@ class FaultPlan:
         self._partitioned: set[Link] = set()
 
     def set_faults(self, faults: LinkFaults, link: Link | None = None) -> None:
-        """Changes the behaviour of one link, or of all that have none of their own."""
+        """Changes the behaviour of one link, or of all links without their own."""
         if link is None:
             self._faults = faults
         else:
@@ -67,17 +67,17 @@ class FaultPlan:
         return link in self._partitioned
 
     def delay(self, link: Link) -> float:
-        """Returns how many seconds something small takes, sent now."""
+        """Returns how many seconds a small frame sent now takes."""
         faults = self._of_link.get(link, self._faults)
         return self._random.uniform(faults.delay_s_min, faults.delay_s_max)
 
     def fate(self, link: Link, *, reliable: bool = False) -> list[Arrival]:
         """Returns the arrivals of a frame sent now: none if it is lost, two if it is duplicated.
 
-        A reliable one only takes its time, in its place; but nothing gets through a partition.
+        A reliable frame is only delayed, in order; but nothing gets through a partition.
         """
         faults = self._of_link.get(link, self._faults)
-        # Always the same number of draws, so that one fault more does not change everything after it.
+        # Always the same number of draws, so that one more fault does not change everything after it.
         lost, doubled, reordered, late, again = (self._random.random() for _ in range(5))
         delay = self._random.uniform(faults.delay_s_min, faults.delay_s_max)
         if link in self._partitioned:

@@ -5,9 +5,9 @@
     connection = await network.connect("memory://ps-0", hello, deadline_s=5)
     network.partition("worker-0", "ps-0")
 
-Nodes are named by the `node` of their HELLO. Frames travel singly: unlike on a stream, one can be lost, doubled or
-overtaken while the connection goes on. HELLO and the end of a connection are only ever delayed or, by a partition, cut
-off. Time is the running loop's; under `adamctl.net.testing.virtual_clock` a run is repeated exactly by its seed.
+Nodes are named by the `node` of their HELLO. Frames are sent singly: unlike on a stream, one can be lost, duplicated or
+overtaken while the connection stays open. HELLO and the end of a connection are only delayed or, by a partition, cut
+off. Time is the running loop's; under `adamctl.net.testing.virtual_clock` a seed repeats its run exactly.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class MemoryNetwork:
     """Implements `adamctl.net.transport.Transport` for all nodes of a test, on one loop.
 
     Args:
-        random: the only source of chance; everything drawn from it is drawn in the order of events.
-        faults: of every link that has none of its own.
+        random: the only source of randomness; everything is drawn from it in the order of events.
+        faults: faults of every link without its own.
 
     Attributes:
-        trace: what was sent when, if `keep_trace`: (time, from, to, what, copies that will arrive).
+        trace: everything sent, if `keep_trace`: (time, from, to, what, copies that will arrive).
     """
 
     def __init__(
@@ -57,17 +57,17 @@ class MemoryNetwork:
         self.pool = BufferPool(self.client_limits.memory_bytes_max)
         self._keep_trace = keep_trace
         self._listeners: dict[str, StreamServer] = {}
-        self._pipes: dict[MemoryPipe, str] = {}  # ends of living connections, and the node each belongs to
+        self._pipes: dict[MemoryPipe, str] = {}  # ends of live connections, and the node of each
 
     # --- faults -----------------------------------------------------------------------------------------------------
 
     def set_faults(self, faults: LinkFaults, source: str | None = None, destination: str | None = None) -> None:
-        """Changes the behaviour of one direction between two nodes, or of all that have none of their own."""
+        """Changes the behaviour of one direction between two nodes, or of all without their own."""
         link = None if source is None or destination is None else (source, destination)
         self.plan.set_faults(faults, link)
 
     def partition(self, source: str, destination: str, *, both_ways: bool = False) -> None:
-        """From now on nothing from `source` arrives at `destination`, not even what is on its way."""
+        """From now on nothing from `source` arrives at `destination`, not even what is in flight."""
         self.plan.partition((source, destination))
         if both_ways:
             self.plan.partition((destination, source))
@@ -80,7 +80,7 @@ class MemoryNetwork:
         """Ends a node as kill -9 does: its servers stop listening and its connections break.
 
         Args:
-            silent: as if its machine lost power: its peers are told nothing.
+            silent: as if its machine lost power: its peers are not notified.
         """
         for name in [name for name, server in self._listeners.items() if server.identity.node == node]:
             del self._listeners[name]
@@ -110,9 +110,9 @@ class MemoryNetwork:
         delay_s = self.plan.delay((node, peer)) + self.plan.delay((peer, node))
         await asyncio.sleep(delay_s)
         if self.plan.is_partitioned((node, peer)) or self.plan.is_partitioned((peer, node)):
-            await asyncio.get_running_loop().create_future()  # nothing comes back: the deadline ends it
+            await asyncio.get_running_loop().create_future()  # no reply comes: the deadline ends it
         if self._listeners.get(name) is not server or server is None:
-            raise UnreachableError(f"cannot reach memory://{name}: nobody listens there; is it up?")
+            raise UnreachableError(f"cannot reach memory://{name}: nothing listens there; is it up?")
         accepted = server.protocol_factory(f"memory://{name}")()
         ours, theirs = join_pipes(self.plan, self._note, (node, peer), protocol, accepted)
         self._pipes[ours], self._pipes[theirs] = node, peer
@@ -139,7 +139,7 @@ class MemoryNetwork:
             if target.path in self._listeners:
                 raise ConfigurationError(f"{address} is taken by another server; choose another name")
             names.append(target.path)
-        # Nothing stands still half-way on this network, and a timer that never ends would hide a deadlock.
+        # Nothing stalls half-way on this network, and an endless timer would hide a deadlock.
         limits = limits or self.server_limits
         server = StreamServer(identity, handler, limits, on_disconnect, arriving, sweep=False)
         for name in names:

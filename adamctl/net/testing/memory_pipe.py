@@ -20,7 +20,7 @@ Note = Callable[[str, str, str, int], None]
 
 
 class MemoryPipe(asyncio.Transport):
-    """One end of a connection. Bytes are taken one turn of the loop after they were written, as a kernel might.
+    """One end of a connection. Bytes are taken one loop turn after they were written, as a kernel might do.
 
     Attributes:
         on_lost: called when this end is gone.
@@ -38,7 +38,7 @@ class MemoryPipe(asyncio.Transport):
         self._written: list[Any] = []
         self._on_its_way: list[tuple[float, int, Callable[[], None]]] = []
         self._number = itertools.count()
-        self._last_s = 0.0  # arrival of the latest frame that keeps its place
+        self._last_s = 0.0  # arrival of the latest frame that keeps its order
         self._arrived: deque[memoryview] = deque()
         self._end: list[Exception | None] = []  # how the other side ended, once it has
         self._reading = True
@@ -79,7 +79,7 @@ class MemoryPipe(asyncio.Transport):
         return self._closing
 
     def close(self) -> None:
-        """Ends the connection after what was written."""
+        """Ends the connection after the written bytes."""
         if not self._closing:
             self._take()
             self._finish(None, tell_peer=True)
@@ -90,7 +90,7 @@ class MemoryPipe(asyncio.Transport):
     # --- the network's side -----------------------------------------------------------------------------------------
 
     def cut(self, *, tell_peer: bool) -> None:
-        """Ends the connection at once; what was written and not yet taken is gone."""
+        """Ends the connection at once; written bytes that were not yet taken are lost."""
         if not self._lost:
             self._written.clear()
             self._finish(ConnectionResetError("connection reset by peer"), tell_peer)
@@ -105,7 +105,7 @@ class MemoryPipe(asyncio.Transport):
             self.on_lost(self)
 
     def _take(self) -> None:
-        """Takes the written bytes as they are now, and lets the frames in them meet their fates."""
+        """Takes the written bytes as they are now, and delivers or drops the frames in them."""
         if not self._written:
             return
         data = b"".join(self._written)
@@ -122,7 +122,7 @@ class MemoryPipe(asyncio.Transport):
             when = self._loop.time() + arrival.delay_s
             if arrival.in_order:
                 when = self._last_s = max(when, self._last_s)
-            # A heap of our own, because timers that are due together run in no particular order.
+            # Our own heap, because timers due at the same time run in no particular order.
             heapq.heappush(self._on_its_way, (when, next(self._number), deliver))
             self._loop.call_at(when, self._next_arrives)
 

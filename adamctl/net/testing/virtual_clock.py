@@ -1,7 +1,7 @@
-"""An event loop whose clock jumps: when nothing is ready, it is at once the time of the next timer.
+"""An event loop whose clock jumps: when nothing is ready, time moves at once to the next timer.
 
-A whole cluster over the in-memory network runs through minutes of protocol in milliseconds, and, since nothing then
-depends on how fast the machine is, the same seed gives the same run.
+A whole cluster over the in-memory network runs through minutes of protocol in milliseconds, and, since nothing depends
+on the machine's speed, the same seed gives the same run.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ Result = TypeVar("Result")
 
 
 class NothingToWaitForError(RuntimeError):
-    """Every task waits, and neither a timer nor a thread will ever wake one: a deadlock, found at once."""
+    """Every task waits, and neither a timer nor a thread will wake any: a deadlock, detected at once."""
 
 
 class _JumpingSelector(selectors.BaseSelector):
-    """Asks the real selector without waiting; what would have been waited is added to the loop's clock."""
+    """Asks the real selector without waiting; adds the time it would have waited to the loop's clock."""
 
     def __init__(self) -> None:
         self._real = selectors.DefaultSelector()
@@ -74,7 +74,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     @contextmanager
     def outside(self) -> Iterator[None]:
-        """While inside, the clock stands still and the loop really waits, for threads that will call back."""
+        """Inside this context, the clock stands still and the loop really waits for threads that will call back."""
         self.outside_work += 1
         try:
             yield
@@ -84,7 +84,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., Result], *args: Any
     ) -> asyncio.Future[Result]:
-        """As asyncio's; the clock stands still until the function has returned."""
+        """As asyncio's; the clock stands still until the function returns."""
         future = super().run_in_executor(executor, func, *args)
         self.outside_work += 1
 
@@ -104,7 +104,7 @@ def run_virtual(main: Coroutine[Any, Any, Result]) -> Result:
     """Runs a coroutine to its end in virtual time and returns its result.
 
     Raises:
-        NothingToWaitForError: it can never end.
+        NothingToWaitForError: the coroutine can never end.
     """
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(main)

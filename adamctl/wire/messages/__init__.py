@@ -1,7 +1,7 @@
 """The typed headers: one struct per request and reply, encoded by msgspec as MessagePack arrays.
 
-Fields are only ever appended, with a default, so that both neighbours of a version understand each other. Lengths and
-offsets are bytes, counts are elements, durations end in their unit. What may grow beyond 64 KiB travels in the body.
+Fields are only ever appended, with a default, so that neighbouring versions understand each other. Lengths and offsets
+are bytes, counts are elements, durations end in their unit. What may grow beyond 64 KiB is sent in the body.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every typed header is."""
+"""The base of all typed headers."""
 
 from __future__ import annotations
 

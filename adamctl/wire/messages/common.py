@@ -8,11 +8,11 @@ from adamctl.wire.messages.base import Message
 
 
 class Hello(Message, frozen=True):
-    """First frame of a connection, from the one who connects.
+    """First frame of a connection, from the connecting side.
 
-    Within a process it is also the identity that `Transport.connect` and `Transport.serve` are given, and `token` is
-    then the cluster's secret. On the wire `token` is empty: `adamctl.net.handshake` takes it out. `nonce` says that the
-    client has a token and asks the server to prove that it has the same.
+    Within a process it is also the identity passed to `Transport.connect` and `Transport.serve`, and `token` is then
+    the cluster's secret. On the wire `token` is empty: `adamctl.net.handshake` removes it. `nonce` says that the client
+    has a token and asks the server to prove that it has the same.
     """
 
     version_lowest: int
@@ -26,12 +26,12 @@ class Hello(Message, frozen=True):
     cluster: str = ""
 
     def __repr__(self) -> str:
-        """Without the token, which belongs into no log."""
+        """Omits the token, which must not appear in logs."""
         return f"Hello({self.role}/{self.node}, incarnation={self.incarnation}, cluster={self.cluster!r})"
 
 
 class HelloReply(Message, frozen=True):
-    """The answer: the version both speak, the common features, and how many body bytes may be in flight.
+    """The answer: the common version, the common features, and how many body bytes may be in flight.
 
     With a `nonce`, the client must prove with PROVE that it has the token before the connection is open.
     """
@@ -67,7 +67,7 @@ class ErrorReply(Message, frozen=True):
 
 
 class StatusRequest(Message, frozen=True):
-    """Asks any role how it is."""
+    """Asks any role for its status."""
 
 
 class StatusReply(Message, frozen=True):
@@ -83,10 +83,10 @@ class ShutdownRequest(Message, frozen=True):
 
 
 class MemoryRegisterRequest(Message, frozen=True):
-    """Shows the server a region of the client's memory, over a Unix socket: `number` names it in later requests.
+    """Shares a region of the client's memory with the server, over a Unix socket: later requests name it by `number`.
 
     The region is the file that the client's process has open as `descriptor`: inode `number` on `device`, of at least
-    `size_bytes`, sealed so that it cannot shrink. It is the connection's until that ends.
+    `size_bytes`, sealed so that it cannot shrink. It belongs to the connection until that ends.
     """
 
     number: int

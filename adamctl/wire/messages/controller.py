@@ -6,7 +6,7 @@ from adamctl.wire.messages.base import Message
 
 
 class ConfigEntry(Message, frozen=True):
-    """One key. `revision` is the one of its last change, 0 for a key that does not exist."""
+    """One key. `revision` is that of its last change, 0 for a key that does not exist."""
 
     key: str
     value: bytes
@@ -26,10 +26,10 @@ class ConfigReadReply(Message, frozen=True):
 
 
 class ConfigCompareAndSetRequest(Message, frozen=True):
-    """If each key's revision is as in `conditions`, makes all changes at one new revision, else none.
+    """If each key has the revision in `conditions`, makes all changes at one new revision, else none.
 
-    Body: MessagePack of `ConfigChanges`. (session, sequence) make a retried request be applied once.
-    `known_serial` is what a CLIENT_EVICTED before said in its details: the session began after it.
+    Body: MessagePack of `ConfigChanges`. (session, sequence) ensure that a retried request is applied once.
+    `known_serial` comes from the details of an earlier CLIENT_EVICTED: the session started after it.
     """
 
     session: str
@@ -46,7 +46,7 @@ class ConfigChanges(Message, frozen=True):
 
 
 class ConfigCompareAndSetReply(Message, frozen=True):
-    """`conflicts` names the keys whose condition did not hold; empty means that it was done."""
+    """`conflicts` names the keys whose condition did not hold; empty means success."""
 
     revision: int
     conflicts: tuple[str, ...]
@@ -61,7 +61,7 @@ class ConfigWatchRequest(Message, frozen=True):
 
 
 class ConfigWatchReply(Message, frozen=True):
-    """Body: MessagePack list of the changed `ConfigEntry`. `reset`: history is gone, the entries are all there are."""
+    """Body: MessagePack list of the changed `ConfigEntry`. `reset`: history is gone, entries are the whole state."""
 
     revision: int
     deleted: tuple[str, ...] = ()
@@ -69,12 +69,12 @@ class ConfigWatchReply(Message, frozen=True):
 
 
 class NodeRegisterRequest(Message, frozen=True):
-    """A process announces itself and is given an incarnation. Addresses as in `adamctl.net.address`.
+    """A process registers and gets an incarnation. Addresses as in `adamctl.net.address`.
 
-    Those for administration and replication are empty where `addresses` take that as well. `bodies_bytes_max`: memory
-    for bodies of requests; `credit_bytes`: what each client may have in flight of it; 0: not said. `process`: a random
-    number, by which a request that comes again is told from one of a process that has the same number by chance.
-    `stores`: what it holds is also on its disk.
+    Those for administration and replication are empty if `addresses` serve that as well. `bodies_bytes_max`: memory for
+    request bodies; `credit_bytes`: how much of it each client may have in flight; 0: unknown. `process`: a random
+    number that distinguishes a repeated request from another process with the same process number. `stores`: it also
+    keeps what it holds on disk.
     """
 
     node: str
@@ -92,10 +92,10 @@ class NodeRegisterRequest(Message, frozen=True):
 
 
 class NodeRegisterReply(Message, frozen=True):
-    """Who the node is now, how often it has to send beacons, and after which silence it is lost.
+    """The node's identity, how often it must send beacons, and after which silence it counts as lost.
 
-    `lease_s`: for how long, from when it sent a beacon that was answered, it may believe that it is a member; 0: not
-    said, four fifths of `lost_after_s`. `cluster`: the identity of the cluster, "" if it is not known.
+    `lease_s`: for how long after sending an answered beacon it may consider itself a member; 0: unknown, then four
+    fifths of `lost_after_s`. `cluster`: the identity of the cluster, "" if unknown.
     """
 
     incarnation: int
@@ -113,9 +113,9 @@ class NodeBeaconRequest(Message, frozen=True):
 
 
 class NodeLeaveRequest(Message, frozen=True):
-    """A node ends in an orderly way, or whoever has reaped its process says so; its key goes at once.
+    """A node leaves in an orderly way, or the parent that reaped its process says so; its key is deleted at once.
 
-    `why` is for people, for instance `has ended: killed by SIGKILL`.
+    `why` is for people, for example `has ended: killed by SIGKILL`.
     """
 
     node: str
@@ -126,8 +126,8 @@ class NodeLeaveRequest(Message, frozen=True):
 class ControllerPeerRequest(Message, frozen=True):
     """One-way, between controllers: one message of their protocol in the body (docs/decisions/0008).
 
-    `cluster` and the identities are 0 while they are not known; the sender is reached at `address`. Who has other
-    `limits` is not listened to.
+    `cluster` and the identities are 0 while unknown; the sender is reachable at `address`. A sender with other `limits`
+    is ignored.
     """
 
     cluster: int
@@ -138,9 +138,9 @@ class ControllerPeerRequest(Message, frozen=True):
 
 
 class ControllerReplaceRequest(Message, frozen=True):
-    """Puts the controller `name` at `address`, which has introduced itself, in the place of the controller `old`.
+    """Replaces the controller `old` with the controller `name` at `address`, which has introduced itself.
 
-    `identity` is that of `old`, so that a repeated request exchanges nobody else; 0: not known.
+    `identity` is that of `old`, so that a repeated request replaces no other controller; 0: unknown.
     """
 
     old: str

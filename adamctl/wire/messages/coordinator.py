@@ -29,9 +29,9 @@ class RunJoinReply(Message, frozen=True):
 class TrainTask(Message, frozen=True):
     """Examples [start, stop) of a pass. `progress` is the share of the whole run done at `start`, for schedules.
 
-    `step` above 0, where replicas go in step: the batches of this task are part number `part` of this step and those
-    that follow. `batches` has how many each part of these steps has, in order of the parts, never rising: step number
-    step + i has as many parts as there are numbers above i.
+    `step` above 0, if replicas go in step: the batches of this task are part number `part` of this step and the
+    following ones. `batches` gives the number of batches of each part, in order of the parts, never rising: step
+    number step + i has as many parts as there are numbers above i.
     """
 
     id: int
@@ -56,7 +56,7 @@ class EvaluateTask(Message, frozen=True):
 
 
 class TaskReport(Message, frozen=True):
-    """What a worker says of one finished task. Sums, not means; `wait_s` is time that compute waited for data."""
+    """A worker's report of one finished task. Sums, not means; `wait_s` is the time that compute waited for data."""
 
     id: int
     examples: int
@@ -68,11 +68,11 @@ class TaskReport(Message, frozen=True):
 
 
 class NextTaskRequest(Message, frozen=True):
-    """Reports what was finished and asks for up to `wanted` further tasks; answered when there is news or after wait_s.
+    """Reports finished tasks and asks for up to `wanted` more; answered when there is news or after `wait_s`.
 
     `staleness` counts pushes by staleness (index = staleness, last = that or more) since the last request, `updates`
-    the parameter updates they carried; `gradient_ages` counts likewise by age. `leaving`: the worker goes; what it was
-    given and did not report goes to others.
+    the parameter updates they carried; `gradient_ages` counts them by age. `leaving`: the worker leaves; its unreported
+    tasks go to others.
     """
 
     node: str
@@ -88,7 +88,7 @@ class NextTaskRequest(Message, frozen=True):
 
 
 class NextTaskReply(Message, frozen=True):
-    """`drain`: finish and report what is there, push everything accrued. `ended`: the run is over, detach."""
+    """`drain`: finish and report present tasks, push everything accrued. `ended`: the run is over, detach."""
 
     train: tuple[TrainTask, ...] = ()
     evaluate: tuple[EvaluateTask, ...] = ()
@@ -98,7 +98,7 @@ class NextTaskReply(Message, frozen=True):
 
 
 class RunStepRequest(Message, frozen=True):
-    """A replica tells how many steps it has done, and, with `wait_s`, waits until it may begin step `wanted`."""
+    """A replica reports how many steps it has done, and, with `wait_s`, waits until it may start step `wanted`."""
 
     node: str
     incarnation: int
@@ -108,7 +108,7 @@ class RunStepRequest(Message, frozen=True):
 
 
 class RunStepReply(Message, frozen=True):
-    """`limit`: the highest step that the replica may begin, as things stand; below `wanted` when `wait_s` is over."""
+    """`limit`: the highest step that the replica may start now; below `wanted` if `wait_s` ran out."""
 
     limit: int
 
@@ -127,11 +127,11 @@ class RunStatusReply(Message, frozen=True):
 
 
 class RunCheckpointRequest(Message, frozen=True):
-    """A checkpoint is written now, while training goes on; answered when it is finished."""
+    """Writes a checkpoint now, while training continues; answered when it is finished."""
 
 
 class RunCheckpointReply(Message, frozen=True):
-    """`folder` is where it lies, as the coordinator's machine sees it."""
+    """`folder` is its path on the coordinator's machine."""
 
     number: int
     folder: str

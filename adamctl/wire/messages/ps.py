@@ -6,10 +6,10 @@ from adamctl.wire.messages.base import Message
 
 
 class AttachRequest(Message, frozen=True):
-    """A client binds to a job before it pushes or pulls; refused with LAYOUT_MISMATCH or NOT_READY.
+    """Attaches a client to a job before it pushes or pulls; refused with LAYOUT_MISMATCH or NOT_READY.
 
-    Body: int64 pairs (shard, number) where the client has pushed before: it was told what became of every number up to
-    this one. A server that was restarted and remembers less of it goes on from there.
+    Body: int64 pairs (shard, number) for shards to which the client has pushed: it knows the outcome of every number up
+    to this one. A restarted server that remembers fewer continues from there.
     """
 
     job: str
@@ -19,9 +19,9 @@ class AttachRequest(Message, frozen=True):
 class AttachReply(Message, frozen=True):
     """`epochs` maps the buckets this server serves to their epochs.
 
-    Body: int64 pairs (shard, last number of this client that is known there), for the shards that know the client.
-    `rolled_back` counts numbers of this client, over all shards, that were acknowledged, are in no values that this
-    process has found, and were passed over by it so far.
+    Body: int64 pairs (shard, last known number of this client), for the shards that know the client.
+    `rolled_back` counts this client's numbers, over all shards, that were acknowledged but are missing from the values
+    that this process found, as far as it has skipped them.
     """
 
     epochs: dict[int, int]
@@ -29,7 +29,7 @@ class AttachReply(Message, frozen=True):
 
 
 class PushSource(Message, frozen=True):
-    """Bytes in the body that one or more shards of a tensor draw from.
+    """Bytes in the body that one or more shards of a tensor use.
 
     GRADIENT and DELTA: float32 [row_stop - row_start, row size] at `offset`.
     FACTORS: errors float32 [examples, row_stop - row_start] at `offset`, activations float32 [examples, row size] at
@@ -47,7 +47,7 @@ class PushSource(Message, frozen=True):
 
 
 class PushPart(Message, frozen=True):
-    """One shard of a push. The base is what the pull said that the gradient was computed from (staleness)."""
+    """One shard of a push. The base is the pulled version that the gradient was computed from (for staleness)."""
 
     shard: int
     sequence: int
@@ -60,10 +60,10 @@ class PushRequest(Message, frozen=True):
     """An envelope to one server. `epochs` maps each bucket touched to the epoch the client believes in.
 
     `step` above 0: its gradients are part number `step_part` (from 0) of the `step_parts` of that step. A server holds
-    the parts for a shard until all are there, adds them up in the order of their numbers and applies the sum at once.
+    the parts for a shard until all have arrived, adds them in the order of their numbers and applies the sum at once.
 
     `region` other than 0: there is no body; sources lie in this region of the client's memory, which it leaves
-    unchanged until it has the answer (MEMORY_REGISTER). Their dtype may be any; our clients show float32 alone.
+    unchanged until it has the answer (MEMORY_REGISTER). Any dtype is possible; our clients share only float32.
     """
 
     job: str
@@ -80,9 +80,9 @@ class PushRequest(Message, frozen=True):
 
 
 class PushResult(Message, frozen=True):
-    """What became of one shard: `code` OK and its new version, or why nothing was applied to it.
+    """The outcome for one shard: `code` OK and its new version, or why nothing was applied to it.
 
-    `staleness` counts the pushes of others that were applied between the part's base and itself, `age` all of them.
+    `staleness` counts other clients' pushes applied between the part's base and the part itself, `age` all pushes.
     """
 
     shard: int
@@ -95,8 +95,8 @@ class PushResult(Message, frozen=True):
 
 
 class ServerLoad(Message, frozen=True):
-    """What a server's apply threads do: the share of the last moments that they worked, 0 to 1, and what all of them
-    together can do per second: multiply-adds of factors, elements of gradients. 0.0: not measured yet.
+    """The load of a server's apply threads: their busy share of the last moments, 0 to 1, and their total capacity per
+    second: multiply-adds of factors, elements of gradients. 0.0: not measured yet.
     """
 
     busy: float
@@ -105,9 +105,9 @@ class ServerLoad(Message, frozen=True):
 
 
 class PushReply(Message, frozen=True):
-    """One result per part, in order. `routing` maps buckets to newer epochs where the request's were old.
+    """One result per part, in order. `routing` maps buckets to newer epochs if the request's were old.
 
-    `load` is the server's, None before it was measured.
+    `load` is the server's load, None before it was measured.
     """
 
     results: tuple[PushResult, ...]
@@ -119,7 +119,7 @@ class PullRequest(Message, frozen=True):
     """Asks for the values of some shards, with the epochs of their buckets as the client knows them.
 
     `region` other than 0: the answer has no body; values are written into this region of the client's memory as
-    float32, each shard's at the byte that `offsets` says, in the order of the shards (MEMORY_REGISTER).
+    float32, each shard's at its byte in `offsets`, in the order of the shards (MEMORY_REGISTER).
     """
 
     job: str
@@ -131,7 +131,7 @@ class PullRequest(Message, frozen=True):
 
 
 class PulledPart(Message, frozen=True):
-    """One shard at one version: `pushes` applied so far in all, `sequence` the last of the caller's own it contains."""
+    """One shard at one version: `pushes` is the total applied so far, `sequence` the caller's last one contained."""
 
     shard: int
     code: int
@@ -145,9 +145,9 @@ class PulledPart(Message, frozen=True):
 
 
 class PullReply(Message, frozen=True):
-    """Body: the shards' values, one after another in the order asked for, without padding.
+    """Body: the shards' values in the requested order, without padding.
 
-    Each part says at which byte its own start and how many elements they are.
+    Each part says at which byte its values start and how many elements they have.
     """
 
     parts: tuple[PulledPart, ...]
@@ -162,7 +162,7 @@ class CheckpointRequest(Message, frozen=True):
 
 
 class CheckpointFile(Message, frozen=True):
-    """One written file: final name, name it has now, length and BLAKE2b-128 of its bytes, and the shards in it."""
+    """One written file: final name, present name, length and BLAKE2b-128 of its bytes, and the shards in it."""
 
     name: str
     temporary_name: str

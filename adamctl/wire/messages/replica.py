@@ -1,8 +1,8 @@
 """Typed headers between parameter servers that hold copies of the same buckets (docs/decisions/0015-replication.md).
 
-`born` tells a job from others of its name: the revision at which its layout was written. `receiver` is the incarnation
-that is meant: a process that was started later holds nothing of what the sender thinks it does. States of shards travel
-in bodies as in `adamctl.roles.ps.core.shard_message`.
+`born` distinguishes a job from others of its name: the revision at which its layout was written. `receiver` is the
+intended incarnation: a process started later holds nothing of what the sender assumes. States of shards are sent in
+bodies in the format of `adamctl.roles.ps.core.shard_message`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from adamctl.wire.messages.base import Message
 
 
 class ReplicaPrepareRequest(Message, frozen=True):
-    """A primary's states of shards, for a copy to keep; without a body: a heartbeat.
+    """A primary's states of shards, for a copy to keep; a heartbeat if there is no body.
 
-    `epochs` maps each bucket that the sender and the receiver share to its epoch. For those in `begins` the receiver
-    starts an empty copy, unless the one it holds was begun with this number or a higher one, in this epoch or a later
-    one. `durable`: answer when it is on disk; without a body, when all of the copies are. `serves`: the sender does not
-    only take the buckets over.
+    `epochs` maps each bucket that the sender and the receiver share to its epoch. For buckets in `begins` the receiver
+    starts an empty copy, unless its present one was started with this number or a higher one, in this epoch or a later
+    one. `durable`: answer once the states are on disk; without a body, once all copies are. `serves`: the sender
+    already serves the buckets and is not just taking them over.
     """
 
     job: str
@@ -29,11 +29,11 @@ class ReplicaPrepareRequest(Message, frozen=True):
 
 
 class ReplicaPrepareReply(Message, frozen=True):
-    """All records are kept, but those of buckets in `refused`, which says why: bucket -> `ErrorCode`.
+    """All records are kept, except those of buckets in `refused`, which says why: bucket -> `ErrorCode`.
 
     STALE_EPOCH: `routing` has the epoch known here. NEWER_EPOCH: the receiver reads the configuration first. NOT_READY:
-    it is still making its copy. UNKNOWN_SHARD: it holds no copy. STALE_INCARNATION: it is not the `receiver` meant.
-    `takes_changes`: from now on records may tell of clients only what has changed since a version that is held.
+    it is still making its copy. UNKNOWN_SHARD: it holds no copy. STALE_INCARNATION: it is not the intended `receiver`.
+    `takes_changes`: from now on records may list only the clients that changed since a version held here.
     """
 
     incarnation: int
@@ -43,7 +43,7 @@ class ReplicaPrepareReply(Message, frozen=True):
 
 
 class ReplicaStateRequest(Message, frozen=True):
-    """A new primary asks what is held of a bucket. From then on nothing of an older epoch is taken."""
+    """A new primary asks what is held of a bucket. From then on nothing of an older epoch is accepted."""
 
     job: str
     born: int
@@ -55,7 +55,7 @@ class ReplicaStateRequest(Message, frozen=True):
 class ReplicaStateReply(Message, frozen=True):
     """`code` as in `ReplicaPrepareReply`; if it is OK, `versions` has (shard, epoch, counter) of each shard.
 
-    `stored`: it is what the receiver's store was found to hold, not what is in memory.
+    `stored`: this is the content of the receiver's store, not of its memory.
     """
 
     incarnation: int
@@ -77,7 +77,7 @@ class ReplicaFetchRequest(Message, frozen=True):
 
 
 class ReplicaFetchReply(Message, frozen=True):
-    """Body: the states asked for. `code` and `epoch` as in `ReplicaStateReply`."""
+    """Body: the requested states. `code` and `epoch` as in `ReplicaStateReply`."""
 
     incarnation: int
     code: int
