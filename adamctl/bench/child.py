@@ -1,4 +1,4 @@
-"""Processes that a benchmark starts beside itself, and the pipes it asks them through."""
+"""Child processes of a benchmark, and the pipes to them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Pipe = multiprocessing.connection.Connection
 
 
 class Child:
-    """A fresh interpreter that runs `target(*arguments, pipe)`; ended at the latest with this process.
+    """A fresh interpreter that runs `target(*arguments, pipe)`; it ends at the latest with this process.
 
-    A context manager: an error or Ctrl-C in the block ends it at once, whatever it is at.
+    A context manager: an error or Ctrl-C in the block ends it at once, whatever it is doing.
     """
 
     def __init__(self, target: Callable[..., None], *arguments: Any) -> None:
@@ -50,7 +50,7 @@ class Child:
         self._pipe.send(message)
 
     def receive(self, wait_s: float) -> Any:
-        """Returns the next message. Raises RunFailedError if the child is gone, says nothing, or sent an exception."""
+        """Returns the next message. Raises RunFailedError if the child is gone, silent, or sent an exception."""
         try:
             if not self._pipe.poll(wait_s):
                 raise RunFailedError(f"a process of the benchmark did not answer within {wait_s:g} s")
@@ -70,7 +70,7 @@ class Child:
         return self.receive(wait_s)
 
     def close(self) -> None:
-        """Sends None, which every child takes for the end, and waits; kills what does not end."""
+        """Sends None, on which every child ends, and waits; kills a child that does not end."""
         with suppress(OSError):
             self._pipe.send(None)
         self._process.join(STOP_S)
@@ -81,6 +81,6 @@ class Child:
 
 
 def _run(target: Callable[..., None], *arguments: Any) -> None:
-    """In the child. Ctrl-C reaches it, too: it ends without a word, and the parent says what there is to say."""
+    """Runs in the child. Ctrl-C reaches it, too: it ends silently, and the parent reports the interrupt."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     target(*arguments)

@@ -1,4 +1,4 @@
-"""Talks to a program that measures another system: one JSON object a line, each answered with one."""
+"""Talks to a program that measures another system: one JSON object per line, each answered with one."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ IMPORT_S = 60.0
 
 
 def require(python: str, package: str) -> None:
-    """Looks whether an interpreter has a package, before anything is measured.
+    """Checks that an interpreter has a package, before anything is measured.
 
     Raises:
-        ConfigurationError: it has not, or it is none.
+        ConfigurationError: it has not, or it is not an interpreter.
     """
     try:
         found = subprocess.run(
@@ -45,12 +45,12 @@ class PeerProcess:
     Args:
         python: the interpreter to run it in.
         program: a file's name in `peers/`.
-        threads: what its numerical libraries are told to use at the most.
+        threads: most threads for its numerical libraries.
     """
 
     def __init__(self, python: str, program: str, threads: int) -> None:
         self._received = b""
-        # Not a pipe: one that nobody reads would fill up and stop the peer.
+        # Not a pipe: an unread pipe would fill up and block the peer.
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
         try:
@@ -122,5 +122,5 @@ class PeerProcess:
         self._process.wait(END_S)
         self._errors.seek(0)
         lines = self._errors.read().strip().splitlines()
-        last = lines[-1] if lines else "it ended without a word"
+        last = lines[-1] if lines else "it ended without any output"
         return f"the peer cannot run: {last}; name an interpreter that has its package with --peer-python"

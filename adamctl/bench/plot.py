@@ -1,4 +1,4 @@
-"""Pictures of benchmark reports, in the manner of Adam's figures 8 and 9."""
+"""Plots of benchmark reports, in the style of Adam's figures 8 and 9."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _SETTING = ("transport", "dtype", "block_bytes")
 
 
 def plot_worker(report: dict[str, Any], path: Path) -> None:
-    """Writes connections per second over threads, a line per batch size, the peer's best as a level (figure 8).
+    """Plots connections per second over threads, a line per batch size, and the peer's best as a level (figure 8).
 
     Raises:
-        ConfigurationError: matplotlib is not installed, or the file's ending is not one it writes.
+        ConfigurationError: matplotlib is not installed, or cannot write files with this ending.
     """
     figure, axes = _figure()
     ours = [row for row in report["results"] if row["side"] == "adamctl"]
@@ -42,7 +42,7 @@ def plot_worker(report: dict[str, Any], path: Path) -> None:
 
 
 def plot_kernels(report: dict[str, Any], path: Path) -> None:
-    """Writes a bar per kernel: the share of its limit that each implementation reaches.
+    """Plots a bar per kernel: the share of its limit that each implementation reaches.
 
     Raises:
         ConfigurationError: as `plot_worker`.
@@ -65,10 +65,10 @@ def plot_kernels(report: dict[str, Any], path: Path) -> None:
 
 
 def plot_ps(report: dict[str, Any], path: Path) -> None:
-    """Writes parameter updates per second over apply threads, a line per mode and setting, its limit dotted (figure 9).
+    """Plots parameter updates per second over apply threads, a line per mode and setting, its limit dotted (figure 9).
 
     Raises:
-        ConfigurationError: as `plot_worker`; also where no parameter was updated.
+        ConfigurationError: as `plot_worker`; also if no parameter was updated.
     """
     rows = [row for row in report["results"] if row.get("g_updates_per_s")]
     if not rows:
@@ -96,7 +96,7 @@ def plot_ps(report: dict[str, Any], path: Path) -> None:
 
 
 def _line(row: dict[str, Any], varied: Sequence[str]) -> str:
-    """Returns the line that a row is a point of: its mode, and what of its setting is not everybody's or usual."""
+    """Returns the name of a row's line: its mode, and the settings that vary or are unusual."""
     counts = [f"{row[what]} {what}" for what in ("clients", "servers") if row.get(what, 1) != 1]
     texts = {what: f"{row[what]}" for what in varied if what in row}
     if "block_bytes" in texts:

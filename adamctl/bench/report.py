@@ -1,4 +1,4 @@
-"""What every benchmark reports besides its figures: the machine, the versions, the JSON around the results."""
+"""What every benchmark reports besides its figures: the machine, the versions and the JSON around the results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCHEMA_VERSION = 1
 
 
 def describe_machine() -> dict[str, Any]:
-    """Returns what a reader needs to judge a figure: processor, cores this process may use, memory, load."""
+    """Returns what a reader needs to judge a figure: processor, cores available to this process, memory, load."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "processor": _processor_name(),
@@ -38,7 +38,7 @@ def _processor_name() -> str:
 
 
 def describe_versions(packages: Sequence[str]) -> dict[str, str]:
-    """Returns the versions of Python and of the named packages; "missing" for what is not installed."""
+    """Returns the versions of Python and of the named packages; "missing" for packages that are not installed."""
     versions = {"python": platform.python_version()}
     for package in packages:
         try:

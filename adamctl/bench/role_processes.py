@@ -29,12 +29,12 @@ CONTROLLER = "controller"
 
 
 class RoleProcesses:
-    """A context manager: what it starts has ended when the block is left.
+    """A context manager: all that it starts has ended when the block is left.
 
     Attributes:
-        folder: private, for sockets and logs.
+        folder: private folder for sockets and logs.
         roles: the processes.
-        addresses: node -> where it serves over TCP, of those that `wait_serving` has waited for.
+        addresses: node -> its TCP address, for nodes that `wait_serving` has waited for.
     """
 
     folder: Path
@@ -59,7 +59,7 @@ class RoleProcesses:
         self._stack.close()
 
     def _start(self, stack: ExitStack) -> None:
-        """Starts what is wanted; `stack` takes what is undone at the end, before the processes are killed."""
+        """Starts the processes; `stack` takes cleanup that runs at the end, before the processes are killed."""
         raise NotImplementedError
 
     def wait_serving(self, *names: str) -> None:
@@ -82,7 +82,7 @@ class RoleProcesses:
 
 
 def role_hello(role: str, node: str, incarnation: int = 0) -> Hello:
-    """Returns who a client of these processes is; it has the token that they have from our environment, if any."""
+    """Returns the identity of a client of these processes, with their token from our environment, if any."""
     return make_hello(role, node, incarnation, environment_token(os.environ))
 
 

@@ -1,7 +1,7 @@
-"""`adamctl train` as somebody else's process, asked several times a second how many examples it has processed.
+"""`adamctl train` as a separate process, asked several times a second how many examples it has processed.
 
-For benchmarks of whole runs: what happens to them, and how long they take to begin. The run is started as a person
-would start it, in a folder of its own; where its coordinator and controller are is read from their logs.
+For benchmarks of whole runs: their progress, and how long they take to start. The run is started as a user would start
+it, in its own folder; the addresses of its coordinator and controller are read from their logs.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ _READY = re.compile(r" ready on (tcp://[^\s,]+)")
 
 
 class Sample(NamedTuple):
-    """How far a run was at a time of `time.monotonic()`."""
+    """A run's progress at a time of `time.monotonic()`."""
 
     at_s: float
     examples: int
 
 
 def examples_at(samples: Sequence[Sample], at_s: float) -> float:
-    """Returns how many examples were processed by then, between two samples in proportion.
+    """Returns how many examples were processed at a time, interpolated between two samples.
 
     Raises:
-        RunFailedError: it was not looked at then: the run ended before, or had not begun.
+        RunFailedError: there are no samples around that time: the run ended before, or had not started.
     """
     for before, after in pairwise(samples):
         if before.at_s <= at_s <= after.at_s:
             share = (at_s - before.at_s) / (after.at_s - before.at_s) if after.at_s > before.at_s else 0.0
             return before.examples + share * (after.examples - before.examples)
-    raise RunFailedError("expected a run that trains all the time that is measured; found its end: give more --passes")
+    raise RunFailedError("expected a run that trains during the whole measurement; found its end: give more --passes")
 
 
 def examples_per_s(samples: Sequence[Sample], start_s: float, stop_s: float) -> float:
@@ -63,16 +63,16 @@ def examples_per_s(samples: Sequence[Sample], start_s: float, stop_s: float) -> 
 
 
 class WatchedRun:
-    """An asynchronous context manager: what it starts has ended when the block is left.
+    """An asynchronous context manager: all that it starts has ended when the block is left.
 
     Attributes:
         began_s: just before the command was started, by `time.monotonic()`.
-        samples: since it was connected to.
-        progress: the last that was seen; None before.
+        samples: samples since the connection.
+        progress: the last progress seen; None before the first.
     """
 
     def __init__(self, arguments: Sequence[str], *, python: str = sys.executable, every_s: float = 0.1) -> None:
-        """`arguments` follow `adamctl train`; `every_s` says how often it is asked."""
+        """`arguments` follow `adamctl train`; `every_s` is the interval of samples in seconds."""
         self._line = (python, "-m", "adamctl", "train", *arguments, "--json")
         self._every_s = every_s
         self._place = tempfile.TemporaryDirectory(prefix="adamctl-watched-")
@@ -106,7 +106,7 @@ class WatchedRun:
             self.began_s = time.monotonic()
             self._process = subprocess.Popen(
                 (*self._line, "--run-dir", str(self._folder / "runs")),
-                cwd=self._folder,  # not where a package of the same name may lie
+                cwd=self._folder,  # not in a folder that may hold a package of the same name
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -124,7 +124,7 @@ class WatchedRun:
             self._place.cleanup()
 
     def _end(self) -> None:
-        """Interrupts the command twice, which ends it and all it has started at once."""
+        """Interrupts the command twice, which ends it and all its processes at once."""
         for _ in range(2):
             if self._process.poll() is None:
                 self._process.send_signal(signal.SIGINT)
@@ -132,11 +132,11 @@ class WatchedRun:
         try:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()  # its roles see their lifeline end
+            self._process.kill()  # its roles notice that their lifeline closes
             self._process.wait()
 
     async def _sample(self, client: CoordinatorClient) -> None:
-        """Ends with the run: then the coordinator is there no more."""
+        """Samples until the run ends and the coordinator is gone."""
         while True:
             try:
                 self.progress = await client.status()
@@ -157,7 +157,7 @@ class WatchedRun:
         """Process of the command."""
         return self._process.pid
 
-    # --- what it says -------------------------------------------------------------------------------------------------
+    # --- its state ----------------------------------------------------------------------------------------------------
 
     @property
     def job(self) -> str:
@@ -165,7 +165,7 @@ class WatchedRun:
         return next((self._folder / "runs").glob("*/*/logs")).parent.parent.name
 
     async def address(self, node: str) -> str:
-        """Returns where a role is reached over TCP, once it is.
+        """Returns a role's TCP address, once it serves.
 
         Raises:
             RunFailedError: the command fails, or the role does not serve in time.
@@ -181,14 +181,14 @@ class WatchedRun:
         raise RunFailedError(f"{node} does not serve after {START_S:g} s")
 
     def _token(self) -> str:
-        """Returns the token of the run, which this process has started."""
+        """Returns the token of the run."""
         return next(filter(None, map(read_token, (self._folder / "runs").glob("*/*"))), "")
 
     async def trains(self) -> float:
-        """Returns when the first steps had been reported, by `time.monotonic()`.
+        """Returns the time of the first reported steps, by `time.monotonic()`.
 
         Raises:
-            RunFailedError: the command fails, or does not come to that.
+            RunFailedError: the command fails, or takes no step in time.
         """
         until_s = time.monotonic() + START_S
         while time.monotonic() < until_s:
@@ -199,7 +199,7 @@ class WatchedRun:
         raise RunFailedError(f"no step was taken within {START_S:g} s")
 
     async def result(self) -> dict[str, Any]:
-        """Waits for the run's end and returns the object that it prints. Raises RunFailedError if it fails."""
+        """Waits for the run's end and returns the JSON object that it prints. Raises RunFailedError if it fails."""
         await asyncio.to_thread(self._process.wait)
         self._check()
         result: dict[str, Any] = msgspec.json.decode((self._folder / "out").read_bytes())

@@ -1,7 +1,7 @@
-"""The description of a network, the same from TOML and from Python: what its layers are, not where they live.
+"""The description of a network, the same from TOML and from Python: what its layers are, not where they are stored.
 
-Images are height x width x channels. Layers are typed structs, told apart by `type` in TOML; their field names are
-the keys a user writes. Shapes are derived by `adamctl.model.shapes`, parameters by `adamctl.model.layout`.
+Images are height x width x channels. Layers are typed structs, distinguished by `type` in TOML; their field names are
+the keys in TOML. Shapes are derived by `adamctl.model.shapes`, parameters by `adamctl.model.layout`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 Activation: TypeAlias = Literal["relu", "tanh", "sigmoid"]
 Padding: TypeAlias = Literal["valid", "same"]
 Initializer: TypeAlias = Literal["he", "glorot", "lecun", "pytorch", "zeros"] | float
-"""Where a layer's weights begin; a number is the value of all. Biases begin at 0, under `pytorch` they are drawn, too.
+"""A layer's initial weights; a number is the value of all. Biases start at 0; with `pytorch` they are drawn, too.
 
 Unset: `he` in layers with relu, `glorot` in all others (docs/decisions/0024-initial-values.md).
 """
@@ -23,23 +23,23 @@ Size: TypeAlias = int | tuple[int, int]
 
 
 class _Layer(msgspec.Struct, frozen=True, kw_only=False, tag_field="type", forbid_unknown_fields=True):
-    """Common configuration of all layers: frozen, tagged by `type`, unknown keys refused."""
+    """Common configuration of all layers: frozen, tagged by `type`, unknown keys rejected."""
 
 
 class Conv2D(_Layer, frozen=True, tag="conv2d"):
     """A convolution with one bias per map (Adam 2.1).
 
-    Weight [filters, kernel height, kernel width, channels / groups]: with groups, channels and maps are cut into as
-    many equal parts, and a map sees the channels of its own part only.
+    Weight [filters, kernel height, kernel width, channels / groups]: with groups, channels and maps are split into that
+    many equal parts, and a map sees only the channels of its own part.
 
     Attributes:
-        filters: maps.
+        filters: number of maps.
         kernel: height and width of the window: one number for both, or two.
-        stride: how far windows are apart, likewise.
-        padding: `same` adds zeros around the image, so that with stride 1 maps are as large as it; `valid` adds none.
-        activation: applied to the sums; unset: none.
-        init: how weights begin; unset: as the activation suggests. Biases begin with zeros.
-        groups: how many parts.
+        stride: distance between windows: one number for both directions, or two.
+        padding: `same` adds zeros around the image, so that with stride 1 maps keep its size; `valid` adds none.
+        activation: function applied to the sums; unset: none.
+        init: initial weights; unset: chosen by the activation. Biases start at zero.
+        groups: number of parts.
     """
 
     filters: int
@@ -56,7 +56,7 @@ class MaxPool2D(_Layer, frozen=True, tag="maxpool2d"):
 
     Attributes:
         size: height and width of the windows: one number for both, or two.
-        stride: how far windows are apart, likewise; unset: as `size`.
+        stride: distance between windows: one number for both directions, or two; unset: `size`.
     """
 
     size: Size
@@ -64,17 +64,17 @@ class MaxPool2D(_Layer, frozen=True, tag="maxpool2d"):
 
 
 class Local2D(_Layer, frozen=True, tag="local2d"):
-    """Like a convolution, but each place has weights of its own (DistBelief 5).
+    """Like a convolution, but each place has its own weights (DistBelief 5).
 
     Weight [rows, columns, filters, kernel height, kernel width, channels], bias [rows, columns, filters].
 
     Attributes:
-        filters: maps.
+        filters: number of maps.
         kernel: height and width of the window: one number for both, or two.
-        stride: how far windows are apart, likewise.
-        padding: `same` adds zeros around the image, so that with stride 1 maps are as large as it; `valid` adds none.
-        activation: applied to the sums; unset: none.
-        init: how weights begin; unset: as the activation suggests. Biases begin with zeros.
+        stride: distance between windows: one number for both directions, or two.
+        padding: `same` adds zeros around the image, so that with stride 1 maps keep its size; `valid` adds none.
+        activation: function applied to the sums; unset: none.
+        init: initial weights; unset: chosen by the activation. Biases start at zero.
     """
 
     filters: int
@@ -90,7 +90,7 @@ class L2Pool2D(_Layer, frozen=True, tag="l2pool2d"):
 
     Attributes:
         size: height and width of the windows: one number for both, or two.
-        stride: how far windows are apart, likewise; unset: as `size`.
+        stride: distance between windows: one number for both directions, or two; unset: `size`.
     """
 
     size: Size
@@ -98,14 +98,14 @@ class L2Pool2D(_Layer, frozen=True, tag="l2pool2d"):
 
 
 class LocalContrastNorm(_Layer, frozen=True, tag="local_contrast_norm"):
-    """Takes from each pixel the weighted mean of its surroundings and divides by their deviation (Jarrett et al. 2009).
+    """Subtracts from each pixel its neighbourhood's weighted mean and divides by its deviation (Jarrett et al. 2009).
 
-    Surroundings are a window of `size` pixels, odd, and all maps; a deviation below `deviation_min` counts as that.
+    The neighbourhood is a window of `size` pixels over all maps; a deviation below `deviation_min` is raised to that.
 
     Attributes:
-        size: height and width of the surroundings, odd: one number for both, or two.
-        weights: of the pixels in a window.
-        deviation_min: least deviation to divide by.
+        size: height and width of the neighbourhood, both odd: one number for both, or two.
+        weights: weights of the pixels in a window.
+        deviation_min: smallest deviation to divide by.
     """
 
     size: Size
@@ -117,9 +117,9 @@ class Dense(_Layer, frozen=True, tag="dense"):
     """A fully connected layer; an image is flattened row by row. Weight [units, inputs], bias [units].
 
     Attributes:
-        units: outputs.
-        activation: applied to the sums; unset: none.
-        init: how weights begin; unset: as the activation suggests. Biases begin with zeros.
+        units: number of outputs.
+        activation: function applied to the sums; unset: none.
+        init: initial weights; unset: chosen by the activation. Biases start at zero.
     """
 
     units: int
@@ -128,10 +128,10 @@ class Dense(_Layer, frozen=True, tag="dense"):
 
 
 class Dropout(_Layer, frozen=True, tag="dropout"):
-    """Sets each input to zero with probability `rate` while training and scales the rest by 1 / (1 - rate).
+    """Sets each input to zero with probability `rate` during training and scales the rest by 1 / (1 - rate).
 
     Attributes:
-        rate: at least 0 and below 1.
+        rate: probability, at least 0 and below 1.
     """
 
     rate: float
@@ -141,8 +141,8 @@ class Softmax(_Layer, frozen=True, tag="softmax"):
     """A dense layer whose outputs are normalised by softmax: the last layer of a classifier (Adam 2.1).
 
     Attributes:
-        units: classes.
-        init: how weights begin; unset: as the activation suggests. Biases begin with zeros.
+        units: number of classes.
+        init: initial weights; unset: chosen by the activation. Biases start at zero.
     """
 
     units: int
@@ -153,8 +153,8 @@ class Logistic(_Layer, frozen=True, tag="logistic"):
     """A dense layer of independent yes-or-no outputs, one against all others: a last layer (DistBelief 5).
 
     Attributes:
-        units: outputs.
-        init: how weights begin; unset: as the activation suggests. Biases begin with zeros.
+        units: number of outputs.
+        init: initial weights; unset: chosen by the activation. Biases start at zero.
     """
 
     units: int
@@ -169,9 +169,9 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         input: the shape of one example, [height, width, channels] or [features].
-        layers: from the input to the output.
+        layers: the layers from input to output.
         loss: compares the last layer's outputs with the labels: cross entropy needs a softmax last layer, logistic (the
-            summed cross entropies of yes-or-no outputs) a logistic one; squared error (Adam 2.2) takes any.
+            summed cross entropies of yes-or-no outputs) a logistic one; squared error (Adam 2.2) works with any.
     """
 
     input: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Initial parameter values, the same for every row however the model is cut over servers."""
+"""Initial parameter values, the same for every row however the model is split over servers."""
 
 from __future__ import annotations
 

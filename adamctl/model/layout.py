@@ -1,7 +1,7 @@
-"""The parameter layout of a job: its tensors, cut into shards and buckets, and where buckets are placed.
+"""The parameter layout of a job: its tensors, cut into shards and buckets, and the placement of buckets.
 
-All of it is a pure function of the model and the number of servers expected, so that every role derives the same
-layout and only its hash needs to be compared. Counts are elements (float32) unless a name ends in `_bytes`.
+It is a pure function of the model and the expected number of servers, so that every role derives the same layout and
+only its hash needs to be compared. Counts are elements (float32) unless a name ends in `_bytes`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TENSORS_MAX = 1 << 16
 DIMENSIONS_MAX = 16
 ELEMENTS_MAX = 1 << 40
 SHARDS_MAX = 1 << 18
-"""Shards of a job: of 1 MiB each, 256 GiB of parameters."""
+"""Most shards of a job: at 1 MiB each, 256 GiB of parameters."""
 NAME_CHARACTERS_MAX = 1024
 ALIGNMENT = 16  # elements: every tensor starts on its own 64-byte cache line
 
@@ -38,9 +38,8 @@ class Tensor(msgspec.Struct, frozen=True, array_like=True):
     """One named parameter array, axis 0 its outputs.
 
     `offset` is where it starts in a flat float32 vector of the whole model. Initial values are drawn from
-    `distribution` with `scale` (standard deviation of a normal one, half-width of a uniform one, the value of all of a
-    constant one); `given` ones are
-    zeros to which the first push of the client that made the job adds what it was given.
+    `distribution` with `scale` (standard deviation of a normal one, half-width of a uniform one, value of a constant
+    one); `given` tensors start at zero, and the first push of the client that created the job adds their values.
     """
 
     name: str
@@ -73,7 +72,7 @@ class Shard(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Bucket(msgspec.Struct, frozen=True, array_like=True):
-    """Shards [shard_start, shard_stop), adjacent and of one layer."""
+    """Shards [shard_start, shard_stop), adjacent and in one layer."""
 
     index: int
     shard_start: int
@@ -83,7 +82,7 @@ class Bucket(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True)
 class ParameterLayout:
-    """The ordered tensors of a job and their cut into shards and buckets; equal hashes mean equal layouts."""
+    """The ordered tensors of a job, cut into shards and buckets; equal hashes mean equal layouts."""
 
     tensors: tuple[Tensor, ...]
     shards: tuple[Shard, ...]
@@ -125,7 +124,7 @@ def build_layout(model: Model, servers_expected: int) -> ParameterLayout:
     """Returns the layout of a model for a job that expects this many parameter servers.
 
     Raises:
-        ConfigurationError: the model does not fit together, or has no parameters.
+        ConfigurationError: the layers do not fit together, or the model has no parameters.
     """
     tensors = _tensors(infer(model))
     if not tensors:
@@ -134,11 +133,11 @@ def build_layout(model: Model, servers_expected: int) -> ParameterLayout:
 
 
 def cut_layout(tensors: tuple[Tensor, ...], servers_expected: int) -> ParameterLayout:
-    """Cuts tensors into shards of at most 1 MiB and those into at least ten buckets per server, where rows allow.
+    """Cuts tensors into shards of at most 1 MiB, in at least ten buckets per server where rows allow.
 
     Raises:
-        ConfigurationError: no server, no tensor, tensors that overlap or have no elements, or more of anything than
-            there may be. Nothing has been allocated then.
+        ConfigurationError: no server, no tensor, tensors that overlap or are empty, or a limit is exceeded. Nothing has
+            been allocated then.
     """
     if servers_expected < 1:
         raise ConfigurationError(f"cluster.ps: expected at least 1 server; found {servers_expected}")
@@ -171,7 +170,7 @@ def _check_tensors(tensors: tuple[Tensor, ...]) -> None:
         name = tensor.name[:80]
         if len(tensor.name) > NAME_CHARACTERS_MAX:
             raise ConfigurationError(
-                f"expected a tensor's name of at most {NAME_CHARACTERS_MAX} characters; found {name!a}"
+                f"expected a tensor name of at most {NAME_CHARACTERS_MAX} characters; found {name!a}"
             )
         if not 1 <= len(tensor.shape) <= DIMENSIONS_MAX or not all(
             1 <= extent <= ELEMENTS_MAX for extent in tensor.shape
@@ -182,11 +181,11 @@ def _check_tensors(tensors: tuple[Tensor, ...]) -> None:
             )
         if not stop <= tensor.offset <= tensor.offset + tensor.size <= ELEMENTS_MAX:
             raise ConfigurationError(
-                f"tensor {name!a}: expected {tensor.size} elements from {stop} on, up to {ELEMENTS_MAX}; found them at "
+                f"tensor {name!a}: expected {tensor.size} elements from {stop} to at most {ELEMENTS_MAX}; found offset "
                 f"{tensor.offset}"
             )
         if not layer <= tensor.layer <= TENSORS_MAX:
-            raise ConfigurationError(f"tensor {name!a}: expected layers in their order; found {tensor.layer}")
+            raise ConfigurationError(f"tensor {name!a}: expected tensors in layer order; found layer {tensor.layer}")
         is_scale = isfinite(tensor.scale) and (tensor.scale >= 0 or tensor.distribution == "constant")
         if tensor.dtype != "float32" or not is_scale:
             found = f"{tensor.dtype[:80]!a}, {tensor.scale}"
@@ -209,14 +208,15 @@ def _buckets(tensors: tuple[Tensor, ...], shards: list[Shard], bucket_bytes_max:
 
 
 def place_buckets(layout: ParameterLayout, job: str, servers: list[str]) -> dict[int, str]:
-    """Returns bucket index -> server: each goes onto the server with the fewest bytes, the smallest layers first.
+    """Returns bucket index -> server: each bucket goes to the server with the fewest bytes, smallest layers first.
 
-    So servers differ by one bucket at most. Whoever holds a part of a small layer, which is often pushed whole, is
-    passed over by the next layers, each of which costs every server that holds a part all of its activations.
-    Ties go by a stable hash of (job, bucket, server), so that every caller places alike and jobs spread differently.
+    So servers differ by at most one bucket. A server with a part of a small layer, which is often pushed as a whole, is
+    skipped by the next layers, each of which sends all of its activations to every server that holds a part.
+    A stable hash of (job, bucket, server) breaks ties, so that every caller gets the same placement and jobs spread
+    differently.
     """
     if not servers:
-        raise ConfigurationError("no parameter server to place buckets on")
+        raise ConfigurationError("expected at least one parameter server to place buckets on; found none")
     layer_bytes: dict[int, int] = {}
     for bucket in layout.buckets:
         layer_bytes[layout.layer_of(bucket)] = layer_bytes.get(layout.layer_of(bucket), 0) + bucket.size_bytes
@@ -230,11 +230,11 @@ def place_buckets(layout: ParameterLayout, job: str, servers: list[str]) -> dict
 
 
 def place_copies(layout: ParameterLayout, job: str, servers: list[str], copies: int) -> dict[int, tuple[str, ...]]:
-    """Returns bucket index -> `copies` servers, all different: the primary, as `place_buckets` has it, then the others.
+    """Returns bucket index -> `copies` different servers: the primary, as in `place_buckets`, then the others.
 
-    The next in order takes over when a primary dies. So the second copies of one primary's buckets are spread over all
-    other servers, and what a dead server leaves falls to the living in even parts; where that leaves a choice, a copy
-    goes to the server with the fewest bytes. Likewise the third ones, for each pair of first and second.
+    The next server in order takes over when a primary dies. So the second copies of a primary's buckets are spread over
+    all other servers, which share a dead server's load evenly; if that leaves a choice, a copy goes to the server with
+    the fewest bytes. Third copies are spread the same way, for each pair of first and second.
 
     Raises:
         ConfigurationError: there are fewer servers than copies.
@@ -245,7 +245,7 @@ def place_copies(layout: ParameterLayout, job: str, servers: list[str], copies: 
         )
     primaries = place_buckets(layout, job, servers)
     placement: dict[int, tuple[str, ...]] = {index: (primary,) for index, primary in primaries.items()}
-    held_bytes = dict.fromkeys(sorted(servers), 0)  # beside the primaries, which are even by themselves
+    held_bytes = dict.fromkeys(sorted(servers), 0)  # without the primaries, which are already even
     largest_first = sorted(layout.buckets, key=lambda bucket: (-bucket.size_bytes, bucket.index))
     for _ in range(1, copies):
         follows_bytes: dict[tuple[str, ...], int] = {}
@@ -293,10 +293,10 @@ Drawn: TypeAlias = tuple[Distribution, float]
 
 
 def _initial(init: Initializer, fan_in: int, fan_out: int) -> tuple[Drawn, Drawn]:
-    """Returns what weights and biases are drawn from.
+    """Returns the distributions of weights and biases.
 
     He et al. 2015, eq. 10: N(0, 2 / fan_in). Glorot and Bengio 2010, eq. 16: U(+-sqrt(6 / (fan_in + fan_out))).
-    LeCun et al. 1998, eq. 16: N(0, 1 / fan_in). PyTorch's: U(+-sqrt(1 / fan_in)), biases too.
+    LeCun et al. 1998, eq. 16: N(0, 1 / fan_in). PyTorch: U(+-sqrt(1 / fan_in)), also for biases.
     """
     none: Drawn = ("zeros", 0.0)
     if isinstance(init, (int, float)):

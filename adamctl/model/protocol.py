@@ -1,6 +1,6 @@
-"""What a push costs as a gradient and as factors, and which of the two a layer is pushed as (Adam 3.2.6).
+"""The cost of a push as a gradient and as factors, and the choice between the two for each layer (Adam 3.2.6).
 
-At first by bytes alone; with measured servers and network, by the time of both (docs/decisions/0012).
+The choice is first by bytes alone; once servers and network are measured, by time (docs/decisions/0012).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from adamctl.model.wire_types import WIRE_ELEMENT_BYTES, WireType, of_factors
 Protocol = Literal["gradient", "factors"]
 
 HYSTERESIS = 0.15
-"""Share of its cost that a change of protocol must save."""
+"""Share of the cost that a change of protocol must save."""
 BUSY_MAX = 0.99
 
 
@@ -25,11 +25,11 @@ class PushBytes:
 
     Attributes:
         tensor: its index in the layout.
-        servers: how many servers hold a part of it; each of them needs all of the activations.
+        servers: how many servers hold a part of it; each of them needs all activations.
         gradient_bytes: out x in elements.
-        factors_bytes: k x (out + servers x in) elements; None where the gradient is no such product (a convolution, a
+        factors_bytes: k x (out + servers x in) elements; None if the gradient is not such a product (a convolution, a
             bias).
-        protocol: what `auto` chooses.
+        protocol: the choice of `auto`.
     """
 
     tensor: int
@@ -45,25 +45,25 @@ class PushBytes:
 
 
 def has_factors(tensor: Tensor) -> bool:
-    """Says whether a tensor's gradient is a product errors.T @ activations: the weights of a dense layer."""
+    """Returns whether a tensor's gradient is a product errors.T @ activations: the weights of a dense layer."""
     return len(tensor.shape) == 2
 
 
 def gradient_bytes(tensor: Tensor, wire: WireType = "float32") -> int:
-    """Returns the bytes of a push of a tensor's gradient, whatever it was computed from, travelling as `wire`."""
+    """Returns the bytes of a push of a tensor's gradient, sent as `wire`, for any number of examples."""
     return tensor.size * WIRE_ELEMENT_BYTES[wire]
 
 
 def factors_bytes(tensor: Tensor, examples: int, servers: int, wire: WireType = "float32") -> int:
     """Returns the bytes of a push of k examples as factors: k * (out + S * in) elements for S servers.
 
-    `wire` is what gradients travel as; factors may have another type then.
+    `wire` is the type of gradients on the wire; the type of factors follows from it and may differ.
     """
     return examples * (tensor.shape[0] + servers * tensor.row_size) * WIRE_ELEMENT_BYTES[of_factors(wire)]
 
 
 def choose_protocol(tensor: Tensor, examples: int, servers: int, wire: WireType = "float32") -> Protocol:
-    """Returns what moves fewer bytes for `examples` examples when `servers` servers hold parts of the tensor."""
+    """Returns the protocol with fewer bytes for `examples` examples when `servers` servers hold parts of the tensor."""
     if not has_factors(tensor):
         return "gradient"
     smaller = factors_bytes(tensor, examples, servers, wire) < gradient_bytes(tensor, wire)
@@ -82,7 +82,7 @@ def servers_of_tensors(layout: ParameterLayout, placement: Mapping[int, Hashable
 def bytes_per_push(
     layout: ParameterLayout, servers: int, examples: int, job: str = "", wire: WireType = "float32"
 ) -> tuple[PushBytes, ...]:
-    """Returns the cost of a push of `examples` examples per tensor, buckets placed over `servers` servers.
+    """Returns, per tensor, the cost of a push of `examples` examples, with buckets placed on `servers` servers.
 
     Raises:
         ConfigurationError: there are no servers.
@@ -105,13 +105,13 @@ def bytes_per_push(
 
 @dataclass(frozen=True)
 class PushCost:
-    """What one dense tensor costs to push either way.
+    """The cost of pushing one dense tensor either way.
 
     Attributes:
         tensor: its index in the layout.
         examples: rows of its factors, k.
-        size: its elements.
-        gradient_bytes, factors_bytes: what travels, to all servers together.
+        size: its number of elements.
+        gradient_bytes, factors_bytes: bytes sent, to all servers together.
     """
 
     tensor: int
@@ -123,13 +123,13 @@ class PushCost:
 
 @dataclass(frozen=True)
 class Prices:
-    """What was measured of the network and of the servers.
+    """Measurements of the network and the servers.
 
     Attributes:
-        link_bytes_per_s: what this client's network moves.
-        busy: share of the time that the apply threads of the busiest server work, 0 to 1.
-        products_per_s: multiply-adds of factors that all servers together can do.
-        adds_per_s: elements of gradients that they can apply.
+        link_bytes_per_s: throughput of this client's network.
+        busy: share of the time that the busiest server's apply threads work, 0 to 1.
+        products_per_s: multiply-adds of factors per second of all servers together.
+        adds_per_s: elements of gradients per second that they can apply.
     """
 
     link_bytes_per_s: float
@@ -145,7 +145,7 @@ def push_costs(
     copies: Sequence[int],
     wire: WireType = "float32",
 ) -> list[PushCost]:
-    """Returns the costs of dense tensors for `examples` examples; `copies` says per tensor how often activations go."""
+    """Returns the costs of dense tensors for `examples` examples; `copies`: how often each sends its activations."""
     return [
         PushCost(
             index,
@@ -159,13 +159,13 @@ def push_costs(
 
 
 def weigh_protocols(costs: Sequence[PushCost], factors: frozenset[int], prices: Prices) -> frozenset[int]:
-    """Returns which tensors to push as factors from now on, given those that are.
+    """Returns which tensors to push as factors from now on, given the present choice.
 
-    A push costs what it takes on the network, and what the servers' work makes others wait: a second of work on a
-    server that is busy the share b adds b / (1 - b) seconds of waiting (the mean of an M/M/1 queue). Factors move fewer
-    bytes and take k multiply-adds per weight, a gradient takes one addition: so idle servers are sent what is smaller,
-    and busy ones what is less work. Load is assumed to follow the choice, as it does when all replicas choose alike;
-    so the choice that relieved a server does not look wrong as soon as it is relieved. A change must save HYSTERESIS.
+    The cost of a push is its time on the network plus the waiting that the servers' work causes: a second of work on a
+    server with busy share b adds b / (1 - b) seconds of waiting (the mean of an M/M/1 queue). Factors need fewer bytes
+    but k multiply-adds per weight, a gradient only one addition: so idle servers get what is smaller, and busy ones
+    what is less work. Load is assumed to follow the choice, as it does when all replicas choose alike, so a choice that
+    relieved a server does not look wrong as soon as the server is relieved. A change must save HYSTERESIS.
     """
     best, best_s = factors, _cost_s(costs, factors, factors, prices)
     before_s = best_s
@@ -180,7 +180,7 @@ def weigh_protocols(costs: Sequence[PushCost], factors: frozenset[int], prices: 
 
 
 def _cost_s(costs: Sequence[PushCost], choice: frozenset[int], now: frozenset[int], prices: Prices) -> float:
-    """Returns the seconds that a push costs if `choice` goes as factors, with a load measured while `now` did."""
+    """Returns the cost of a push in seconds with `choice` sent as factors, given a load measured with `now`."""
     moved_bytes = sum(cost.factors_bytes if cost.tensor in choice else cost.gradient_bytes for cost in costs)
     work_s = _work_s(costs, choice, prices)
     busy = min(prices.busy * work_s / max(_work_s(costs, now, prices), 1e-12), BUSY_MAX)

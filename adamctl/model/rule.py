@@ -1,4 +1,4 @@
-"""Which update rule the servers of a job run, and its constants."""
+"""The update rule that the servers of a job run, and its constants."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ RULE_NAMES = ("add", "sgd", "momentum", "adagrad", "rmsprop", "adam")
 class RuleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The rule by name and its settings, the same for all shards of a job.
 
-    `weight_decay` is decoupled from the gradient: each application also subtracts lr * weight_decay * w. `momentum`
-    and `nesterov` are read by the momentum rule only, `decay` by rmsprop, `beta1` and `beta2` by adam, `epsilon` by
-    these two.
+    `weight_decay` is decoupled from the gradient: each update also subtracts lr * weight_decay * w. Only the momentum
+    rule uses `momentum` and `nesterov`, rmsprop `decay`, adam `beta1` and `beta2`, and the last two `epsilon`.
     """
 
     name: str

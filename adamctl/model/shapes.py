@@ -1,4 +1,4 @@
-"""Derives the shape of every layer's output and refuses descriptions that do not fit together."""
+"""Derives the shape of every layer's output and rejects layers that do not fit together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from adamctl.model.description import (
 )
 
 HEAD_OF_LOSS: dict[Loss, type[Softmax | Logistic]] = {"cross_entropy": Softmax, "logistic": Logistic}
-"""The last layer that a loss needs, where it needs one."""
+"""Loss -> the last layer that it needs, for losses that need a certain one."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class LayerShape:
 
     Attributes:
         index: position in `Model.layers`, from 0.
-        name: unique in the network: type and ordinal among its type, e.g. `conv2d1`, `dense2`, `softmax1`.
+        name: unique in the network: type and ordinal within the type, e.g. `conv2d1`, `dense2`, `softmax1`.
         layer: the description.
-        input: shape of one example going in, without the batch axis.
-        output: shape of one example coming out.
+        input: shape of one input example, without the batch axis.
+        output: shape of one output example.
         connections: multiply-accumulates of one example's forward pass (Adam 4.3.1 counts these as connections).
     """
 
@@ -64,7 +64,7 @@ def infer(model: Model) -> tuple[LayerShape, ...]:
 
     Raises:
         ConfigurationError: a size is not positive, a window does not fit, an image layer follows a flat one, or the
-            loss does not go with the last layer. The message names the layer as `model.layers[i]`.
+            loss does not fit the last layer. The message names the layer as `model.layers[i]`.
     """
     if len(model.input) not in (1, 3) or any(extent < 1 for extent in model.input):
         raise ConfigurationError(
@@ -155,7 +155,7 @@ def _groups(layer: Conv2D | Local2D, shape: tuple[int, ...], where: str) -> int:
 def _check_contrast(layer: LocalContrastNorm, shape: tuple[int, ...], where: str) -> None:
     _image(where, shape)
     if any(extent < 1 or extent % 2 == 0 for extent in pair(layer.size)):
-        raise ConfigurationError(f"{where}: size must be odd, so that a window has a middle; found {layer.size}")
+        raise ConfigurationError(f"{where}: size must be odd, so that a window has a centre; found {layer.size}")
     if not 0.0 < layer.deviation_min < inf:
         raise ConfigurationError(f"{where}: deviation_min must be above 0 and finite; found {layer.deviation_min}")
 

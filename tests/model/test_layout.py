@@ -229,7 +229,7 @@ def test_two_copies_need_two_servers() -> None:
 def test_there_must_be_a_server() -> None:
     with pytest.raises(ConfigurationError, match=r"cluster\.ps: expected at least 1 server; found 0"):
         build_layout(MNIST, 0)
-    with pytest.raises(ConfigurationError, match="no parameter server"):
+    with pytest.raises(ConfigurationError, match="at least one parameter server"):
         place_buckets(build_layout(MNIST, 1), "job", [])
 
 

@@ -1,6 +1,6 @@
-"""Parameter servers as processes to which things happen: killed, stopped, cut off, started again.
+"""Parameter servers as processes that a benchmark kills, stops, cuts off and restarts.
 
-A controller is started for them, unless an etcd cluster is to keep the configuration.
+A controller is started for them, unless an etcd cluster keeps the configuration.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ class _Inside(RoleCommand):
 
 
 class FailoverCluster(RoleProcesses):
-    """Parameter servers, some of which are started later.
+    """Parameter servers, some of which may be started later.
 
     Attributes:
         servers: names of the parameter servers that are started with it.
-        lease_s: D; an etcd cluster rounds it up to what it grants.
-        links: to cut servers off; None unless each runs in a network namespace of its own.
+        lease_s: D; an etcd cluster rounds it up to a length that it grants.
+        links: to cut servers off; None unless each runs in its own network namespace.
     """
 
     def __init__(self, servers: int, lease_s: float, spare: int = 0, config_store: str = "") -> None:
         """
         Args:
-            spare: servers beyond those, to be started later with `start`.
-            config_store: the URL of an etcd cluster that is there; a prefix of its own is used.
+            spare: additional servers, to be started later with `start`.
+            config_store: the URL of a running etcd cluster; the benchmark uses its own prefix.
         """
         super().__init__()
         self._names = tuple(f"ps-{number}" for number in range(1, servers + spare + 1))
@@ -71,7 +71,7 @@ class FailoverCluster(RoleProcesses):
 
     @property
     def keeper(self) -> str:
-        """Of the configuration: the controller's address, or the URL of a part of an etcd cluster."""
+        """Where the configuration is kept: the controller's address, or the URL of a part of an etcd cluster."""
         return self._config_store or self.addresses[CONTROLLER]
 
     def _start(self, stack: ExitStack) -> None:
@@ -102,7 +102,7 @@ class FailoverCluster(RoleProcesses):
     def _keeper_flag(self) -> tuple[str, str]:
         return ("--config-store" if is_etcd(self.keeper) else "--controller", self.keeper)
 
-    # --- what happens to servers --------------------------------------------------------------------------------------
+    # --- faults of servers --------------------------------------------------------------------------------------------
 
     def _signal(self, node: str, number: signal.Signals) -> None:
         os.kill(self.roles.pids()[node], number)
@@ -121,7 +121,7 @@ class FailoverCluster(RoleProcesses):
         return node not in self.roles.pids()
 
     def start(self, node: str) -> None:
-        """Starts a server, anew if it has ended; does not wait for it."""
+        """Starts a server, or restarts it if it has ended; does not wait for it."""
         until_s = time.monotonic() + REAP_S
         while node in self.addresses and not self.has_ended(node):
             if time.monotonic() > until_s:
@@ -130,14 +130,14 @@ class FailoverCluster(RoleProcesses):
         self.addresses.pop(node, None)
         self.roles.start_one(node)
 
-    # --- what the configuration says ----------------------------------------------------------------------------------
+    # --- the configuration --------------------------------------------------------------------------------------------
 
     def connect(self) -> ControllerClient | EtcdClient:
         """Returns a client of the configuration service, for the running loop."""
         return connect_store(self.keeper)
 
     def url(self, job: str) -> str:
-        """Returns where a `ParameterClient` finds a job."""
+        """Returns the URL at which a `ParameterClient` finds a job."""
         if not is_etcd(self.keeper):
             return f"adam://{self.keeper.removeprefix('tcp://')}/{job}"
         address, mark, query = self.keeper.partition("?")
@@ -151,9 +151,9 @@ async def buckets_of(store: ConfigurationStore, job: str) -> dict[int, BucketRec
 
 
 async def wait_whole(store: ConfigurationStore, job: str, copies: int, deadline_s: float) -> float:
-    """Returns after how many seconds every bucket had so many copies in sync, on processes that were there before.
+    """Waits until every bucket has `copies` copies in sync, on registered processes; returns after how many seconds.
 
-    A process that died a moment ago and that nobody has missed yet counts: first wait until it serves again.
+    A process that died a moment ago and whose death is not detected yet counts: first wait until it serves again.
 
     Raises:
         RunFailedError: not within the deadline.
@@ -168,13 +168,13 @@ async def wait_whole(store: ConfigurationStore, job: str, copies: int, deadline_
         if not short:
             return loop.time() - began_s
         if loop.time() - began_s > deadline_s:
-            what = f"{short[0].key} is {decode(short[0].value, BucketRecord)}, living are {sorted(registered)}"
-            raise RunFailedError(f"{len(short)} buckets had no {copies} copies after {deadline_s:g} s: {what}")
+            what = f"{short[0].key} is {decode(short[0].value, BucketRecord)}, live nodes are {sorted(registered)}"
+            raise RunFailedError(f"{len(short)} buckets had fewer than {copies} copies after {deadline_s:g} s: {what}")
         await asyncio.sleep(POLL_S)
 
 
 def _is_whole(entry: ConfigEntry, registered: dict[str, int], copies: int) -> bool:
-    """A process that registered after it was named holds nothing."""
+    """Returns whether a bucket has its copies; a process that registered after the record named it holds nothing."""
     record = decode(entry.value, BucketRecord)
     there = [node for node in record.in_sync if node in registered and registered[node] <= entry.revision]
     return len(there) >= copies and record.primary in there

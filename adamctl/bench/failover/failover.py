@@ -1,14 +1,13 @@
-"""How long pushes are not acknowledged when a parameter server is lost (`adamctl bench failover`).
+"""How long pushes stay unacknowledged when a parameter server is lost (`adamctl bench failover`).
 
 Three servers hold three copies of everything; one client pushes whole numbers to all parts of a model, one push after
-the other, each acknowledged by every copy in sync. Something happens to the primary of some of the parts; measured is
-the time from then to the acknowledgement of the first push that began after it. Then the server comes back, and the
-next round waits until every part has its copies again. At the end the sums tell whether every push was applied once.
+another, each acknowledged by every in-sync copy. A fault hits the primary of some parts; the result is the time from
+the fault to the acknowledgement of the first push that began after it. Then the server comes back, and the next round
+waits until every part has its copies again. At the end the sums show whether every push was applied exactly once.
 
-    kill    kill -9; who had a connection to the process (the controllers, or with etcd the other servers) finds that
-            its port is closed
-    stop    SIGSTOP for three leases: nobody can tell it from a server whose machine is gone
-    cut     nothing that it sends or that is sent to it arrives, for three leases; needs network namespaces
+    kill    kill -9; peers of the process (the controllers, or with etcd the other servers) find its port closed
+    stop    SIGSTOP for three leases: indistinguishable from a server whose machine is gone
+    cut     nothing sent by it or to it arrives, for three leases; needs network namespaces
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ BETWEEN_PUSHES_S = 0.005
 
 @dataclass(frozen=True)
 class FailoverSettings:
-    """What is measured: each fault with each lease, so many rounds of it. Raises ConfigurationError for a lease that a
+    """What to measure: each fault with each lease, for `rounds` rounds. Raises ConfigurationError for a lease that a
     controller would refuse.
     """
 
@@ -55,7 +54,7 @@ class FailoverSettings:
     rounds: int = 20
     model_bytes: int = 4_000_000
     config_store: str = ""
-    """URL of an etcd cluster that is to keep the configuration, instead of a controller that is started for it."""
+    """URL of an etcd cluster that keeps the configuration, instead of a controller started for the benchmark."""
 
     def __post_init__(self) -> None:
         for lease_s in self.leases_s:
@@ -63,7 +62,7 @@ class FailoverSettings:
 
 
 def bar_s(fault: Fault, lease_s: float) -> float:
-    """Returns what is aimed at: a reported death at once, else what detection takes, and a second."""
+    """Returns the target: one second, plus the time of detection unless the death is reported at once."""
     if fault == "kill":
         return KILL_BAR_S
     config = lease_config(lease_s, None)
@@ -77,7 +76,7 @@ def run_failover_benchmark(
 
     Raises:
         RunFailedError: a push was lost or applied twice, or copies did not come back.
-        UnreachableError: the etcd cluster to be used does not answer.
+        UnreachableError: the etcd cluster does not answer.
     """
     if settings.config_store:
         hello = make_hello("front", "bench")
@@ -97,7 +96,7 @@ class _Series:
         self, cluster: FailoverCluster, fault: Fault, settings: FailoverSettings, progress: Callable[[str], None]
     ) -> None:
         self._cluster, self._fault, self._settings, self._progress = cluster, fault, settings, progress
-        self._acknowledged_s: list[tuple[float, float]] = []  # when each push began and was acknowledged
+        self._acknowledged_s: list[tuple[float, float]] = []  # start and acknowledgement of each push
         self._enough = False
         self._failure: BaseException | None = None
 
@@ -133,7 +132,7 @@ class _Series:
         }
 
     async def _push(self, client: AsyncParameterClient, rows: int) -> None:
-        """One push after the other, until it is enough; the last one is acknowledged, too."""
+        """Pushes one after another until told to stop; the last one is acknowledged, too."""
         ones = {"weights": np.ones((rows, 1000), np.float32)}
         loop = asyncio.get_running_loop()
         try:
@@ -150,7 +149,7 @@ class _Series:
         """Returns how many pushes the parameters hold.
 
         Raises:
-            RunFailedError: the last push failed, or some element does not hold exactly those that were acknowledged.
+            RunFailedError: the last push failed, or an element does not hold exactly the acknowledged pushes.
         """
         self._raise_failure()
         told = len(self._acknowledged_s)
@@ -188,12 +187,12 @@ class _Series:
         return away_s, whole_s
 
     async def _primary(self, store: Any, number: int) -> str:
-        """Returns one of the servers that serve something."""
+        """Returns one of the servers that are primary of something."""
         primaries = sorted({record.primary for record in (await buckets_of(store, JOB)).values()})
         return primaries[number % len(primaries)]
 
     async def _round(self, node: str) -> float:
-        """Makes it happen, and returns after how long a push that began afterwards was acknowledged."""
+        """Causes the fault, and returns the time until a push that began afterwards was acknowledged."""
         loop = asyncio.get_running_loop()
         cluster = self._cluster
         before = await self._incarnation(node)
@@ -218,7 +217,7 @@ class _Series:
         return away_s
 
     async def _bring_back(self, node: str, before: int) -> None:
-        """Returns when a server is a member again, by itself or, if it has ended, started again: a supervisor would.
+        """Returns when a server is a member again, by itself or, if it has ended, restarted as a supervisor would do.
 
         Raises:
             RunFailedError: neither happens.
@@ -229,13 +228,13 @@ class _Series:
             if await self._incarnation(node) > before:
                 return
             if loop.time() > until_s:
-                raise RunFailedError(f"{node} has neither joined anew nor ended:\n{cluster.log_end(node)}")
+                raise RunFailedError(f"{node} has neither rejoined nor ended:\n{cluster.log_end(node)}")
             await asyncio.sleep(0.05)
         await asyncio.to_thread(cluster.start, node)
         await asyncio.to_thread(cluster.wait_serving, node)
 
     async def _incarnation(self, node: str) -> int:
-        """Returns as which a server is a member, 0 if it is none."""
+        """Returns a server's incarnation as a member, 0 if it is not one."""
         store = self._cluster.connect()
         try:
             _, entries = await store.read("/nodes/")
@@ -244,12 +243,12 @@ class _Series:
         return next((record.incarnation for record in nodes_of(entries, "ps") if record.node == node), 0)
 
     async def _next_push(self, after_s: float) -> float:
-        """Waits for the first push that began after a time; returns how long after that it was acknowledged."""
+        """Waits for the first push that began after a time; returns how long after that time it was acknowledged."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + WHOLE_S + 10 * self._cluster.lease_s
         while True:
             self._raise_failure()
-            index = bisect_left(self._acknowledged_s, (after_s,))  # pushes began one after the other
+            index = bisect_left(self._acknowledged_s, (after_s,))  # pushes are in start order
             if index < len(self._acknowledged_s):
                 return self._acknowledged_s[index][1] - after_s
             if loop.time() > until_s:

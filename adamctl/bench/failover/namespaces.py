@@ -1,8 +1,8 @@
-"""Servers in network namespaces of their own, so that a link can be cut as a pulled cable cuts it. Linux only.
+"""Servers in separate network namespaces, so that a link can be cut as by pulling a cable. Linux only.
 
-Everything happens inside one more namespace, which a user without any rights may make (`unshare --user --net`), so the
-machine's own network is not touched and nothing is left. A server's link is a pair of virtual devices; a queue without
-room at one end drops what is sent that way and nothing else notices: no reset, no refusal, as with a real cable.
+Everything happens inside one more namespace, which an unprivileged user may create (`unshare --user --net`), so the
+machine's own network is untouched and nothing is left behind. A server's link is a pair of virtual devices; a queue
+without room at one end silently drops what is sent that way: no reset, no refusal, as with a real cable.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from adamctl.net.token_file import environment_token
 INSIDE = "ADAMCTL_BENCH_NAMESPACE"
 TOOLS = ("ip", "tc", "unshare", "nsenter")
 HUB = "10.77.0.1"
-"""Where everybody can reach what runs outside the servers' namespaces."""
+"""Address at which all namespaces reach processes outside the servers' namespaces."""
 STEP_S = 10.0
 
 
 def missing() -> str:
-    """Returns why namespaces cannot be had here; empty if they can."""
+    """Returns why namespaces are not available here; empty if they are."""
     absent = [tool for tool in TOOLS if shutil.which(tool) is None]
     if sys.platform != "linux" or absent:
         return f"network namespaces need Linux and {', '.join(TOOLS)}; missing: {', '.join(absent) or 'Linux'}"
     done = subprocess.run([*_unshare(), "true"], capture_output=True, text=True, timeout=STEP_S, check=False)
-    return "" if done.returncode == 0 else f"no network namespace can be made here: {done.stderr.strip()}"
+    return "" if done.returncode == 0 else f"cannot create a network namespace here: {done.stderr.strip()}"
 
 
 def go_inside(arguments: Sequence[str]) -> NoReturn:
-    """Becomes `adamctl ARGUMENTS` in a namespace of its own: the same process, so that signals and its end are its own.
+    """Replaces this process by `adamctl ARGUMENTS` in its own namespace; signals and exit code pass through unchanged.
 
     Raises:
-        ConfigurationError: namespaces cannot be had here.
+        ConfigurationError: namespaces are not available here.
     """
     problem = missing()
     if problem:
@@ -52,7 +52,7 @@ def go_inside(arguments: Sequence[str]) -> NoReturn:
 
 
 def settings() -> dict[str, str]:
-    """Returns what a process inside has in its environment: a token too, since no link there is loopback."""
+    """Returns the environment of a process inside, with a token, since no link there is loopback."""
     return {INSIDE: "1", "ADAMCTL_TOKEN": environment_token(os.environ) or secrets.token_hex(16)}
 
 
@@ -66,7 +66,7 @@ def _unshare() -> list[str]:
 
 @contextmanager
 def namespaces(names: Sequence[str]) -> Iterator[Namespaces]:
-    """Makes one namespace per name, each linked to ours; only inside (`is_inside`)."""
+    """Creates one namespace per name, each linked to ours; only inside (`is_inside`)."""
     links = Namespaces(names)
     try:
         _run("ip", "link", "set", "lo", "up")
@@ -80,7 +80,7 @@ def namespaces(names: Sequence[str]) -> Iterator[Namespaces]:
 
 
 class Namespaces:
-    """Namespaces by name; `namespaces` makes them. Each lives as long as a process that holds it."""
+    """Namespaces by name; `namespaces` creates them. Each lives as long as the process that holds it."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._numbers = {name: number for number, name in enumerate(names, 1)}
@@ -96,9 +96,9 @@ class Namespaces:
         self._holders.clear()
 
     def make(self, name: str) -> None:
-        """Makes a namespace and its link to ours."""
+        """Creates a namespace and its link to ours."""
         number = self._numbers[name]
-        # It ends with our end of its input, so also when this process is killed; Ctrl-C is not for it.
+        # It ends when our end of its input closes, also if this process is killed; Ctrl-C does not reach it.
         holder = subprocess.Popen(
             ["unshare", "--net", "sh", "-c", "echo; exec cat"],
             stdin=subprocess.PIPE,
@@ -128,11 +128,11 @@ class Namespaces:
         return f"10.77.{self._numbers[name]}.2"
 
     def prefix(self, name: str) -> tuple[str, ...]:
-        """Returns what makes a command run in a namespace when it stands before it."""
+        """Returns the prefix that makes a command run in a namespace."""
         return ("nsenter", "--target", str(self._holders[name].pid), "--net")
 
     def cut(self, name: str, *, inward: bool = True, outward: bool = True) -> None:
-        """Drops everything that is sent to a namespace, or from it, or both."""
+        """Drops everything sent to a namespace, from it, or both."""
         if inward:
             _run("tc", "qdisc", "replace", "dev", self._device(name), "root", "pfifo", "limit", "0")
         if outward:
@@ -144,7 +144,7 @@ class Namespaces:
             ["tc", "qdisc", "del", "dev", self._device(name), "root"],
             [*self.prefix(name), "tc", "qdisc", "del", "dev", "eth0", "root"],
         ):
-            with suppress(RunFailedError):  # it was not cut that way
+            with suppress(RunFailedError):  # it was not cut in that direction
                 _run(*command)
 
 

@@ -1,4 +1,4 @@
-"""What `bench kernels` measures: one kernel on one size, how much work a call is, and which limit bounds it."""
+"""The cases of `bench kernels`: one kernel with one size, the work of a call, and the limit that bounds it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Case:
     Attributes:
         name: the layer or rule, and which of its calls.
         group: `layer`, `rule`, `factors`, `vector` or `convert`.
-        work: floating-point operations of a call where products bound it, bytes read and written where memory does.
+        work: floating-point operations of a call if products bound it, bytes read and written if memory does.
         bound: which of the two.
-        make: returns the call for one thread, its arrays allocated.
-        peer: what the peer is asked to do instead; None where it has nothing like it.
-        reads: the part of the bytes that is read, where that is so much that reading alone may bound it: a core writes
-            back beside its reads, so adding in place, a third of it writes, moves more bytes than it could read.
-        share: what the limit is multiplied with, 0.5 for an update that is a product and an addition.
+        make: returns the call for one thread, with its arrays allocated.
+        peer: the peer's equivalent; None if it has none.
+        reads: the bytes that are read, if reading alone may bound the call: a core writes back in parallel with its
+            reads, so adding in place, with a third of the bytes written, moves more bytes than it could read.
+        share: factor of the limit, 0.5 for an update that is a product and an addition.
     """
 
     name: str
@@ -40,5 +40,5 @@ class Case:
 
     @property
     def unit(self) -> str:
-        """How a rate of this work is called in field names: billions of operations, or of bytes, per second."""
+        """The unit of this work's rate in field names: billions of operations, or of bytes, per second."""
         return "gflop_per_s" if self.bound == "product" else "gb_per_s"

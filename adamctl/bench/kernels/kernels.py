@@ -1,6 +1,6 @@
-"""Every kernel against this machine's measured limits, all implementations side by side (Adam 4.3).
+"""Measures every kernel against this machine's limits, with all implementations side by side (Adam 4.3).
 
-Each case's implementations, and the peer, take turns for several rounds; of each the median counts.
+Each case's implementations and the peer take turns for several rounds; the median of each counts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Progress = Callable[[str], None]
 
 
 def all_cases(models: Sequence[tuple[Model, int]], elements: int = RULE_ELEMENTS) -> Iterator[Case]:
-    """Yields the layers of each (model, batch), each size once, then rules, factors and vector operations."""
+    """Yields the layers of each (model, batch), each size only once, then rules, factors and vector operations."""
     seen = set()
     for model, batch in models:
         for case in layer_cases(model, batch):
@@ -58,10 +58,10 @@ def run_kernels_benchmark(
 
     Args:
         cases: as `all_cases` yields them.
-        threads: how many threads do the same on arrays of their own; of the peer, how many it may use.
-        rounds, seconds: how often, and how long, each implementation repeats its call.
-        peer_python: an interpreter that has PyTorch; None compares with nothing.
-        progress: told what is about to be measured.
+        threads: how many threads run the call, each on its own arrays; for the peer, how many it may use.
+        rounds, seconds: how often, and for how long, each implementation repeats its call.
+        peer_python: an interpreter that has PyTorch; None: no comparison.
+        progress: called before each measurement with its description.
     """
     warm_up()
     limits = {"product": product_limit(threads), "memory": memory_limit(threads)}
@@ -93,7 +93,7 @@ def _measure(
     seconds: float,
     peer: PeerProcess | None,
 ) -> tuple[dict[str, Any], str | None]:
-    """Returns a row, and the peer's version if it took part. The limit is measured anew in every round."""
+    """Returns a row, and the peer's version if it took part. The limit is measured again in every round."""
     backends = [backend for backend in installed() if backend in case.backends]
     calls = {backend: [case.make(backend) for _ in range(threads)] for backend in backends}
     for mine in calls.values():
@@ -120,7 +120,7 @@ def _measure(
 
 
 def _build(peer: PeerProcess, request: dict[str, Any], threads: int) -> tuple[str | None, str | None]:
-    """Returns (version, None), or (None, why it has nothing like it)."""
+    """Returns (version, None), or (None, why the peer has no equivalent)."""
     answer = peer.ask({"do": "kernel", "threads": threads, "case": request}, ANSWER_S)
     return (answer["torch_version"], None) if answer["ok"] else (None, answer["error"])
 
@@ -143,20 +143,22 @@ def _row(
 
 
 def _ratio(ours: list[float], theirs: list[float]) -> float:
-    """Returns the median over rounds of the ratio within a round."""
+    """Returns the median of the rounds' ratios."""
     return round(statistics.median(a / b for a, b in zip(ours, theirs, strict=True)), 3)
 
 
 def select(cases: Sequence[Case], only: Sequence[str]) -> list[Case]:
-    """Returns the cases whose name or group contains one of the words; all without any.
+    """Returns the cases whose name or group contains one of the words; all cases if there are no words.
 
     Raises:
-        ConfigurationError: none does.
+        ConfigurationError: no case matches.
     """
     if not only:
         return list(cases)
     chosen = [case for case in cases if any(word in case.name or word == case.group for word in only)]
     if not chosen:
         names = ", ".join(dict.fromkeys(case.name.split()[0].rstrip(",") for case in cases))
-        raise ConfigurationError(f"--only {' '.join(only)}: no kernel has that in its name; there are {names}")
+        raise ConfigurationError(
+            f"--only {' '.join(only)}: expected part of a kernel's name; found none that matches; kernels: {names}"
+        )
     return chosen

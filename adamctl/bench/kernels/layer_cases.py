@@ -1,4 +1,4 @@
-"""The layers of a model as cases: forward alone, and forward with backward, on made-up numbers."""
+"""The layers of a model as cases: forward alone, and forward with backward, on synthetic numbers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def layer_cases(model: Model, batch: int) -> Iterator[Case]:
 
 
 def _fused(model: Model, batch: int) -> list[tuple[int, int]]:
-    """Returns the ranges of layers that one operation computes where numba is installed."""
+    """Returns the ranges of layers that one operation computes if numba is installed."""
     starts = [layer.shape.index for layer in Network(model, batch).layers] + [len(model.layers)]
     return [(a, b) for a, b in pairwise(starts) if b - a > 1]
 
@@ -123,5 +123,5 @@ def _call(build: Build, batch: int, step: bool, with_input_error: bool, backend:
         both()
 
     both()
-    # Many operations work in place on the error; repeated, it would shrink to numbers that are slow to compute with.
+    # Many operations change the error in place; repeated, it would shrink to denormal numbers, which are slow.
     return both if np.array_equal(error, kept) else both_anew

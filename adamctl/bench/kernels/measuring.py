@@ -1,4 +1,4 @@
-"""How the kernels' benchmark measures: threads that repeat one call, and the limits of the machine they run against."""
+"""How the kernel benchmark measures: threads that repeat one call, and the machine's limits to compare with."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from threadpoolctl import threadpool_limits
 Call = Callable[[], object]
 
 PRODUCT_SIZES = (512, 1024)
-STREAM_ELEMENTS = 1 << 24  # 64 MiB of float32: far from fitting any cache
+STREAM_ELEMENTS = 1 << 24  # 64 MiB of float32: far larger than any cache
 
 
 def calls_per_s(calls: Sequence[Call], seconds: float) -> float:
-    """Returns how often a second all calls together are made, each repeated by a thread of its own for `seconds`."""
+    """Returns calls per second of all threads together; each thread repeats one call for `seconds`."""
     if len(calls) == 1:
         return _repeat(calls[0], seconds)
     rates = [0.0] * len(calls)
@@ -51,10 +51,10 @@ def _repeat(call: Call, seconds: float) -> float:
 
 
 class Limit:
-    """A bound of this machine: the best rate of a few plain calls, made by as many threads as measure the kernels."""
+    """A limit of this machine: the best rate of a few plain calls, made by as many threads as the kernels use."""
 
     def __init__(self, ways: Sequence[tuple[float, Callable[[], Call]]], threads: int) -> None:
-        """`ways` are (floating-point operations or bytes of a call, what makes the call for one thread)."""
+        """`ways` are pairs: floating-point operations or bytes of a call, and a function that makes it for a thread."""
         self._ways = [(work, [make() for _ in range(threads)]) for work, make in ways]
 
     def measure(self, seconds: float) -> float:
@@ -64,18 +64,18 @@ class Limit:
 
 
 def product_limit(threads: int) -> Limit:
-    """Returns the rate of float32 matrix products through numpy, one BLAS thread per thread, 2 per connection."""
+    """Returns the rate of float32 matrix products in numpy, one BLAS thread per thread, 2 operations per connection."""
     return Limit([(2.0 * size**3, partial(_product, size)) for size in PRODUCT_SIZES], threads)
 
 
 def memory_limit(threads: int) -> Limit:
-    """Returns the better of copying and of adding in place, from memory to memory, every stream counted."""
+    """Returns the better rate of copying and adding in place, from memory to memory, counting every stream."""
     array = float(np.dtype(np.float32).itemsize * STREAM_ELEMENTS)
     return Limit([(2 * array, _copy), (3 * array, _add)], threads)
 
 
 def reading_limit(threads: int) -> Limit:
-    """Returns the rate at which memory is read and nothing written: products of vectors, through numpy."""
+    """Returns the rate of reading memory without writing: vector products in numpy."""
     array = float(np.dtype(np.float32).itemsize * STREAM_ELEMENTS)
     return Limit([(2 * array, _dot), (array, _largest)], threads)
 
@@ -93,7 +93,10 @@ def _copy() -> Call:
 
 
 def _dot() -> Call:
-    a, b = np.ones(STREAM_ELEMENTS, np.float32), np.ones(STREAM_ELEMENTS, np.float32)  # zeros need not lie in memory
+    a, b = (
+        np.ones(STREAM_ELEMENTS, np.float32),
+        np.ones(STREAM_ELEMENTS, np.float32),
+    )  # zeros may not be backed by memory
     return lambda: np.dot(a, b)
 
 

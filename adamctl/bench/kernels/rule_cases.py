@@ -15,7 +15,7 @@ from adamctl.model.rule import RuleConfig
 
 ELEMENT_BYTES = 4
 SHARD_ELEMENTS = 1 << 18
-SHARDS = 32  # with eight updates each 288 MiB: from memory, not from a cache
+SHARDS = 32  # with eight updates each, 288 MiB: from memory, not from a cache
 QUEUED = (1, 8)
 
 

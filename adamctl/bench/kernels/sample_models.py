@@ -44,6 +44,6 @@ DISTBELIEF_IMAGES = Model(
     (Local2D(8, 10), L2Pool2D(5), LocalContrastNorm(5), Logistic(21000)),
     loss="logistic",
 )
-"""DistBelief 5: one of three stages, on smaller images, and as many outputs as there."""
+"""DistBelief 5: one of three stages, on smaller images, with the same number of outputs."""
 
 SAMPLES = (ADAM_MNIST, ADAM_IMAGENET, DISTBELIEF_SPEECH, DISTBELIEF_IMAGES)

@@ -1,4 +1,4 @@
-"""Vector commands and conversions as cases, from memory to memory; and factors made into updates."""
+"""Vector commands and conversions as cases, from memory to memory; and factors turned into updates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VECTORS: dict[str, tuple[int, Pair]] = {
     "copy": (2, lambda x, y, backend: vectors.copy(x, y)),
     "norm": (1, lambda x, y, backend: vectors.norm(x, backend)),
 }
-"""Per command: float32 streams read and written, and the call."""
+"""Command -> float32 streams read and written, and the call."""
 
 
 def vector_cases(elements: int) -> Iterator[Case]:
@@ -56,9 +56,10 @@ def vector_cases(elements: int) -> Iterator[Case]:
 
 
 def factor_cases(examples: int, outputs: int, inputs: int) -> Iterator[Case]:
-    """Yields the update of a dense layer by factors, all shards of it, through the add and the SGD rule (Adam 4.3.2).
+    """Yields the update of all shards of a dense layer by factors, with the add and the SGD rule (Adam 4.3.2).
 
-    Its limit is the product rate: an update is a multiplication and an addition, so k M N of them are 2 k M N of those.
+    Its limit is the product rate: an update is a multiplication and an addition, so k M N updates are 2 k M N
+    operations.
     """
     for rule in ("add", "sgd"):
         yield Case(

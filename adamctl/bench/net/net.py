@@ -1,9 +1,8 @@
 """1 MiB frames over one connection between two processes, against plain blocking sockets.
 
-"Plain" is `adamctl.bench.net.plain_sockets`. Ours means: BENCH_BLOCK frames through `StreamTransport`, received by a
-server process into pooled buffers and dropped, sent within credit, answered one by one ("acknowledged") or not
-("one_way").
-Rounds of both alternate, so that both meet the same machine; the best of each is reported.
+"Plain" is `adamctl.bench.net.plain_sockets`. "Ours" is BENCH_BLOCK frames through `StreamTransport`, sent within
+credit, received by a server process into pooled buffers and dropped, each answered ("acknowledged") or not ("one_way").
+Rounds of both alternate, so that both see the same machine state; the best of each is reported.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def _frame_server(scheme: str, folder: str, pipe: Pipe) -> None:
 
 
 def _frame_client(address: str, one_way: bool, block_bytes: int, pipe: Pipe) -> None:
-    """Sends rounds as the pipe asks: a client process, so that its loop is not disturbed by the one that measures."""
+    """Sends rounds on request through the pipe: a client process, so that the measuring process does not disturb it."""
 
     async def send(blocks: int, connection: Any, block: bytearray) -> None:
         counter = iter(range(blocks))
@@ -86,7 +85,7 @@ class _Frames:
         self._client.receive(START_S)
 
     def round(self, blocks: int) -> float:
-        """Returns the seconds from the first frame until the server has answered for the last."""
+        """Returns the seconds from the first frame until the server has answered the last one."""
         return float(self._client.ask(blocks, ROUND_S))
 
     def close(self) -> None:
@@ -146,7 +145,7 @@ def run_net_benchmark(
     Args:
         transports: "tcp" (loopback) and "unix".
         bytes_per_round: body bytes per round, rounded up to whole blocks.
-        rounds: how often each side runs, alternating.
+        rounds: how often each side runs; the sides alternate.
         block_bytes: body of one frame.
     """
     blocks = -(-bytes_per_round // block_bytes)

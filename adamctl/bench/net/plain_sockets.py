@@ -1,7 +1,7 @@
-"""What the transports are measured against: blocking sockets between two processes, without any work.
+"""The baseline of the transports: blocking sockets between two processes, without any work.
 
 Blocking `sendall` of one reused buffer, `recv_into` one preallocated buffer, default socket buffers, one connection.
-The system chooses everything else about the socket, unless it is to have the options that ours have.
+The system chooses all other socket options, unless ours are requested.
 """
 
 from __future__ import annotations

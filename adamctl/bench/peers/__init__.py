@@ -1,1 +1,1 @@
-"""Programs that measure other systems doing the same work; each runs alone, in an interpreter that may lack adamctl."""
+"""Programs that measure other systems on the same work; each runs alone, in an interpreter that may lack adamctl."""

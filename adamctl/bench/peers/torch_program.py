@@ -1,4 +1,4 @@
-"""What PyTorch does of `adamctl bench worker|kernels --vs torch`: training a described model, and single kernels.
+"""PyTorch's part of `adamctl bench worker|kernels --vs torch`: trains a described model, and runs single kernels.
 
 Runs by its path in any interpreter that has PyTorch; nothing else is imported. Reads one JSON object per line from
 stdin and answers each with one on stdout:
@@ -9,7 +9,7 @@ stdin and answers each with one on stdout:
     {"do": "run", "seconds": 2.0}
         -> {"examples": ..., "seconds": ...} after "train", {"calls": ..., "seconds": ...} after "kernel"
 
-A training step is what a user writes: zero the gradients, forward, loss, backward, one fused SGD update.
+A training step is the usual one: zero the gradients, forward, loss, backward, one fused SGD update.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def pair(size: Any) -> tuple[int, int]:
 
 
 def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
-    """Zeros before and after, as adamctl's "same" places them: the odd one after."""
+    """Zeros before and after, as in adamctl's "same": the odd one after."""
     total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
     return total // 2, total - total // 2
 
 
 class Builder:
-    """Turns layer descriptions into modules, keeping the shape [channels, height, width] as it goes."""
+    """Turns layer descriptions into modules, tracking the shape [channels, height, width]."""
 
     def __init__(self, input_shape: list[int]) -> None:
         self.modules: list[nn.Module] = []
@@ -49,7 +49,7 @@ class Builder:
     def add(self, layer: dict[str, Any]) -> None:
         build: Callable[[dict[str, Any]], None] | None = getattr(self, f"_{layer['type']}", None)
         if build is None:
-            raise ValueError(f"PyTorch has no layer that does what {layer['type']} does")
+            raise ValueError(f"PyTorch has no layer like {layer['type']}")
         build(layer)
         activation = layer.get("activation")
         if activation:
@@ -156,7 +156,7 @@ class Training:
 
 
 class KernelBuilder(Builder):
-    """Also layers that no classifier is trained with from the outside."""
+    """Also builds layers that the trained classifiers do not use."""
 
     def _softmax(self, layer: dict[str, Any]) -> None:
         self._dense(layer)
@@ -208,7 +208,7 @@ def _layer_call(case: dict[str, Any], channels_last: bool) -> Call:
 
 
 def rule_call(case: dict[str, Any]) -> Call:
-    """One fused update of one parameter, or the same through foreach where there is no fused one."""
+    """One fused update of one parameter, or a foreach update if there is no fused one."""
     weights = nn.Parameter(torch.randn(case["elements"]))
     weights.grad = torch.randn(case["elements"])
     optimizers: dict[str, Callable[..., torch.optim.Optimizer]] = {

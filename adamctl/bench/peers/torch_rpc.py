@@ -1,4 +1,4 @@
-"""PyTorch's RPC doing what `adamctl bench ps-throughput` does: blocks on a server, added to, returned, multiplied.
+"""PyTorch's RPC on the work of `adamctl bench ps-throughput`: blocks on a server, added to, returned, multiplied.
 
 Runs by its path in any interpreter that has PyTorch; nothing else is imported. Reads one JSON object per line from
 stdin and answers each with one on stdout:
@@ -9,9 +9,9 @@ stdin and answers each with one on stdout:
         -> {"ok": true, "bytes": ..., "updates": ..., "seconds": ...}
 
 The server is a second process, started by "start". A push is one call per block that adds a delta on the server, a
-pull one call per block that returns it, a push of factors one call that adds their product: `window` calls are under
-way at a time. Transports: "shm" (shared memory, and what PyTorch adds to it by itself) or "uv" (TCP). What was added is
-counted and checked at the end of every run.
+pull one call per block that returns it, a push of factors one call that adds their product, with `window` calls in
+flight at a time. Transports: "shm" (shared memory, and what PyTorch adds to it by itself) or "uv" (TCP). The sums are
+checked at the end of every run.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def give(index: int) -> torch.Tensor:
 
 def end_with_parent() -> None:
     sys.stdin.buffer.read()
-    time.sleep(END_S)  # an orderly end is quicker
+    time.sleep(END_S)  # an orderly shutdown is quicker
     os._exit(1)
 
 

@@ -1,7 +1,7 @@
-"""Client processes of the parameter server's benchmark: what workers use, pushing and pulling as fast as it goes.
+"""Client processes of the parameter server benchmark: they use the workers' client and push and pull at full speed.
 
-A process holds one or more `ParameterClient`s, each with connections of its own. It is told what to do through its pipe
-and answers with what it did; every push is one of the whole model, and two are under way at a time.
+A process holds one or more `ParameterClient`s, each with its own connections. It receives orders through its pipe and
+answers with its results; every push covers the whole model, and two are in flight at a time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from adamctl.net.stream import StreamTransport
 from adamctl.roles.ps.client.parameter_client import ParameterClient, PendingPush, PushOutcome, PushSet
 
 AHEAD = 2
-"""Pushes under way at a time: while one is being sent, the last parts of the one before are applied and answered."""
+"""Pushes in flight at a time: while one is being sent, the last parts of the previous one are applied and answered."""
 ATTACH_S = 60.0
 CALL_S = 300.0
 WEIGHTS, FACTORS = "weights", "factors"
@@ -35,7 +35,7 @@ WEIGHTS, FACTORS = "weights", "factors"
 
 @dataclass(frozen=True)
 class Order:
-    """What a client process is told. `seconds` is how long; with 0, everything is done once."""
+    """An order to a client process. `seconds` is its duration; with 0, everything is done once."""
 
     do: str
     seconds: float = 0.0
@@ -45,13 +45,13 @@ class Order:
 
 @dataclass
 class Done:
-    """What it did: per mode counts over all its clients, and how long the whole took.
+    """The result of an order: counts over all clients of the process, and the total time.
 
     Attributes:
         pushes, pulls: completed.
-        push_bytes, pull_bytes: of values, as float32.
-        updates: parameter updates that servers say they applied.
-        push_latencies_s: of each push, from its start until it is acknowledged.
+        push_bytes, pull_bytes: bytes of values, as float32.
+        updates: parameter updates that servers report as applied.
+        push_latencies_s: time of each push, from its start until it is acknowledged.
         pushes_by_client: one number per client.
         cpu_s: processor time that the process took, user and system.
         transports: kinds of the connections it used: `shared`, `unix`, `tcp`.
@@ -81,7 +81,7 @@ class ClientProcess(Child):
         clients: int = 1,
         wire: WireType = "float32",
     ) -> None:
-        """`number` tells the processes of a benchmark apart; `jobs` are those of WEIGHTS and FACTORS it works on."""
+        """`number` distinguishes the processes of a benchmark; `jobs`: WEIGHTS, FACTORS or both."""
         super().__init__(_serve, controller, transport, number, jobs, clients, wire)
 
     def ready(self) -> None:
@@ -96,14 +96,14 @@ class ClientProcess(Child):
         return self.has_message()
 
     def finish(self, order: Order) -> Done:
-        """Returns what it did of an order that was started. Raises what went wrong there."""
+        """Returns the result of a started order. Raises the error that occurred in the process."""
         done = self.receive(order.seconds + CALL_S)
         assert isinstance(done, Done)
         return done
 
 
 def all_do(clients: list[ClientProcess], order: Order) -> list[Done]:
-    """Gives all processes an order at once and waits for all."""
+    """Gives all processes an order at the same time and waits for all."""
     for client in clients:
         client.start(order)
     return [client.finish(order) for client in clients]
@@ -128,7 +128,7 @@ async def _work(
     try:
         await asyncio.gather(*(client.attach() for client in everyone))
         pipe.send("ready")
-        # The pipe is read in a thread, so that the loop goes on answering its servers.
+        # The pipe is read in a thread, so that the loop keeps serving its connections.
         while (order := await asyncio.to_thread(pipe.recv)) is not None:
             try:
                 pipe.send(await _carry_out(order, clients))
@@ -155,7 +155,7 @@ async def _carry_out(order: Order, clients: dict[str, list[_Client]]) -> Done:
 
 
 class _Client:
-    """One `ParameterClient` with what it pushes and where it pulls to."""
+    """One `ParameterClient` with the values it pushes and the memory it pulls into."""
 
     def __init__(self, store: Any, transport: str, job: str, number: int, wire: WireType) -> None:
         hello = role_hello("worker", f"bench-{number}", number + 1)
@@ -168,7 +168,7 @@ class _Client:
         self._bytes = 0
 
     def transports(self) -> Iterable[str]:
-        """Returns what its connections are by now."""
+        """Returns the present kinds of its connections."""
         return self._client.transports().values()
 
     async def attach(self) -> None:
@@ -234,9 +234,9 @@ class _Client:
 
 
 def push_of(client: ParameterClient, size: FactorsSize | None) -> PushSet:
-    """Returns what a client pushes, made once and kept, as a worker keeps its accrued gradient.
+    """Returns a client's push, created once and kept, as a worker keeps its accrued gradient.
 
-    Factors of that size to the first tensor; without one, the pattern of weights to all of them.
+    With a size, factors for the first tensor; without one, the pattern of weights for all tensors.
     """
     layout = client.layout
     push = PushSet(layout, 1.0)

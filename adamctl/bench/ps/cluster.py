@@ -23,7 +23,7 @@ CALL_S = 10.0
 
 
 class PsCluster(RoleProcesses):
-    """Everything at once; Unix sockets lie in a folder of their own."""
+    """Starts everything at once; Unix sockets are in a separate folder."""
 
     def __init__(self, servers: int, apply_threads: int) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class PsCluster(RoleProcesses):
         return [psutil.Process(pids[node]) for node in self.servers]
 
     def create_job(self, name: str, record: LayoutRecord, copies: int = 1) -> ParameterLayout:
-        """Makes a job of rule `add` on all servers; with several copies, two of them acknowledge a push."""
+        """Creates a job with the rule `add` on all servers; with several copies, two of them acknowledge a push."""
         return run(self._create_job(name, record, copies))
 
     async def _create_job(self, name: str, record: LayoutRecord, copies: int) -> ParameterLayout:
@@ -69,7 +69,7 @@ class PsCluster(RoleProcesses):
             await store.close()
 
     def status(self) -> list[dict[str, Any]]:
-        """Returns what each server says of itself."""
+        """Returns each server's status."""
         return run(self._status())
 
     async def _status(self) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
-"""What the parameter server's benchmark stores and pushes: blocks of whole numbers, whose sums tell what was applied.
+"""Values of the parameter server benchmark: blocks of whole numbers, whose sums show what was applied.
 
-Every push of weights adds the same pattern, so a shard that holds n pushes holds n times the pattern, exactly, as long
-as its numbers stay below 2^24; one torn between two pushes does not. Factors are small whole numbers, too.
+Every push of weights adds the same pattern, so a shard with n pushes holds exactly n times the pattern, as long as its
+numbers stay below 2^24; a shard torn between two pushes does not. Factors are small whole numbers, too.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from adamctl.model.layout import ELEMENT_BYTES, SHARD_BYTES_MAX, ParameterLayout
 from adamctl.wire.constants import BODY_BYTES_MAX
 
 PATTERN = 5
-"""The pattern of weights is 1, 2, ... PATTERN, over and over."""
+"""The pattern of weights is 1, 2, ... PATTERN, repeated."""
 EXACT_MAX = 1 << 24
 FACTOR_MAX = 2
 BLOCK_BYTES_MAX = BODY_BYTES_MAX - 1024
-"""Of a block that is a row of its own: a row travels in one frame, a little of which is not values."""
-ROUNDED_OFF = 2.0**-6  # of two numbers that were rounded to bfloat16 apart from each other
+"""Longest block that is one row: a row is sent in one frame, of which a little is not values."""
+ROUNDED_OFF = 2.0**-6  # largest relative difference of two numbers rounded to bfloat16
 
 
 @dataclass(frozen=True)
 class FactorsSize:
-    """Of the dense layer that factors are pushed to, and the examples of one push."""
+    """Size of the dense layer that factors are pushed to, and the examples of one push."""
 
     outputs: int = 4096
     inputs: int = 4096
@@ -40,10 +40,10 @@ class FactorsSize:
 
 
 def weights_record(model_bytes: int, block_bytes: int, servers: int) -> LayoutRecord:
-    """Returns a layout of blocks, each a shard of its own, of about `model_bytes` together.
+    """Returns a layout of blocks, each its own shard, of about `model_bytes` in total.
 
     Raises:
-        ConfigurationError: a block has no whole number of elements, or is longer than the model.
+        ConfigurationError: a block is not a whole number of elements, or is longer than the model.
     """
     if block_bytes < ELEMENT_BYTES or block_bytes % ELEMENT_BYTES:
         raise ConfigurationError(f"--block-kib: expected whole float32 elements; found {block_bytes} bytes")
@@ -64,7 +64,7 @@ def check_block(block_bytes: int) -> None:
     """Raises ConfigurationError if a block is too long to be pushed."""
     if block_bytes > BLOCK_BYTES_MAX:
         raise ConfigurationError(
-            f"--block-kib: expected at most {BLOCK_BYTES_MAX // 1024:,}, since a block travels in one frame; found "
+            f"--block-kib: expected at most {BLOCK_BYTES_MAX // 1024:,}, since a block is sent in one frame; found "
             f"{block_bytes / 1024:,g}"
         )
 
@@ -78,7 +78,7 @@ def layout_of(record: LayoutRecord) -> ParameterLayout:
 
 
 def pattern(size: int) -> Array:
-    """Returns what a push adds to a flat vector of `size` elements."""
+    """Returns the values that a push adds to a flat vector of `size` elements."""
     return (np.arange(size) % PATTERN + 1).astype(np.float32)
 
 
@@ -123,8 +123,8 @@ def check_factors(layout: ParameterLayout, flat: Array, size: FactorsSize, pushe
 def check_whole(layout: ParameterLayout, flat: Array, *, every_element: bool, rounded: bool = False) -> None:
     """Raises RunFailedError if a shard is torn: neither n times the pattern for one n.
 
-    With `every_element` false, only each shard's ends are looked at, which costs nothing. Values that came `rounded` to
-    16 bits are compared as closely as these allow.
+    With `every_element` false, only each shard's ends are checked, which costs nothing. Values that arrived `rounded`
+    to 16 bits are compared within rounding.
     """
     off = ROUNDED_OFF if rounded else 0.0
     base = pattern(layout.flat_size) if every_element else None

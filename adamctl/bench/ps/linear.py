@@ -1,4 +1,4 @@
-"""How the cost of a push and a pull grows with the model, with the clients and with the servers."""
+"""How the cost of a push and a pull grows with the model, the clients and the servers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def run_ps_linear(
     """Returns the report that `adamctl bench ps-throughput --linear --json` prints.
 
     One of the three grows at a time, the others stay at 1 and `settings.model_bytes`. A cost is the seconds until every
-    client has pushed (or pulled) the whole model once; its exponent is the slope of its logarithm over that of what
-    grows: 1 is linear. On one machine more servers share the same cores, so theirs is ideally 0.
+    client has pushed (or pulled) the whole model once; its exponent is the slope of its logarithm over the logarithm of
+    what grows: 1 is linear. On one machine more servers share the same cores, so their exponent is ideally 0.
 
     Raises:
         ConfigurationError, RunFailedError: as `run_ps_benchmark`.

@@ -1,9 +1,9 @@
-"""The server's core and apply threads without a network: what applying alone can reach.
+"""The server's core and apply threads without a network: the rate of applying alone.
 
-Pushes are taken in as the server takes them in, with 1 or 8 deltas queued per shard, or as factors of a dense layer.
+Pushes are accepted as the server accepts them, with 1 or 8 deltas queued per shard, or as factors of a dense layer.
 While one is applied the next waits. The byte model: n deltas are read once each and the values are read and written
-once, so (n + 2) times the model's bytes move, at the rate of plain calls from memory to memory. Factors are held
-against half the rate of matrix products: a product's multiply and add is one update.
+once, so (n + 2) times the model's bytes move, at the rate of plain calls from memory to memory. Factors are compared
+with half the rate of matrix products: a product's multiply and add is one update.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ async def _measure(
     try:
         request, body = _deltas(layout, case.deltas) if case.deltas else _factors(layout, size)
         for _ in range(AHEAD):
-            server.push(request(), body)  # a warm-up: memory is mapped, kernels are compiled
+            server.push(request(), body)  # a warm-up: maps memory, compiles kernels
             await server.answer()
         pushes, under_way, began = AHEAD, 0, time.perf_counter()
         while under_way or time.perf_counter() - began < seconds:
@@ -114,7 +114,7 @@ async def _measure(
 
 
 class _Server:
-    """What `adamctl.roles.ps.server` does between the socket and the core, for one client that is always there."""
+    """The work of `adamctl.roles.ps.server` between socket and core, for one client that is always connected."""
 
     def __init__(self, layout: ParameterLayout, threads: int) -> None:
         self._layout = layout
@@ -171,7 +171,7 @@ class _Server:
 
 
 class _Requests:
-    """Makes requests whose numbers go up: `parts` of a shard, one per source, in each."""
+    """Makes requests with rising numbers, each with one part of every shard per source."""
 
     def __init__(self, layout: ParameterLayout, sources: list[tuple[PushSource, ...]]) -> None:
         self._sources = sources

@@ -1,4 +1,4 @@
-"""A parameter server under more clients than it can serve: does its memory stay bounded, is everybody served alike?"""
+"""A parameter server with more clients than it can serve: is its memory bounded, do all clients get equal shares?"""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def run_ps_stress(
 ) -> dict[str, Any]:
     """Returns the report that `adamctl bench ps-throughput --stress --json` prints.
 
-    `connections` clients in `processes` processes push the whole model, two pushes at a time each. The server's quota
-    is what it held before, a second buffer of each shard, and the bodies that its limits allow it to receive.
+    `connections` clients in `processes` processes push the whole model, each two pushes at a time. The server's memory
+    quota is what it held before, a second buffer of each shard, and the bodies that its limits allow it to receive.
 
     Raises:
-        ConfigurationError: the connections cannot be shared out evenly.
+        ConfigurationError: the connections cannot be divided evenly.
         RunFailedError: a process could not be started.
     """
     if seconds <= 0:
@@ -84,7 +84,7 @@ def run_ps_stress(
 
 
 def _watch(clients: list[ClientProcess], server: psutil.Process, order: Order) -> tuple[Done, int, list[str]]:
-    """Runs an order; returns what was done, the server's peak of resident memory and what went wrong."""
+    """Runs an order; returns its result, the server's peak resident memory and the errors."""
     for client in clients:
         client.start(order)
     peak_bytes, until_s = 0, time.monotonic() + order.seconds + CALL_S
@@ -107,7 +107,7 @@ def _watch(clients: list[ClientProcess], server: psutil.Process, order: Order) -
 
 
 def _own_bytes(process: psutil.Process) -> int:
-    """Returns the memory that is this process's own: without files, and without what it maps of its clients'."""
+    """Returns the process's own memory: without files and without mapped client memory."""
     info = process.memory_info()
     return int(info.rss - getattr(info, "shared", 0))
 

@@ -1,9 +1,9 @@
-"""The parameter server from end to end: real servers, a real controller, and clients as workers use them, on loopback.
+"""The parameter server end to end: real servers, a real controller, and the workers' clients, on loopback.
 
-Every line stands next to its limit, measured in the same run: plain blocking sockets for push and pull, half the rate
-of matrix products for factors, memory bandwidth for what has no network. Plain sockets also run with the options that
-ours have. Rounds of everybody alternate, and the best of each counts. Pushes add for real, and at the end the sums are
-checked; pulls are checked to be of one version each.
+Every line is reported with its limit, measured in the same run: plain blocking sockets for push and pull, half the rate
+of matrix products for factors, memory bandwidth for cases without network. Plain sockets are also measured with our
+socket options. Rounds of all sides alternate, and the best of each counts. Pushes really add, and at the end the sums
+are checked; each pull is checked to be of one version.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ PACKAGES = ("adamctl", "numpy", "numba", "uvloop", "msgspec")
 MODES = ("push", "pull", "both", "factors", "local")
 TRANSPORTS = ("auto", "tcp", "unix", "shared")
 ADAM_G_UPDATES_PER_S = 13.0
-"""What Adam reports for a server of 16 cores, factors and all (4.3.2)."""
+"""Adam's rate for a server with 16 cores, including factors (4.3.2)."""
 PLAIN_BYTES = 2_000_000_000
-PLAIN_BYTES_PER_S = 4e9  # of a round that is shorter than plain sockets take for PLAIN_BYTES
+PLAIN_BYTES_PER_S = 4e9  # for rounds that are shorter than plain sockets take for PLAIN_BYTES
 LIMIT_S = 0.3
 COPIES = {"push": 3.0, "pull": 2.0, "both": 2.5}
-"""Bytes that must move in memory for each that is pushed (read it, read and write the value) or pulled (one copy)."""
+"""Bytes moved in memory per byte pushed (read it, read and write the value) or pulled (one copy)."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class PsSettings:
     """What to measure: every combination of `servers`, `apply_threads` and `clients`, in each of `modes`.
 
     Attributes:
-        model_bytes: of the weights.
-        block_bytes: of the shards that weights are cut into.
+        model_bytes: size of the weights.
+        block_bytes: size of the shards that weights are cut into.
         wire: type of values on the wire.
-        transport: "auto" is what clients choose by themselves.
-        rounds, seconds: of every side, and how long a round of ours lasts.
+        transport: "auto" lets clients choose.
+        rounds, seconds: rounds of every side, and the length of a round of ours.
         peer_python: an interpreter with PyTorch, to compare with its RPC; None: no comparison.
     """
 
@@ -67,7 +67,7 @@ class PsSettings:
     factors: FactorsSize = field(default_factory=FactorsSize)
 
     def __post_init__(self) -> None:
-        """Raises ConfigurationError for what cannot be measured."""
+        """Raises ConfigurationError for settings that cannot be measured."""
         unknown = [mode for mode in self.modes if mode not in MODES]
         if unknown or not self.modes:
             raise ConfigurationError(
@@ -117,8 +117,8 @@ def run_ps_benchmark(*settings: PsSettings, progress: Callable[[str], None] = la
     """Measures each of the settings and returns the report that `adamctl bench ps-throughput --json` prints.
 
     Raises:
-        ConfigurationError: PyTorch is asked for and missing.
-        RunFailedError: a process ended, or what was pushed is not what is there.
+        ConfigurationError: PyTorch is requested but missing.
+        RunFailedError: a process ended, or the values are not the sum of the pushes.
     """
     networked, local = list[dict[str, Any]](), dict[int, list[dict[str, Any]]]()
     report = make_report("ps-throughput", PACKAGES, ())
@@ -129,7 +129,9 @@ def run_ps_benchmark(*settings: PsSettings, progress: Callable[[str], None] = la
         networked += results
         if torch_version:
             report["versions"]["torch"] = torch_version
-        if "local" in one.modes and one.block_bytes not in local:  # nothing travels: the others make no difference
+        if (
+            "local" in one.modes and one.block_bytes not in local
+        ):  # nothing is sent: the other settings make no difference
             rows = [row for threads in one.apply_threads for row in _measure_local(one, threads, progress)]
             local[one.block_bytes] = _with_speed_up(rows)
     report["results"] = networked + [row for rows in local.values() for row in rows]
@@ -137,7 +139,7 @@ def run_ps_benchmark(*settings: PsSettings, progress: Callable[[str], None] = la
 
 
 def _measure_networked(settings: PsSettings, progress: Callable[[str], None]) -> tuple[list[dict[str, Any]], str]:
-    """Returns the rows of all modes that need servers, and PyTorch's version if that was compared with."""
+    """Returns the rows of all modes that need servers, and PyTorch's version if it was measured."""
     results: list[dict[str, Any]] = []
     torch_version = ""
     for servers in settings.servers if settings.networked else ():
@@ -150,7 +152,7 @@ def _measure_networked(settings: PsSettings, progress: Callable[[str], None]) ->
 
 
 class _Bench:
-    """One cluster with its clients, limits and peer, and the best that each has shown."""
+    """One cluster with its clients, limits and peer, and the best rate of each."""
 
     def __init__(
         self, settings: PsSettings, servers: int, threads: int, clients: int, progress: Callable[[str], None]
@@ -219,7 +221,7 @@ class _Bench:
         """Runs all rounds and returns a row per mode."""
         settings = self._settings
         products, memory = product_limit(self._threads), memory_limit(self._threads)
-        for mode in self._modes:  # a warm-up, in which every element that is pulled is looked at
+        for mode in self._modes:  # a warm-up that checks every pulled element
             self._ours(mode, min(settings.seconds, 0.3), every_element=True)
         self._best.clear()
         for number in range(settings.rounds):
@@ -254,7 +256,7 @@ class _Bench:
             )
 
     def _check(self) -> None:
-        """Compares every parameter with the sum of what was pushed."""
+        """Compares every parameter with the sum of the pushes."""
         if any(mode != "factors" for mode in self._modes):
             all_do(self._clients[:1], Order("check weights", pushes=self._pushes[WEIGHTS]))
         if "factors" in self._modes:
@@ -310,12 +312,12 @@ class _Bench:
 
 
 def _used(done: Done) -> str:
-    """Returns the kinds of the connections that were used."""
+    """Returns the kinds of connections used."""
     return ", ".join(sorted(done.transports))
 
 
 def _sum(all_done: Sequence[Done]) -> Done:
-    """Returns what all client processes did together, in the time of the slowest."""
+    """Returns the sum of all client processes' results, over the time of the slowest."""
     total = Done(seconds=max(done.seconds for done in all_done))
     for done in all_done:
         total.pushes += done.pushes
@@ -366,7 +368,7 @@ def _measure_local(settings: PsSettings, threads: int, progress: Callable[[str],
 
 
 def _with_speed_up(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the rows, in which it is noted how much faster more apply threads are than the fewest, all else equal."""
+    """Returns the rows with the speed-up of more apply threads over the fewest, all else equal."""
     first: dict[tuple[Any, ...], float] = {}
     for row in sorted(results, key=lambda row: row["apply_threads"]):
         key = (row["mode"], row.get("clients"), row.get("servers"))

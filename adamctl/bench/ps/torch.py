@@ -1,7 +1,7 @@
-"""PyTorch's RPC on the same machine, its transports and windows tried once and the best kept.
+"""PyTorch's RPC on the same machine: its transports and windows are tried once and the best one is kept.
 
-A peer is started for each round and ended after it: its shared-memory transport polls without rest, and would take a
-core from whoever is measured next.
+A peer is started for each round and ended after it: its shared-memory transport polls all the time and would take a
+core from the next measurement.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from adamctl.errors import ConfigurationError
 
 PROGRAM = "torch_rpc.py"
 TRANSPORTS = {"tcp": ("uv",)}
-"""Which of PyTorch's transports are like one of ours; for those not named here, all."""
+"""Our transport -> PyTorch's comparable ones; for transports not named here, all."""
 ALL_TRANSPORTS = ("shm", "uv")
 WINDOWS = (2, 4, 8, 16)
 START_S = 120.0
@@ -26,7 +26,7 @@ MODES = ("push", "pull", "factors")
 
 @dataclass(frozen=True)
 class TorchRate:
-    """The best round of a mode: bytes of values and parameter updates per second, and how PyTorch was set."""
+    """The best round of a mode: bytes of values and parameter updates per second, and PyTorch's settings."""
 
     bytes_per_s: float
     updates_per_s: float
@@ -39,7 +39,7 @@ class TorchRpc:
 
     Attributes:
         best: mode -> its best rate so far.
-        version: of PyTorch.
+        version: PyTorch's version.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""What clients that are no more cost those who push on: small shards with copies, that remember ever more of them.
+"""How far past clients slow down a client that still pushes: small shards with copies remember more and more of them.
 
-Each past client has pushed to every shard once. Then one that lives pushes all shards, one push after another, to a job
-whose shards remember nobody else and to one whose shards remember all, in turn.
+Each past client has pushed to every shard once. Then a live client pushes to all shards, one push after another, in
+turn to a job whose shards remember no other client and to a job whose shards remember all.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FRESH, REMEMBERING = "fresh", "remembering"
 SHARD_BYTES = 4 << 10
 CALL_S = 120.0
 AT_ONCE = 8
-"""Past clients that come and go together."""
+"""Past clients that join and leave together."""
 FIRST_INCARNATION = 1000
 
 
@@ -42,9 +42,9 @@ class PastClientsSettings:
     """What to measure.
 
     Attributes:
-        clients: that are no more.
-        shards: of 4 KiB each.
-        rounds, seconds: of each side, and how long each takes.
+        clients: number of past clients.
+        shards: number of shards of 4 KiB.
+        rounds, seconds: rounds of each side, and their length.
     """
 
     clients: int = 900
@@ -54,7 +54,7 @@ class PastClientsSettings:
     transport: str = "tcp"
 
     def __post_init__(self) -> None:
-        """Raises ConfigurationError for what cannot be measured."""
+        """Raises ConfigurationError for settings that cannot be measured."""
         for flag, value in (
             ("--past-clients", self.clients),
             ("--shards", self.shards),
@@ -71,7 +71,7 @@ def run_past_clients_benchmark(
     """Measures and returns the report that `adamctl bench replication --past-clients N --json` prints.
 
     Raises:
-        RunFailedError: a process ended, a push was refused, or what was pushed is not what is there.
+        RunFailedError: a process ended, a push was refused, or the values are not the sum of the pushes.
     """
     best = dict.fromkeys((FRESH, REMEMBERING), float("inf"))
     with ExitStack() as stack:
@@ -80,7 +80,7 @@ def run_past_clients_benchmark(
         record = weights_record(settings.shards * SHARD_BYTES, SHARD_BYTES, SERVERS)
         for job in best:
             cluster.create_job(job, record, COPIES)
-        progress(f"{settings.clients} clients come and go")
+        progress(f"{settings.clients} clients join and leave")
         child = stack.enter_context(Child(_serve, cluster.controller, settings))
         child.receive(CALL_S + settings.clients)
         for number in range(settings.rounds):

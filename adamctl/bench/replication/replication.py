@@ -1,8 +1,8 @@
-"""What copies of buckets cost: three servers on this machine, the same pushes to one copy and to three.
+"""The cost of copies of buckets: three servers on this machine, the same pushes to one copy and to three.
 
-    whole   every shard is pushed once per round and the round is acknowledged before the next, so that nothing folds
-    hot     factors of one example, small on the wire, change the same few shards ever more often; what the copies cost
-            then follows from how many shards are dirty, not from how often they are changed
+    whole   every shard is pushed once per round, and a round is acknowledged before the next, so that nothing folds
+    hot     factors of one example, small on the wire, change the same few shards at rising rates; the cost of copies
+            then depends on how many shards are dirty, not on how often they change
 
 Rounds of one copy and of three alternate, and the best of each counts. All sums are checked at the end.
 """
@@ -35,7 +35,7 @@ PACKAGES = ("adamctl", "numpy", "uvloop", "msgspec")
 SERVERS = 3
 COPIES = 3
 HOT_CUT_FOR = 1
-"""Servers: into larger shards than three would have, so that what is measured are bytes."""
+"""Servers that the layout assumes: fewer than three, for larger shards, so that bytes dominate."""
 ATTACH_S = 60.0
 CALL_S = 120.0
 SETTLE_S = 0.5
@@ -48,11 +48,11 @@ class ReplicationSettings:
     """What to measure.
 
     Attributes:
-        model_bytes: of the weights of `whole`.
-        hot_bytes: of the shards that stay dirty in `hot`.
-        pushes_per_s: of `hot`, at 1x.
-        factors_of_rate: the others, as multiples of that.
-        rounds, seconds: of each side, and how long each takes.
+        model_bytes: size of the weights of `whole`.
+        hot_bytes: size of the shards that stay dirty in `hot`.
+        pushes_per_s: rate of `hot` at 1x.
+        factors_of_rate: the other rates, as multiples of that.
+        rounds, seconds: rounds of each side, and their length.
     """
 
     model_bytes: int = 32_000_000
@@ -64,7 +64,7 @@ class ReplicationSettings:
     transport: str = "tcp"
 
     def __post_init__(self) -> None:
-        """Raises ConfigurationError for what cannot be measured."""
+        """Raises ConfigurationError for settings that cannot be measured."""
         for flag, value in (
             ("--model-megabytes", self.model_bytes),
             ("--rate", self.pushes_per_s),
@@ -86,7 +86,7 @@ def run_replication_benchmark(
     """Measures and returns the report that `adamctl bench replication --json` prints.
 
     Raises:
-        RunFailedError: a process ended, a push was refused, or what was pushed is not what is there.
+        RunFailedError: a process ended, a push was refused, or the values are not the sum of the pushes.
     """
     results: list[dict[str, Any]] = []
     with ExitStack() as stack:
@@ -157,7 +157,7 @@ def _measure_hot(
 
 
 def _shipped(cluster: PsCluster) -> tuple[int, int]:
-    """Returns the bytes and records that all servers have sent to others."""
+    """Returns the bytes and records that all servers have sent to other servers."""
     found = [status["replication"] for status in cluster.status()]
     return sum(int(one["bytes"]) for one in found), sum(int(one["records"]) for one in found)
 
@@ -167,7 +167,7 @@ def _shipped(cluster: PsCluster) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Order:
-    """What the client's process is told: push to a job for some seconds, one push at a time or so many per second."""
+    """An order to the client process: push to a job for some seconds, one push at a time or at a given rate."""
 
     job: str
     seconds: float = 0.0
@@ -176,7 +176,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Done:
-    """What it did."""
+    """The result of an order."""
 
     seconds: float
     pushes: int
@@ -211,7 +211,7 @@ async def _work(controller: str, transport: str, hot: FactorsSize, pipe: Pipe) -
 
 
 class _Side:
-    """One job, what is pushed to it, and how often it was."""
+    """One job, the values pushed to it, and the number of pushes."""
 
     def __init__(self, store: Any, transport: str, job: str, number: int, hot: FactorsSize) -> None:
         hello = role_hello("worker", f"bench-{number}", number + 1)
@@ -240,7 +240,7 @@ class _Side:
         return Done(seconds, count, 4 * count * self.client.layout.parameter_count, float(np.median(latencies_s)))
 
     async def check(self) -> None:
-        """Raises RunFailedError unless every parameter is the sum of what was pushed."""
+        """Raises RunFailedError unless every parameter is the sum of the pushes."""
         flat = np.zeros(self.client.layout.flat_size, np.float32)
         await self.client.pull(flat, deadline_s=CALL_S, exact=True)
         if self._job == HOT:

@@ -1,11 +1,11 @@
-"""The parameter server's store against the disk: flushing, recovery from a cold cache, and a long run's log.
+"""The parameter server's store compared with the disk: flushing, recovery from a cold cache, and a long run's log.
 
 Flushing writes shards of 1 MiB (values only) in the store's groups, made durable one by one; its limit is a plain file
-of the same bytes, written in order and synced at its end. Recovery opens that log with nothing of it in memory: check,
-descriptions, and a copy of every live shard; its limit is reading the file in order. Rounds of both alternate; reported
-are the best of each, and the median of the rounds' ratios. The long run follows the store through as many updates as an
-hour brings, in a time of its own, on shards of 64 KiB: how many updates fold into a record, and how large log and file
-are. What flushing costs training is measured by `store_training`.
+of the same bytes, written in order and synced at its end. Recovery opens that log with none of it cached: checks,
+descriptions, and a copy of every live shard; its limit is reading the file in order. Rounds of both alternate; the
+report gives the best of each and the median of the rounds' ratios. The long run takes the store through an hour's
+updates in simulated time, on shards of 64 KiB: how many updates fold into a record, and how large log and file get.
+`store_training` measures the cost of flushing for training.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SHARD_BYTES = 1 << 20
 LONG_RUN_SHARD_BYTES = 64 << 10
 LONG_RUN_STEP_S = 0.25
 FEW = 0.05
-"""In the uneven long run, this share of the shards gets all but this share of the updates."""
+"""In the uneven long run, this share of the shards gets all updates but this share."""
 _READ_BYTES = 8 << 20
 _JOB = JobIdentity("bench", 1, "", "sgd")
 _MEMORY = MemoryRecord((ClientRecord("worker", 1, 1),))
@@ -55,11 +55,11 @@ def run_store_benchmark(
     """Returns the report that `adamctl bench store --json` prints.
 
     Args:
-        folder: on the disk to be measured; default: the system's folder for temporary files.
-        megabytes: of the model that is flushed and recovered.
-        rounds: of each side.
-        window_s, hours, long_run_megabytes: of the long run.
-        training_pairs: runs of training with a store and without, of `training_s` seconds each; 0 for none.
+        folder: a folder on the disk to measure; default: the system's folder for temporary files.
+        megabytes: size of the model that is flushed and recovered.
+        rounds: rounds of each side.
+        window_s, hours, long_run_megabytes: loss window, duration and model size of the long run.
+        training_pairs: pairs of training runs with and without a store, of `training_s` seconds each; 0 for none.
     """
     with tempfile.TemporaryDirectory(dir=folder, prefix="adamctl-bench-") as name:
         place = Path(name)
@@ -99,7 +99,7 @@ def _flush_and_recovery(
 
 
 def _result(case: str, size_bytes: int, seconds: Sequence[float], limit_seconds: Sequence[float]) -> dict[str, Any]:
-    """Compares each round with the one of its limit that ran right before it: a shared disk changes by the second."""
+    """Compares each round with its limit's round just before it: a shared disk changes from second to second."""
     fractions = [limit / ours for ours, limit in zip(seconds, limit_seconds, strict=True)]
     return {
         "case": case,
@@ -141,7 +141,7 @@ def _plain_write(path: Path, values: Array, shards: int) -> float:
 
 
 def _forget(path: Path) -> None:
-    """Takes a file out of the cache, as far as the system follows the advice."""
+    """Drops a file from the cache, if the system follows the advice."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -173,7 +173,7 @@ def _recover(folder: Path, shards: int) -> float:
 
 
 def _long_run(folder: Path, load: str, window_s: float, hours: float, megabytes: int) -> dict[str, Any]:
-    """Follows flush core and log through an hour's steps, as fast as the disk takes its groups."""
+    """Runs flush core and log through an hour's steps, as fast as the disk writes its groups."""
     shards = max(megabytes * 1_000_000 // LONG_RUN_SHARD_BYTES, 1)
     values = np.ones(LONG_RUN_SHARD_BYTES // 4, np.float32)
     entries = [Entry(number, LONG_RUN_SHARD_BYTES) for number in range(shards)]
@@ -191,7 +191,7 @@ def _long_run(folder: Path, load: str, window_s: float, hours: float, megabytes:
             written = [_writing(item.sequence, item.entry.owner, values, step) for item in group.items]
             core.finished(store.write(written, group.first))
             seconds += time.perf_counter() - started
-        if step > steps // 10:  # the model is there as a whole
+        if step > steps // 10:  # the whole model is on disk
             log_share = max(log_share, core.log_bytes / core.live_bytes)
             file_share = max(file_share, store.file_bytes / core.live_bytes)
     store.close()

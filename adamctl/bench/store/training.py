@@ -1,10 +1,10 @@
-"""What a store costs training: the same run with it and without, one after the other.
+"""The cost of a store for training: the same run with and without it, one after the other.
 
 `adamctl train` with all of its processes trains a dense model of 64 MB on the digits that come with scikit-learn; the
-parameter server either keeps nothing on disk, or flushes with the loss window given. Every parameter changes with
-every push, so every window brings the whole model to disk. Pairs of runs follow each other, in turn with either
-first, and the median of the pairs' ratios is reported. On a machine that is shared with others, which wavers by more
-than what is measured, the processor time of all processes says more: what the runs with a store took beyond the others.
+parameter server either keeps nothing on disk, or flushes with the given loss window. Every parameter changes with
+every push, so every window writes the whole model to disk. Pairs of runs follow each other, with alternating order,
+and the median of the pairs' ratios is reported. On a shared machine, whose noise exceeds the effect, the processor time
+of all processes is more telling: the extra time of the runs with a store.
 """
 
 from __future__ import annotations
@@ -62,18 +62,18 @@ loss_window_s = {window_s}
 def training_with_and_without(
     place: Path, window_s: float, seconds: float, pairs: int, progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Returns one row: images per second with flushing, without, the median of their ratio, and the processor time.
+    """Returns one row: images per second with and without flushing, the median of their ratio, and the processor time.
 
-    `extra_processor_share` is of what all cores can give.
+    `extra_processor_share` is a share of all cores' capacity.
 
     Args:
-        place: a folder on the disk to be measured.
-        seconds: of training in each run, roughly.
+        place: a folder on the disk to measure.
+        seconds: approximate training time of each run.
 
     Raises:
-        RunFailedError: a run failed; the message ends as its output does.
+        RunFailedError: a run failed; the message ends with the end of its output.
     """
-    progress("training: a first run, to know how long others take")
+    progress("training: a first run, to find out how long a run takes")
     passes = math.ceil(seconds * _train(place, "none", window_s, FIRST_PASSES).images_per_s / IMAGES_PER_PASS)
     runs: dict[str, list[Run]] = {"disk": [], "none": []}
     for number in range(pairs):
@@ -97,7 +97,7 @@ def training_with_and_without(
 
 @dataclass(frozen=True)
 class Run:
-    """One run of training; `processor_s` is of all its processes, from their start to their end."""
+    """One training run; `processor_s` is the time of all its processes, from start to end."""
 
     images_per_s: float
     train_s: float
@@ -105,7 +105,7 @@ class Run:
 
 
 def _train(place: Path, store: str, window_s: float, passes: int) -> Run:
-    """Trains once, in processes of their own."""
+    """Trains once, in separate processes."""
     file = place / f"store-{store}.toml"
     file.write_text(EXPERIMENT.format(store=store, units=UNITS, passes=passes, window_s=window_s), encoding="utf-8")
     command = [sys.executable, "-m", "adamctl", "train", str(file), "--json", "--run-dir", str(place / "runs")]

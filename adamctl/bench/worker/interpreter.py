@@ -1,14 +1,14 @@
-"""What share of a worker's steps holds the interpreter lock, and what that leaves for many threads.
+"""The share of a worker's steps that holds the interpreter lock, and the resulting limit for many threads.
 
-While threads train, an observer wakes at random moments, outside of the lock, and then asks for it. Moments that are
-drawn independently of what the threads do find the lock taken as often as it is taken, so the share of wakes that had
-to wait is the share of time that it is held. No step is changed or slowed by it, whatever its kernels are made of. On a
-machine that others use, a look may also be held up by them, and by the caches that training keeps sweeping: how often
-that happens while as many threads walk through as much memory without the lock is taken off.
+While threads train, an observer wakes at random moments, outside the lock, and then asks for it. Random moments that
+are independent of the threads find the lock held in proportion to the time that it is held, so the share of wakes that
+had to wait is the share of time that it is held. This changes and slows no step, whatever its kernels are made of. On a
+shared machine, other programs may also delay a look, and so may the caches that training sweeps: how often that happens
+while as many threads walk through as much memory without the lock is subtracted.
 
-Counted is whoever holds the lock while compute threads train: they themselves, from a native call's return to the next
-one, with the taking of batches and reporting. A thread that waits for it holds nothing and is not counted. There is no
-event loop here: what a worker's own does, to read, to push and to fetch, comes on top.
+This counts all holders of the lock while compute threads train: the threads themselves, between native calls, including
+taking batches and reporting. A thread that waits for the lock is not counted. There is no event loop here: the work of
+a worker's own loop (reading, pushing, fetching) is not included.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from adamctl.config.experiment import Experiment
 from adamctl.errors import ConfigurationError
 from adamctl.kernels.backend import installed
 
-WAIT_NS = 8_000  # a free lock takes a tenth of this; a taken one means sleeping and being woken, which takes more
-NAP_US = (20, 300)  # between looks: never in step with the steps
+WAIT_NS = 8_000  # a free lock takes a tenth of this; a held one means sleeping and waking, which takes more
+NAP_US = (20, 300)  # between looks: never synchronised with the steps
 WARM_UP_S = 0.3
-TURNS = 4  # in a round
+TURNS = 4  # per round
 BURN_NS = 5_000_000
-BURN_BYTES = 8 << 20  # that a thread walks through: about what a step touches, more than a core's own caches hold
+BURN_BYTES = 8 << 20  # memory that a thread walks through: about as much as a step, more than a core's own caches
 
 Wait: TypeAlias = Callable[[int, NDArray[np.int64]], int]
-"""Takes a time and scratch [2], waits without the lock and returns the clock's nanoseconds before taking it again."""
+"""Takes a time and scratch [2], waits without the lock and returns the clock in nanoseconds before retaking it."""
 
 Burn: TypeAlias = Callable[[int, NDArray[np.int64], NDArray[np.float32]], float]
 """Takes a time, scratch [2] and memory, and walks through the memory for that long without the lock."""
@@ -46,13 +46,13 @@ Burn: TypeAlias = Callable[[int, NDArray[np.int64], NDArray[np.float32]], float]
 
 @dataclass(frozen=True)
 class InterpreterShare:
-    """What was measured.
+    """The result of the measurement.
 
     Attributes:
-        held: share of time during which some compute thread had the lock.
-        per_step_us: microseconds per step that it was held.
-        step_us: how long a step took one thread.
-        looks: wakes of the observer that `held` is counted from.
+        held: share of time during which a compute thread held the lock.
+        per_step_us: microseconds per step that the lock was held.
+        step_us: microseconds of a step of one thread.
+        looks: number of the observer's wakes behind `held`.
     """
 
     threads: int
@@ -63,9 +63,9 @@ class InterpreterShare:
     looks: int
 
     def speed_up(self, threads: int) -> float:
-        """What so many threads on as many cores reach by this lock alone, one thread being 1.
+        """The speed-up of `threads` threads on as many cores if only this lock limits them, one thread being 1.
 
-        Exact mean-value analysis of threads that alternate between their own work and one lock, in order of arrival.
+        Exact mean-value analysis of threads that alternate between their own work and one first-come-first-served lock.
         """
         alone = self.step_us - self.per_step_us
         queued = 0.0
@@ -79,17 +79,17 @@ class InterpreterShare:
 def interpreter_share(
     experiment: Experiment, batch: int, threads: int = 1, seconds: float = 1.0, rounds: int = 3, seed: int = 0
 ) -> InterpreterShare:
-    """Trains on made-up examples and watches the lock; the median of several rounds counts.
+    """Trains on synthetic examples and observes the lock; the median of several rounds counts.
 
     Args:
-        experiment: whose model, clipping and push settings are used.
+        experiment: the source of model, clipping and push settings.
         batch: examples per step.
-        threads: compute threads; the observer wants a core of its own beside them for a quiet measurement.
-        seconds, rounds: how long a round trains, and how many there are.
-        seed: of the observer's naps.
+        threads: compute threads; a quiet measurement needs one more core for the observer.
+        seconds, rounds: length and number of rounds.
+        seed: seed of the observer's naps.
 
     Raises:
-        ConfigurationError: numba, which the observer is made of, is not installed.
+        ConfigurationError: numba, which the observer needs, is not installed.
     """
     nap, burn = _make_waits()
     with closing(Trainer(experiment, threads, batch)) as trainer:
@@ -100,7 +100,7 @@ def interpreter_share(
 
 
 def _round(trainer: Trainer, nap: Wait, burn: Burn, seconds: float, seed: int) -> InterpreterShare:
-    """Without the lock and training by turns, so that what others do to this machine meets both alike."""
+    """Alternates between training and work without the lock, so that other programs affect both alike."""
     threads, batch = trainer.threads, trainer.batch
     idle, training = _Looks(), _Looks()
     examples, trained_s = 0, 0.0
@@ -128,7 +128,7 @@ class _Looks:
 
 
 class _Observer:
-    """A thread that counts how often it finds the lock taken, into `looks`; they are valid once it has stopped."""
+    """A thread that counts in `looks` how often it finds the lock held; valid once it has stopped."""
 
     def __init__(self, nap: Wait, seed: int, looks: _Looks) -> None:
         self._random, self._nap, self._looks = random.Random(seed), nap, looks
@@ -152,7 +152,7 @@ class _Observer:
 
 
 class _Burners:
-    """Threads that keep as many cores and their caches busy as training would, without the lock."""
+    """Threads that keep as many cores and caches busy as training would, without the lock."""
 
     def __init__(self, threads: int, burn: Burn) -> None:
         self._burn, self._stopping = burn, False
@@ -179,7 +179,9 @@ def _make_waits() -> tuple[Wait, Burn]:
     Only compiled code can read the clock while it does not hold the lock.
     """
     if "numba" not in installed():
-        raise ConfigurationError("the share of the interpreter lock: expected numba to be installed; pip install numba")
+        raise ConfigurationError(
+            "the share of the interpreter lock: expected numba; found it not installed; pip install numba"
+        )
     import numba
 
     library = ctypes.CDLL(None)

@@ -1,4 +1,4 @@
-"""PyTorch training the same model on the same cores: every setting a user would try, the best of them kept."""
+"""PyTorch training the same model on the same cores: tries every setting a user would try and keeps the best."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PeerSetting:
     compiled: bool = False
 
     def describe(self) -> str:
-        """Returns it in words for a table."""
+        """Returns the setting in words, for a table."""
         words = [f"{self.processes} processes"] if self.processes > 1 else []
         words += ["channels last"] if self.channels_last else []
         words += ["torch.compile"] if self.compiled else []
@@ -38,7 +38,7 @@ class PeerSetting:
 
 
 def settings_for(model: Model, batches: Sequence[int], cores: int) -> Iterator[PeerSetting]:
-    """Yields what is tried: each batch size, one process with all cores or one per core, both image layouts."""
+    """Yields the settings to try: each batch size, one process with all cores or one per core, both image layouts."""
     has_images = any(isinstance(layer, Conv2D) for layer in model.layers)
     for batch in batches:
         for channels_last in (False, True) if has_images else (False,):
@@ -85,7 +85,7 @@ class TorchPeer:
         self._stack.close()
 
     def run(self, seconds: float) -> Rate:
-        """Trains for about that long in all processes at once and returns their sum."""
+        """Trains for about `seconds` in all processes at once and returns the sum of their rates."""
         answers = self._all({"do": "run", "seconds": seconds}, seconds + ROUND_SLACK_S)
         images_per_s = sum(answer["examples"] / answer["seconds"] for answer in answers)
         longest = max(answer["seconds"] for answer in answers)
@@ -100,10 +100,10 @@ class TorchPeer:
 def scan(
     python: str, model: Model, batches: Sequence[int], cores: int, seconds: float, progress: Callable[[str], None]
 ) -> list[tuple[PeerSetting, float | None, str]]:
-    """Runs every setting once, then the best one compiled: (setting, images per second or None, why not).
+    """Runs every setting once, then the best one compiled; yields (setting, images per second or None, why not).
 
     Raises:
-        ConfigurationError: not even one setting works.
+        ConfigurationError: no setting works.
     """
     rows: list[tuple[PeerSetting, float | None, str]] = []
     for setting in settings_for(model, batches, cores):

@@ -1,8 +1,8 @@
-"""One replica that trains on made-up examples, with the worker's own threads, slots and local updates.
+"""One replica that trains on synthetic examples, with the worker's own threads, slots and local updates.
 
-Everything that a step of `adamctl train` does on a worker's compute threads is done: batches through their queue,
-forward, backward, clipping, accruing, applying to the shared weights without locks (Adam 3.2.2), keeping factors. What
-other threads and machines do is not: nothing is read, pushed or fetched; a push counts as acknowledged at once.
+It does everything that a step of `adamctl train` does on a worker's compute threads: batches through their queue,
+forward, backward, clipping, accruing, applying to the shared weights without locks (Adam 3.2.2), keeping factors. It
+omits the work of other threads and machines: nothing is read, pushed or fetched; a push counts as acknowledged at once.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from adamctl.roles.worker.compute import Batch, BatchDone, ComputeThreads
 from adamctl.roles.worker.replica import Replica
 from adamctl.wire.messages import TrainTask
 
-LEARNING_RATE = 1e-3  # low: what is learned from noise must not run away, and costs the same
-BATCHES_AHEAD = 4  # per thread: makes as many steps at a call as a worker that trains on MNIST does
+LEARNING_RATE = 1e-3  # low: learning from noise must not diverge; the cost is the same
+BATCHES_AHEAD = 4  # per thread: as many steps per call as a worker that trains on MNIST
 EXAMPLES_BYTES_MAX = 64 << 20
 JOIN_S = 60.0
 
 
 @dataclass(frozen=True)
 class Rate:
-    """What one round did."""
+    """The result of one round."""
 
     examples: int
     seconds: float
@@ -41,10 +41,10 @@ class Rate:
 
 
 class Trainer:
-    """Threads of one replica, at rest between rounds. `close` ends them.
+    """Threads of one replica, idle between rounds. `close` ends them.
 
     Attributes:
-        connections: of the model, per example.
+        connections: connections of the model, per example.
     """
 
     def __init__(self, experiment: Experiment, threads: int, batch: int) -> None:
@@ -88,7 +88,7 @@ class Trainer:
         self._compute.start()
 
     def run(self, seconds: float) -> Rate:
-        """Trains for about that long, to the end of the last batches, and returns what was done."""
+        """Trains for about `seconds`, to the end of the last batches, and returns the result."""
         with self._lock:
             self._examples_done = 0
             start = time.perf_counter()
@@ -106,7 +106,7 @@ class Trainer:
         self._compute.join(JOIN_S)
 
     def _made_up(self, seed: int) -> list[Batch]:
-        """Returns enough batches that they do not all stay in the cache, within EXAMPLES_BYTES_MAX."""
+        """Returns enough batches to exceed the cache, within EXAMPLES_BYTES_MAX."""
         generator = np.random.default_rng(seed)
         shape = (self.batch, *self._network.model.input)
         count = max(2, min(64, EXAMPLES_BYTES_MAX // (4 * int(np.prod(shape)))))
@@ -120,7 +120,7 @@ class Trainer:
         return batches
 
     def _submit(self) -> None:
-        """Hands the threads one more batch. With the lock held."""
+        """Gives the threads one more batch. Called with the lock held."""
         self._compute.submit(self._batches[self._next % len(self._batches)])
         self._next += 1
         self._in_flight += 1

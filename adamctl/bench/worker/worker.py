@@ -1,7 +1,7 @@
 """Images and connections per second of a worker's compute threads, by thread count and batch size (Adam figure 8).
 
-Rounds of all thread counts alternate, so that their ratios meet the same machine; of each the median counts. With a
-peer, its settings are tried one after another, and the best of ours and of the peer's then alternate.
+Rounds of all thread counts alternate, so that all see the same machine state; the median of each counts. With a peer,
+its settings are tried one after another, and then the best of ours and the best of the peer's alternate.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def run_worker_benchmark(
     """Measures and returns the report.
 
     Args:
-        experiment: whose model, clipping and push settings are used.
-        threads: thread counts; the first is what speed-ups are counted from.
+        experiment: the source of model, clipping and push settings.
+        threads: thread counts; speed-ups are relative to the first.
         batches: examples per step, each tried with every thread count.
-        rounds, seconds: how often and how long each setting runs.
-        peer_python: an interpreter that has PyTorch, to compare with; None compares with nothing.
-        progress: told what is about to be measured.
+        rounds, seconds: number and length of each setting's rounds.
+        peer_python: an interpreter that has PyTorch, to compare with; None: no comparison.
+        progress: called before each measurement with its description.
     """
     results = [row for batch in batches for row in _scaling(experiment, threads, batch, rounds, seconds, progress)]
     report = make_report("worker", PACKAGES, results)
@@ -132,7 +132,7 @@ def _compare(
     seconds: float,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Alternates the best of ours and the best of the peer's."""
+    """Alternates the best of ours and of the peer's."""
     pairs = []
     with (
         closing(Trainer(experiment, ours["threads"], ours["batch"])) as trainer,

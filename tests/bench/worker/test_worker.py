@@ -123,4 +123,4 @@ def test_a_wrong_list_of_counts_is_refused(tmp_path: Path) -> None:
     file.write_text("")
     result = CliRunner().invoke(command, ["worker", str(file), "--batches", "4,none"])
     assert result.exit_code == 2
-    assert "expected whole numbers from 1 on" in result.output
+    assert "expected whole numbers of at least 1" in result.output
