@@ -1,4 +1,4 @@
-"""The names of what every kernel computes with."""
+"""Types that all kernels share."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ from numpy.typing import NDArray
 Array: TypeAlias = NDArray[np.float32]
 FLOAT32 = np.dtype(np.float32)
 LINE = 16
-"""Elements of a cache line of 64 bytes: arrays that lie side by side each start on one of their own."""
+"""Elements in a cache line of 64 bytes: adjacent arrays each start on their own line."""

@@ -1,9 +1,8 @@
-"""Chooses the implementation of every kernel: numba where it is installed, else numpy; the user may force one.
+"""Chooses the implementation of every kernel: numba if it is installed, else numpy; the user may force one.
 
-numpy is the reference and always there. numexpr serves element-wise work. numba fuses what the others do in
-several passes; its functions live in `adamctl.kernels.compiled`, whose modules import numba and are
-imported only when they are used. Compiled code is cached on disk, so it is compiled once per machine and
-version.
+numpy is the reference and always available. numexpr serves element-wise work. numba fuses what the others do in
+several passes; its functions are in `adamctl.kernels.compiled`, whose modules import numba and are imported only when
+used. Compiled code is cached on disk, so it is compiled once per machine and version.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def choose(forced: str | None = None) -> Backend:
 
 
 _IMPORTING = threading.RLock()
-"""numba cannot be imported by two threads at once: each would find modules that the other has half executed."""
+"""Two threads cannot import numba at the same time: each would find half-executed modules of the other."""
 
 
 @cache
@@ -97,10 +96,10 @@ def panels_with_tiles(size: int, kind: str) -> NDArray[np.int64]:
 
 
 def load(names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
-    """Loads, or compiles, kernels by the names that `adamctl.kernels.needed` gives; tells `progress` each one before.
+    """Loads or compiles kernels by the names from `adamctl.kernels.needed`; calls `progress` with each name first.
 
     Raises:
-        ValueError: there is no kernel of that name.
+        ValueError: there is no kernel with that name.
     """
     for name in names:
         if progress is not None:
@@ -108,7 +107,7 @@ def load(names: Iterable[str], progress: Callable[[str], None] | None = None) ->
         module, _, function = name.partition(".")
         kind, _, size = function.partition(":")
         if module not in COMPILED_MODULES or not hasattr(compiled(module), f"{kind}_of" if size else kind):
-            raise ValueError(f"kernels: expected the name of one; found {name!r}")
+            raise ValueError(f"kernels: expected the name of a kernel; found {name!r}")
         if size:
             panels_with_tiles(int(size), kind)
         else:
@@ -116,7 +115,7 @@ def load(names: Iterable[str], progress: Callable[[str], None] | None = None) ->
 
 
 def load_if_compiled(names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
-    """As `load` where the implementation in use is compiled; nothing elsewhere."""
+    """As `load` if the implementation in use is compiled; otherwise does nothing."""
     if choose() == "numba":
         load(names, progress)
 
@@ -126,9 +125,9 @@ def warm_up(
     progress: Callable[[str], None] | None = None,
     modules: Sequence[str] = COMPILED_MODULES,
 ) -> Backend:
-    """Loads, or on a machine's first use compiles, every compiled kernel, so that no step has to wait for it.
+    """Loads every compiled kernel, or compiles it on first use of a machine, so that no step has to wait for it.
 
-    `progress` is told the name of each module before it is loaded. Returns the implementation in use.
+    `progress` is called with each module's name before it is loaded. Returns the implementation in use.
     """
     backend = choose(forced)
     if backend == "numba":

@@ -1,7 +1,7 @@
-"""A process that compiles kernels: `python -m adamctl.kernels.compile_ahead` reads their names, one a line, from stdin.
+"""A process that compiles kernels: `python -m adamctl.kernels.compile_ahead` reads names, one per line, from stdin.
 
-It writes each name to stdout when the kernel is in the cache, and ends at the end of its input. Compiling holds the
-interpreter lock, so several kernels at a time take several processes.
+It writes each name to stdout once the kernel is in the cache, and ends at the end of its input. Compiling holds the
+interpreter lock, so compiling several kernels in parallel needs several processes.
 """
 
 from __future__ import annotations

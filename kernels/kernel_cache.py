@@ -1,9 +1,9 @@
-"""Where compiled kernels are kept on disk: a folder of their own for every version of their source.
+"""Where compiled kernels are kept on disk: one folder per version of their source.
 
-numba notices a change of the file that a kernel stands in, not of the helpers that it calls from others, so that an
-upgraded installation could go on with old code. Here the folder is named by a hash of all of
-`adamctl.kernels.compiled`, of numba's version and of Python's. Folders of other versions are removed when no process
-has started with them for a day, so that two installations can take turns.
+numba detects changes of a kernel's own file, not of helpers that it calls from other files, so an upgraded installation
+could run old code. Here the folder is named by a hash of all of `adamctl.kernels.compiled` and of the versions of numba
+and Python. Folders of other versions are removed when no process has started with them for a day, so that two
+installations can alternate.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ VARIABLE = "NUMBA_CACHE_DIR"
 _SOURCE = Path(__file__).parent / "compiled"
 _PREPARING = threading.Lock()
 LOCK_S_MAX = 120.0
-"""How long a process waits for another one that compiles the same kernel, before it compiles it itself."""
+"""Seconds that a process waits for another one that compiles the same kernel, before it compiles it itself."""
 LOCK_POLL_S = 0.02
 
 
 def source_hash(source: Path = _SOURCE) -> str:
-    """Returns what names the folder: a hash of all sources of kernels and of what compiles them."""
-    import importlib.metadata  # brings the parser of mail, which no process needs that has the folder from its parent
+    """Returns the hash that names the folder: of all kernel sources and of the compiler's versions."""
+    import importlib.metadata  # imports a mail parser, which processes with an inherited folder do not need
 
     digest = hashlib.sha256()
     for name in ("numba", "llvmlite"):
@@ -46,7 +46,7 @@ def source_hash(source: Path = _SOURCE) -> str:
 
 
 def choose_folder(parent: Path, source: Path = _SOURCE) -> Path:
-    """Makes and returns the folder of these sources under `parent`; removes others that were long not used.
+    """Makes and returns the folder of these sources under `parent`; removes others that are long unused.
 
     Raises:
         OSError: the folder cannot be made or written.
@@ -54,7 +54,7 @@ def choose_folder(parent: Path, source: Path = _SOURCE) -> Path:
     folder = parent / f"{PREFIX}{source_hash(source)}"
     folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
-        raise PermissionError(f"{folder}: cannot be written")
+        raise PermissionError(f"{folder}: not writable")
     os.utime(folder)
     for other in parent.glob(f"{PREFIX}*"):
         with suppress(OSError):
@@ -67,7 +67,7 @@ def choose_folder(parent: Path, source: Path = _SOURCE) -> Path:
 def locked(path: Path) -> Iterator[None]:
     """Holds a file's lock, so that one process compiles a kernel while others wait for its code.
 
-    Goes on without the lock where the file cannot be locked, or whoever holds it does not come to an end.
+    Continues without the lock if the file cannot be locked, or its holder does not finish.
     """
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ def mark(name: str) -> None:
 
 
 def unmarked(names: Sequence[str]) -> list[str]:
-    """Returns those kernels of which nobody has noted that their code is in the cache, in order, each once."""
+    """Returns the kernels that are not marked as cached, in order, each once."""
     return [name for name in dict.fromkeys(names) if not _marker(name).exists()]
 
 
@@ -113,12 +113,12 @@ def _marker(name: str) -> Path:
 
 
 def prepare() -> None:
-    """Has numba keep compiled kernels in the folder of these sources, beneath the one that NUMBA_CACHE_DIR names.
+    """Makes numba keep compiled kernels in the folder of these sources, under the one that NUMBA_CACHE_DIR names.
 
-    Where that is not set, beneath the user's folder for caches, which outlives an installation; or if that cannot be
-    written the sources' own, or else one for this process and its children alone.
+    If that is not set, the parent is the user's cache folder, which outlives an installation; if that is not writable,
+    the sources' own folder, or else a folder for this process and its children only.
     """
-    with _PREPARING:  # else one thread might find numba while another has just begun to import it
+    with _PREPARING:  # otherwise a thread might use numba while another one is still importing it
         _prepare()
 
 

@@ -1,13 +1,13 @@
-"""Several calls of compiled kernels and matrix products as one native function, which holds no interpreter lock.
+"""Combines calls of compiled kernels and matrix products into one native function, which holds no interpreter lock.
 
-A step of a small network is some twenty short calls. Each takes the lock again to come back to Python, unpack its
-arrays and go out again: a few microseconds, which threads cannot share. Their arguments are the same in every step but
-for a few, so here they are written into the code: `compile_calls` makes of a list of calls one function, by a few lines
-of LLVM instructions around the kernels that are compiled already. What does differ, the address of the images for one,
-it reads from a row of a table; it goes through as many rows as it is told, a step for each.
+A step of a small network is about twenty short calls. Each retakes the lock to return to Python, unpack arrays and
+leave again: a few microseconds, which threads cannot share. Most of their arguments are the same in every step, so here
+they are written into the code: `compile_calls` turns a list of calls into one function, with a few lines of LLVM
+instructions around the kernels that are already compiled. Arguments that do differ, such as the address of the images,
+are read from a row of a table; the function goes through a given number of rows, one step for each.
 
-Kernels are called as numba calls them: int32 f(result *, error **, arguments), an array being its owner, parent, number
-and size of items, address, shape and strides.
+Kernels are called as numba calls them: int32 f(result *, error **, arguments), with an array passed as its owner,
+parent, number and size of items, address, shape and strides.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from adamctl.kernels.array import Array
 
 NativeSteps: TypeAlias = Callable[[int, int], int]
-"""Takes the address of a table of int64 words and how many rows of it to go through, at least one.
+"""Takes the address of a table of int64 words and how many of its rows to process, at least one.
 
-Returns 0, or what the first kernel that failed returned, or REFUSED.
+Returns 0, or the status of the first kernel that failed, or REFUSED.
 """
 
 REFUSED = -1  # no kernel's status
@@ -35,18 +35,18 @@ REFUSED = -1  # no kernel's status
 NO_TRANSPOSE, TRANSPOSE, ROW_MAJOR = 111, 112, 101  # as in every CBLAS
 SYMBOLS = ("scipy_cblas_sgemm64_", "cblas_sgemm64_", "scipy_cblas_sgemm", "cblas_sgemm")  # of numpy's BLAS
 RESULT_WORDS = 4
-DATA_OFFSET_BYTES = object.__basicsize__  # of an array's address in its object: the first thing of its own
-LLVM_MIN = (15, 0, 0)  # the first that writes pointers without what they point to
+DATA_OFFSET_BYTES = object.__basicsize__  # of an array's address in its object: its first own field
+LLVM_MIN = (15, 0, 0)  # the first with opaque pointers
 
 
 class Word(NamedTuple):
-    """A word of the row at hand: among arguments, the float32 that lies in it; as a result, where it goes."""
+    """A word of the present row: among arguments, the float32 in it; as a result, where the result goes."""
 
     number: int
 
 
 Result: TypeAlias = NDArray[np.int64] | Word
-"""Words that take what a kernel returns."""
+"""Words that take a kernel's results."""
 
 
 class NativeCall(NamedTuple):
@@ -62,13 +62,13 @@ class NativeCall(NamedTuple):
 
 
 class NativeCheck(NamedTuple):
-    """Ends all with REFUSED if a word of the row is negative, what kernels say of labels that are none."""
+    """Ends with REFUSED if a word of the row is negative, which is how kernels report invalid labels."""
 
     word: Word
 
 
 class NativeProduct(NamedTuple):
-    """out = a b, matrices of float32, `out` C-contiguous, `a` and `b` that or transposed."""
+    """out = a b, matrices of float32, `out` C-contiguous, `a` and `b` C-contiguous or transposed."""
 
     a: Array
     b: Array
@@ -80,7 +80,7 @@ Call: TypeAlias = NativeCall | NativeProduct | NativeCheck
 
 @cache
 def can_compile() -> bool:
-    """Whether numba's compiler and numpy's arrays are there as the instructions here are written for."""
+    """Whether numba's compiler and numpy's arrays are as the instructions here expect."""
     try:
         import llvmlite.binding as llvm
     except ImportError:
@@ -95,7 +95,7 @@ def can_compile() -> bool:
 
 
 def product(a: Array, b: Array, out: Array) -> list[Call] | None:
-    """Returns the product as a call, or None where numpy does it another way: without BLAS, of vectors, of itself."""
+    """Returns the product as a call, or None where numpy uses another method: without BLAS, for vectors, for itself."""
     matrices = _stored(a) is not None and _stored(b) is not None and out.flags.c_contiguous
     if blas() is None or not matrices or min(*a.shape, *b.shape) < 2 or np.shares_memory(a, b):
         return None
@@ -118,7 +118,7 @@ def blas() -> tuple[int, int] | None:
     from threadpoolctl import threadpool_info
 
     np.ones((2, 2), np.float32) @ np.ones((2, 2), np.float32)
-    own = Path(np.__file__).parent.parent  # another package may have brought a BLAS of its own
+    own = Path(np.__file__).parent.parent  # another package may have its own BLAS
     libraries = [one for one in threadpool_info() if one["user_api"] == "blas" and one["internal_api"] == "openblas"]
     for library in sorted(libraries, key=lambda one: Path(one["filepath"]).parent != own / "numpy.libs"):
         loaded = ctypes.CDLL(library["filepath"])
@@ -135,15 +135,15 @@ def compile_calls(
     words: int = 1,
     objects: Collection[int] = (),
 ) -> NativeSteps:
-    """Returns one function that makes all calls, one after another, for each row of a table, until one fails.
+    """Returns one function that makes all calls in order, for each row of a table, until one fails.
 
-    Whoever keeps the function keeps the calls' arrays: it holds them.
+    The function keeps the calls' arrays alive.
 
     Args:
-        stand_ins: arguments of the calls in whose place others come, by the word of the row that has their address.
-        words: how long a row is.
-        objects: those words that have the `id` of an array in the place of its address, which takes Python a
-            microsecond to find out.
+        stand_ins: word of a row -> argument of the calls that is replaced by the array whose address the word holds.
+        words: length of a row.
+        objects: the words that hold the `id` of an array instead of its address, which takes Python a microsecond to
+            look up.
 
     Raises:
         TypeError: an argument does not fit its kernel.
@@ -168,7 +168,7 @@ class _Source:
     """The function's LLVM instructions, line by line.
 
     Attributes:
-        held: what must live as long as the function.
+        held: objects that must live as long as the function.
     """
 
     def __init__(self, stand_ins: Mapping[int, NDArray[Any]], words: int, objects: Collection[int]) -> None:
@@ -325,7 +325,7 @@ def _function(words: Sequence[str], address: int) -> str:
 
 
 def _stored(matrix: Array) -> tuple[int, int] | None:
-    """Returns whether a matrix lies in memory row by row or transposed, and the elements from row to row."""
+    """Returns whether a matrix is stored row by row or transposed, and the elements from row to row."""
     if matrix.ndim != 2 or matrix.dtype != np.float32:
         return None
     if matrix.flags.c_contiguous:

@@ -1,7 +1,7 @@
-"""Which compiled kernels a run uses, by name, from descriptions alone: what to compile before its roles start.
+"""The names of the compiled kernels that a run uses, from its description alone, to compile before its roles start.
 
 A name is `module.function` of `adamctl.kernels.compiled`, or `tiles.KIND:SIZE` for the tiles that cover an axis of
-so many elements. What is missing here is compiled all the same, when it is first used.
+SIZE elements. Kernels missing here are still compiled, on first use.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from adamctl.model.shapes import LayerShape, infer
 from adamctl.model.wire_types import WireType
 
 _SLOW = {"direct.backward": 9, "convolution.backward": 8, "convolution.forward": 6, "direct.forward": 5}
-"""How long these take to compile, in units of what others do: the longest go first."""
+"""How long these kernels take to compile, relative to others: the slowest go first."""
 
 COMMON_KERNELS = ("elementwise.activation_error_and_sum", "accrual.fill_or_add_and_apply", "accrual.fill_or_add",
                 "accrual.accrue_and_apply", "accrual.subtract_scaled", "accrual.install")  # fmt: skip
-"""What training steps of any model use."""
+"""Kernels that training steps of any model use."""
 COMMON_RULE_KERNELS = ("rules.address", "rules.all_finite")
-"""What updates by any rule use."""
+"""Kernels that updates by any rule use."""
 _OF_LOSS = {
     "cross_entropy": ("losses.bias_softmax", "losses.cross_entropy", "losses.cross_entropy_error"),
     "squared_error": ("losses.squared_error", "losses.squared_error_error"),
@@ -44,7 +44,7 @@ _OF_LAYER: dict[type, tuple[str, ...]] = {
 
 
 def step_kernels(model: Model, clipping: bool = False) -> tuple[str, ...]:
-    """Returns what training steps and evaluations of a model use, those that take longest to compile first.
+    """Returns the kernels that training steps and evaluations of a model use, slowest to compile first.
 
     Raises:
         ConfigurationError: the model's layers do not fit together.
@@ -54,7 +54,7 @@ def step_kernels(model: Model, clipping: bool = False) -> tuple[str, ...]:
     pooled = False
     for shape, following in zip(shapes, (*shapes[1:], None), strict=True):
         layer = shape.layer
-        if pooled:  # this one is the pooling that the convolution before does as well
+        if pooled:  # this pooling is fused into the convolution before it
             pooled = False
         elif isinstance(layer, description.Conv2D):
             pooled = following is not None and does_pooling(layer, following.layer)
@@ -65,7 +65,7 @@ def step_kernels(model: Model, clipping: bool = False) -> tuple[str, ...]:
 
 
 def does_pooling(convolution: description.Layer, following: description.Layer) -> bool:
-    """Whether a convolution and the layer after it are one kernel: with less work, if not every pixel can win."""
+    """Whether a convolution and the layer after it are one kernel: less work if not every pixel can win."""
     if not isinstance(convolution, description.Conv2D) or convolution.groups != 1:
         return False
     if not isinstance(following, description.MaxPool2D):
@@ -84,14 +84,14 @@ def _of_convolution(shape: LayerShape, layer: description.Conv2D, pooled: bool) 
 
 
 def rule_kernels(rule: RuleConfig) -> tuple[str, ...]:
-    """Returns what a parameter server uses for jobs of this rule."""
+    """Returns the kernels that a parameter server uses for jobs with this rule."""
     name = "nesterov" if rule.name == "momentum" and rule.nesterov else rule.name
     of_rule = {f"rules.{name}", f"factors.{name}", *COMMON_RULE_KERNELS}
     return _longest_first({*of_rule, "factors.pack_activations", "factors.pack_errors"})
 
 
 def conversion_kernels(wires: Iterable[WireType]) -> tuple[str, ...]:
-    """Returns what both ends use for these types of the wire."""
+    """Returns the kernels that both ends use for these wire types."""
     narrow = sorted({wire for wire in wires if wire != "float32"})
     made = [f"conversions.{what}_{wire}" for wire in narrow for what in ("to", "from", "feedback")]
     return (*made, "conversions.all_below") if made else ()

@@ -2,10 +2,9 @@
 
 An operation is built once per layer and shared by all threads; it holds no state of a step. Each thread
 allocates its own `Buffers` (the layer's part of a training context) and passes them to every call. Weights
-are read from, and may be changed by other threads during, any call: the operation reads them where they are
-and never copies or locks them (Adam 3.2.2). Nothing here knows whether neighbouring layers are local:
-`forward` takes the whole input of the layer and `backward` the error of its whole output, wherever they
-came from (Adam 3.2.5).
+may be changed by other threads during any call: the operation reads them in place and never copies or locks
+them (Adam 3.2.2). Nothing here depends on whether neighbouring layers are local: `forward` takes the layer's
+whole input and `backward` the error of its whole output, wherever they came from (Adam 3.2.5).
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ __all__ = [
 ]
 
 Forward: TypeAlias = Callable[[Array], Array]
-"""A layer's `forward` while training with all but the inputs bound."""
+"""A layer's training `forward` with everything but the inputs bound."""
 
 Backward: TypeAlias = Callable[[Array, Array], Array | None]
-"""A layer's `backward` with all but the output error and the inputs bound."""
+"""A layer's `backward` with everything but the output error and the inputs bound."""
 
 
 @dataclass
@@ -46,10 +45,10 @@ class Buffers:
     """One thread's pre-allocated arrays for one layer; axis 0 is the batch, sized for the largest batch.
 
     Attributes:
-        output: what `forward` wrote, [batch, *output_shape].
-        input_error: what `backward` wrote: the loss gradient with respect to the input, [batch, *input_shape];
-            shape (0,) when nobody needs it (the first layer).
-        scratch: whatever else the operation keeps from forward to backward or inside a call, by name.
+        output: written by `forward`, [batch, *output_shape].
+        input_error: written by `backward`: the loss gradient with respect to the input, [batch, *input_shape]; shape
+            (0,) when not needed (first layer).
+        scratch: name -> other arrays that the operation keeps from forward to backward or within a call.
     """
 
     output: Array
@@ -59,7 +58,7 @@ class Buffers:
 
 @dataclass(frozen=True)
 class Factors:
-    """What Adam 3.2.6 sends instead of a dense layer's gradient: gradient = errors.T @ activations.
+    """The factors that Adam 3.2.6 sends instead of a dense layer's gradient: gradient = errors.T @ activations.
 
     Attributes:
         errors: [batch, outputs], already divided by the batch (views into the thread's buffers).
@@ -72,13 +71,13 @@ class Factors:
 
 @dataclass(frozen=True)
 class SlicedOperation:
-    """What computes a slice.
+    """The operation that computes a slice.
 
     Attributes:
-        operation: takes the inputs of `inputs` as its whole input and makes the slice as its whole output.
+        operation: takes the region `inputs` as its whole input and computes the slice as its whole output.
         inputs: region of the layer's input that it reads.
-        outputs: region of the layer's output that it makes.
-        parameters: per parameter, the part of the layer's array that is the operation's own.
+        outputs: region of the layer's output that it computes.
+        parameters: per parameter, the part of the layer's array that belongs to the operation.
     """
 
     operation: Operation
@@ -120,7 +119,7 @@ class Operation(ABC):
     ) -> Array:
         """Computes the outputs of inputs [n, *input_shape], n <= batch_max, into `buffers.output[:n]` and returns that.
 
-        `training` switches what differs while training (dropout draws its mask from `generator`).
+        `training` enables training behaviour (dropout draws its mask from `generator`).
         """
 
     @abstractmethod
@@ -138,10 +137,10 @@ class Operation(ABC):
         Args:
             output_error: loss gradient with respect to the outputs, [n, *output_shape], already divided by the
                 batch; may be overwritten.
-            inputs: what `forward` was given, unchanged since.
-            weights: as in `forward`, perhaps changed since by other threads.
-            gradients: one array per parameter; overwritten with this step's gradient (not added to). None where
-                nobody needs it, as for the weight of a dense layer that is sent as factors.
+            inputs: the inputs of `forward`, unchanged.
+            weights: as in `forward`, possibly changed by other threads since.
+            gradients: one array per parameter; overwritten with this step's gradient (not added to). None where not
+                needed, as for the weight of a dense layer that is sent as factors.
             buffers: as in `forward` of the same examples.
             needs_input_error: False for the first layer.
 
@@ -152,10 +151,10 @@ class Operation(ABC):
     def bind_forward(
         self, batch: int, weights: Sequence[Array], buffers: Buffers, generator: np.random.Generator
     ) -> Forward:
-        """Returns `forward` for training batches of exactly `batch` examples, as a function of the inputs alone.
+        """Returns `forward` for training batches of exactly `batch` examples, as a function of only the inputs.
 
-        A layer of small networks makes its views here and checks nothing later: its inputs come from another layer.
-        Whoever overrides `forward` overrides this too, or leaves both to this class.
+        Layers of small networks create their views here and check nothing later: their inputs come from another layer.
+        A subclass that overrides `forward` overrides this, too, or leaves both to this class.
         """
         return lambda inputs: self.forward(inputs, weights, buffers, True, generator)
 
@@ -167,12 +166,12 @@ class Operation(ABC):
         buffers: Buffers,
         needs_input_error: bool,
     ) -> Backward:
-        """Returns `backward` as a function of the output error and the inputs alone; as `bind_forward`."""
+        """Returns `backward` as a function of only the output error and the inputs; as `bind_forward`."""
         return lambda error, inputs: self.backward(error, inputs, weights, gradients, buffers, needs_input_error)
 
     def native_draw(self, buffers: Buffers, generator: np.random.Generator) -> Callable[[], None] | None:
-        """Returns what Python draws at random before each step whose `native_forward` needs it; None, the default:
-        nothing."""
+        """Returns a function that makes random draws in Python before each step with `native_forward`; None (the
+        default): no draws."""
         return None
 
     def native_forward(
@@ -180,7 +179,7 @@ class Operation(ABC):
     ) -> list[Call] | None:
         """Returns `bind_forward`'s work on these inputs as calls of compiled kernels and products.
 
-        None, the default: it is more than such calls, and Python makes it.
+        None, the default: it needs more than such calls, and Python does it.
         """
         return None
 
@@ -198,12 +197,12 @@ class Operation(ABC):
         return None
 
     def slice(self, part: OutputSlice) -> SlicedOperation:
-        """Returns the operation that computes a part of the outputs, and what it takes from this one.
+        """Returns the operation that computes a part of the outputs, with the parts of this one that it uses.
 
         Raises:
             ValueError: this layer cannot be cut along that axis, or the range is not inside its outputs.
         """
-        raise ValueError(f"{type(self).__name__}: its outputs cannot be cut into {part.axis}")
+        raise ValueError(f"{type(self).__name__}: cannot cut its outputs into {part.axis}")
 
     def factors(self, buffers: Buffers, inputs: Array) -> Factors | None:
         """Returns views of the last `backward`'s factors, or None if the layer's gradient is not such a product."""
@@ -218,7 +217,7 @@ class Operation(ABC):
             )
 
     def _check_inputs(self, inputs: NDArray[np.generic], buffers: Buffers) -> None:
-        """As `_check`; raises ValueError also unless the batch fits the buffers and its numbers are of their type."""
+        """As `_check`; also raises ValueError unless the batch fits the buffers and has their type."""
         self._check("inputs", inputs, self.input_shape)
         if len(inputs) > len(buffers.output) or inputs.dtype != buffers.output.dtype:
             raise ValueError(

@@ -1,11 +1,11 @@
-"""A part of a layer's outputs, and what it reads of the inputs.
+"""A part of a layer's outputs, and the part of the inputs that it reads.
 
 Models are split over workers (Adam 3.2.5, DistBelief 3): one holds some of the maps of a convolution, some of the units
 of a dense layer, or some rows of a locally connected one. `Operation.slice` returns a smaller operation of the same
-kind, and what it takes from the whole layer (`SlicedOperation`): which region of the inputs it reads, a halo of rows
-included, and which part of each parameter it holds. Slices that together cover a layer's outputs compute, together,
-what the layer does: their outputs side by side; their input errors added up where the regions overlap; their gradients
-side by side where they hold different parts of a parameter, and added up where they share one.
+kind, and its part of the whole layer (`SlicedOperation`): which region of the inputs it reads, including a halo of
+rows, and which part of each parameter it holds. Slices that cover a layer's outputs compute together what the layer
+computes: outputs side by side; input errors added where regions overlap; gradients side by side for different parts of
+a parameter, and added where they share one.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class OutputSlice:
 
 
 def region_shape(shape: tuple[int, ...], region: Region) -> tuple[int, ...]:
-    """Returns the shape of what a region cuts out of an array of this shape."""
+    """Returns the shape of a region of an array of this shape."""
     return tuple(len(range(*part.indices(size))) for size, part in zip(shape, region, strict=True))
 
 
 def check_slice(part: OutputSlice, output_shape: tuple[int, ...], axes: tuple[Axis, ...], operation: str) -> None:
-    """Checks that a slice is one of a layer's.
+    """Checks that a layer can be cut into a slice.
 
     Raises:
         ValueError: the operation cannot be cut along that axis, or the range is empty or not inside the outputs.
@@ -46,13 +46,13 @@ def check_slice(part: OutputSlice, output_shape: tuple[int, ...], axes: tuple[Ax
 
 
 def halo(start: int, stop: int, size: int, window: int, stride: int, before: int = 0) -> tuple[slice, tuple[int, int]]:
-    """Returns what windows [start, stop) read of an axis, their overlap with neighbours (the halo) included.
+    """Returns the part of an axis that windows [start, stop) read, including the overlap with neighbours (the halo).
 
     Args:
         start, stop: which windows.
         size: pixels of the axis.
-        window, stride: extent of a window, and how far apart windows start, in pixels.
-        before: zeros in front of the first pixel.
+        window, stride: size of a window, and distance between window starts, in pixels.
+        before: zeros before the first pixel.
 
     Returns:
         the pixels they read, and how many zeros lie before and after those: (0, 0) inside the image.

@@ -1,12 +1,12 @@
-"""Where threads run: the machine's nodes of memory and cores, and which of them each thread is bound to.
+"""Where threads run: the machine's memory nodes and cores, and which of them each thread is bound to.
 
-On a machine with several nodes (NUMA) a core reads its own node's memory faster than another's. A thread that is bound
-to a node, and allocates what it works on itself, has it there: Linux places a page on the node of the core that first
-writes it (Adam 3.2.1, 3.3.1). A node rather than one core is the default, because the roles of a run, and other
-programs, share the machine's cores without knowing of each other: two threads bound to one core would run at half
-speed while another is idle. Within a node the system moves threads to where there is room.
+On a machine with several nodes (NUMA), a core reads its own node's memory faster than another's. A thread that is bound
+to a node and allocates its own data has them there: Linux places a page on the node of the core that first writes it
+(Adam 3.2.1, 3.3.1). Threads are bound to a node rather than a core by default, because the roles of a run and other
+programs share the machine's cores without coordination: two threads bound to one core would run at half speed while
+another core is idle. Within a node the system moves threads to free cores.
 
-The topology is read from files that Linux offers; elsewhere there is one node, and nothing is bound.
+The topology is read from Linux's system files; on other systems there is one node, and nothing is bound.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Node:
-    """One node of memory: its number and those of its cores that this process may use, rising."""
+    """One memory node: its number, and the cores of it that this process may use, ascending."""
 
     number: int
     cores: tuple[int, ...]
@@ -40,7 +40,7 @@ def available_cores() -> int:
 
 
 def parse_cores(text: str) -> tuple[int, ...]:
-    """Returns the numbers in a list like "0-3,8,10-11", as the kernel writes them.
+    """Returns the numbers in a list like "0-3,8,10-11", in the kernel's notation.
 
     Raises:
         ValueError: it is not such a list.
@@ -53,14 +53,14 @@ def parse_cores(text: str) -> tuple[int, ...]:
 
 
 def usable_cores() -> tuple[int, ...]:
-    """Returns the cores that this process may use, rising."""
+    """Returns the cores that this process may use, ascending."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
 
 
 def read_nodes(folder: Path = SYSFS_NODES, usable: Sequence[int] | None = None) -> tuple[Node, ...]:
-    """Returns the nodes that have cores among the usable ones, by number; one node of all where nothing is known."""
+    """Returns the nodes that have usable cores, by number; one node with all cores if the topology is unknown."""
     allowed = usable_cores() if usable is None else tuple(usable)
     nodes: list[Node] = []
     try:
@@ -81,7 +81,7 @@ def can_bind() -> bool:
 
 
 def node_of(thread: int, threads: int, nodes: Sequence[Node]) -> Node:
-    """Returns the node of one of so many threads: neighbours together, nodes filled in proportion to their cores."""
+    """Returns the node of one of `threads` threads: neighbours together, nodes filled in proportion to their cores."""
     total = sum(len(node.cores) for node in nodes)
     place = (2 * thread + 1) * total / (2 * threads)
     for node in nodes:
@@ -92,10 +92,10 @@ def node_of(thread: int, threads: int, nodes: Sequence[Node]) -> Node:
 
 
 def cores_for(thread: int, threads: int, nodes: Sequence[Node], binding: Binding) -> tuple[int, ...] | None:
-    """Returns the cores that one of so many threads is bound to; None: it is left where the system puts it.
+    """Returns the cores that one of `threads` threads is bound to; None: the system decides.
 
-    "node" binds where there are several nodes. "core" gives each thread a core of its own if there are enough, and is
-    for processes that share their cores with nobody; with too few cores it is as "node".
+    "node" binds if there are several nodes. "core" gives each thread its own core if there are enough, and is for
+    processes that share their cores with no others; with too few cores it is the same as "node".
     """
     if binding == "off":
         return None
@@ -106,7 +106,7 @@ def cores_for(thread: int, threads: int, nodes: Sequence[Node], binding: Binding
 
 
 def chosen_binding(environment: str | None = None) -> Binding:
-    """Returns what `ADAMCTL_BINDING` says: "off", "node" or "core"; "node" if it says nothing or something else."""
+    """Returns the value of `ADAMCTL_BINDING`: "off", "node" or "core"; "node" if it is unset or unknown."""
     value = os.environ.get(VARIABLE, "") if environment is None else environment
     if value == "off":
         return "off"
@@ -114,7 +114,7 @@ def chosen_binding(environment: str | None = None) -> Binding:
 
 
 def describe(threads: int, nodes: Sequence[Node], binding: Binding) -> str:
-    """Says in one line where so many threads run."""
+    """Returns one line that says where `threads` threads run."""
     places = [cores_for(thread, threads, nodes, binding) for thread in range(threads)]
     if not can_bind():
         return "left to the system, which offers no binding"
@@ -133,7 +133,7 @@ def describe(threads: int, nodes: Sequence[Node], binding: Binding) -> str:
 
 
 def shown(cores: Sequence[int]) -> str:
-    """Writes numbers of cores, rising, as the kernel does: "0-3,8"."""
+    """Returns ascending core numbers in the kernel's notation: "0-3,8"."""
     runs: list[list[int]] = []
     for core in cores:
         if runs and core == runs[-1][1] + 1:
@@ -144,11 +144,11 @@ def shown(cores: Sequence[int]) -> str:
 
 
 class Binder:
-    """Binds the threads of one process; made once, called by each thread first of all.
+    """Binds the threads of one process; created once, called first by each thread.
 
     Attributes:
-        threads: how many there are.
-        nodes, binding: what is decided from.
+        threads: number of threads.
+        nodes, binding: the basis of the decision.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Binder:
         binding: Binding | None = None,
         set_affinity: Callable[[int, Sequence[int]], None] | None = None,
     ) -> None:
-        """Looks at this machine and the environment where nothing else is given."""
+        """Reads the machine and the environment for arguments that are not given."""
         self.threads = threads
         self.nodes = read_nodes() if nodes is None else tuple(nodes)
         self.binding = chosen_binding() if binding is None else binding
@@ -166,11 +166,11 @@ class Binder:
 
     @property
     def separates(self) -> bool:
-        """Whether threads are kept on different nodes of memory."""
+        """Whether threads are kept on different memory nodes."""
         return self.binding != "off" and self._set is not None and len(self.nodes) > 1
 
     def bind(self, thread: int) -> None:
-        """Binds the calling thread, number `thread` of them. Where it is refused, the thread runs on unbound."""
+        """Binds the calling thread, number `thread`. If the system refuses, the thread continues unbound."""
         cores = cores_for(thread, self.threads, self.nodes, self.binding)
         if cores is None or self._set is None:
             return

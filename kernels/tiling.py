@@ -1,4 +1,4 @@
-"""How many sums a convolution's inner loops hold in vector registers at once, and how an axis is cut into such pieces.
+"""How many sums a convolution's inner loops hold in vector registers, and how an axis is cut into such pieces.
 
 A register tile is `pixels` x `vectors` vectors of `lanes` float32. Every number it reads serves a whole row or column
 of the tile, so that with a tile of 24 vectors the multiply-adds, not the reads, set the speed. Thirty-two vector
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 UNIT = 8  # float32 in the shortest vector: `adamctl.kernels.compiled.vectors.LANES`
-WIDEST = 64  # float32 in the widest panel; arrays that panels read keep so many spare elements at their end
+WIDEST = 64  # float32 in the widest panel; arrays that panels read keep this many spare elements at their end
 PIXELS_MAX = 8
 _WIDE_PIXELS = {1: 8, 2: 8, 3: 8, 4: 6}
 _NARROW_PIXELS = {1: 8, 2: 6, 3: 4}
@@ -26,7 +26,7 @@ def round_up(size: int, multiple: int = UNIT) -> int:
 def panels(size: int, wide: bool) -> NDArray[np.int64]:
     """Returns the panels that cover an axis of `size` float32, rows of (first element, vectors, lanes, most pixels).
 
-    Panels lie side by side and together cover `round_up(size)`. `wide`: the machine has vectors of 16.
+    Panels are adjacent and together cover `round_up(size)`. `wide`: the machine has vectors of 16.
     """
     units = -(-size // UNIT)
     pieces: list[tuple[int, int]] = []

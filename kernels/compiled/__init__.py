@@ -1,1 +1,1 @@
-"""Compiled kernels. Modules here import numba: import them through `adamctl.kernels.backend` only."""
+"""Compiled kernels. Modules here import numba: import them only through `adamctl.kernels.backend`."""

@@ -35,7 +35,7 @@ def accrue_and_apply(accrued: Any, weights: Any, gradient: Any, lr: Any, first: 
 
 @kernel((OUT1, OUT1, IN1, f32, FLAG))
 def fill_or_add_and_apply(accrued: Any, weights: Any, gradient: Any, lr: Any, filled: Any) -> None:
-    """As `accrue_and_apply`; filled [1] says whether `accrued` holds anything yet, and does from now on."""
+    """As `accrue_and_apply`; filled [1] says whether `accrued` holds anything yet, and is then set."""
     accrue_and_move(accrued, weights, gradient, lr, filled[0] == 0)
     filled[0] = 1
 
@@ -68,7 +68,7 @@ def install(weights: Any, fetched: Any, gradient: Any, lr: Any) -> None:
 
 @inline
 def sum_of_squares(values: Any) -> float:
-    """In float64: the square of no float32 overflows there."""
+    """In float64, where no float32's square overflows."""
     total = 0.0
     for i in range(len(values)):
         value = np.float64(values[i])
@@ -78,7 +78,7 @@ def sum_of_squares(values: Any) -> float:
 
 @kernel((OUT1, readable(i64, 2), f64, OUT1))
 def clip_layers(gradient: Any, parts: Any, norm_max: float, scales: Any) -> int:
-    """Scales each layer that is longer than `norm_max` down to it and returns how many were; not finite: left alone.
+    """Scales each layer longer than `norm_max` down to it and returns how many; skips layers that are not finite.
 
     parts [n, 3]: start and stop in the gradient, and layer, rising; scales [layers] becomes what each was scaled by.
     """

@@ -1,6 +1,6 @@
 """float32 to and from bfloat16 and float16, in one pass each; 16-bit numbers are seen as their bits (uint16).
 
-float16 takes the processor's own instructions; where it has none, HALF is False, and numpy converts.
+float16 uses the processor's own instructions; if it has none, HALF is False, and numpy converts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from adamctl.kernels.compiled.vectors import intrinsic
 cgutils: Any = numba.core.cgutils
 
 LANES = 16
-BLOCK = 2048  # elements: what is worked on stays in the first-level cache
+BLOCK = 2048  # elements: a block stays in the first-level cache
 HALF = bool(llvmlite.binding.get_host_cpu_features().get("f16c")) or platform.machine() in ("aarch64", "arm64")
 BITS16_IN, BITS16_OUT = readable(types.uint16, 1), writable(types.uint16, 1)
 BITS32_IN, BITS32_OUT = readable(types.uint32, 1), writable(types.uint32, 1)
@@ -111,7 +111,7 @@ if HALF:
 
 
 class _Narrower:
-    """What is done with `lanes` numbers at once when they are rounded with feedback (`kernels/numeric/feedback.py`)."""
+    """Rounds `lanes` numbers at a time with feedback (`kernels/numeric/feedback.py`)."""
 
     def __init__(self, builder: Any, lanes: int, name: str) -> None:
         self.builder, self.name = builder, name

@@ -156,7 +156,7 @@ def list_by_pixel(errors: Any, winner: Any, step: int, place: Any, factor: Any, 
 
 @inline
 def rows_at_once(rows: int, vectors: int) -> int:
-    """How many of a kernel's rows a tile of so many vectors takes."""
+    """Returns how many of a kernel's rows fit a tile of `vectors` vectors."""
     most = min(rows, 24 // vectors)
     return 7 if most >= 7 else (5 if most >= 5 else min(most, 3))
 

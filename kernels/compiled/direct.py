@@ -31,7 +31,7 @@ GEOMETRY_FIELDS = (
 
 @inline
 def best_count(size: int, vectors: int, most: int) -> int:
-    """How many of `size` neighbours a tile takes, so that tiles of one size cover them in the least time."""
+    """Returns how many of `size` neighbours a tile takes, so that tiles of one size cover them in the least time."""
     best, least = 1, size * (2 * vectors + 1)  # a multiply-add per vector; a tile of one waits for its reads
     for count in (2, 4, 5, 6, 8):
         cost = (size + count - 1) // count * (count * vectors + 1)
@@ -196,7 +196,7 @@ def add_products(
 
 @inline
 def take_products(products: Any, gradient: Any, first: int, geometry: Any, panels: Any) -> None:
-    """Copies what `add_products` added up into the group's rows of the weight's gradient."""
+    """Copies the sums of `add_products` into the group's rows of the weight's gradient."""
     filters, kh, run = geometry[4], geometry[5], geometry[6] * geometry[3]
     step = panels[-1, 0] + panels[-1, 1] * panels[-1, 2]
     for m in range(filters):

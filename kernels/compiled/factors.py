@@ -1,4 +1,4 @@
-"""Factor updates (Adam 3.2.6, 4.3.2): a rule applied to g = errors^T activations, without g ever being in memory.
+"""Factor updates (Adam 3.2.6, 4.3.2): apply a rule to g = errors^T activations without ever storing g in memory.
 
 A tile of the gradient, a few rows by a few vectors, is summed in registers over all examples and then given to the
 rule's own step, which updates the weights there. Both factors are first packed: of `errors` the rows of a tile, of
@@ -60,8 +60,8 @@ def pack_activations(matrix: Any, packed: Any) -> None:
 def pack_errors(matrix: Any, bounds: Any, packed: Any) -> None:
     """Packs columns [bounds[n], bounds[n + 1]) of a matrix [examples, columns], for each n, into panels of ROWS.
 
-    All shards at once, so that each example's errors are read in order: shard by shard, most of what is read would
-    have to come from far away.
+    All shards at once, so that each example's errors are read in order: shard by shard, most reads would miss the
+    cache.
     """
     examples = len(matrix)
     for example in range(examples):
@@ -90,7 +90,7 @@ def _run(
     typing: Any, rule: Any, shards: Any, state: Any, errors: Any, activations: Any, own: Any, shared: Any,
     examples: Any, columns: Any,
 ) -> Any:  # fmt: skip
-    """Walks over shards, and over the tiles of each: panels of columns, and in each all panels of rows."""
+    """Loops over shards and over each one's tiles: panels of columns, and in each of them all panels of rows."""
     if not isinstance(rule, types.StringLiteral):
         return None
     name = rule.literal_value
@@ -121,7 +121,7 @@ def _run(
 
 
 class _Tile:
-    """Makes the instructions for the tiles of one shard; `sums` is where a tile lies between its sum and its rule."""
+    """Makes the instructions for the tiles of one shard; `sums` holds a tile between its sum and its rule."""
 
     def __init__(
         self, builder: Any, rule: tuple[Step, int, int, int], shard: Value, data: list[Value], examples: Value,
@@ -143,7 +143,7 @@ class _Tile:
         self.sums = builder.ptrtoint(cgutils.alloca_once(builder, kind), shard.type)
 
     def sum(self, row: Value, column: Value, rows: Value) -> None:
-        """Sums the tile over all examples, while the weights and state it will be applied to are on their way."""
+        """Sums the tile over all examples, while its weights and state are being prefetched."""
         builder, v = self.builder, Vector(self.builder, LANES)
         zero = ir.Constant(v.type, None)
         held = [[cgutils.alloca_once_value(builder, zero) for _ in range(VECTORS)] for _ in range(ROWS)]
@@ -180,7 +180,7 @@ class _Tile:
         return builder.mul(builder.add(lines, builder.mul(column, word(COLUMNS))), word(4))
 
     def apply(self, row: Value, column: Value, rows: Value) -> None:
-        """Gives the tile to the rule: whole vectors, then what is left at the end of the rows."""
+        """Applies the rule to the tile: whole vectors, then the rest at the end of the rows."""
         builder = self.builder
         left = builder.sub(self.columns, builder.mul(column, word(COLUMNS)))
         left = builder.select(builder.icmp_signed("<", left, word(COLUMNS)), left, word(COLUMNS))

@@ -1,8 +1,8 @@
-"""How every compiled kernel is compiled: when it is first used, cached on disk, free of the interpreter lock.
+"""How kernels are compiled: on first use, cached on disk, running without the interpreter lock.
 
-A kernel is declared with the types of its arguments and compiled later: a process uses a few of them, and compiling all
-would take half a minute of a machine's first run. What is compiled is kept in the folder that `kernel_cache` names by a
-hash of all sources, so it outlives an installation; one process compiles a kernel while others wait for it.
+A kernel is declared with the types of its arguments and compiled later: a process uses only a few kernels, and
+compiling all would take half a minute of a machine's first run. Compiled code is kept in the folder that `kernel_cache`
+names by a hash of all sources, so it outlives an installation; one process compiles a kernel while others wait for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numba import types
 
 from adamctl.kernels import kernel_cache
 
-_njit: Any = numba.njit  # not all of its options are among its types
+_njit: Any = numba.njit  # its type stubs lack some options
 _caching: Any = numba.core.caching
 _Dispatcher: Any = numba.core.registry.CPUDispatcher
 _CFunc: Any = numba.core.ccallback.CFunc
@@ -38,7 +38,7 @@ _COMPILING = threading.RLock()
 
 
 class _Locator(_caching._CacheLocator):  # type: ignore[misc]
-    """Names the files of a kernel's code by what is hashed into the folder, not by where its source lies."""
+    """Names the files of a kernel's code by the folder's hash, not by the path of its source."""
 
     def __init__(self, function: Any, folder: Path) -> None:
         self._function, self._folder = function, folder
@@ -72,7 +72,7 @@ class _Cache(_caching.FunctionCache):  # type: ignore[misc]
 
 
 class Kernel(_Dispatcher):  # type: ignore[misc]
-    """A function for some types of arguments, compiled for them when it is first used."""
+    """A function for given argument types, compiled for them on first use."""
 
     declared: tuple[Any, ...] = ()
 
@@ -94,8 +94,8 @@ class Kernel(_Dispatcher):  # type: ignore[misc]
             self.declared = ()
 
     def _compile_for_args(self, *arguments: Any, **keywords: Any) -> Any:
-        """Returns the compiled code for a first call's arguments; later calls find it without coming here."""
-        if self.is_loaded:  # what was declared does not fit
+        """Returns the compiled code for a first call's arguments; later calls find it directly."""
+        if self.is_loaded:  # the declared types do not fit
             return super()._compile_for_args(*arguments, **keywords)
         self.load()
         found = tuple(self.typeof_pyval(argument) for argument in arguments)
@@ -111,9 +111,9 @@ class Kernel(_Dispatcher):  # type: ignore[misc]
 
 
 def kernel(*signatures: Any, relaxed: bool = True) -> Callable[[Function], Function]:
-    """Declares a function that is compiled for each of these argument types when it is first used.
+    """Declares a function that is compiled for each of these argument types on first use.
 
-    Not `relaxed`, arithmetic is done as it is written, to the bit.
+    If not `relaxed`, arithmetic is done exactly as written, to the bit.
     """
 
     def declare(function: Any) -> Any:
@@ -130,16 +130,16 @@ def kernel(*signatures: Any, relaxed: bool = True) -> Callable[[Function], Funct
 
 
 def inline(function: Function) -> Function:
-    """Makes a function callable from kernels, and only from them; compiled with each of its callers."""
+    """Makes a function callable only from kernels; it is compiled with each of its callers."""
     jit = _njit(nogil=True, fastmath=RELAXED, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
     return cast(Function, jit(function))
 
 
 def callback(function: Any, name: str, arguments: int) -> Any:
-    """Compiles, or loads from the cache, a function of so many int64 that is called by its `.address`.
+    """Compiles, or loads from the cache, a function of `arguments` int64 values that is called by its `.address`.
 
-    `name` tells it apart in the cache: two functions of one name are two entries of one file, which processes that
-    write it at the same time could mix up.
+    `name` identifies it in the cache: two functions with one name would be two entries of one file, which processes
+    writing it at the same time could mix up.
     """
     function.__qualname__ = function.__name__ = name
     made = _CFunc(function, _normalized(types.void(*[i64] * arguments)), locals={}, options={"error_model": "numpy"})
@@ -155,7 +155,7 @@ def writable(dtype: Any, dimensions: int) -> Any:
 
 
 def readable(dtype: Any, dimensions: int) -> Any:
-    """The type of a C-contiguous array that a kernel only reads; read-only arrays fit too."""
+    """The type of a C-contiguous array that a kernel only reads; read-only arrays fit, too."""
     return types.Array(dtype, dimensions, "C", readonly=True)
 
 

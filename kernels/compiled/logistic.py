@@ -37,7 +37,7 @@ def as_float(typing: Any, bits: Any) -> Any:
 def exponential_of_minus(distance: Any) -> Any:
     """exp(-distance) for 0 <= distance <= 87, to 1e-6 of it: 2^-k exp(r), |r| <= ln(2) / 2, by Taylor's series.
 
-    Unlike the library's it is a few instructions that the compiler does for many numbers at once.
+    Unlike the library's, it is a few instructions, which the compiler vectorises.
     """
     halvings = np.int32(distance * LOG2_E + HALF)
     r = np.float32(halvings) * LN_2 - distance
@@ -58,7 +58,7 @@ def is_largest(logits: Any, label: int) -> bool:
 
 @inline
 def distance_of(logit: Any) -> Any:
-    """|logit|, at most 87; NaN counts as that much, which keeps the conversion to an integer defined."""
+    """|logit|, at most 87; NaN becomes 87, which keeps the conversion to an integer defined."""
     distance = abs(logit)
     return distance if distance < DISTANCE_MAX else DISTANCE_MAX
 
@@ -102,7 +102,7 @@ def logistic_error(outputs: Any, labels: Any, error: Any) -> tuple[float, int]:
                 product *= 1.0 + np.float64(exponential)
                 above += np.float64(ZERO if logit < ZERO else logit)
                 errors[unit] = exponential
-            # A loop of its own: in one with the sums the compiler does one number at a time.
+            # A separate loop: together with the sums, the compiler would not vectorise it.
             for unit in range(start, min(start + BLOCK, units)):
                 logit, exponential = logits[unit], errors[unit]
                 probability = (exponential if logit < ZERO else ONE) / (ONE + exponential)

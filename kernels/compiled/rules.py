@@ -2,10 +2,10 @@
 
 The elements of a shard are independent, so a pass holds a few of them in vector registers, updates them with up to
 eight gradients one after another, and stores them once: eight queued updates of `add` read eight gradients and the
-weights, and write the weights. Loops over Python arrays would leave it to the compiler to prove that none of so many
-arrays overlap, and it gives up; here each rule says what it does with one vector, and the loops around it are made as
-LLVM instructions. Every multiply-add is named where it stands, so that one update at a time and eight give the same
-bits, in place and beside, in the middle and at the end of an array.
+weights, and write the weights. With loops over Python arrays, the compiler would have to prove that none of the many
+arrays overlap, and gives up; here each rule defines its work on one vector, and the loops around it are LLVM
+instructions. Every multiply-add is explicit, so that one update at a time and eight give the same bits, in place or
+not, in the middle and at the end of an array.
 
 Arrays come as addresses (float32, contiguous, of equal length, checked by `adamctl.kernels.rules.rule`).
 """
@@ -29,10 +29,10 @@ carray: Any = numba.carray  # type: ignore[attr-defined, unused-ignore]
 _pointers: Any = types.CPointer
 
 BLOCK = 4096  # elements of each array, which stay in cache while more than eight updates are applied to them
-PIECE = 4 * BLOCK  # elements that are looked at while they are in cache
+PIECE = 4 * BLOCK  # elements that are checked while they are in cache
 TOGETHER = (8, 4, 2, 1)  # gradients in one pass
 LANES = 16
-AHEAD_BYTES = 2048  # gradients are asked for this early: the machine's own look-ahead ends with each page of memory
+AHEAD_BYTES = 2048  # gradients are prefetched this early: the hardware prefetcher stops at page boundaries
 LARGEST = np.finfo(np.float32).max
 
 Value: TypeAlias = Any
@@ -62,7 +62,7 @@ class Vector:
         self.builder.store(value, self.builder.inttoptr(address, self.type.as_pointer()), align=4)
 
     def fetch(self, address: Value) -> None:
-        """Asks for the cache line at an address, which need not be in the array, without waiting for it."""
+        """Prefetches the cache line at an address, which need not be in the array."""
         byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
         function = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
@@ -202,7 +202,7 @@ def _pass(
     builder: Any, rule: tuple[Step, int, int, int], together: int, addresses: tuple[Value, Value], data: list[Value],
     first: Value, start: Value, length: Value,
 ) -> None:  # fmt: skip
-    """Applies gradients[first : first + together] to a block's elements, each of which is read and written once."""
+    """Applies gradients[first : first + together] to a block's elements, reading and writing each element once."""
     step, states, owns, shareds = rule
     before, after = addresses
     states_at = items(builder, data[0], states)
@@ -259,7 +259,7 @@ def _floats(address: int, size: int) -> Any:
 
 @kernel((IN1,))
 def address(values: Any) -> int:
-    """Where an array begins; numpy takes three times as long to say so."""
+    """The address of an array; numpy takes three times as long to tell it."""
     return int(values.ctypes.data)
 
 
@@ -303,15 +303,15 @@ ARGUMENTS = (ADDRESSES, writable(i64, 1), writable(i64, 1), IN1, IN1, i64, writa
 
 
 def _make(name: str) -> Any:
-    """Makes the kernel of a rule: gradients applied to shards, each with gradients of its own.
+    """Makes the kernel of a rule: applies gradients to shards, to each its own.
 
-    `shards` holds SHARD_WORDS of each; `state`, `gradients` and `own` hold, shard after shard, the addresses of its
-    state, those of its gradients, and their numbers. Addresses are moved on while they are used up.
+    `shards` holds SHARD_WORDS for each; `state`, `gradients` and `own` hold, shard after shard, the addresses of its
+    state, of its gradients, and the gradients' numbers. Addresses are advanced as they are used.
 
-    Without `spare`, nothing is looked at. With it, the address of as many elements as the largest shard has, shards
-    with a gradient that is not finite are left as they are, but for what is in `after`, and said to be `refused`: the
-    gradients are looked at before, or, of several and by a rule without state, the outcome, piece by piece while it is
-    in cache; then what was there is kept in `spare` until it is known to be finite.
+    Without `spare`, nothing is checked. With it (the address of as many elements as the largest shard has), shards with
+    a non-finite gradient stay unchanged, except for memory `after`, and are marked in `refused`: the gradients are
+    checked first or, for several gradients and a rule without state, the result is checked piece by piece while it is
+    in cache; then the old values are kept in `spare` until the result is known to be finite.
     """
     _, states, owns, _ = RULES[name]
 
@@ -341,7 +341,7 @@ def _make(name: str) -> Any:
                 _advance(given, length)
                 _advance(held, length)
 
-    apply.__name__ = apply.__qualname__ = name  # which the cache knows it by
+    apply.__name__ = apply.__qualname__ = name  # the cache identifies it by this name
     return kernel(ARGUMENTS, relaxed=False)(apply)
 
 

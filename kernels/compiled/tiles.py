@@ -37,7 +37,7 @@ SIZE = types.intp
 REGISTERS = 24  # sums a tile may hold
 COUNTS = (1, 2, 4, 5, 6, 8)
 LIST_COUNTS = (1, 2, 3, 5, 7)
-"""Those of `list_tile`: kernels have 3, 5 or 7 rows."""
+"""Row counts of `list_tile`: kernels have 3, 5 or 7 rows."""
 _INTEGER = ir.IntType(64)
 _FLOAT = ir.FloatType().as_pointer()
 _INT32 = ir.IntType(32).as_pointer()
@@ -97,7 +97,7 @@ Body = Callable[[Any, Sequence[Any], int, int, Any], None]
 
 
 def _expand(body: Body, counts: Sequence[int], arguments: Sequence[Any]) -> Any:
-    """What an intrinsic returns that takes whole numbers, last the tile's count and, literals, vectors and lanes."""
+    """Returns an intrinsic's result; its last arguments are the tile's count and, as literals, vectors and lanes."""
     if not all(isinstance(argument, types.Literal) for argument in arguments[-2:]):
         return None
     width, lanes = (literal.literal_value for literal in arguments[-2:])
@@ -138,7 +138,7 @@ def _at(builder: Any, array: Any, index: Any, further: int = 0) -> Any:
 
 
 def _neighbours(builder: Any, array: Any, start: Any, vector: Any, width: int) -> Any:
-    """Returns `width` vectors that lie side by side."""
+    """Returns `width` adjacent vectors."""
     return [load_vector(builder, _at(builder, array, start, vector.count * v), vector) for v in range(width)]
 
 

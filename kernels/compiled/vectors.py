@@ -1,9 +1,8 @@
 """Pieces of a convolution written for vector registers, as LLVM instructions on vectors of eight float32.
 
-Loops over Python arrays leave it to the compiler to find the registers, and it does not keep a block of
-sums in them. These pieces say so: each is expanded in place where a compiled kernel calls it. Arrays are
-1-D float32, offsets and steps are counted in elements, and nothing is checked. Eight lanes fill an AVX
-register; wider or narrower machines split or join them.
+For loops over Python arrays, the compiler does not keep a block of sums in registers. These pieces do: each is
+expanded in place where a compiled kernel calls it. Arrays are 1-D float32, offsets and steps are counted in
+elements, and nothing is checked. Eight lanes fill an AVX register; wider or narrower machines split or join them.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _INTEGERS = ir.VectorType(ir.IntType(32), LANES)
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:
-    """As numba's; it is called without its first parameter, which a type checker cannot follow."""
+    """As numba's intrinsic; it is called without its first parameter, which a type checker cannot follow."""
     return numba.extending.intrinsic(function)
 
 
@@ -85,7 +84,7 @@ def _store_some(builder: Any, value: Any, at: Any, count: Any) -> None:
 
 
 def _finish(builder: Any, value: Any, bias: Any, relu: Any) -> Any:
-    """Returns value + bias, and where relu is set what of it is not below zero; NaN stays."""
+    """Returns value + bias, at least zero if relu is set; NaN stays."""
     value = builder.fadd(value, bias)
     zero = ir.Constant(_FLOATS, None)
     below = builder.fcmp_ordered("<", value, zero)

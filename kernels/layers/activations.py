@@ -44,7 +44,7 @@ class BiasActivation:
             activate(self.activation, outputs)
 
     def bind_forward(self, outputs: Array, bias: Array) -> Callable[[], None]:
-        """Returns `forward` of these arrays."""
+        """Returns `forward` bound to these arrays."""
         if self._compiled is not None and self._code <= CODES["relu"]:
             return partial(self._compiled.add_bias, outputs, bias, self._code)
         return partial(self.forward, outputs, bias)
@@ -57,19 +57,19 @@ class BiasActivation:
         return lambda error: self.backward(outputs, error, bias_gradient)
 
     def native_forward(self, outputs: Array, bias: Array) -> list[Call] | None:
-        """Returns `forward` of these arrays as a call, or None if it is more than one."""
+        """Returns `forward` of these arrays as a native call, or None if it needs more than one."""
         if self._compiled is None or self._code > CODES["relu"]:
             return None
         return [NativeCall(self._compiled.add_bias, (outputs, bias, self._code))]
 
     def native_backward(self, outputs: Array, error: Array, bias_gradient: Array | None) -> list[Call] | None:
-        """Returns `backward` of these arrays as a call."""
+        """Returns `backward` of these arrays as a native call."""
         if self._compiled is None or bias_gradient is None:
             return None
         return [NativeCall(self._compiled.activation_error_and_sum, (outputs, error, self._code, bias_gradient))]
 
     def backward(self, outputs: Array, error: Array, bias_gradient: Array | None) -> None:
-        """Turns the error at the outputs into the error before the activation, in place; sums it into the bias's."""
+        """Turns the error at the outputs into that before the activation, in place; sums it into the bias gradient."""
         if self._compiled is not None:
             if bias_gradient is None:
                 self._compiled.activation_error(outputs, error, self._code)

@@ -1,11 +1,11 @@
 """A convolution with one bias per map (Adam 2.1), in groups of channels if wanted.
 
 outputs[n, y, x, m] = f(b[m] + sum over (dy, dx, c) of W[m, dy, dx, c] * inputs[n, y*sy + dy - py, x*sx + dx
-- px, g*C + c]), inputs outside the image being zero. With groups, channels and maps are cut into as many equal
-parts, and the maps of part g see the C channels of part g only.
+- px, g*C + c]), inputs outside the image being zero. With groups, channels and maps are split into that many equal
+parts, and the maps of part g see only the C channels of part g.
 
 The reference unfolds the windows into the rows of a matrix (Chellapilla et al. 2006), so that forward, weight gradient
-and input error are one product each. The compiled one needs no such matrix:
+and input error are one product each. The compiled version needs no such matrix:
 `adamctl.kernels.layers.direct_convolution`.
 """
 
@@ -78,7 +78,7 @@ class Conv2D(Operation):
         buffers = empty_buffers(self, batch_max, needs_input_error, dtype)
         if self._direct is not None:
             if dtype != np.float32:
-                raise ValueError(f"Conv2D: expected float32, which the compiled kernels take; found {dtype}")
+                raise ValueError(f"Conv2D: expected float32, as the compiled kernels need; found {dtype}")
             self._direct.allocate(buffers, needs_input_error)
             return buffers
         rows, columns, _ = self.output_shape
@@ -144,7 +144,7 @@ class Conv2D(Operation):
             if gradients[0] is not None:
                 gradients[0][maps] = (error[:, maps].T @ windows).reshape(-1, *self.parameters[0][1:])
             if needs_input_error:
-                # The windows have served; their memory takes the windows' errors.
+                # The windows are no longer needed; their memory is reused for the windows' errors.
                 np.matmul(error[:, maps], weights[0][maps].reshape(-1, self.window), out=windows)
                 for taps, pixels in self._taps(windows, padded[..., channels]):
                     pixels += taps
@@ -180,7 +180,7 @@ class Conv2D(Operation):
         return [call]
 
     def check_room(self, batch: int, weights: Sequence[Array], buffers: Buffers) -> None:
-        """Raises ValueError unless weights have their shapes and the batch its room: compiled code checks neither."""
+        """Raises ValueError unless weights have their shapes and the batch fits: compiled code checks neither."""
         shapes = tuple(weight.shape for weight in weights)
         if shapes != self.parameters:
             raise ValueError(f"Conv2D: expected parameters of shapes {list(self.parameters)}; found {list(shapes)}")
@@ -188,7 +188,7 @@ class Conv2D(Operation):
             raise ValueError(f"Conv2D: expected at most {len(buffers.output)} examples; found {batch}")
 
     def slice(self, part: OutputSlice) -> SlicedOperation:
-        """Cuts into `maps` (those of whole groups, or of one) or `rows`, whose inputs include a halo of rows."""
+        """Cuts into `maps` (of whole groups, or within one) or `rows`, whose inputs include a halo of rows."""
         check_slice(part, self.output_shape, ("maps", "rows"), "Conv2D")
         every = slice(None)
         if part.axis == "rows":
@@ -234,7 +234,7 @@ class Conv2D(Operation):
         return padded[:, top : top + height, left : left + width]
 
     def _taps(self, windows: Array, padded: Array) -> list[tuple[Array, Array]]:
-        """Returns, for each place in the window, the views of all windows' such place and of the pixels there.
+        """Returns, for each place in the window, the views of that place in all windows and of the pixels there.
 
         windows[n, y, x, (dy, dx, c)] belongs to padded[n, y*sy + dy, x*sx + dx, c].
         """

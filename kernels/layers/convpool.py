@@ -1,8 +1,8 @@
-"""A convolution and the max-pooling behind it as one operation: outputs = max over windows of f(conv2d(inputs)).
+"""A convolution and the max-pooling after it as one operation: outputs = max over windows of f(conv2d(inputs)).
 
-Without numba it is the two operations one after the other. Compiled, one image at a time goes through both while it is
+Without numba, the two operations run one after the other. Compiled, one image at a time goes through both while it is
 in cache, the convolution's sums stay in registers, and backward follows only the pixels that won their window and that
-relu let through: a few of the products that a convolution's backward makes.
+relu let through: a small part of the products of a convolution's backward.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class ConvPool(Operation):
         return [NativeCall(self._compiled.backward, (inputs, *before, error, *after))]
 
     def _forward_arguments(self, batch: int, weights: Sequence[Array], buffers: Buffers) -> tuple[Any, ...]:
-        """Returns what the compiled forward takes after the inputs."""
+        """Returns the compiled forward's arguments after the inputs."""
         scratch, bias, outputs = buffers.scratch, weights[1], buffers.output[:batch]
         weight, winner = weights[0].reshape(len(bias), self.convolution.window), scratch["winner"][:batch]
         arrays = tuple(scratch[name] for name in ("padded", "packed", "sums", "bias"))
@@ -180,7 +180,7 @@ class ConvPool(Operation):
         buffers: Buffers,
         needs_input_error: bool,
     ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """Returns what the compiled backward takes between inputs and output error, and after that."""
+        """Returns the compiled backward's arguments between inputs and output error, and after the output error."""
         gradient, bias_gradient = gradients
         if gradient is None or bias_gradient is None:
             raise ValueError(f"{type(self).__name__}: expected arrays for both gradients; found None")

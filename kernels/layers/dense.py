@@ -1,8 +1,7 @@
 """A fully connected layer (Adam 2.1): outputs = f(inputs W^T + b).
 
-Weight [units, inputs], bias [units]. An image in front of it is flattened row by row. Its weight gradient
-is the product E^T A of the errors [n, units] and the activations [n, inputs], which Adam 3.2.6 sends
-instead of the product.
+Weight [units, inputs], bias [units]. An image before it is flattened row by row. Its weight gradient is the product
+E^T A of the errors [n, units] and the activations [n, inputs]; Adam 3.2.6 sends these factors instead of the product.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Dense(Operation):
         return outputs
 
     def product(self, inputs: Array, weights: Sequence[Array], buffers: Buffers) -> Array:
-        """Writes inputs W^T into the output buffer, neither bias nor activation applied; returns it."""
+        """Writes inputs W^T, without bias and activation, into the output buffer; returns it."""
         self._check("inputs", inputs, self.input_shape)
         rows = inputs.shape[0]
         outputs = buffers.output[:rows]
@@ -163,7 +162,7 @@ class Dense(Operation):
         return calls
 
     def slice(self, part: OutputSlice) -> SlicedOperation:
-        """Cuts by units: a dense layer that reads all inputs and holds its units' rows of weight and bias."""
+        """Cuts by units, into dense layers that read all inputs and hold their units' rows of weight and bias."""
         check_slice(part, self.output_shape, ("units",), type(self).__name__)
         units, inputs = slice(part.start, part.stop), (slice(None),) * len(self.input_shape)
         activation = self.activation.activation

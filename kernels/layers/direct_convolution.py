@@ -1,7 +1,7 @@
 """The compiled convolution's plan: geometry, panels and scratch memory of `adamctl.kernels.compiled.direct`.
 
-Beside outputs and input error, a thread needs one padded image, one padded error and one packed copy of the weights:
-none of it grows with the batch.
+Besides outputs and input error, a thread needs one padded image, one padded error and one packed copy of the weights,
+none of which grows with the batch.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from adamctl.kernels.native import NativeCall
 from adamctl.kernels.operation import Array, Buffers
 from adamctl.kernels.tiling import PIXELS_MAX, WIDEST, round_up
 
-BLOCK_PIXELS = 80  # of one row of errors or more: with a panel of the image under them they fill a first-level cache
+BLOCK_PIXELS = 80  # in one or more rows of errors: with the image panel under them they fill a first-level cache
 
 _EMPTY1, _EMPTY2 = np.zeros(0, np.float32), np.zeros((0, 0), np.float32)
 
 
 @dataclass(frozen=True)
 class Extents:
-    """A convolution's sizes: image, kernel, stride, zeros (before, after); channels and filters are a group's."""
+    """A convolution's sizes: image, kernel, stride, zeros (before, after); channels and filters are per group."""
 
     height: int
     width: int
@@ -54,7 +54,7 @@ class DirectConvolution:
         self._with_error = self._geometry(lines, border)
         self._without_error = self._geometry((self._block_rows, e.columns), (0, 0))
 
-    # Made when they are first used: where a pooling is done as well, they are not.
+    # Created on first use: a convolution fused with pooling does not need them.
 
     @cached_property
     def _filter_panels(self) -> NDArray[np.int64]:
@@ -96,7 +96,7 @@ class DirectConvolution:
     def forward(
         self, inputs: Array, weight: Array, bias: Array, outputs: Array, buffers: Buffers, code: int
     ) -> NativeCall:
-        """Returns the call that writes the outputs, bias added, relu applied if that is the code."""
+        """Returns the call that writes the outputs, with bias and, if coded, relu applied."""
         scratch = buffers.scratch
         arguments = (
             inputs, weight.reshape(len(weight), -1), bias, outputs, scratch["padded"], scratch["packed"],
@@ -108,7 +108,7 @@ class DirectConvolution:
         self, inputs: Array, weight: Array, outputs: Array, errors: Array, gradient: Array | None,
         bias_gradient: Array | None, image_errors: Array | None, buffers: Buffers, code: int,
     ) -> NativeCall:  # fmt: skip
-        """Returns the call that writes gradients and the images' errors, each unless None."""
+        """Returns the call that writes gradients and the images' errors, except those that are None."""
         scratch = buffers.scratch
         own_bias: Array = scratch["bias"][: len(weight)]  # type: ignore[assignment]
         arguments = (

@@ -1,9 +1,9 @@
-"""Inverted dropout: while training each input is zeroed with probability `rate`, the rest scaled by 1 / (1 - rate).
+"""Inverted dropout: in training, each input is zeroed with probability `rate`, the rest is scaled by 1 / (1 - rate).
 
 Outside training the layer is the identity, so nothing needs scaling there (Srivastava et al. 2014, section
 10). Whether an input is kept depends on one number drawn per step, the example's place in the batch and the
 input's place in the layer, and on nothing else: h = mix(mix(position + key) ^ mix(example + key')), kept where h
->= rate * 2^32. So a slice makes, without its neighbours, exactly its part of the mask of the whole layer, if its
+>= rate * 2^32. So a slice computes, without its neighbours, exactly its part of the whole layer's mask, if its
 generator is in the same state as the whole layer's would be.
 """
 
@@ -33,7 +33,7 @@ class Dropout(Operation):
         backend: str | None = None,
         positions: NDArray[np.uint32] | None = None,
     ) -> None:
-        """`positions` [*input_shape] are the inputs' places in the whole layer where this is a slice of one."""
+        """`positions` [*input_shape] are the inputs' places in the whole layer if this is a slice of one."""
         super().__init__(input_shape, input_shape)
         self.rate, self.features = rate, prod(input_shape)
         self.backend: Backend = choose(backend)
@@ -99,7 +99,7 @@ class Dropout(Operation):
         return error
 
     def slice(self, part: OutputSlice) -> SlicedOperation:
-        """Cuts a vector by units, an image by rows or maps; each reads what it makes."""
+        """Cuts a vector by units, an image by rows or maps; each part reads the same region that it writes."""
         flat = len(self.output_shape) == 1
         check_slice(part, self.output_shape, ("units",) if flat else ("rows", "maps"), type(self).__name__)
         own, every = slice(part.start, part.stop), slice(None)
@@ -138,19 +138,19 @@ class Dropout(Operation):
         return [NativeCall(self._compiled.drop_error, (output_error.reshape(rows), mask, error))]
 
     def _draw(self, buffers: Buffers, generator: np.random.Generator) -> None:
-        """Draws what decides a step's mask."""
+        """Draws the numbers that decide a step's mask."""
         key = int(generator.bit_generator.random_raw())  # type: ignore[arg-type, unused-ignore]
         word = 2**WORD_BITS
         buffers.scratch["words"][:2] = key % word, key // word % word
 
     def _arguments(self, batch: int, buffers: Buffers) -> tuple[Any, ...]:
-        """Returns what the compiled forward takes after the inputs."""
+        """Returns the compiled forward's arguments after the inputs."""
         scratch = buffers.scratch
         outputs = buffers.output[:batch].reshape(batch, self.features)
         return self.positions, scratch["position_hashes"], scratch["words"], scratch["scale"], scratch["mask"], outputs
 
     def _drop(self, inputs: Array, outputs: Array, buffers: Buffers) -> None:
-        """Makes the mask of a step and outputs = inputs * mask, all [n, features]."""
+        """Computes a step's mask and outputs = inputs * mask, all [n, features]."""
         batch = len(inputs)
         scratch: dict[str, Words] = buffers.scratch  # type: ignore[assignment]
         low, high, threshold = scratch["words"]

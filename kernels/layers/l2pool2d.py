@@ -1,8 +1,8 @@
 """L2 pooling: the root of the sum of squares over windows, per channel (DistBelief 5; Le et al. 2012, section 3).
 
 outputs[n, y, x, c] = sqrt(sum over (dy, dx) of inputs[n, y*sy + dy, x*sx + dx, c]^2). The derivative is input /
-output, between -1 and 1; where a window is all zeros, the only place where it does not exist, it is taken as 0. (Le
-et al. add a small constant under the root instead, which gives the same 0 there and makes no output quite 0.)
+output, between -1 and 1; for a window of zeros, the only case without a derivative, it is taken as 0. (Le et al. add
+a small constant under the root instead, which gives the same 0 there but makes no output exactly 0.)
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class L2Pool2D(Pooling2D):
         buffers: Buffers,
         needs_input_error: bool = True,
     ) -> Array | None:
-        """input error = sum over the windows that a pixel is in of output error * input / output."""
+        """input error = sum over a pixel's windows of output error * input / output."""
         self._check("output error", output_error, self.output_shape)
         if not needs_input_error:
             return None

@@ -1,4 +1,4 @@
-"""A locally connected layer (DistBelief 5): a convolution whose every place has weights and biases of its own.
+"""A locally connected layer (DistBelief 5): a convolution in which every place has its own weights and biases.
 
 outputs[n, y, x, m] = f(b[y, x, m] + sum over (dy, dx, c) of W[y, x, m, dy, dx, c] * inputs[n, y*sy + dy - py,
 x*sx + dx - px, c]), inputs outside the image being zero. Without weight sharing a place is a small dense layer
@@ -30,8 +30,8 @@ class Local2D(Operation):
     """Images [n, height, width, channels], outputs [n, rows, columns, filters].
 
     Weight [rows, columns, filters, kernel height, kernel width, channels], bias [rows, columns, filters]. `padding`
-    "same" adds zeros around so that ceil(size / stride) windows fit, the odd one below and to the right; or it says
-    how many: ((above, below), (left, right)).
+    "same" adds zeros around so that ceil(size / stride) windows fit, the odd one below and to the right; or it gives
+    their numbers: ((above, below), (left, right)).
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Local2D(Operation):
         for places, windows in self._some(buffers, len(inputs)):
             self._unfold(padded, windows, places.start)
             errors = by_place[places].transpose(0, 2, 1)
-            if len(inputs) == 1:  # an outer product; numpy's matmul is slow at those
+            if len(inputs) == 1:  # an outer product, for which numpy's matmul is slow
                 np.multiply(errors, windows, out=gradient[places])
             else:
                 np.matmul(errors, windows, out=gradient[places])
@@ -215,7 +215,7 @@ class Local2D(Operation):
         return padded[:, top : top + height, left : left + width]
 
     def _pad(self, images: Array, buffers: Buffers) -> Array:
-        """Returns images with their zeros around them; as they are where the compiled kernel thinks of those."""
+        """Returns images padded with zeros; unchanged if the compiled kernel handles the padding."""
         if self._compiled is not None:
             return images
         padded = self._padded(buffers, len(images))

@@ -9,9 +9,9 @@ section 3):
     outputs    = v / max(s, deviation_min)
 
 w is uniform, or Gaussian with a standard deviation of a quarter of the size, and sums to 1 over the pixels of the
-window that lie inside the image: a constant image gives 0 at its border too. As w is a product of a factor of dy and
-one of dx, and so is its sum inside the image, smoothing a map A is the product R A K^T with a banded matrix for rows
-and one for columns. Backward, with e the error at the outputs and T the transpose of smoothing:
+window inside the image: a constant image gives 0 at its border, too. Since w is a product of a factor of dy and one of
+dx, and so is its sum inside the image, smoothing a map A is the product R A K^T with a banded matrix for rows and one
+for columns. Backward, with e the error at the outputs and T the transpose of smoothing:
 
     error at s^2    = -(sum over c of e * outputs) / (2 s^2) where s > deviation_min, 0 elsewhere
     error at v      = e / max(s, deviation_min) + 2 v / C * T(error at s^2)
@@ -34,7 +34,7 @@ from adamctl.model.description import Size, Weighting, pair
 
 @dataclass(frozen=True)
 class Part:
-    """Which rows of the whole image an operation reads, centres and makes, and which maps it makes: [start, stop)."""
+    """The whole image's rows that an operation reads, centres and outputs, and the maps it outputs: [start, stop)."""
 
     reads: tuple[int, int]
     centres: tuple[int, int]
@@ -57,7 +57,7 @@ class LocalContrastNorm(Operation):
         backend: str | None = None,
         part: Part | None = None,
     ) -> None:
-        """`input_shape` is that of the whole image also where only a part of it is made."""
+        """`input_shape` is the whole image's, even if only a part of it is computed."""
         height, width, maps = image_shape(input_shape)
         self.whole_shape, self.size, self.weights, self.deviation_min = input_shape, pair(size), weights, deviation_min
         if any(extent < 1 or extent % 2 == 0 for extent in self.size) or deviation_min <= 0:
@@ -145,7 +145,7 @@ class LocalContrastNorm(Operation):
         buffers: Buffers,
         needs_input_error: bool = True,
     ) -> Array | None:
-        """The equations are those on top of this file."""
+        """See the equations at the top of this file."""
         self._check("output error", output_error, self.output_shape)
         if not needs_input_error:
             return None
@@ -194,7 +194,7 @@ class LocalContrastNorm(Operation):
         return SlicedOperation(operation, (read, every, every), outputs, ())
 
     def _made(self, centred: Array) -> Array:
-        """Returns, of what is centred, the view of the outputs' rows and maps."""
+        """Returns the view of the outputs' rows and maps in a centred array."""
         return centred[:, self.inner : self.inner + self.output_shape[0], :, slice(*self.part.maps)]
 
     def _square_error(self, outputs: Array, output_error: Array, held: _Held) -> None:
@@ -208,7 +208,7 @@ class LocalContrastNorm(Operation):
         square_error[deviations <= self.deviation_min] = 0
 
     def _centred_error(self, output_error: Array, error: Array, held: _Held) -> None:
-        """error = that at v, in all rows read; between_centred = its sum over the maps; the numpy reference."""
+        """error = the error at v, in all rows read; between_centred = its sum over the maps; the numpy reference."""
         factor = held["per_centred"]
         factor *= 2 / self.input_shape[2]
         error[...] = 0

@@ -1,4 +1,4 @@
-"""What training minimises: the mean loss of a batch and its derivative, from integer class labels.
+"""The losses that training minimises: the mean over a batch and its derivative, from integer class labels.
 
 Cross entropy of a softmax: mean of -ln p[label]; its derivative at the logits is (p - onehot) / n. Squared
 error (Adam 2.2): mean of 0.5 * sum_i (t_i - a_i)^2 with one-hot targets t; its derivative at the outputs is
@@ -28,7 +28,7 @@ PROBABILITY_MIN = float(np.finfo(np.float32).tiny)
 
 
 class LossResult(NamedTuple):
-    """The summed loss of a batch and how many examples had their label's output largest (the first of equals)."""
+    """A batch's summed loss and how many examples had the largest output at their label (the first of equals)."""
 
     loss_sum: float
     correct: int
@@ -43,7 +43,7 @@ class Loss(ABC):
         self._compiled = compiled_if(choose(backend), "losses")
 
     def evaluate(self, outputs: Array, labels: Labels) -> LossResult:
-        """Returns the loss of a batch, no derivative."""
+        """Returns the loss of a batch, without derivative."""
         return self._measured(outputs, labels, None)
 
     def backward(self, outputs: Array, labels: Labels, error: Array) -> LossResult:
@@ -61,12 +61,12 @@ class Loss(ABC):
                 loss_sum, correct = run(outputs, labels, error)
                 if correct >= 0:
                     return loss_sum, correct
-            return self.backward(outputs, labels, error)  # says what is wrong
+            return self.backward(outputs, labels, error)  # raises with the reason
 
         return backward
 
     def native_backward(self, outputs: Array, labels: Labels, error: Array, result: Result) -> list[Call] | None:
-        """Returns `backward` of these arrays as a call; `result` [2] takes the float64 loss and how many were correct.
+        """Returns `backward` of these arrays as a native call; `result` [2] takes the float64 loss and correct count.
 
         A label out of range makes the second -1.
         """
@@ -75,7 +75,7 @@ class Loss(ABC):
         return [NativeCall(getattr(self._compiled, self.compiled_name), (outputs, labels, error), result)]
 
     def finish(self, outputs: Array) -> Array:
-        """Makes of what `evaluate` and `backward` take what a user gets to see, in place; returns it."""
+        """Turns the outputs that `evaluate` and `backward` take into those that a user sees, in place; returns them."""
         return outputs
 
     def _measured(self, outputs: Array, labels: Labels, error: Array | None) -> LossResult:
@@ -139,9 +139,9 @@ class SquaredError(Loss):
 
 
 class Logistic(Loss):
-    """sum_i ln(1 + exp(z_i)) - z[label] of logits; the derivative is that at them. One-hot targets are never made.
+    """sum_i ln(1 + exp(z_i)) - z[label] of logits; the derivative is that at the logits. No one-hot targets are stored.
 
-    Exact however large a logit is: ln(1 + exp(z)) = max(z, 0) + ln(1 + exp(-|z|)).
+    Exact for logits of any size: ln(1 + exp(z)) = max(z, 0) + ln(1 + exp(-|z|)).
     """
 
     compiled_name = "logistic_error"
@@ -150,7 +150,7 @@ class Logistic(Loss):
         self._compiled = compiled_if(choose(backend), "logistic")
 
     def finish(self, outputs: Array) -> Array:
-        """Makes probabilities of logits."""
+        """Turns logits into probabilities."""
         activate("sigmoid", outputs)
         return outputs
 

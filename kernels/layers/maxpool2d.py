@@ -1,7 +1,7 @@
 """Max-pooling (Adam 2.1): the maximum over windows [size] that start every [stride] pixels, per channel.
 
 outputs[n, y, x, c] = max over (dy, dx) of inputs[n, y*sy + dy, x*sx + dx, c]. The error goes to the first
-maximum of the window, row by row; where windows overlap it adds up. Pixels no window reaches get none.
+maximum of the window, row by row; where windows overlap it adds up. Pixels outside all windows get none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What layers share that make one number of each window of each channel: their geometry, and how they are cut."""
+"""The common part of layers that reduce each window of each channel to one number: geometry and slicing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Pooling2D(Operation, ABC):
     def slice(self, part: OutputSlice) -> SlicedOperation:
         """Cuts by maps, which read their own, or by rows, which read the input rows of their windows.
 
-        Where windows overlap, rows of the inputs are read by two parts.
+        If windows overlap, two parts read the same rows of the inputs.
         """
         check_slice(part, self.output_shape, ("maps", "rows"), type(self).__name__)
         height, width, channels = image_shape(self.input_shape)
@@ -49,7 +49,7 @@ class Pooling2D(Operation, ABC):
         return SlicedOperation(operation, (read, every, every), (made, every, every), ())
 
     def windows(self, images: Array) -> Iterator[Array]:
-        """Yields, for each pixel of the window, row by row, the view of all windows' such pixels."""
+        """Yields, for each pixel of the window, row by row, the view of that pixel in all windows."""
         rows, columns, _ = self.output_shape
         for dy in range(self.size[0]):
             for dx in range(self.size[1]):

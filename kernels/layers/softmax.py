@@ -109,9 +109,9 @@ class Softmax(Dense):
     def slice(self, part: OutputSlice) -> SlicedOperation:
         """Cuts by units: a plain dense layer that computes their logits.
 
-        A probability needs the logits of all units, so whoever holds all of them, side by side, finishes with
-        `softmax`; the error each slice takes is its part of that at the logits (`softmax_error` where the loss
-        does not give it).
+        A probability needs the logits of all units, so the caller that holds all of them, side by side, finishes
+        with `softmax`; each slice takes its part of the error at the logits (`softmax_error` if the loss does not
+        give it).
         """
         return super().slice(part)
 

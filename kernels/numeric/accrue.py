@@ -1,4 +1,4 @@
-"""What a Downpour replica does with a gradient: accrue it, apply it to its weights (DistBelief 4.1, Adam 3.2.2)."""
+"""A Downpour replica's use of a gradient: accrues it and applies it to its weights (DistBelief 4.1, Adam 3.2.2)."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Accrual:
     def native(
         self, accrued: Array, weights: Array | None, gradient: Array, filled: NDArray[np.int64], rate: Word
     ) -> list[Call] | None:
-        """Returns `accrue_and_apply`, or `accrue` without `weights`, as a call for native steps; None if it cannot be.
+        """Returns `accrue_and_apply` (`accrue` without `weights`) as a call for native steps; None if impossible.
 
-        filled [1] tells whether `accrued` holds anything, and is set.
+        filled [1] says whether `accrued` holds anything, and is set by the call.
         """
         if self._compiled is None or not can_compile():
             return None

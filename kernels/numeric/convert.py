@@ -1,4 +1,4 @@
-"""float32 to and from the two 16-bit formats that save half of the bytes on the wire, into buffers that are given.
+"""float32 to and from the two 16-bit formats that halve the bytes on the wire, into given buffers.
 
 bfloat16 is the upper half of a float32: its range, 8 bits of precision; numpy has no such type, so its arrays hold the
 bits as uint16. float16 (IEEE 754 binary16) has 11 bits of precision and reaches to 65504, with subnormal numbers down
@@ -56,7 +56,7 @@ def widened(values: Narrow, out: Array, backend: str | None = None) -> None:
 
 
 def narrowed_within_range(values: Array, out: Narrow, backend: str | None = None) -> None:
-    """As `narrowed`, but what is finite stays finite: beyond the range it becomes the largest number of the format."""
+    """As `narrowed`, but finite values stay finite: beyond the range they become the format's largest number."""
     narrowed(values, out, backend)
     if not all_finite_narrow(out, backend):
         limit = np.float32(LARGEST[format_of(out)])

@@ -1,13 +1,14 @@
-"""Rounds to 16 bits and keeps what the rounding lost for the next time: error feedback.
+"""Rounds to 16 bits and carries the rounding error over to the next time: error feedback.
 
-With e the residual of all rounds before, zero at first: t = v + e; s = the nearest 16-bit number to t; e = t - s. The
-sum of all s so differs from the sum of all v by the last e alone, which is at most half a step of the format where
-the last s is, however many rounds there were (Seide et al., "1-bit stochastic gradient descent", Interspeech 2014;
-Karimireddy et al., "Error feedback fixes SignSGD", ICML 2019, show that SGD then converges as without rounding).
+With e the residual of all earlier rounds, initially zero: t = v + e; s = the nearest 16-bit number to t; e = t - s. So
+the sum of all s differs from the sum of all v only by the last e, which is at most half a step of the format at the
+last s, after any number of rounds (Seide et al., "1-bit stochastic gradient descent", Interspeech 2014; Karimireddy et
+al., "Error feedback fixes SignSGD", ICML 2019, show that SGD then converges as without rounding).
 
-What is beyond the format's range is sent as its largest number, and the rest waits in e; what is too small for it
-waits until it has added up. e is exact wherever nothing is beyond the range: both are float32 of like size. What is not
-finite is passed on as it is and leaves e alone, so that the receiver refuses it and later rounds are sound.
+A value beyond the format's range is sent as the largest number, and the rest stays in e; values too small for the
+format accumulate in e. e is exact wherever nothing is beyond the range: both terms are float32 of similar size.
+Non-finite values are passed on unchanged and leave e alone, so that the receiver refuses them and later rounds are
+correct.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Says whether an array holds only finite numbers, in one pass and without a temporary of its size."""
+"""Checks whether an array holds only finite numbers, in one pass and without a temporary of its size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def all_finite(array: Array, backend: str | None = None) -> bool:
 
 @cache
 def finite_check(backend: Backend) -> Callable[[Array], bool]:
-    """Returns `all_finite` of one implementation, for those who ask often."""
+    """Returns `all_finite` of one implementation, for frequent callers."""
     compiled = compiled_if(backend, "rules")
     if compiled is None:
         return _all_finite_numpy

@@ -1,4 +1,4 @@
-"""A hash of 32-bit words, which decides what dropout keeps."""
+"""A hash of 32-bit words, which decides which inputs dropout keeps."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ WORD_BITS = 32
 
 
 def mix(values: Words, scratch: Words) -> None:
-    """Scrambles 32-bit words in place: each bit of a word changes about half of the bits of its result.
+    """Scrambles 32-bit words in place: each input bit changes about half of the result's bits.
 
-    Shifts and odd factors in turn, the finaliser of MurmurHash3 with the constants that Wellons found to have less
+    Alternates shifts and odd factors: the finaliser of MurmurHash3 with the constants that Wellons found to have less
     bias ("Prospecting for hash functions", 2018).
     """
     for shift, factor in zip(SHIFTS, (*FACTORS, None), strict=True):

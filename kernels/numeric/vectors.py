@@ -1,8 +1,8 @@
 """Vector commands that a coordinator sends to the shards of a model (DistBelief 4.2, Sandblaster): BLAS-like, in place.
 
-All arrays are 1-D contiguous float32 of equal length, of any length including none. An array that is written may also
-be one that is read, if it is the same one; ranges that overlap in part are refused. Sums are accumulated in float64:
-their relative error does not grow with the length as long as the terms do not cancel. NaN and infinities go through.
+All arrays are 1-D contiguous float32 of equal length, possibly empty. The array written may also be one of those read;
+partly overlapping arrays are rejected. Sums are accumulated in float64: their relative error does not grow with the
+length as long as the terms do not cancel. NaN and infinities pass through.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def multiply(x: Array, y: Array, out: Array, backend: str | None = None) -> None
 
 
 def copy(x: Array, out: Array) -> None:
-    """out = x, by numpy, which no other implementation is faster than. Raises ValueError as the others."""
+    """out = x, by numpy, which is as fast as any other implementation. Raises ValueError as the others."""
     _check("copy", x, out, out=out)
     np.copyto(out, x)
 
@@ -86,4 +86,4 @@ def _check(name: str, *arrays: Array, out: Array | None = None) -> None:
     if out is not None:
         distances = [abs(address(array) - address(out)) for array in arrays]
         if any(0 < distance < out.nbytes for distance in distances):
-            raise ValueError(f"{name}: expected arrays that are the same or apart; found some that overlap in part")
+            raise ValueError(f"{name}: expected arrays that are identical or disjoint; found some that overlap partly")

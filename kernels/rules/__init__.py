@@ -1,4 +1,4 @@
-"""Update rules that servers apply to their shards, and that workers apply to their own copy."""
+"""Update rules that servers apply to their shards, and workers to their own copy."""
 
 from adamctl.kernels.rules.factors import FactorUpdate, apply_factors, gradient_rows
 from adamctl.kernels.rules.make import RULES, make_rule

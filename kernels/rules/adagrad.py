@@ -1,8 +1,7 @@
 """Adagrad as in DistBelief 4.1: each parameter has its own rate eta_i = gamma / sqrt(sum_j g_ij^2).
 
-The sum includes the present gradient: a_i += g_i^2, then w_i -= lr * g_i / sqrt(a_i). Where the gradient is
-zero nothing changes, also when the sum is still zero. Weight decay is decoupled: w -= lr * weight_decay *
-w.
+The sum includes the present gradient: a_i += g_i^2, then w_i -= lr * g_i / sqrt(a_i). Where the gradient is zero
+nothing changes, even if the sum is still zero. Weight decay is decoupled: w -= lr * weight_decay * w.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import numpy as np
 from adamctl.kernels.operation import Array
 from adamctl.kernels.rules.rule import Rule, evaluate
 
-# Keeps 0 / sqrt(0) at 0 and is far below the square of any gradient that is not itself rounded to zero.
+# Keeps 0 / sqrt(0) at 0 and is far below the square of any gradient that does not itself round to zero.
 FLOOR = float(np.finfo(np.float32).tiny)
 
 

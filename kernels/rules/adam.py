@@ -18,7 +18,7 @@ from adamctl.kernels.rules.rule import Rule, evaluate
 class Adam(Rule):
     """State `mean` and `squares`: exponential means of gradients and their squares; `steps`: updates of the shard.
 
-    The count is a float32 number, exact up to 2^24, where it stays; by then both corrections are 1.
+    The count is a float32 number, exact up to 2^24, where it stops; by then both corrections are 1.
     """
 
     name = "adam"

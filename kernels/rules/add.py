@@ -1,4 +1,4 @@
-"""w += d: a worker's delta added as it is; the worker has applied its learning rate (Adam's own protocol, 3.2.6)."""
+"""w += d: adds a worker's delta unchanged; the worker has applied its learning rate (Adam's own protocol, 3.2.6)."""
 
 from __future__ import annotations
 

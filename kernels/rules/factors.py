@@ -1,7 +1,7 @@
 """Turns factors into the gradient of a range of a dense layer's outputs (Adam 3.2.6, 4.3.2): g = E^T A.
 
-`gradient_rows` makes that gradient. `FactorUpdate` applies it to the layer's shards through a rule: compiled, tile by
-tile as it is summed, so that it is never in memory; else as one product for many adjacent shards.
+`gradient_rows` computes that gradient. `FactorUpdate` applies it to the layer's shards with a rule: if compiled, tile
+by tile as it is summed, so that it is never stored; otherwise as one product for many adjacent shards.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ def gradient_rows(errors: Array, activations: Array, row_start: int, row_stop: i
 
 
 def is_fused(rule: Rule) -> bool:
-    """Whether the gradient is applied as it is summed, so that any number of rows may be begun at once."""
+    """Whether the gradient is applied as it is summed, so that any number of rows may be started at once."""
     return rule.backend == "numba"
 
 
 ShardUpdate: TypeAlias = tuple[int, Array, Array, list[Array]]
-"""Which of the shards that were begun, its weights before and after (maybe the same), and its state."""
+"""The number of a started shard, its weights before and after (maybe the same), and its state."""
 
 
 class FactorUpdate:
-    """Applies one update, given as factors, to shards of a layer. For one thread; buffers are kept and grow.
+    """Applies one update, given as factors, to shards of a layer. For one thread; buffers are reused and grow.
 
-    `begin` takes the factors and the rows of the shards; then `apply` is called for any of them, once each.
+    `begin` takes the factors and the rows of the shards; then call `apply` for any of them, once each.
     """
 
     def __init__(self) -> None:
@@ -68,8 +68,8 @@ class FactorUpdate:
     ) -> None:
         """Takes errors [k, outputs] and activations [k, inputs], C-contiguous and unchanged until the last `apply`.
 
-        `bounds`: shard n has rows [bounds[n], bounds[n + 1]) of the layer's outputs. `same`: the activations hold what
-        those of the `begin` before did, so they need not be packed again.
+        `bounds`: shard n has rows [bounds[n], bounds[n + 1]) of the layer's outputs. `same`: the activations have the
+        same content as in the last `begin`, so they need not be packed again.
 
         Raises:
             ValueError: the shapes do not fit together, or the arrays are not contiguous float32.
@@ -94,10 +94,10 @@ class FactorUpdate:
         gradient_rows(errors, activations, bounds[0], bounds[-1], self._product[:size].reshape(rows, -1))
 
     def apply(self, rule: Rule, shards: Sequence[ShardUpdate], lr: float) -> None:
-        """As `rule.apply` of each with the gradient of its rows; nothing is applied if any of them does not fit.
+        """Does `rule.apply` for each shard with the gradient of its rows; applies nothing if any of them does not fit.
 
         Raises:
-            ValueError: the weights are not as many as the shard has, or as `rule.apply`.
+            ValueError: the number of weights is not the shard's, or as `rule.apply`.
         """
         inputs = self._activations.shape[1]
         for number, weights_in, weights_out, state in shards:
@@ -115,7 +115,7 @@ class FactorUpdate:
             rule.apply(weights_in, weights_out, state, self._product[start : start + weights_in.size], lr)
 
     def _apply_compiled(self, rule: Rule, shards: Sequence[ShardUpdate], lr: float) -> None:
-        """All in one call: between two, the interpreter would have to be waited for, with nothing of it in cache."""
+        """All in one call: between two calls one would wait for the interpreter, with none of it in cache."""
         words: list[int] = []
         states: list[int] = []
         numbers: list[float] = []
@@ -168,7 +168,7 @@ def apply_factors(
     lr: float,
     update: FactorUpdate | None = None,
 ) -> None:
-    """Applies one update in place to adjacent shards, the first of which begins with row 0: what benchmarks time.
+    """Applies one update in place to adjacent shards, of which the first starts at row 0; used by benchmarks.
 
     weights: 1-D, each some whole rows of the layer [outputs, inputs]; states: as many; errors [k, outputs],
     activations [k, inputs].

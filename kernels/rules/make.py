@@ -18,13 +18,13 @@ RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Add, Sgd, Momentum,
 
 
 def load_rule(config: RuleConfig) -> None:
-    """Loads the kernels of a rule, or compiles them on a machine's first use. Nothing where there is no such rule."""
+    """Loads the kernels of a rule, or compiles them on a machine's first use; does nothing for an unknown rule."""
     if config.name in RULES:
         load_if_compiled(rule_kernels(config))
 
 
 def make_rule(config: RuleConfig, backend: str | None = None) -> Rule:
-    """Returns the rule a job asks for.
+    """Returns the rule that a job uses.
 
     Raises:
         ConfigurationError: no rule has that name, or a setting is out of range.

@@ -1,4 +1,4 @@
-"""Applies gradients that came as 16-bit numbers: widened block by block while the block is in cache, in one pass."""
+"""Applies gradients that came as 16-bit numbers: widens them block by block in cache, in one pass."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from adamctl.kernels.operation import Array
 from adamctl.kernels.rules.rule import Rule
 
 TOGETHER = 8  # gradients that are widened at a time
-SCRATCH = 1 << 18  # elements widened at a time, of all gradients together: a shard, or as much of eight
+SCRATCH = 1 << 18  # elements widened at a time, over all gradients: one whole shard, or an eighth of eight
 ALIGNMENT = 16  # elements: blocks start with a cache line
 
 
 class NarrowUpdate:
-    """Applies updates of which some are 16-bit. For one thread; the scratch memory is made once."""
+    """Applies updates of which some are 16-bit. For one thread; scratch memory is allocated once."""
 
     def __init__(self) -> None:
         self._scratch = np.empty(SCRATCH, np.float32)
@@ -30,7 +30,7 @@ class NarrowUpdate:
         gradients: Sequence[Array | Narrow],
         lrs: Sequence[float],
     ) -> None:
-        """As `rule.apply_many` of the same gradients as float32, to the bit; those that are float32 are not copied.
+        """As `rule.apply_many` with the gradients as float32, to the bit; float32 gradients are not copied.
 
         Raises:
             ValueError: as `rule.apply_many`, or a gradient is neither float32 nor float16 nor uint16 (bfloat16).

@@ -13,7 +13,7 @@ from adamctl.kernels.rules.rule import Rule, evaluate
 
 
 class RMSProp(Rule):
-    """State `squares`: the exponential mean of squared gradients, from zero on and not corrected for that."""
+    """State `squares`: the exponential mean of squared gradients, started at zero without bias correction."""
 
     name = "rmsprop"
     state_names = ("squares",)

@@ -2,9 +2,9 @@
 
 A rule is built once per job and holds no state of a shard; the shard's state arrays are passed to every
 call. All arrays are 1-D contiguous float32 of equal length. `weights_out` may be `weights_in` itself (in
-place) or another array (the server writes the new version beside the old one while that is being sent);
-state is updated in place. Several updates that wait for one shard are applied together, block by block, with the
-same bits as one after another.
+place) or another array (the server writes a new version while the old one is being sent); state is updated in
+place. Several updates waiting for one shard are applied together, block by block, with the same bits as one after
+another.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from adamctl.kernels.operation import Array
 from adamctl.model.rule import RuleConfig
 
 ShardGradients: TypeAlias = "tuple[Array, Array, list[Array], Sequence[int], Sequence[float]]"
-"""What one shard gets: weights before and after (maybe the same), state, addresses of gradients, learning rates."""
+"""One shard's input: weights before and after (maybe the same), state, addresses of gradients, learning rates."""
 
 BLOCK = 1 << 14  # elements: a block of each array, and a temporary, stay in a core's cache between numpy's passes
 
@@ -31,10 +31,11 @@ class Rule(ABC):
 
     Attributes:
         name: as in `RuleConfig.name`.
-        state_names: what the rule keeps, in the order of `state`: one number per element, or per shard (`shard_state`).
-        shard_state: those of `state_names` that are one number for a whole shard. Their array is that number seen
-            once per element: of the elements' length, with all elements in one place. So it takes no memory, is
-            written to checkpoints like any other, and comes back through `restored_state`.
+        state_names: names of the rule's state, in the order of `state`: one number per element, or per shard
+            (`shard_state`).
+        shard_state: those of `state_names` that are one number per shard. Their array repeats that number for each
+            element, with all elements at one address. So it takes no memory, is written to checkpoints like any other,
+            and is restored by `restored_state`.
     """
 
     name: ClassVar[str]
@@ -61,9 +62,9 @@ class Rule(ABC):
         ]
 
     def restored_state(self, state: Sequence[Array]) -> list[Array]:
-        """Returns a shard's state as it was saved, also if the shard is joined from parts of several others.
+        """Returns a shard's saved state, also if the shard is joined from parts of several others.
 
-        Their numbers per shard may differ a little; the smallest is taken, which makes Adam's next steps no larger.
+        Their numbers per shard may differ a little; the smallest is used, so Adam's next steps do not get larger.
         """
         return [
             _repeated(array.min(initial=np.inf) if array.size else 0, array.size) if name in self.shard_state else array
@@ -71,7 +72,7 @@ class Rule(ABC):
         ]
 
     def copied_state(self, state: Sequence[Array]) -> list[Array]:
-        """Returns a copy of a shard's state that can be updated while the other is being read."""
+        """Returns a copy of a shard's state that can be updated while the original is being read."""
         return [
             _repeated(array[0] if array.size else 0, array.size) if name in self.shard_state else array.copy()
             for name, array in zip(self.state_names, state, strict=True)
@@ -93,12 +94,12 @@ class Rule(ABC):
         gradients: Sequence[Array],
         lrs: Sequence[float],
     ) -> None:
-        """As `apply` of each gradient with its learning rate in order; reads and writes weights and state once.
+        """Applies each gradient with its learning rate, in order; reads and writes weights and state once.
 
         With no gradients nothing happens: `weights_out` is not written.
 
         Raises:
-            ValueError: as `apply`, or there are not as many learning rates as gradients.
+            ValueError: as `apply`, or the numbers of learning rates and gradients differ.
         """
         self.check(weights_in, weights_out, state, gradients, lrs)
         if not weights_in.size or not gradients:
@@ -108,12 +109,12 @@ class Rule(ABC):
         self.count(state, len(gradients))
 
     def prepare_shards(self, shards: Sequence[ShardGradients], spare: Array) -> Callable[[], list[bool]]:
-        """Returns what is as `apply_many` for each shard, of gradients that need not be finite; compiled rules only.
+        """Returns a function like `apply_many` for each shard, with gradients that need not be finite; compiled only.
 
-        It applies in one call, can fail no more, and returns for which shards some gradient, or the outcome of all,
-        holds NaN or infinite values. Their weights before and state are as they were and nothing is counted; what is in
-        other memory for the weights after is no good. Gradients are contiguous float32 at addresses that are not
-        checked, one element for each of the weights. `spare`: memory for as many elements as the largest shard has.
+        It applies all in one call, cannot fail, and returns for which shards a gradient, or the total result, holds NaN
+        or infinite values. Their weights before and their state are unchanged and nothing is counted; separate memory
+        for the weights after holds garbage. Gradients are contiguous float32 at unchecked addresses, one element per
+        weight. `spare`: memory for as many elements as the largest shard has.
 
         Raises:
             ValueError: as `apply_many`, or `spare` is too short.
@@ -123,14 +124,14 @@ class Rule(ABC):
         gradients: list[int] = []
         numbers: list[float] = []
         at, alike = self._address, not self.shard_state
-        numbers_at: dict[float, tuple[float, ...]] = {}  # by rate, where they depend on nothing else
+        numbers_at: dict[float, tuple[float, ...]] = {}  # by rate, if they depend only on it
         for weights_in, weights_out, state, addresses, lrs in shards:
             self.check(weights_in, weights_out, state, (), ())
             if len(lrs) != len(addresses) or weights_in.size > spare.size:
                 found = f"{len(addresses)} gradients, {len(lrs)} learning rates, {spare.size} elements of spare memory"
-                raise ValueError(f"{self.name}: a shard of {weights_in.size} elements has {found}")
+                raise ValueError(f"{self.name}: a shard of {weights_in.size} elements does not fit {found}")
             if not weights_in.size:
-                addresses, lrs = (), ()  # there may be no state to take numbers from
+                addresses, lrs = (), ()  # there may be no state for their numbers
             words += (at(weights_in), at(weights_out), weights_in.size, len(addresses))
             states += (at(array) for array in self.per_element(state))
             gradients += addresses
@@ -159,7 +160,7 @@ class Rule(ABC):
         gradients: Sequence[Array],
         updates: Sequence[tuple[float, ...]],
     ) -> None:
-        """As `apply_many` of a range of arrays that were checked, with `numbers_of` each update; it counts nothing."""
+        """As `apply_many` for a range of checked arrays, with `numbers_of` each update; it counts nothing."""
         if self._compiled is not None:
             self._apply_compiled(weights_in, weights_out, state, gradients, updates)
             return
@@ -179,7 +180,7 @@ class Rule(ABC):
         gradients: Sequence[Array],
         lrs: Sequence[float],
     ) -> None:
-        """Raises ValueError unless lengths, types and numbers of arrays are as every `apply` needs them."""
+        """Raises ValueError unless lengths, types and numbers of arrays are as `apply` requires."""
         shape, alike = weights_in.shape, len(state) == len(self.state_names)
         for array in (weights_in, weights_out, *gradients, *state):
             alike = alike and array.shape == shape
@@ -198,7 +199,7 @@ class Rule(ABC):
                 )
 
     def per_element(self, state: Sequence[Array]) -> list[Array]:
-        """Returns those state arrays that hold a number for each element."""
+        """Returns the state arrays with one number per element."""
         if not self.shard_state:
             return list(state)
         return [array for name, array in zip(self.state_names, state, strict=True) if name not in self.shard_state]
@@ -227,7 +228,7 @@ class Rule(ABC):
         return self.name
 
     def constants(self) -> tuple[float, ...]:
-        """Returns the numbers that the compiled rule takes for all updates."""
+        """Returns the compiled rule's numbers shared by all updates."""
         return ()
 
     def numbers_of(self, lr: float, state: Sequence[Array], number: int) -> tuple[float, ...]:
@@ -235,7 +236,7 @@ class Rule(ABC):
         return lr, 1 - lr * self.config.weight_decay
 
     def count(self, state: Sequence[Array], updates: int) -> None:
-        """Notes in the shard's state how many updates were applied."""
+        """Adds the number of applied updates to the shard's state."""
         return
 
     @abstractmethod
@@ -258,10 +259,10 @@ def evaluate(expression: str, out: Array, arrays: dict[str, Array], scalars: dic
 
 
 def _repeated(value: float, size: int) -> Array:
-    """Returns an array of `size` elements that are all the same place in memory."""
+    """Returns an array of `size` elements that all share one place in memory."""
     return np.ndarray((size,), np.float32, np.array([value], np.float32), strides=(0,))
 
 
 def address(array: Array) -> int:
-    """Returns where an array's first element is; the array must be kept until nobody uses that."""
+    """Returns the address of an array's first element; keep the array as long as the address is used."""
     return int(array.__array_interface__["data"][0])

@@ -1,4 +1,4 @@
-"""Builds the operations of a model from its shapes, and says which tensors of the layout each one uses."""
+"""Builds the operations of a model from its shapes, with the tensors of the layout that each one uses."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class NetworkLayer:
     """One operation of a network.
 
     Attributes:
-        shape: its layer in the model; of a fused operation the first layer, the one with parameters.
-        operation: what computes it.
+        shape: its layer in the model; for a fused operation the first layer, which has the parameters.
+        operation: computes the layer.
         tensors: indices of its parameters in the layout, in the operation's order (weight, bias).
     """
 
@@ -62,7 +62,7 @@ def build_layers(
 
 
 def build_operation(model: Model, shape: LayerShape, backend: Backend) -> Operation:
-    """Returns what computes one layer of a model, not fused with its neighbours."""
+    """Returns the operation for one layer of a model, not fused with its neighbours."""
     layer = shape.layer
     if isinstance(layer, description.Conv2D):
         return Conv2D(

@@ -1,9 +1,9 @@
-"""Gradient clipping by layer norm: a layer's gradient that is longer than a limit is scaled down to it.
+"""Gradient clipping by layer norm: scales a layer's gradient that is longer than a limit down to it.
 
 The norm is that of the layer's weights and biases together, of one step's mean gradient (Pascanu et al. 2013, per
-layer). It is taken where the step is computed, before the gradient is accrued, applied to the replica's own weights and
-pushed: there the whole layer is at hand, while a server holds some of its shards. Of a layer that is sent as factors
-E [n, units] and A [n, inputs] the gradient need not exist: |E^T A|^2 = sum over (i, j) of (E E^T)_ij (A A^T)_ij, and
+layer). It is computed in the step, before the gradient is accrued, applied to the replica's own weights and pushed:
+there the whole layer is available, while a server holds only some of its shards. For a layer that is sent as factors
+E [n, units] and A [n, inputs], the gradient need not exist: |E^T A|^2 = sum over (i, j) of (E E^T)_ij (A A^T)_ij, and
 scaling E scales it.
 """
 
@@ -23,7 +23,7 @@ class LayerNormClip:
     """Clips the gradients of one thread's context.
 
     Attributes:
-        clipped: layers that were scaled down so far.
+        clipped: number of layers scaled down so far.
     """
 
     def __init__(self, network: Network, context: Context, norm_max: float) -> None:
@@ -45,10 +45,10 @@ class LayerNormClip:
         self._products = [np.zeros((network.batch_max, network.batch_max), np.float32) for _ in range(2)]
 
     def native(self, skip_dense_gradients: bool = False, count: Word | None = None) -> list[Call]:
-        """Returns the scaling of gradients as a call for native steps to make; `settle` does what is left then.
+        """Returns the scaling of gradients as a call for native steps; `settle` does the rest afterwards.
 
-        Empty where it is more than that. Where a `count` takes how many layers were scaled down, adding that to
-        `clipped` is left.
+        Empty if scaling needs more than that. If `count` takes the number of layers scaled down, the caller adds it to
+        `clipped`.
         """
         if self._compiled is None or skip_dense_gradients:
             return []
@@ -56,7 +56,7 @@ class LayerNormClip:
         return [NativeCall(self._compiled.clip_layers, arguments, self._count if count is None else count)]
 
     def settle(self, has_use_for_factors: bool = True) -> None:
-        """After a step that made the call: counts, and scales the factors of what was scaled down."""
+        """Counts after a step that made the call, and scales the factors of layers that were scaled down."""
         clipped = int(self._count[0])
         if clipped:
             self.clipped += clipped
@@ -64,11 +64,11 @@ class LayerNormClip:
                 self._scale_factors()
 
     def apply(self, skip_dense_gradients: bool = False, has_use_for_factors: bool = True) -> None:
-        """Scales the last step's gradients, and factors, in place; one that is not finite is left as it is.
+        """Scales the last step's gradients and factors in place; those that are not finite stay unchanged.
 
         Args:
-            skip_dense_gradients: as in the step: then a dense layer's weight has factors and no gradient.
-            has_use_for_factors: False where nobody reads them, which saves scaling them.
+            skip_dense_gradients: as in the step: a dense layer's weight then has factors and no gradient.
+            has_use_for_factors: False if the factors are not used, which saves scaling them.
         """
         if self._compiled is not None and not skip_dense_gradients:
             clipped = self._compiled.clip_layers(self._context.gradient, self._parts, self.norm_max, self._scales)

@@ -1,8 +1,8 @@
 """A network built from its description, and one thread's training context (Adam 3.2.1).
 
-The network is shared by all threads and holds no state of a step. Each thread makes its own `Context`,
-which holds everything a step writes; weights are read where they are, without locks, while other threads
-change them (Adam 3.2.2).
+The network is shared by all threads and holds no state of a step. Each thread makes its own `Context`, which
+holds everything a step writes; weights are read in place, without locks, while other threads change them (Adam
+3.2.2).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PLANS_MAX = 8  # batch sizes of one context; whole batches and the last of a ran
 class StepResult(NamedTuple):
     """The mean loss of a step's batch and how many of its examples were classified correctly.
 
-    `after` tells whether the step made the calls that `Network.prepare` was given for after it.
+    `after` says whether the step made the `after` calls given to `Network.prepare`.
     """
 
     loss: float
@@ -48,10 +48,10 @@ class Context:
     Attributes:
         gradient: flat float32 vector in the order of the parameter layout, padding zero; the last step's gradient.
         gradient_views: the same memory, one array per tensor.
-        generator: the thread's own source of chance (dropout).
+        generator: the thread's own random generator (dropout).
         buffers: one per layer of `network.layers`.
-        plans: of the last few batch sizes.
-        inputs: what went into each layer in the current step; one more at the end: the network's outputs.
+        plans: plans for the last few batch sizes.
+        inputs: the inputs of each layer in the current step, followed by the network's outputs.
         after: calls for native steps to make at their end.
     """
 
@@ -68,7 +68,7 @@ class Context:
     def factors(self, layer: int) -> Factors | None:
         """Returns the last step's factors of a dense layer, by its index in the model; None for other layers.
 
-        The arrays are this context's buffers: good until its next step.
+        The arrays are this context's buffers, valid until its next step.
         """
         for position, candidate in enumerate(self.layers):
             if candidate.shape.index == layer:
@@ -80,8 +80,8 @@ class Network:
     """The operations of a model, for batches of up to `batch_max` examples.
 
     Attributes:
-        layers: the operations in order; a convolution may carry the pooling that follows it.
-        layout: tensor order, shapes and offsets (the cut into shards is for one server and of no concern here).
+        layers: the operations in order; a convolution may include the pooling that follows it.
+        layout: tensor order, shapes and offsets (the cut into shards is for one server and irrelevant here).
         tensors: the layout's tensors.
         flat_size: elements of a flat vector of all parameters.
     """
@@ -99,9 +99,9 @@ class Network:
         self._backward_stop = first[0] if first else len(self.layers)
 
     def compile(self, progress: Callable[[str], None] | None = None, clipping: bool = False) -> None:
-        """Loads what steps and evaluations need, or on a machine's first use compiles it: no step has to wait for it.
+        """Loads, or on a machine's first use compiles, what steps and evaluations need, so that no step has to wait.
 
-        `progress` is told the name of each kernel before it is loaded; `clipping`: gradients are clipped, too.
+        `progress` is called with each kernel's name before it is loaded; `clipping`: gradients are clipped, too.
         """
         if self.backend == "numba":
             load(step_kernels(self.model, clipping), progress)
@@ -130,9 +130,9 @@ class Network:
         )
 
     def _share_input_errors(self, buffers: list[Buffers]) -> None:
-        """Lets layers write their input errors by turns into two pieces of memory (Adam 3.2.1).
+        """Makes layers write their input errors alternately into two pieces of memory (Adam 3.2.1).
 
-        Each is read by the layer before and then has served, except by a dense one, which keeps it as a factor.
+        The layer before reads an error and then no longer needs it, except a dense one, which keeps it as a factor.
         """
         shared: list[list[Buffers]] = [[], []]
         for position in range(1, len(buffers)):
@@ -151,14 +151,14 @@ class Network:
         labels: Labels,
         skip_dense_gradients: bool = False,
     ) -> StepResult:
-        """Computes the gradient of the mean loss of a batch: afterwards it is in `context.gradient`.
+        """Computes the gradient of the mean loss of a batch into `context.gradient`.
 
         Args:
-            context: this thread's.
+            context: this thread's context.
             weights: the flat vector of all parameters, or its `views`.
             images: [n, *model.input], float32, n <= batch_max.
             labels: [n], int32 or int64.
-            skip_dense_gradients: leave the weight gradients of dense layers as they were: only factors are sent.
+            skip_dense_gradients: do not compute the weight gradients of dense layers: only factors are sent.
         """
         self._check_batch(images)
         batch = len(images)
@@ -179,9 +179,9 @@ class Network:
         skip_dense_gradients: bool = False,
         after: Sequence[Call] = (),
     ) -> None:
-        """Lays out the steps of whole batches, which may compile a little, so that the first one need not.
+        """Plans the steps of whole batches in advance, which may compile a little, so that the first step need not.
 
-        Where they are native they make the calls `after` them, too, and say so in their result.
+        Native steps also make the `after` calls, and say so in their result.
         """
         context.after = after
         if self.batch_max:
@@ -190,9 +190,9 @@ class Network:
     def _plan(
         self, context: Context, weights: Array | Views, batch: int, skip_dense_gradients: bool
     ) -> StepPlan | NativePlan:
-        """Lays out the steps of batches of this size and keeps the plan in the context.
+        """Plans the steps of batches of this size and keeps the plan in the context.
 
-        Of whole batches as native functions: others come once in a pass and are not worth compiling for.
+        Whole batches use native functions: others come once per pass and are not worth compiling for.
         """
         parts = self._bound(context, weights, skip_dense_gradients)
         error = context.loss_error[:batch]
@@ -210,9 +210,9 @@ class Network:
     def native_steps(
         self, context: Context, weights: Array | Views, accruing: Accruing, after: Sequence[Call] = ()
     ) -> Steps | None:
-        """Returns steps of whole batches, accruing included, that come back to Python together.
+        """Returns steps of whole batches, including accruing, that return to Python together.
 
-        `after` are made between a step and its accruing. None if some of a step is not native.
+        The `after` calls are made between a step and its accruing. None if a part of a step is not native.
         """
         parts = self._bound(context, weights, False)
         images_shape = (self.batch_max, *self.model.input)
@@ -244,7 +244,7 @@ class Network:
         return StepResult(0.0, 0)
 
     def evaluate(self, context: Context, weights: Array | Views, images: Array, labels: Labels) -> tuple[float, int]:
-        """Returns (summed loss, correct) over any number of examples; nothing is dropped out."""
+        """Returns (summed loss, correct) over any number of examples, without dropout."""
         views = self._views_of(weights)
         loss_sum, correct = 0.0, 0
         for start in range(0, len(images), self.batch_max):
@@ -261,7 +261,7 @@ class Network:
         return self.loss.finish(self._outputs(context, weights, images))
 
     def _outputs(self, context: Context, weights: Array | Views, images: Array) -> Array:
-        """Returns the outputs as the loss takes them."""
+        """Returns the outputs in the form that the loss takes."""
         self._check_batch(images)
         views = self._views_of(weights)
         values = images
@@ -283,7 +283,7 @@ class Network:
 
 
 def activation_bytes(network: Network) -> int:
-    """Returns the bytes of one training context of a network: what each further thread costs."""
+    """Returns the bytes of one training context of a network: the cost of each additional thread."""
     context = network.context(0)
     arrays: list[NDArray[np.generic]] = [context.gradient, context.loss_error]
     for buffers in context.buffers:

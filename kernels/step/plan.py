@@ -1,8 +1,8 @@
-"""One training step laid out for a batch size and a place of the weights: what every step shares is decided once.
+"""A training step planned for a batch size and a memory location of the weights: work shared by all steps is done once.
 
-A step of a small network is some twenty calls of compiled kernels and products, which release the interpreter lock,
-and the Python between them, which holds it and so keeps other threads from going on. The plan keeps that part small:
-views, arguments and the order of the calls are ready before training (Adam 3.2.1), and a step only makes the calls.
+A step of a small network is about twenty calls of compiled kernels and products, which release the interpreter lock,
+and Python code between them, which holds it and thus stops other threads. The plan keeps that part small: views,
+arguments and the order of the calls are prepared before training (Adam 3.2.1), and a step only makes the calls.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from adamctl.kernels.native import Call, NativeSteps, Result, can_compile, compi
 from adamctl.kernels.operation import Array, Backward, Buffers, Forward, Operation
 
 Position: TypeAlias = int
-"""Of a layer among the network's operations."""
+"""The position of a layer among the network's operations."""
 
 Piece: TypeAlias = Callable[[Array], object]
 """Part of a step, as a function of the images."""
 
 
 class BoundLayer(NamedTuple):
-    """A layer and what its steps work on.
+    """A layer and the arrays that its steps work on.
 
     Attributes:
-        weights, gradients: its own tensors; a gradient None where nobody needs it.
-        takes_part: whether backward comes through it at all.
+        weights, gradients: its own tensors; a gradient is None if not needed.
+        takes_part: whether backward passes through it at all.
     """
 
     operation: Operation
@@ -53,13 +53,13 @@ class StepPlan(NamedTuple):
     """The calls of a step.
 
     Attributes:
-        weights: what the plan was made for, the flat vector or its views; the plan keeps it alive.
+        weights: the weights that the plan was made for, the flat vector or its views; the plan keeps them alive.
         skip_dense_gradients: whether weight gradients of dense layers are left out.
-        forwards: one call per layer: inputs to outputs.
-        loss: outputs and labels to (summed loss, correct); its derivative goes into `loss_error`.
+        forwards: one call per layer: inputs -> outputs.
+        loss: outputs and labels -> (summed loss, correct); its derivative goes into `loss_error`.
         loss_error: error at the outputs, [n, units].
         backwards: (position, call) of the layers that take part, last first: the error at the layer's outputs and its
-            inputs to the error at its inputs.
+            inputs -> the error at its inputs.
     """
 
     weights: object
@@ -71,14 +71,14 @@ class StepPlan(NamedTuple):
 
     @property
     def makes_after(self) -> bool:
-        """Whether the calls that belong after a step are made in it."""
+        """Whether a step also makes the calls that belong after it."""
         return False
 
     def fits(self, weights: object, skip_dense_gradients: bool) -> bool:
         return self.weights is weights and self.skip_dense_gradients is skip_dense_gradients
 
     def run(self, images: Array, labels: Labels, inputs: list[Array]) -> tuple[float, int]:
-        """Makes the calls; `inputs`, empty, takes what goes into each layer, and the outputs.
+        """Makes the calls; appends each layer's inputs, and the outputs, to the empty list `inputs`.
 
         Returns the summed loss and how many were classified correctly.
         """
@@ -95,9 +95,9 @@ class StepPlan(NamedTuple):
 
 
 class NativePlan:
-    """As `StepPlan`, with whatever layers can say as calls of kernels and products made by native functions.
+    """As `StepPlan`, but native functions make all calls that layers can express as kernels and products.
 
-    Between them Python holds the interpreter lock; a network of nothing else is one function (see
+    Between these functions Python holds the interpreter lock; a network of only such calls is one function (see
     `adamctl.kernels.native`).
     """
 
@@ -111,8 +111,8 @@ class NativePlan:
         makes_after: bool = False,
     ) -> None:
         """Args:
-        pieces: what to do, in order: calls, or a function of the images.
-        values: the images' stand-in, which the calls name, and what goes into each later layer, and the outputs.
+        pieces: the parts of a step, in order: calls, or a function of the images.
+        values: the images' stand-in, which the calls name, the inputs of each later layer, and the outputs.
         step: where the loss, its error, and the errors of dense layers go.
         """
         self.weights, self.skip_dense_gradients, self.makes_after = weights, skip_dense_gradients, makes_after
@@ -135,7 +135,7 @@ class NativePlan:
         inputs += self._values
         step = self._step
         if labels.shape != step.labels.shape or labels.dtype.char not in LABEL_TYPES:
-            step.loss.backward(self._values[-1], labels, step.error)  # says what is wrong
+            step.loss.backward(self._values[-1], labels, step.error)  # raises with the reason
         step.labels[...] = labels
         for scratch, error in step.kept_errors:
             scratch["errors"] = error
@@ -148,12 +148,12 @@ class NativePlan:
 
 
 class StepOutputs(NamedTuple):
-    """What a step writes beside the layers' buffers.
+    """What a step writes besides the layers' buffers.
 
     Attributes:
-        labels: [n], the step's.
-        result: two words: float64 sum of losses, how many were correct.
-        error: at the outputs, [n, units].
+        labels: the step's labels, [n].
+        result: two words: float64 sum of losses, number of correct examples.
+        error: error at the outputs, [n, units].
         kept_errors: scratch of dense layers, and the errors that they keep there as factors.
     """
 
@@ -167,7 +167,7 @@ class StepOutputs(NamedTuple):
 def step_plan(
     weights: object, skip_dense_gradients: bool, layers: Sequence[BoundLayer], loss: Loss, error: Array
 ) -> StepPlan:
-    """Returns the plan of batches of `len(error)` examples; `error` [n, units] takes the loss's derivative."""
+    """Returns the plan for batches of `len(error)` examples; `error` [n, units] takes the loss's derivative."""
     batch = len(error)
     backwards = [(position, layer.backward(batch)) for position, layer in enumerate(layers) if layer.takes_part]
     return StepPlan(
@@ -189,7 +189,7 @@ def native_plan(
     images_shape: tuple[int, ...],
     after: Sequence[Call] = (),
 ) -> NativePlan | None:
-    """As `step_plan`, with calls that are made `after` the step; None if nothing could be native."""
+    """As `step_plan`, with calls `after` the step; None if nothing can be native."""
     if not can_compile() or not len(error):
         return None
     values = [np.zeros(images_shape, np.float32)]
@@ -205,11 +205,11 @@ def native_plan(
 def step_pieces(
     layers: Sequence[BoundLayer], values: list[Array], step: StepOutputs, result: Result
 ) -> list[list[Call] | Piece]:
-    """Returns what a step does, in order: calls where it can be native, else functions of the images.
+    """Returns the parts of a step, in order: calls where it can be native, else functions of the images.
 
     Args:
-        values: the images' stand-in; takes what goes into each later layer, and the outputs.
-        result: two words that take the loss and how many were correct.
+        values: the images' stand-in; takes the inputs of each later layer, and the outputs.
+        result: two words that take the loss and the number of correct examples.
     """
     batch, error, pieces = len(step.error), step.error, list[list[Call] | Piece]()
     draws = [draw for layer in layers if (draw := layer.operation.native_draw(layer.buffers, layer.generator))]

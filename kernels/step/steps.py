@@ -1,9 +1,9 @@
-"""Several steps of one thread as one native call, where all of a step is native and their batches are at hand.
+"""Several steps of one thread as one native call, if all of a step is native and the batches are available.
 
-Coming back to Python costs little by itself, and much more once a step has gone through megabytes and swept the
-interpreter out of the caches: some fifty microseconds that hold its lock (see docs/decisions/0013). So a thread that
-finds several batches waiting trains on them one after another without coming back; clipping, accruing and applying to
-the shared weights (Adam 3.2.2) belong to each step.
+Returning to Python costs little by itself, but much more once a step has gone through megabytes and evicted the
+interpreter from the caches: about fifty microseconds that hold its lock (see docs/decisions/0013). So a thread that
+finds several batches waiting trains on them one after another without returning; each step includes clipping, accruing
+and applying to the shared weights (Adam 3.2.2).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ FLOAT32, INT32 = np.dtype(np.float32), np.dtype(np.int32)
 
 IMAGES, LABELS, ACCRUED, FILLED, RATE, LOSS, CORRECT, CLIPPED = range(8)
 WORDS = 8
-ARGUMENTS = Struct("=qqqqf4x24x")  # arrays, addresses and the rate; place for what the step returns
+ARGUMENTS = Struct("=qqqqf4x24x")  # arrays, addresses and the rate; space for the step's results
 RESULTS = Struct("=40xdqq")
 
 
 class StepBatch(Protocol):
-    """A batch of `Steps`: contiguous float32 images and int32 labels, and the rate at which it moves the weights."""
+    """A batch of `Steps`: contiguous float32 images and int32 labels, and the learning rate of its local update."""
 
     @property
     def images(self) -> Array: ...
@@ -44,7 +44,7 @@ class StepBatch(Protocol):
 
 
 StepMade: TypeAlias = tuple[float, int, int]
-"""What came of a step: summed loss, correctly classified examples, layers whose gradient was scaled down."""
+"""The result of a step: summed loss, correctly classified examples, layers whose gradient was scaled down."""
 
 
 class Accruing(NamedTuple):
@@ -52,9 +52,9 @@ class Accruing(NamedTuple):
 
     Attributes:
         accrual: makes the calls.
-        slots: flat vectors, one of which is chosen at each call.
+        slots: flat vectors, of which each call chooses one.
         filled: [slots], whether a slot holds anything; written by the step that accrues.
-        weights: what the gradient is also applied to, if anything.
+        weights: weights to which the gradient is also applied, if any.
     """
 
     accrual: Accrual
@@ -64,13 +64,13 @@ class Accruing(NamedTuple):
 
 
 class Steps:
-    """Makes up to STEPS_MAX steps of whole batches at a call."""
+    """Makes up to STEPS_MAX steps of whole batches per call."""
 
     def __init__(self, calls: Sequence[Call], values: Sequence[Array], step: StepOutputs, accruing: Accruing) -> None:
         """Args:
-        calls: of one step, in which the first of `values`, the step's labels and the first slot and its flag stand for
-            those of each step.
-        values: what goes into each layer, and the outputs.
+        calls: calls of one step, in which the first of `values`, the step's labels and the first slot and its flag are
+            stand-ins for those of each step.
+        values: the inputs of each layer, and the outputs.
         """
         self._images_shape, self._outputs, self._step = values[0].shape, values[-1], step
         filled = accruing.filled
@@ -81,7 +81,7 @@ class Steps:
         self._address, self._table = _address(table), table.data.cast("B")
 
     def take(self, images: Array, labels: NDArray[np.int32]) -> bool:
-        """Whether a batch is one that can be trained on here: others go through `Network.step`."""
+        """Whether a batch can be trained on here: others go through `Network.step`."""
         return (
             images.shape == self._images_shape
             and labels.shape == self._step.labels.shape
@@ -92,10 +92,10 @@ class Steps:
         )
 
     def run(self, batches: Sequence[StepBatch], slot: int) -> list[StepMade]:
-        """Makes steps of batches that it takes, in order, accruing in a slot.
+        """Makes the steps of accepted batches, in order, accruing in a slot.
 
         Raises:
-            ValueError: a label is out of range; the steps before it were made.
+            ValueError: a label is out of range; the steps before it are done.
         """
         table, (accrued, filled), place = self._table, self._slots[slot], 0
         for batch in batches:
@@ -123,12 +123,12 @@ def native_steps(
     gradient: Array,
     accruing: Accruing,
 ) -> Steps | None:
-    """Returns the steps of batches of `len(error)` examples; None if some of a step is not native.
+    """Returns the steps of batches of `len(error)` examples; None if a part of a step is not native.
 
     Args:
         layers: as for a plan, with their gradients in `gradient`.
-        error: [n, units], takes the loss's derivative.
-        after: calls that are made after backward and before accruing.
+        error: takes the loss's derivative, [n, units].
+        after: calls to make after backward and before accruing.
     """
     if not can_compile() or not len(error):
         return None

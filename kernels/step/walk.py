@@ -1,11 +1,11 @@
-"""The order of one training step, driven by what has arrived: forward through the layers, loss, and back.
+"""The order of one training step, driven by arrivals: forward through the layers, loss, and back.
 
-A step of L layers has 2 L + 1 stages: forward 0..L-1, loss, backward L-1..0. Each needs one thing, what the
-stage before it makes: the activations that go into a layer, or the error at its outputs. When a model is
-partitioned (Adam 3.2.5) parts of that thing come from workers that hold the neighbouring partitions, named
-here as sources; the stage is ready when all of them, and the local one, have arrived, in any order and even
-ahead of time. In the local case nothing comes from elsewhere, and `adamctl.kernels.step.plan` goes straight through.
-Decides only; whoever holds the walk does the work.
+A step of L layers has 2 L + 1 stages: forward 0..L-1, loss, backward L-1..0. Each needs the result of the stage
+before it: the activations that go into a layer, or the error at its outputs. When a model is partitioned (Adam
+3.2.5), parts of that result come from workers that hold the neighbouring partitions, called sources here; the stage
+is ready when all of them, and the local one, have arrived, in any order and even ahead of time. In the local case
+nothing comes from elsewhere, and `adamctl.kernels.step.plan` goes straight through.
+It only decides; the owner of the walk does the work.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of a step; `layer` is the layer it computes, of the loss the number of layers."""
+    """One stage of a step; `layer` is the layer it computes; for the loss, the number of layers."""
 
     number: int
     kind: Kind
@@ -48,7 +48,7 @@ class Walk:
     """
 
     def __init__(self, layers: int, remote: Mapping[int, Collection[str]] | None = None) -> None:
-        """`remote` names, per stage number, the neighbours that each send a part of what the stage needs."""
+        """`remote` names, per stage number, the neighbours that each send a part of the stage's input."""
         self.stages = stages_of(layers)
         self._sources = [frozenset((remote or {}).get(stage.number, ())) for stage in self.stages]
         self._is_remote = any(self._sources)
@@ -58,7 +58,7 @@ class Walk:
         self.restart()
 
     def restart(self) -> None:
-        """Begins a new step: nothing has arrived."""
+        """Starts a new step: nothing has arrived."""
         self.position = 0
         self._local_arrived = False
         if self._is_remote or not self._missing:
@@ -69,22 +69,22 @@ class Walk:
         return self.position == len(self.stages)
 
     def arrive(self, stage: int = 0, source: str = LOCAL) -> None:
-        """Notes that `source`'s part of what a stage needs is here; the first stage's local part is the batch.
+        """Notes that `source`'s part of a stage's input has arrived; the first stage's local part is the batch.
 
         Raises:
-            ValueError: nothing is awaited from that source for that stage, or it came before.
+            ValueError: nothing is expected from that source for that stage, or it arrived before.
         """
         if source == LOCAL:
             if stage != self.position or self._local_arrived:
                 raise ValueError(f"stage {stage}: its local part cannot arrive while stage {self.position} is next")
             self._local_arrived = True
         elif source not in self._missing[stage]:
-            raise ValueError(f"stage {stage}: nothing is awaited from {source!r}")
+            raise ValueError(f"stage {stage}: nothing is expected from {source!r}")
         else:
             self._missing[stage].remove(source)
 
     def ready(self) -> Stage | None:
-        """Returns the stage that can run now, or None: the step is done or still waits for something."""
+        """Returns the stage that can run now, or None if the step is done or still waits for input."""
         if self._local_arrived and not self._missing[self.position]:
             return self.stages[self.position]
         return None
@@ -92,7 +92,7 @@ class Walk:
     def run_next(self) -> Stage | None:
         """Returns the stage that is ready, for the caller to run now, and moves past it; None if there is none.
 
-        What the stage makes counts as arrived for the next one.
+        The stage's result counts as arrived for the next one.
         """
         stage = self.ready()
         if stage is not None:
