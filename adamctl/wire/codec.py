@@ -171,7 +171,7 @@ def parse_head(data: bytes | bytearray | memoryview) -> FrameHead:
     if head.header_bytes > TYPED_HEADER_BYTES_MAX:
         raise ProtocolError(f"typed header of {head.header_bytes} bytes, expected at most {TYPED_HEADER_BYTES_MAX}")
     if head.body_bytes > limit:
-        raise ProtocolError(f"body of {head.body_bytes} bytes, a {Opcode(head.opcode).name} may carry at most {limit}")
+        raise ProtocolError(f"body of {head.body_bytes} bytes, a {Opcode(head.opcode).name} may carry {limit} at most")
     return head
 
 

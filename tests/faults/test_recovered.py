@@ -76,7 +76,7 @@ async def recover(fire: Fire) -> None:
     _, shown, _ = await command(fire, "events")
     assert "recovered by an operator: ps-2, ps-3 given up" in shown
     code, shown, _ = await command(fire, "recover", JOB)
-    assert code == 0 and shown == "nothing is stuck: every bucket is served, or is being taken over\n"
+    assert code == 0 and shown == "nothing is stuck: every bucket is served or is being taken over\n"
 
 
 async def test_an_operator_goes_on_with_what_one_store_has() -> None:

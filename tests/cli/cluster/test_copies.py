@@ -113,10 +113,10 @@ def test_commands_where_there_is_no_job(controller: str) -> None:
 def test_draining_a_server_that_holds_nothing(controller: str) -> None:
     common = ("--controller", controller)
     assert adamctl("drain", "ps-1", *common).stdout == "ps-1 holds nothing now; it can be stopped\n"
-    assert adamctl("drain", "ps-1", *common, "--undo").stdout == "ps-1 may hold buckets again\n"
+    assert adamctl("drain", "ps-1", *common, "--undo").stdout == "ps-1 can hold buckets again\n"
     unknown = adamctl("drain", "ps-9", *common)
     assert unknown.returncode == 2
-    assert "NODE: expected the name of a living parameter server (ps-1); found 'ps-9'" in unknown.stderr
+    assert "NODE: expected the name of a live parameter server (ps-1); found 'ps-9'" in unknown.stderr
 
 
 def test_names_that_nobody_has(controller: str) -> None:
@@ -125,8 +125,8 @@ def test_names_that_nobody_has(controller: str) -> None:
     assert job.returncode == 2 and "--job: expected a running job; found 'no' (running: none)" in job.stderr
     node = adamctl("shards", *common, "--node", "ps-9")
     assert node.stdout == "no buckets\n"
-    assert node.stderr == "no living parameter server is called 'ps-9'; there are: ps-1\n"
+    assert node.stderr == "no live parameter server is called 'ps-9'; live ones: ps-1\n"
     assert adamctl("shards", *common, "--node", "ps-1").stderr == ""
     events_of = adamctl("events", *common, "--job", "no")
     assert events_of.returncode == 2
-    assert "--job: expected one that there is; found 'no' (there are: none)" in events_of.stderr
+    assert "--job: expected an existing job; found 'no' (jobs: none)" in events_of.stderr

@@ -66,7 +66,7 @@ def test_what_nobody_has_is_said() -> None:
     text = lost_text("one", nobody)
     assert f"buckets 0-{COUNT - 1} of job 'one': no live server has any of it" in text
     assert "b has no data of it; a, c are not there" in text
-    assert "start a, c again with the stores they had, or resume the run from its last checkpoint" in text
+    assert "start a, c again with their stores, or resume the run from its last checkpoint" in text
     all_back = found({name: status(NOTHING) for name in "abc"})
     assert "; resume the run from its last checkpoint; nothing was changed" in lost_text("one", all_back)
 
@@ -75,7 +75,7 @@ def test_what_a_server_that_is_no_member_any_more_has_is_shown_and_counts_where_
     nobody = found({"d": status(OLD)})
     assert {one.state for one in nobody} == {State.NOBODY}
     assert "d, no longer in sync, has bucket 0 on disk up to epochs 1 to 3" in described(nobody)
-    assert "go on with the older copy of d: --from d, or resume the run" in lost_text("one", nobody)
+    assert "continue with the older copy of d: --from d, or resume the run" in lost_text("one", nobody)
     chosen = findings("one", job_entries("one", RECORD), nodes("d"), {"d": status(OLD)}, "d")
     assert {(one.state, one.primary, one.given_up) for one in chosen} == {(State.STUCK, "d", ("a", "b", "c"))}
     assert all(node_key("d") in (one.conditions or {}) for one in chosen)
