@@ -44,12 +44,6 @@ class DeadlineError(UnreachableError):
     """A request's deadline passed before its reply came."""
 
 
-class DegradedError(AdamctlError):
-    """The cluster works, but not as configured."""
-
-    exit_code = 4
-
-
 class DamagedDataError(AdamctlError):
     """A file or a stored record does not match its checksum, length or format."""
 

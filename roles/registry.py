@@ -10,11 +10,7 @@ Somebody else's package adds `adamctl myrole start` by declaring
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import Any
-
-from adamctl.config.names import NAME_EXPECTED, is_name
-from adamctl.errors import ConfigurationError
 
 GROUP = "adamctl.roles"
 
@@ -53,27 +49,3 @@ class Role:
     needs_controller: bool = True
     default_port: int = 0
     begins_anew: bool = False
-
-
-def all_roles() -> dict[str, Role]:
-    """Returns the roles of this installation by name.
-
-    Raises:
-        ConfigurationError: an entry point does not name a `Role`, or two have one name; the message says whose.
-    """
-    roles: dict[str, Role] = {}
-    for point in entry_points(group=GROUP):
-        try:
-            role = point.load()
-        except Exception as error:
-            raise ConfigurationError(f"role {point.name!r} ({point.value}) cannot be loaded: {error}") from error
-        if not isinstance(role, Role):
-            raise ConfigurationError(
-                f"entry point {point.name!r} ({point.value}) is not an adamctl.roles.registry.Role"
-            )
-        if not is_name(role.name):
-            raise ConfigurationError(f"{point.value}: expected as a role's name {NAME_EXPECTED}; found {role.name!a}")
-        if role.name in roles:
-            raise ConfigurationError(f"two installed packages add a role called {role.name!r}; uninstall one of them")
-        roles[role.name] = role
-    return roles

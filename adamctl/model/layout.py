@@ -110,9 +110,6 @@ class ParameterLayout:
     def bucket_of_shard(self) -> tuple[int, ...]:
         return tuple(b.index for b in self.buckets for _ in range(b.shard_start, b.shard_stop))
 
-    def tensor_named(self, name: str) -> Tensor:
-        return next(tensor for tensor in self.tensors if tensor.name == name)
-
     def shards_of(self, bucket: Bucket) -> tuple[Shard, ...]:
         return self.shards[bucket.shard_start : bucket.shard_stop]
 

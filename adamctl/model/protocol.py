@@ -39,10 +39,6 @@ class PushBytes:
     factors_bytes: int | None
     protocol: Protocol
 
-    @property
-    def chosen_bytes(self) -> int:
-        return self.gradient_bytes if self.protocol == "gradient" else self.factors_bytes or 0
-
 
 def has_factors(tensor: Tensor) -> bool:
     """Returns whether a tensor's gradient is a product errors.T @ activations: the weights of a dense layer."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from adamctl.cli import main as cli
-from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError, DegradedError, UnreachableError
+from adamctl.errors import AdamctlError, ConfigurationError, DamagedDataError, UnreachableError
 
 EXPERIMENT = """\
 name = "small"
@@ -151,7 +151,6 @@ def test_a_malformed_address() -> None:
         (AdamctlError("x"), 1),
         (ConfigurationError("x"), 2),
         (UnreachableError("x"), 3),
-        (DegradedError("x"), 4),
         (DamagedDataError("x"), 5),
         (KeyboardInterrupt(), 130),
         (ValueError("a bug"), 1),

@@ -38,7 +38,8 @@ async def a_round(fire: Fire, number: int, lease_s: float) -> None:
     )
     await behind.attach(deadline_s=30)
     node = sorted(set(behind.routing.primary))[number % len(set(behind.routing.primary))]
-    ours = [shard.index for shard in fire.layout.shards if behind.routing.server_of(shard.index) == node]
+    buckets = [bucket for bucket in fire.layout.buckets if behind.routing.primary[bucket.index] == node]
+    ours = [shard.index for bucket in buckets for shard in fire.layout.shards_of(bucket)]
     fire.cluster.stop(node)
     try:
         for _ in range(PUSHES):  # they wait in the stopped server's socket

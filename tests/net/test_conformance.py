@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from adamctl.errors import ConfigurationError, DeadlineError, RemoteError, UnreachableError
-from adamctl.net.handler import async_handler
 from adamctl.net.handshake import make_hello
 from adamctl.net.transport import Request
 from adamctl.wire.constants import ErrorCode
@@ -26,6 +25,7 @@ from adamctl.wire.messages import (
     StatusReply,
     StatusRequest,
 )
+from tests.net.async_handler import async_handler
 from tests.net.world import World, everywhere, until
 
 PULL = PullRequest("job", {}, (1,))

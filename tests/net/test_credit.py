@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from adamctl.errors import DeadlineError
-from adamctl.net.handler import async_handler
 from adamctl.net.transport import Request
 from adamctl.wire.messages import (
     BenchBlockRequest,
@@ -17,6 +16,7 @@ from adamctl.wire.messages import (
     PushReply,
     PushRequest,
 )
+from tests.net.async_handler import async_handler
 from tests.net.world import World, everywhere, until
 
 PULL = PullRequest("job", {}, (1,))

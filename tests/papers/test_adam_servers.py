@@ -18,7 +18,6 @@ from adamctl.model.layout import SHARD_BYTES_MAX, build_layout, place_buckets
 from adamctl.model.protocol import bytes_per_push, choose_protocol, factors_bytes
 from adamctl.net.pool import SIZE_BYTES_MAX, SIZE_BYTES_MIN, capacity_for
 from adamctl.roles.coordinator.core.report import run_result
-from adamctl.roles.ps.client.parameter_client import PushSet
 from adamctl.roles.worker.replica import Replica
 from adamctl.wire.constants import UpdateKind
 from tests.papers.adam_models import BATCH, MNIST, SMALL, small_batch
@@ -26,6 +25,7 @@ from tests.roles.coordinator.simulation import Simulation
 from tests.roles.coordinator.simulation import plan as run_plan
 from tests.roles.ps.core_harness import Harness
 from tests.roles.ps.ps_cluster import make_layout
+from tests.tensors import tensor_named
 
 # --- 3.2.6 Parameter Server Communication ---------------------------------------------------------------------------
 
@@ -75,7 +75,7 @@ def test_3_2_6_traffic_goes_from_m_n_to_k_m_plus_n() -> None:
     assert dense.gradient_bytes == 4 * 400 * 400
     assert dense.factors_bytes == 4 * 32 * (400 + 400)
     assert dense.protocol == "factors"
-    tensor = build_layout(MNIST, 1).tensor_named("dense2.weight")
+    tensor = tensor_named(build_layout(MNIST, 1), "dense2.weight")
     for k in (1, 100, 199, 200, 201, 1000):
         smaller = factors_bytes(tensor, k, 1) < 4 * 400 * 400
         assert choose_protocol(tensor, k, 1) == ("factors" if smaller else "gradient")
@@ -189,12 +189,3 @@ def test_4_3_1_connections_trained_per_second() -> None:
     run.run()
     result = run_result(run.core, {})
     assert result["connections_per_s"] * result["train_seconds"] == pytest.approx(756_000 * 100 * 2, rel=1e-4)
-
-
-def test_4_3_2_factors_count_k_m_n_updates() -> None:
-    """4.3.2: a push of k activation and error vectors updates every weight k times."""
-    layout = build_layout(Model((30,), (Dense(40), Softmax(3))), 1)
-    push = PushSet(layout, 0.1)
-    push.factors(0, np.zeros((16, 40), np.float32), np.zeros((16, 30), np.float32))
-    push.gradient(1, np.zeros(40, np.float32))
-    assert push.parameter_updates == 16 * 40 * 30 + 40

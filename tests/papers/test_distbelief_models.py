@@ -18,6 +18,7 @@ from adamctl.model.description import L2Pool2D, Layer, Local2D, LocalContrastNor
 from adamctl.model.initial import initial_rows
 from adamctl.model.layout import build_layout
 from adamctl.model.shapes import infer
+from tests.tensors import tensor_named
 
 
 def image_model(side: int, patch: int, filters: int, pool: int, units: int) -> Model:
@@ -46,8 +47,8 @@ def test_5_each_node_is_connected_to_a_10x10_patch_with_weights_of_its_own() -> 
     model = image_model(side=100, patch=10, filters=8, pool=2, units=21_000)
     shapes, layout = infer(model), build_layout(model, 4)
     assert shapes[0].output == (91, 91, 8)
-    assert layout.tensor_named("local2d1.weight").size == 91 * 91 * 8 * 10 * 10 * 3
-    assert layout.tensor_named("logistic1.weight").shape[0] == 21_000
+    assert tensor_named(layout, "local2d1.weight").size == 91 * 91 * 8 * 10 * 10 * 3
+    assert tensor_named(layout, "logistic1.weight").shape[0] == 21_000
     assert sum(shape.connections for shape in shapes) == sum(
         t.size for t in layout.tensors if t.name.endswith("weight")
     )

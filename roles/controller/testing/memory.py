@@ -6,7 +6,6 @@ import asyncio
 from dataclasses import replace
 from typing import cast
 
-from adamctl.config.records import NodeRecord, encode, node_key
 from adamctl.errors import RemoteError
 from adamctl.roles.controller.core.service.controller_core import ControllerConfig, ControllerCore
 from adamctl.roles.controller.core.service.events import (
@@ -61,10 +60,6 @@ class MemoryConfigurationStore:
             self._step(Disconnected(token))
         reply = cast(ConfigWatchReply, answer.message)
         return Changes(reply.revision, answer.entries or (), reply.deleted, reply.reset)
-
-    async def put_node(self, record: NodeRecord) -> None:
-        """Makes a node a member without a process behind it."""
-        await self.compare_and_set(ConfigChanges({}, {node_key(record.node): encode(record)}))
 
     def _next_token(self) -> int:
         self._token += 1

@@ -99,14 +99,6 @@ class PushSet:
         found = [array for update in self.updates.values() for array in (update.values, update.activations)]
         return [array for array in found if array is not None]
 
-    @property
-    def parameter_updates(self) -> int:
-        """Updates as Adam 4.3.2 counts them: k * out * in for factors, one per element otherwise."""
-        return sum(
-            self.layout.tensors[tensor].size * (len(update.values) if update.activations is not None else 1)
-            for tensor, update in self.updates.items()
-        )
-
 
 def _check(tensor: Tensor, values: Array) -> None:
     if values.dtype != np.float32 or not values.flags.c_contiguous:

@@ -86,9 +86,6 @@ class JobRouting:
             for shard in run.shards
         ]
 
-    def server_of(self, shard: int) -> str:
-        return self.primary[self.layout.bucket_of_shard[shard]]
-
     def route_of(self, shard: int) -> Route:
         return self.routes[self.layout.bucket_of_shard[shard]]
 

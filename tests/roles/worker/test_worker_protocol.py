@@ -19,11 +19,12 @@ from adamctl.roles.worker.downpour import Downpour
 from adamctl.roles.worker.protocol import WEIGH_EVERY_S, WEIGH_RARELY_S, PushProtocol, factor_tensors
 from adamctl.roles.worker.replica import Replica
 from adamctl.wire.constants import UpdateKind
+from tests.tensors import tensor_named
 
 MODEL = Model((28, 28, 1), (Conv2D(20, 5), Dense(400), Softmax(10)))
 LAYOUT = build_layout(MODEL, 1)
 COPIES = (1,) * len(LAYOUT.tensors)
-DENSE, SOFTMAX = LAYOUT.tensors.index(LAYOUT.tensor_named("dense1.weight")), 4
+DENSE, SOFTMAX = LAYOUT.tensors.index(tensor_named(LAYOUT, "dense1.weight")), 4
 IDLE = Prices(1e9, 0.0, 50e9, 3e9)
 BUSY = Prices(1e10, 0.98, 50e9, 3e9)
 log = logging.getLogger("adamctl.test")

@@ -24,7 +24,7 @@ async def test_routing_names_the_server_of_every_shard() -> None:
     store = await store_with(*((entry.key, entry.value) for entry in entries()))
     routing = await read_routing(store, "a")
     assert routing.servers == {"ps-0": tuple(range(len(routing.layout.shards)))}
-    assert routing.epochs_of([0]) == {0: 1} and routing.server_of(3) == "ps-0"
+    assert routing.epochs_of([0]) == {0: 1} and routing.primary[routing.layout.bucket_of_shard[3]] == "ps-0"
     again = await read_routing(store, "a", routing.layout)
     assert again.layout is routing.layout
 
