@@ -25,7 +25,8 @@ from adamctl.roles.context import RoleContext
 from adamctl.roles.controller import server as controller_server
 from adamctl.roles.controller.client import ControllerClient
 from adamctl.roles.controller.core.service.controller_core import ControllerConfig, ControllerCore
-from adamctl.roles.controller.store import Store, VolatileStore
+from adamctl.roles.controller.store import Store
+from adamctl.roles.controller.testing.memory import VolatileStore
 
 ROOTS = (tempfile.gettempdir(),)
 """Where tests have checkpoints written."""

@@ -68,25 +68,6 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
-class VolatileStore:
-    """Keeps nothing; for tests."""
-
-    vote: Vote | None = None
-    snapshot: PaxosSnapshot | None = None
-    entries: tuple[Entry, ...] = ()
-    wants_snapshot = False
-    blocks = False
-
-    def persist(self, instructions: Sequence[Persist]) -> None:
-        """Forgets them."""
-
-    def write_snapshot(self, snapshot: PaxosSnapshot, accepted: Sequence[Entry] = ()) -> None:
-        """Forgets the snapshot."""
-
-    def close(self) -> None:
-        """Does nothing."""
-
-
 class LogStore:
     """A store in a folder. Not thread-safe; its calls block (one thread at a time may make them).
 

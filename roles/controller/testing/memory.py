@@ -1,12 +1,17 @@
-"""The configuration service inside this process: the same core without network or disk, for tests of other roles."""
+"""The configuration service inside this process, the same core without network or disk, and a store that keeps nothing.
+
+For tests.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
 from adamctl.errors import RemoteError
+from adamctl.roles.controller.core.paxos.messages import Entry, PaxosSnapshot, Vote
 from adamctl.roles.controller.core.service.controller_core import ControllerConfig, ControllerCore
 from adamctl.roles.controller.core.service.events import (
     Answer,
@@ -14,6 +19,7 @@ from adamctl.roles.controller.core.service.events import (
     Disconnected,
     Event,
     Instruction,
+    Persist,
     Read,
     Refuse,
     Tick,
@@ -27,6 +33,25 @@ from adamctl.wire.messages import (
     ConfigReadReply,
     ConfigWatchReply,
 )
+
+
+class VolatileStore:
+    """A controller's store that keeps nothing."""
+
+    vote: Vote | None = None
+    snapshot: PaxosSnapshot | None = None
+    entries: tuple[Entry, ...] = ()
+    wants_snapshot = False
+    blocks = False
+
+    def persist(self, instructions: Sequence[Persist]) -> None:
+        """Forgets them."""
+
+    def write_snapshot(self, snapshot: PaxosSnapshot, accepted: Sequence[Entry] = ()) -> None:
+        """Forgets the snapshot."""
+
+    def close(self) -> None:
+        """Does nothing."""
 
 
 class MemoryConfigurationStore:

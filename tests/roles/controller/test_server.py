@@ -23,7 +23,8 @@ from adamctl.roles.controller.client import ControllerClient
 from adamctl.roles.controller.core.paxos.messages import Append
 from adamctl.roles.controller.core.service.controller_core import ControllerConfig, ControllerCore
 from adamctl.roles.controller.core.service.events import Persist
-from adamctl.roles.controller.store import LogStore, VolatileStore
+from adamctl.roles.controller.store import LogStore
+from adamctl.roles.controller.testing.memory import VolatileStore
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     ConfigChanges,
