@@ -16,8 +16,8 @@ from adamctl.config.names import NAME_EXPECTED, is_name
 from adamctl.errors import AdamctlError, ConfigurationError
 from adamctl.net.address import parse_address
 from adamctl.net.transport import Connection, Transport
-from adamctl.roles.controller.core.paxos.member import PaxosMember
 from adamctl.roles.controller.core.paxos.messages import Send, encode_peer
+from adamctl.roles.controller.core.paxos.paxos_core import PaxosCore
 from adamctl.wire.messages import ControllerPeerRequest, Hello
 
 QUEUE_MAX = 256
@@ -57,7 +57,7 @@ class PeerLinks:
         self,
         transport: Transport,
         hello: Callable[[], Hello],
-        member: PaxosMember,
+        member: PaxosCore,
         address: str,
         limits: str,
         log: logging.Logger,

@@ -15,6 +15,7 @@ request is answered in the very step that brings work for it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
@@ -22,23 +23,28 @@ from adamctl.roles.coordinator.core import events
 from adamctl.roles.coordinator.core.clock import TrainingClock
 from adamctl.roles.coordinator.core.evaluate import EvaluationQueue, best_of, enough_seen
 from adamctl.roles.coordinator.core.events import Event, Instruction, RunPlan
+from adamctl.roles.coordinator.core.outbox import Outbox
 from adamctl.roles.coordinator.core.progress import EvaluationResult
 from adamctl.roles.coordinator.core.ranges import RangeAllocator, fitting_range
 from adamctl.roles.coordinator.core.run_steps import RunSteps
-from adamctl.roles.coordinator.core.state import Ending, Worker
+from adamctl.roles.coordinator.core.state import Ending, RunState, Worker
+from adamctl.roles.coordinator.core.tasks import Tasks
 from adamctl.roles.coordinator.core.work import WorkerKey
 from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import EvaluateTask, NextTaskReply, NextTaskRequest, TrainTask
+from adamctl.wire.messages import NextTaskReply, NextTaskRequest
 
 JOIN_WAIT_S = 5.0
 """How long a worker that comes before the run is ready is kept waiting for an answer."""
 
 
-class RunCore(RunSteps):
-    """One run. `step` is the only way in."""
+class RunCore(RunState):
+    """One run: its state, and the only way to change it, `step`."""
 
     def __init__(self, plan: RunPlan, now_s: float) -> None:
         super().__init__(plan, now_s)
+        self._out = Outbox()
+        self._run_steps = RunSteps(self, self._out)
+        self._tasks = Tasks(self, self._order_what_is_due)
         self._diverged = False
 
     # --- events -----------------------------------------------------------------------------------------------------
@@ -53,9 +59,11 @@ class RunCore(RunSteps):
             self._settle()
         if self.final_state:
             self._tell_the_end()
-        self._instructions.extend(self.steps.end(now_s) if self.final_state else self.steps.look(now_s))
-        instructions, self._instructions = self._instructions, []
-        return instructions
+        self._out.extend(self.steps.end(now_s) if self.final_state else self.steps.look(now_s))
+        return self._out.take()
+
+    def _on_renamed(self, event: events.Renamed) -> None:
+        self.plan = replace(self.plan, job=event.job)
 
     def _on_ready(self, event: events.Ready) -> None:
         plan, snapshot = self.plan, event.snapshot
@@ -69,13 +77,13 @@ class RunCore(RunSteps):
             self.desk.results = list(snapshot.evaluations)
             self.checkpoint_number = snapshot.checkpoint
             seen = max((result.progress for result in self.desk.results), default=0.0)
-            self._trained_since_evaluation = self.book.handed_out > round(seen * self.book.examples_total)
+            self.trained_since_evaluation = self.book.handed_out > round(seen * self.book.examples_total)
         self._set_up(snapshot.elapsed_seconds if snapshot else 0.0)
         for marks in (self._evaluation_marks, self._checkpoint_marks):
             marks.reached(self.book.handed_out)
         self._ready, self._alone_since_s = True, self.now_s
         if not event.evaluation_examples:
-            self._say(f"the {plan.evaluate_on} split is empty: nothing will be evaluated")
+            self._out.say(f"the {plan.evaluate_on} split is empty: nothing will be evaluated")
         elif snapshot is not None and snapshot.evaluation_due is not None:
             self._order_evaluation(snapshot.evaluation_due)
 
@@ -83,19 +91,19 @@ class RunCore(RunSteps):
         for other in [key for key in self.workers if key[0] == event.node]:
             self._lose(other, "it has joined again")
         if self.final_state:
-            self._refuse(event.token, ErrorCode.RUN_ENDED, f"run {self.plan.job} is over ({self.final_state})")
+            self._out.refuse(event.token, ErrorCode.RUN_ENDED, f"run {self.plan.job} is over ({self.final_state})")
         elif not self._ready:
             self._joining.append((event, self.now_s + JOIN_WAIT_S))
         elif len(self.workers) >= self.plan.workers:
             text = f"run {self.plan.job} has its workers, the {self.plan.workers} of cluster.workers; try another run"
-            self._refuse(event.token, ErrorCode.OVER_QUOTA, text)
+            self._out.refuse(event.token, ErrorCode.OVER_QUOTA, text)
         else:
             key = (event.node, event.incarnation)
             self.workers[key] = Worker(key, 4 + 2 * max(event.threads, 1), self.now_s)
-            self._instructions.append(events.Admit(event.token, self._replicas))
+            self._out.put(events.Admit(event.token, self._replicas))
             self._replicas += 1
             if self.plan.in_step:
-                self._gather()
+                self._run_steps.gather()
 
     def _admit_early_ones(self) -> None:
         """Those who came before the run was ready join when it is, or when it is over, or are sent away for now."""
@@ -106,7 +114,9 @@ class RunCore(RunSteps):
             elif self.now_s < until_s:
                 self._joining.append((event, until_s))
             else:
-                self._refuse(event.token, ErrorCode.NOT_READY, f"run {self.plan.job} is still starting; try again soon")
+                self._out.refuse(
+                    event.token, ErrorCode.NOT_READY, f"run {self.plan.job} is still starting; try again soon"
+                )
 
     def _on_tasks_wanted(self, event: events.TasksWanted) -> None:
         request = event.request
@@ -114,20 +124,20 @@ class RunCore(RunSteps):
         worker = self.workers.get(key)
         self._take_reports(key, request)
         if self.final_state:
-            self._answer(event.token, NextTaskReply(ended=True, reason=self._end_text))
+            self._out.answer(event.token, NextTaskReply(ended=True, reason=self._end_text))
             self.workers.pop(key, None)
         elif worker is None:
             text = f"worker {request.node} is not one of run {self.plan.job}, or was taken for dead; join again"
-            self._refuse(event.token, ErrorCode.STALE_INCARNATION, text)
+            self._out.refuse(event.token, ErrorCode.STALE_INCARNATION, text)
         elif request.leaving:
             self._lose(key, "it left")
-            self._answer(event.token, NextTaskReply())
+            self._out.answer(event.token, NextTaskReply())
         elif request.wanted == 0 and request.wait_s <= 0:  # only a report, perhaps beside a parked request
             worker.heard_s, worker.status = self.now_s, request.status
-            self._answer(event.token, NextTaskReply(drain=self._halted))
+            self._out.answer(event.token, NextTaskReply(drain=self.halted))
         else:
             if worker.parked is not None:
-                self._answer(worker.parked[0], NextTaskReply(drain=self._halted))
+                self._out.answer(worker.parked[0], NextTaskReply(drain=self.halted))
             worker.heard_s, worker.status = self.now_s, request.status
             worker.parked = (event.token, request, self.now_s + request.wait_s)
 
@@ -136,13 +146,13 @@ class RunCore(RunSteps):
         for report in () if self.saves_its_end else request.reports:
             if not isfinite(report.loss_sum) and not self._diverged:
                 self._diverged = True
-                self._say("the loss is not finite any more: the run has diverged; a lower optimizer.lr may help")
+                self._out.say("the loss is not finite any more: the run has diverged; a lower optimizer.lr may help")
             before = self.tally.examples
             if self.work.report(key, report, self.now_s):
-                self._trained_since_evaluation = True
+                self.trained_since_evaluation = True
                 self._evaluated &= self._checkpoint_wanted
                 if key in self.workers:
-                    self._note_progress(key, self.workers[key], self.tally.examples - before, report)
+                    self._run_steps.note_progress(key, self.workers[key], self.tally.examples - before, report)
                 if self.ending is not None and self.ending.reason != "stop":
                     self.ending.wait_until_s = self.now_s + self.plan.finish_wait_s
                 continue
@@ -155,11 +165,11 @@ class RunCore(RunSteps):
 
     def _on_evaluated(self, result: EvaluationResult, alone: bool) -> None:
         """`alone`: nothing was trained meanwhile."""
-        self._instructions.append(events.Evaluated(result))
+        self._out.put(events.Evaluated(result))
         self._evaluated = True
         enough = enough_seen(self.plan, self.desk.results) if self.ending is None else None
         if enough is not None:
-            self._say(f"ending early: {enough[1]}")
+            self._out.say(f"ending early: {enough[1]}")
             self._end(*enough, self.plan.finish_wait_s)
         elif self.ending is None and self.plan.keep_best and best_of(self.desk.results) == len(self.desk.results) - 1:
             self._checkpoint_wanted, self._best_is_written = True, not alone
@@ -169,7 +179,7 @@ class RunCore(RunSteps):
         waiting, self._joining = self._joining, []
         for early, until_s in waiting:
             if (early.node, early.incarnation) == key:
-                self._refuse(early.token, ErrorCode.STALE_INCARNATION, event.cause)
+                self._out.refuse(early.token, ErrorCode.STALE_INCARNATION, event.cause)
             else:
                 self._joining.append((early, until_s))
         self._lose(key, event.cause)
@@ -187,9 +197,11 @@ class RunCore(RunSteps):
     def _on_checkpoint_wanted(self, event: events.CheckpointWanted) -> None:
         job, ending = self.plan.job, self.ending
         if self.final_state or (ending is not None and (ending.checkpoint or not ending.checkpoint_wanted)):
-            self._refuse(event.token, ErrorCode.RUN_ENDED, f"run {job} is over or ending; its last checkpoint is there")
+            self._out.refuse(
+                event.token, ErrorCode.RUN_ENDED, f"run {job} is over or ending; its last checkpoint is there"
+            )
         elif not self._ready:
-            self._refuse(event.token, ErrorCode.NOT_READY, f"run {job} is still starting; try again soon")
+            self._out.refuse(event.token, ErrorCode.NOT_READY, f"run {job} is still starting; try again soon")
         else:
             self._saves_wanted.append(event.token)
 
@@ -200,17 +212,17 @@ class RunCore(RunSteps):
         self._best_is_written = self._best_is_written or not self._checkpoint_wanted
         tokens, self._saves_writing = self._saves_writing, []
         if isinstance(event, events.CheckpointWritten):
-            self._instructions.extend(events.Saved(token, event.number) for token in tokens)
+            self._out.extend(events.Saved(token, event.number) for token in tokens)
         else:
             text = f"checkpoint {event.number} could not be written: {event.cause}"
             for token in tokens:
-                self._refuse(token, ErrorCode.INTERNAL, text)
+                self._out.refuse(token, ErrorCode.INTERNAL, text)
             if self.ending is None or self.ending.checkpoint != event.number:
-                self._say(text)
+                self._out.say(text)
             elif not self.ending.put_off(self.now_s, self.plan.last_checkpoint_s):
                 self._finish("failed", text)
             elif self.ending.retries == 1:
-                self._say(f"{text}; trying again, for {self.plan.last_checkpoint_s:.0f} s")
+                self._out.say(f"{text}; trying again, for {self.plan.last_checkpoint_s:.0f} s")
 
     # --- after every event ------------------------------------------------------------------------------------------
 
@@ -219,7 +231,7 @@ class RunCore(RunSteps):
         for worker in list(self.workers.values()):
             if worker.parked is None and self.now_s >= self._deadline_s(worker):
                 self._lose(worker.key, f"no word from it for {self.plan.silent_after_s:g} s")
-        self._look_for_hanging()
+        self._run_steps.look_for_hanging()
         for key, waited_s in self.hanging.hanging(self.now_s).items():
             self._lose(key, f"it has finished neither a step nor a range for {waited_s:.0f} s, and others wait for it")
         if self._needs_worker and self.now_s >= self._alone_since_s + self.plan.no_worker_s:
@@ -227,12 +239,12 @@ class RunCore(RunSteps):
             self._finish("failed", f"no worker for {self.plan.no_worker_s:g} s{advice}")
         settled = False
         while not settled and not self.final_state:
-            before = len(self._instructions)
+            before = len(self._out)
             self._order_what_is_due()
             self._advance_ending()
             self._serve()
-            settled = len(self._instructions) == before
-        self._look_for_hanging()
+            settled = len(self._out) == before
+        self._run_steps.look_for_hanging()
 
     def _order_what_is_due(self) -> None:
         if self.ending is not None:
@@ -256,7 +268,7 @@ class RunCore(RunSteps):
         self.checkpoint_number += 1
         self._checkpoint_writing = self.checkpoint_number
         self._saves_writing, self._saves_wanted = self._saves_wanted, []
-        self._instructions.append(events.WriteCheckpoint(self.checkpoint_number, self.snapshot()))
+        self._out.put(events.WriteCheckpoint(self.checkpoint_number, self.snapshot()))
         return self.checkpoint_number
 
     def _advance_ending(self) -> None:
@@ -274,7 +286,7 @@ class RunCore(RunSteps):
                 self.work.lose(key, self.now_s)
             self.rounds.clear()
         if ending.reason != "stop":
-            if self.desk.current is None and self.desk.examples and self._trained_since_evaluation:
+            if self.desk.current is None and self.desk.examples and self.trained_since_evaluation:
                 self.desk.order(self.passes_handed_out, exclusive=True)
             if self.desk.current is not None:
                 return
@@ -291,59 +303,21 @@ class RunCore(RunSteps):
         for worker in sorted(waiting, key=lambda w: w.parked[0] if w.parked else 0):
             assert worker.parked is not None
             token, request, until_s = worker.parked
-            evaluate = self._evaluate_tasks(worker, request.wanted)
-            train = self._train_tasks(worker, request.wanted - len(evaluate))
-            drain = self._halted
+            evaluate = self._tasks.evaluate(worker, request.wanted)
+            train = self._tasks.train(worker, request.wanted - len(evaluate))
+            drain = self.halted
             news = drain and not worker.told_drain
             worker.told_drain = drain
             if evaluate or train or news or self.now_s >= until_s:
                 worker.parked, worker.heard_s = None, self.now_s
-                self._answer(token, NextTaskReply(tuple(train), tuple(evaluate), drain))
-
-    def _evaluate_tasks(self, worker: Worker, wanted: int) -> list[EvaluateTask]:
-        current = self.desk.current
-        if current is not None and current.worker is None and wanted > 0:
-            warm_alone = self._warming and worker.key == self._warm_worker and len(self.workers) > 1
-            if not warm_alone and not self.is_early(current):
-                self._trained_since_evaluation = False
-                self.desk.begin(worker.key, self.train_seconds, self.book.handed_out / self.book.examples_total)
-        tasks: list[EvaluateTask] = []
-        while len(tasks) < wanted and self.desk.is_with(worker.key):
-            tasks.append(self.desk.take(self._task_id()))
-        return tasks
-
-    def _train_tasks(self, worker: Worker, wanted: int) -> list[TrainTask]:
-        if self._warming:
-            self._warm_worker = self._warm_worker or worker.key
-            if self._warm_worker != worker.key:
-                return []
-        if self.plan.in_step:
-            return self._tasks_in_step(worker)
-        tasks: list[TrainTask] = []
-        while len(tasks) < wanted and not self._halted and not self.desk.is_with(worker.key):
-            if self.work.out(worker.key) >= worker.ranges_max:
-                break
-            task = self.work.hand_out(worker.key, self._task_id(), self.now_s)
-            if task is None:
-                break
-            tasks.append(task)
-            self.pace.enter(worker.key)
-            self._order_what_is_due()
-        return tasks
-
-    def _tasks_in_step(self, worker: Worker) -> list[TrainTask]:
-        """What is planned is handed out whatever happens: others wait for it."""
-        members = list(self.workers)
-        while self._gathered and not self._halted and self.rounds.plan(members, self._task_id, self.now_s):
-            self._order_what_is_due()
-        return self.rounds.fetch(worker.key)
+                self._out.answer(token, NextTaskReply(tuple(train), tuple(evaluate), drain))
 
     def _lose(self, key: WorkerKey, cause: str) -> None:
         worker = self.workers.pop(key, None)
         if worker is None:
             return
         if self.plan.in_step:
-            examples = self.rounds.lose(key, list(self.workers), self._task_id, self.now_s)
+            examples = self.rounds.lose(key, list(self.workers), self._tasks.next_id, self.now_s)
         else:
             examples = self.work.lose(key, self.now_s)
         for other in self.workers.values():
@@ -351,15 +325,17 @@ class RunCore(RunSteps):
         self.hanging.leave(key)
         self.pace.leave(key)
         self.desk.lose(key)
-        if self._warm_worker == key:
-            self._warm_worker = None
+        if self.warm_worker == key:
+            self.warm_worker = None
         if not self.workers:
             self._alone_since_s = self.now_s
         again = f"; {examples} examples are handed out again" if examples else ""
-        self._say(f"worker {key[0]} is gone: {cause}{again}")
+        self._out.say(f"worker {key[0]} is gone: {cause}{again}")
         if worker.parked is not None:
-            self._refuse(worker.parked[0], ErrorCode.STALE_INCARNATION, f"worker {key[0]} was taken for dead: {cause}")
-        self._instructions.extend(self.steps.leave(key, ErrorCode.STALE_INCARNATION, f"taken for dead: {cause}"))
+            self._out.refuse(
+                worker.parked[0], ErrorCode.STALE_INCARNATION, f"worker {key[0]} was taken for dead: {cause}"
+            )
+        self._out.extend(self.steps.leave(key, ErrorCode.STALE_INCARNATION, f"taken for dead: {cause}"))
 
     def _end(self, reason: str, cause: str, wait_s: float, checkpoint: bool = True) -> None:
         written = self.ending.checkpoint if self.ending is not None else 0
@@ -372,15 +348,15 @@ class RunCore(RunSteps):
             self.work.lose(key, self.now_s)
         self.final_state, self.cause = state, cause
         for token in (*self._saves_writing, *self._saves_wanted):
-            self._refuse(token, ErrorCode.RUN_ENDED, f"run {self.plan.job} is over ({self._end_text})")
+            self._out.refuse(token, ErrorCode.RUN_ENDED, f"run {self.plan.job} is over ({self._end_text})")
         self._saves_writing, self._saves_wanted = [], []
-        self._instructions.append(events.Finished(state, cause))
+        self._out.put(events.Finished(state, cause))
 
     def _tell_the_end(self) -> None:
         """Workers still in `workers` afterwards have not been told yet: they have no request waiting."""
         for worker in [w for w in self.workers.values() if w.parked is not None]:
             assert worker.parked is not None
-            self._answer(worker.parked[0], NextTaskReply(ended=True, reason=self._end_text))
+            self._out.answer(worker.parked[0], NextTaskReply(ended=True, reason=self._end_text))
             del self.workers[worker.key]
 
 
@@ -389,7 +365,7 @@ _HANDLERS: dict[type[Any], Callable[[RunCore, Any], None]] = {
     events.Renamed: RunCore._on_renamed,
     events.WorkerJoins: RunCore._on_join,
     events.TasksWanted: RunCore._on_tasks_wanted,
-    events.StepWanted: RunCore._on_step_wanted,
+    events.StepWanted: lambda core, event: core._run_steps.step_wanted(event),
     events.WorkerLost: RunCore._on_worker_lost,
     events.Failed: RunCore._on_failed,
     events.StopWanted: RunCore._on_stop_wanted,

@@ -84,18 +84,17 @@ class RunState:
         self.hanging = HangWatch(plan.silent_after_s)
         self._set_up(0.0)
         self._ready = False
-        self._trained_since_evaluation = False
+        self.trained_since_evaluation = False
         self._checkpoint_wanted = False
         self._checkpoint_writing = 0
         self._evaluated = False  # what the last evaluation saw is what servers hold
         self._best_is_written = True  # until it is, a lone replica waits, so that it is written as it was evaluated
         self._saves_wanted: list[int] = []  # tokens that the next checkpoint to be begun is for
         self._saves_writing: list[int] = []  # tokens that the one being written is for
-        self._warm_worker: WorkerKey | None = None
+        self.warm_worker: WorkerKey | None = None
         self._joining: list[tuple[events.WorkerJoins, float]] = []
         self._alone_since_s = now_s
-        self._gather_until_s = inf
-        self._last_task_id = 0
+        self.gather_until_s = inf
         self._replicas = 0
 
     def _set_up(self, elapsed_before_s: float) -> None:
@@ -119,7 +118,7 @@ class RunState:
             return "evaluating"
         if self.ending is not None:
             return "finishing"
-        return "warmstart" if self._warming else "training"
+        return "warmstart" if self.warming else "training"
 
     @property
     def saves_its_end(self) -> bool:
@@ -145,18 +144,18 @@ class RunState:
         return round(self.book.handed_out / self.book.examples, 6)
 
     @property
-    def _warming(self) -> bool:
+    def warming(self) -> bool:
         return self.tally.steps < self.plan.warmstart_steps
 
     @property
-    def _halted(self) -> bool:
+    def halted(self) -> bool:
         """Nothing is handed out for training; workers finish what they have."""
         return self.ending is not None or self.desk.exclusive or not self._best_is_written
 
     @property
-    def _gathered(self) -> bool:
+    def gathered(self) -> bool:
         """Whether steps that all take together may begin: all that are wanted have come, or it took too long."""
-        return self.now_s >= self._gather_until_s
+        return self.now_s >= self.gather_until_s
 
     def step_limit(self, replica: WorkerKey) -> int:
         """Returns the last step that a replica may begin now: of its own, or, where all go in step, of the run."""
@@ -171,8 +170,8 @@ class RunState:
             return min((until_s for _, until_s in self._joining), default=inf)
         times = [self._deadline_s(worker) for worker in self.workers.values()]
         times += self.steps.wakeup_s(), self.hanging.wakeup_s()
-        if self.now_s < self._gather_until_s:
-            times.append(self._gather_until_s)
+        if self.now_s < self.gather_until_s:
+            times.append(self.gather_until_s)
         if self._needs_worker:
             times.append(self._alone_since_s + self.plan.no_worker_s)
         if self.ending is not None and self.clock.ranges_out:
@@ -181,7 +180,7 @@ class RunState:
             times.append(self.ending.retry_s)
         return min(times, default=inf)
 
-    def _holding(self) -> dict[WorkerKey, float]:
+    def holding(self) -> dict[WorkerKey, float]:
         """Returns who has something that others may be waiting for, and to how many steps it comes at most."""
         current, found = self.desk.current, {}
         range_steps = max(EVALUATION_RANGE_EXAMPLES / self.plan.batch, 1.0)

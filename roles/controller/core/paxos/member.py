@@ -1,6 +1,6 @@
 """What every member of the Paxos cluster does, whether it leads or not: belong, obey, catch up. Pure.
 
-`core_paxos` adds how one comes to lead, and leading.
+`adamctl.roles.controller.core.paxos.paxos_core` uses it, and adds elections and leading.
 """
 
 from __future__ import annotations
@@ -70,11 +70,18 @@ class Leader(Machine, Protocol):
 
 
 class PaxosMember:
-    """The part of a member that needs no leadership. Subclasses add message types to `_handlers`.
+    """The part of a member that needs no leadership.
 
     Attributes:
+        handlers: what is called for each type of message; `PaxosCore` adds the types of elections and of leading.
+        knows_more: called when a candidate has learnt what was decided, with whether the members have changed.
         role: forming (belongs to no cluster yet), follower, probing, candidate or leader.
         leader: identity of the leader this member last heard from, 0 if it knows none.
+        leadership: what a leader keeps while it leads, None while it does not.
+        round_seen: the highest round that another member has told of.
+        heard_s: when this member last heard a leader, or a candidate that has its vote.
+        deadline_s: when to stand for election, or to introduce itself.
+        patience: the factor by which all waits for leaders are longer; it grows where disks or machines are slow.
     """
 
     acceptor: Acceptor
@@ -82,7 +89,13 @@ class PaxosMember:
     taker: Taker
 
     def __init__(
-        self, machine: Leader, out: Outbox, config: PaxosConfig, forming: Forming, chance: Callable[[], float]
+        self,
+        machine: Leader,
+        out: Outbox,
+        config: PaxosConfig,
+        forming: Forming,
+        chance: Callable[[], float],
+        knows_more: Callable[[bool, float], None],
     ) -> None:
         self.config = config
         self.forming = forming
@@ -91,13 +104,15 @@ class PaxosMember:
         self.leadership: Leadership | None = None
         self._machine = machine
         self._out = out
+        self.knows_more = knows_more
+        self.round_seen = 0
         self._chance = chance
         self._addresses: dict[int, str] = {}
-        self._heard_s = -FOREVER  # from a leader, or from a candidate that has our vote
-        self._deadline_s = FOREVER  # when to stand for election, or to introduce oneself
-        self._patience = 1.0  # by how much all waits for leaders are longer; where disks or machines are slow, it grows
+        self.heard_s = -FOREVER
+        self.deadline_s = FOREVER
+        self.patience = 1.0
         self._elected_s = -FOREVER  # when this member last took part in an election
-        self._handlers: dict[type, Callable[..., None]] = {
+        self.handlers: dict[type, Callable[..., None]] = {
             Introduce: self._on_introduce,
             Accept: self._on_accept,
             Confirm: self._on_confirm,
@@ -113,7 +128,7 @@ class PaxosMember:
     @property
     def round_known(self) -> int:
         """The highest round that was promised or heard of here."""
-        return self.acceptor.vote.promised.round
+        return max(self.acceptor.vote.promised.round, self.round_seen)
 
     def receive(self, event: Received, now: float) -> str:
         """Takes a message; returns why not, if it cannot be meant or is of no member, and then nothing is changed.
@@ -141,7 +156,7 @@ class PaxosMember:
         self._addresses[event.source] = event.address
         if len(self._addresses) > ADDRESSES_MAX:
             del self._addresses[next(iter(self._addresses))]
-        self._handlers[type(event.message)](event.message, event, now)
+        self.handlers[type(event.message)](event.message, event, now)
         return ""
 
     def _values_problem(self, message: PeerMessage) -> str:
@@ -159,12 +174,12 @@ class PaxosMember:
                 return
         question = self.taker.question(now) if told > self.acceptor.chosen_to else None
         if question is not None:
-            self._broadcast(question)
+            self.broadcast(question)
 
     # --- belonging --------------------------------------------------------------------------------------------------
 
-    def _introduce(self, now: float) -> None:
-        self._deadline_s = now + self.config.election_s * (0.5 + 0.5 * self._chance())
+    def introduce(self, now: float) -> None:
+        self.deadline_s = now + self.config.election_s * (0.5 + 0.5 * self._chance())
         message = self.forming.introduction(self.acceptor.vote, ())
         for name, address in self.forming.peers.items():
             if name != self.acceptor.vote.name:
@@ -176,7 +191,7 @@ class PaxosMember:
             if not message.members:
                 self.forming.note_stranger(message, event.source, self.acceptor.members, now)
                 if vote.members:
-                    self._send(event.source, self.forming.introduction(vote, vote.members))
+                    self.send(event.source, self.forming.introduction(vote, vote.members))
             return
         known = len(self.forming.heard)
         formed = self.forming.hear(message, event.source, event.cluster, vote)
@@ -186,9 +201,9 @@ class PaxosMember:
             self.acceptor.save(formed)
             self.acceptor.members = formed.members
             self.role = "follower"
-            self._await_leader(now)
+            self.await_leader(now)
             if self.identity == min(member.identity for member in formed.members):
-                self._deadline_s = now + self.config.heartbeat_s  # somebody has to be the first
+                self.deadline_s = now + self.config.heartbeat_s  # somebody has to be the first
 
     def _join(self, cluster: int, now: float) -> None:
         """A leader knows this member's identity, so it was taken in; who the members are comes with a snapshot."""
@@ -196,33 +211,33 @@ class PaxosMember:
         self.acceptor.save(Vote(vote.name, vote.identity, cluster, vote.promised, ()))
         self.acceptor.members = ()
         self.role = "follower"
-        self._await_leader(now)
+        self.await_leader(now)
 
     # --- leaders' times -----------------------------------------------------------------------------------------------
 
-    def _await_leader(self, now: float) -> None:
-        self._deadline_s = now + self.config.election_s * (1.0 + self._chance()) * self._patience
+    def await_leader(self, now: float) -> None:
+        self.deadline_s = now + self.config.election_s * (1.0 + self._chance()) * self.patience
 
-    def _take_part(self, now: float) -> None:
+    def take_part(self, now: float) -> None:
         """An election has begun. If the one before was just now, there was no time for it to come to anything."""
-        if now - self._elected_s < SETTLED_ELECTIONS * self.config.election_s * self._patience:
-            self._patience = min(self._patience * PATIENCE_GROWTH, PATIENCE_MAX)
+        if now - self._elected_s < SETTLED_ELECTIONS * self.config.election_s * self.patience:
+            self.patience = min(self.patience * PATIENCE_GROWTH, PATIENCE_MAX)
         self._elected_s = now
 
-    def _calm_down(self) -> None:
+    def calm_down(self) -> None:
         """A leader was heard, or this one was confirmed."""
-        self._patience = max(self._patience * PATIENCE_DECAY, 1.0)
+        self.patience = max(self.patience * PATIENCE_DECAY, 1.0)
 
-    def _is_member(self) -> bool:
+    def is_member(self) -> bool:
         return any(member.identity == self.identity for member in self.acceptor.members)
 
-    def _follow(self, leader: int, now: float) -> None:
-        self._cease()
+    def follow(self, leader: int, now: float) -> None:
+        self.cease()
         self.role = "follower"
         self.leader = leader
-        self._await_leader(now)
+        self.await_leader(now)
 
-    def _cease(self) -> None:
+    def cease(self) -> None:
         if self.leadership is not None:
             self.leadership = None
             self._machine.ceased_to_lead()
@@ -232,63 +247,59 @@ class PaxosMember:
     def _obeys(self, ballot: Ballot, event: Received, now: float) -> bool:
         """Whether this member follows the leader of a ballot, from now on if not before."""
         if not self.acceptor.promise(ballot):
-            self._send(event.source, Refused(self.acceptor.vote.promised))
+            self.send(event.source, Refused(self.acceptor.vote.promised))
             return False
-        self._heard_s = now
-        self._calm_down()
-        self._follow(event.source, now)
+        self.heard_s = now
+        self.calm_down()
+        self.follow(event.source, now)
         return True
 
     def _on_accept(self, message: Accept, event: Received, now: float) -> None:
         if not self._obeys(message.entry.ballot, event, now):
             return
         if self.acceptor.accept(message.entry, message.previous):
-            self._send(event.source, Accepted(message.entry.ballot, message.entry.slot))
+            self.send(event.source, Accepted(message.entry.ballot, message.entry.slot))
         else:
-            self._fetch(event.source, now)
+            self.fetch(event.source, now)
 
     def _on_confirm(self, message: Confirm, event: Received, now: float) -> None:
         if not self._obeys(message.ballot, event, now):
             return
         self.acceptor.know_chosen(message.chosen_to, message.chosen_ballot)
-        self._send(event.source, Confirmed(message.ballot, message.number, self.acceptor.chosen_to))
+        self.send(event.source, Confirmed(message.ballot, message.number, self.acceptor.chosen_to))
         if self.acceptor.chosen_to < message.chosen_to or not self.acceptor.members:
-            self._fetch(event.source, now)
+            self.fetch(event.source, now)
 
     # --- catching up ------------------------------------------------------------------------------------------------
 
-    def _fetch(self, source: int, now: float) -> None:
+    def fetch(self, source: int, now: float) -> None:
         question = self.taker.question(now)
         if question is not None:
-            self._send(source, question)
+            self.send(source, question)
 
     def _on_fetch(self, message: Fetch, event: Received, now: float) -> None:
         answer = self.giver.answer(message)
         if answer is not None:
-            self._send(event.source, answer)
+            self.send(event.source, answer)
 
     def _on_decided(self, message: Learn | SnapshotPart, event: Received, now: float) -> None:
         before, members = self.acceptor.chosen_to, self.acceptor.members
         useful = self.taker.take(message)
         if self.acceptor.chosen_to != before and self.leadership is not None:
-            self._follow(0, now)  # somebody else has decided our open slot
+            self.follow(0, now)  # somebody else has decided our open slot
         if self.role == "candidate":
-            self._knows_more(self.acceptor.members != members, now)
+            self.knows_more(self.acceptor.members != members, now)
         elif useful and (isinstance(message, SnapshotPart) or self.acceptor.chosen_to < message.chosen_to):
-            self._fetch(event.source, now)
-
-    def _knows_more(self, members_changed: bool, now: float) -> None:
-        """A candidate has learnt what was decided."""
-        raise NotImplementedError
+            self.fetch(event.source, now)
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
-    def _broadcast(self, message: PeerMessage) -> None:
+    def broadcast(self, message: PeerMessage) -> None:
         for member in self.acceptor.members:
             if member.identity != self.identity:
                 self._out.put(Send(member.address, member.identity, message))
 
-    def _send(self, identity: int, message: PeerMessage) -> None:
+    def send(self, identity: int, message: PeerMessage) -> None:
         """Answers a member at the address that is known best."""
         for member in self.acceptor.members:
             if member.identity == identity:

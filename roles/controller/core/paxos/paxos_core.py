@@ -39,17 +39,19 @@ from adamctl.roles.controller.core.paxos.messages import (
 __all__ = ["PaxosConfig", "PaxosCore"]
 
 
-class PaxosCore(PaxosMember):
+class PaxosCore:
     """A whole member. Knows no clock but the `now` it is given, and no chance but `chance`. Not thread-safe."""
 
     def __init__(
         self, machine: Leader, out: Outbox, config: PaxosConfig, forming: Forming, chance: Callable[[], float]
     ) -> None:
-        super().__init__(machine, out, config, forming, chance)
+        self._machine = machine
+        self._out = out
+        self._config = config
+        self._member = PaxosMember(machine, out, config, forming, chance, self._knows_more)
         self._grants: set[int] = set()
         self._promises: dict[int, Promise] = {}
-        self._round_seen = 0
-        self._handlers |= {
+        self._member.handlers |= {
             Probe: self._on_probe,
             ProbeReply: self._on_probe_reply,
             Prepare: self._on_prepare,
@@ -63,9 +65,9 @@ class PaxosCore(PaxosMember):
         self, vote: Vote, fresh: bool, snapshot: PaxosSnapshot | None, entries: Iterable[Entry], now: float
     ) -> None:
         """Takes up what was on disk; `fresh`: `vote` is not there yet. A member that is alone leads at once."""
-        self.acceptor = Acceptor(self._machine, self._out, vote, log_bytes_max=self.config.log_bytes_max)
-        self.giver = Giver(self.acceptor, part_bytes=self.config.part_bytes)
-        self.taker = Taker(self.acceptor, 2 * self.config.heartbeat_s)
+        self._member.acceptor = Acceptor(self._machine, self._out, vote, log_bytes_max=self._config.log_bytes_max)
+        self._member.giver = Giver(self.acceptor, part_bytes=self._config.part_bytes)
+        self._member.taker = Taker(self.acceptor, 2 * self._config.heartbeat_s)
         self.acceptor.recover(snapshot, entries)
         if not vote.cluster and len(self.forming.peers) <= 1:
             address = self.forming.peers.get(vote.name, "")
@@ -74,20 +76,45 @@ class PaxosCore(PaxosMember):
         elif fresh:
             self._out.put(SaveVote(vote))
         if not self.acceptor.vote.cluster:
-            self._deadline_s = now
+            self._member.deadline_s = now
             return
-        self.role = "follower"
+        self._member.role = "follower"
         if is_majority((self.identity,), self.acceptor.members):
             if self.acceptor.accepted is not None:
                 self.acceptor.choose()
             self._campaign(now)
         else:
-            self._await_leader(now)
+            self._member.await_leader(now)
+
+    # --- of the member ------------------------------------------------------------------------------------------------
 
     @property
-    def round_known(self) -> int:
-        """The highest round that was promised or heard of here."""
-        return max(self.acceptor.vote.promised.round, self._round_seen)
+    def acceptor(self) -> Acceptor:
+        return self._member.acceptor
+
+    @property
+    def forming(self) -> Forming:
+        return self._member.forming
+
+    @property
+    def identity(self) -> int:
+        return self._member.identity
+
+    @property
+    def role(self) -> str:
+        return self._member.role
+
+    @property
+    def leader(self) -> int:
+        return self._member.leader
+
+    @property
+    def leadership(self) -> Leadership | None:
+        return self._member.leadership
+
+    def receive(self, event: Received, now: float) -> str:
+        """Takes a message; returns why it was refused, or nothing."""
+        return self._member.receive(event, now)
 
     # --- what the others ask for --------------------------------------------------------------------------------------
 
@@ -105,11 +132,11 @@ class PaxosCore(PaxosMember):
         leadership = self.leadership
         if leadership is None or member.identity == self.identity:
             return leadership is not None
-        return now - leadership.heard_s.get(member.identity, -FOREVER) < self.config.give_up_s
+        return now - leadership.heard_s.get(member.identity, -FOREVER) < self._config.give_up_s
 
     @property
     def next_deadline_s(self) -> float:
-        return self.leadership.heartbeat_s if self.leadership is not None else self._deadline_s
+        return self.leadership.heartbeat_s if self.leadership is not None else self._member.deadline_s
 
     def propose(self, value: bytes, members: tuple[Member, ...] = ()) -> None:
         """Proposes a value for the open slot. Allowed while `can_propose`."""
@@ -120,7 +147,7 @@ class PaxosCore(PaxosMember):
         leadership.proposal, leadership.previous = entry, previous
         leadership.acknowledged = {self.identity}
         self.acceptor.accept(entry, previous)
-        self._broadcast(Accept(entry, previous))
+        self._member.broadcast(Accept(entry, previous))
 
     def confirm(self, token: int, now: float) -> None:
         """Finds out whether this member still leads; the machine is told when it does. Allowed while leading."""
@@ -141,62 +168,64 @@ class PaxosCore(PaxosMember):
         if self.leadership is not None:
             if now >= self.leadership.heartbeat_s:
                 self._heartbeat(now)
-        elif now >= self._deadline_s:
+        elif now >= self._member.deadline_s:
             if self.role == "forming":
-                self._introduce(now)
+                self._member.introduce(now)
             else:
                 self._probe(now)
 
     # --- election ---------------------------------------------------------------------------------------------------
 
     def _probe(self, now: float) -> None:
-        self._await_leader(now)
-        self.leader = 0
-        if not self._is_member():
+        self._member.await_leader(now)
+        self._member.leader = 0
+        if not self._member.is_member():
             return
-        self.role = "probing"
+        self._member.role = "probing"
         self._grants = {self.identity}
-        self._broadcast(Probe(self._next_round()))
+        self._member.broadcast(Probe(self._next_round()))
         if self.acceptor.untouched:
-            self._introduce(now)  # perhaps the others never were in a cluster with this member: then it is a stranger
+            # Perhaps the others were never in a cluster with this member: then it is a stranger to them.
+            self._member.introduce(now)
 
     def _next_round(self) -> int:
-        return self.round_known + 1
+        return self._member.round_known + 1
 
     def _on_probe(self, message: Probe, event: Received, now: float) -> None:
-        granted = self.leadership is None and now - self._heard_s >= self.config.election_s * self._patience
+        member = self._member
+        granted = member.leadership is None and now - member.heard_s >= self._config.election_s * member.patience
         promised = self.acceptor.vote.promised.round
-        self._send(event.source, ProbeReply(message.round, granted, promised))
+        self._member.send(event.source, ProbeReply(message.round, granted, promised))
 
     def _on_probe_reply(self, message: ProbeReply, event: Received, now: float) -> None:
-        self._round_seen = max(self._round_seen, message.promised_round)
+        self._member.round_seen = max(self._member.round_seen, message.promised_round)
         if self.role == "probing" and message.granted:
             self._grants.add(event.source)
             if is_majority(self._grants, self.acceptor.members):
                 self._campaign(now)
 
     def _campaign(self, now: float) -> None:
-        self._cease()
-        self._take_part(now)
-        self._await_leader(now)
-        self.role = "candidate"
-        self.leader = 0
+        self._member.cease()
+        self._member.take_part(now)
+        self._member.await_leader(now)
+        self._member.role = "candidate"
+        self._member.leader = 0
         ballot = Ballot(self._next_round(), self.identity)
         self.acceptor.promise(ballot)
         self._promises = {}
-        self._broadcast(Prepare(ballot))
+        self._member.broadcast(Prepare(ballot))
         self._count_promises(now)
 
     def _on_prepare(self, message: Prepare, event: Received, now: float) -> None:
         if message.ballot > self.acceptor.vote.promised:
-            self._take_part(now)
+            self._member.take_part(now)
         if not self.acceptor.promise(message.ballot):
-            self._send(event.source, Refused(self.acceptor.vote.promised))
+            self._member.send(event.source, Refused(self.acceptor.vote.promised))
             return
-        self._heard_s = now
-        self._follow(0, now)
+        self._member.heard_s = now
+        self._member.follow(0, now)
         acceptor = self.acceptor
-        self._send(event.source, Promise(message.ballot, acceptor.chosen_to, acceptor.accepted))
+        self._member.send(event.source, Promise(message.ballot, acceptor.chosen_to, acceptor.accepted))
 
     def _on_promise(self, message: Promise, event: Received, now: float) -> None:
         if self.role == "candidate" and message.ballot == self.acceptor.vote.promised:
@@ -211,23 +240,23 @@ class PaxosCore(PaxosMember):
             return
         best = max(self._promises.items(), key=lambda item: item[1].chosen_to, default=None)
         if best is not None and best[1].chosen_to > acceptor.chosen_to:
-            self._fetch(best[0], now)
+            self._member.fetch(best[0], now)
             return
-        self.role = "leader"
-        self.leader = self.identity
-        self.leadership = Leadership(ballot, now)
+        self._member.role = "leader"
+        self._member.leader = self.identity
+        self._member.leadership = leadership = Leadership(ballot, now)
         self._set_heartbeat(now)
         self._begin_round(now)
         open_slot = acceptor.chosen_to + 1
         found = [promise.accepted for promise in self._promises.values()] + [acceptor.accepted]
         adopted = self._adopted([entry for entry in found if entry is not None and entry.slot == open_slot])
         if adopted is not None:
-            self.leadership.adopting = True
+            leadership.adopting = True
             self.propose(adopted.value, adopted.members)
         elif len(acceptor.members) > 1:
             self.propose(b"")
         else:
-            self.leadership.ready = True
+            leadership.ready = True
             self._machine.began_to_lead(now)
         self.settle(now)
 
@@ -241,27 +270,28 @@ class PaxosCore(PaxosMember):
         leadership, acceptor = self.leadership, self.acceptor
         assert leadership is not None
         number = leadership.begin_round(now)
-        self._broadcast(Confirm(leadership.ballot, number, acceptor.chosen_to, acceptor.chosen_ballot))
+        self._member.broadcast(Confirm(leadership.ballot, number, acceptor.chosen_to, acceptor.chosen_ballot))
         leadership.count(acceptor.members)
 
     def _set_heartbeat(self, now: float) -> None:
         """Other rounds do not put it off: it also sends again what may have been lost."""
         assert self.leadership is not None
-        self.leadership.heartbeat_s = now + self.config.heartbeat_s if len(self.acceptor.members) > 1 else FOREVER
+        self.leadership.heartbeat_s = now + self._config.heartbeat_s if len(self.acceptor.members) > 1 else FOREVER
 
     def _heartbeat(self, now: float) -> None:
         leadership = self.leadership
         assert leadership is not None
-        if now - leadership.confirmed_s > self.config.give_up_s * self._patience and len(self.acceptor.members) > 1:
-            self._follow(0, now)  # perhaps nobody hears us, or we hear nobody: another can do better
+        give_up_s = self._config.give_up_s * self._member.patience
+        if now - leadership.confirmed_s > give_up_s and len(self.acceptor.members) > 1:
+            self._member.follow(0, now)  # perhaps nobody hears us, or we hear nobody: another can do better
             return
-        self._calm_down()
+        self._member.calm_down()
         self._set_heartbeat(now)
         self._begin_round(now)
         if leadership.proposal is not None:
             for member in self.acceptor.members:
                 if member.identity not in leadership.acknowledged:
-                    self._send(member.identity, Accept(leadership.proposal, leadership.previous))
+                    self._member.send(member.identity, Accept(leadership.proposal, leadership.previous))
         self._release(now)
 
     def _on_accepted(self, message: Accepted, event: Received, now: float) -> None:
@@ -294,10 +324,10 @@ class PaxosCore(PaxosMember):
 
     def _members_changed(self, now: float) -> None:
         """The next slot belongs to other members, whose promises have to be asked for anew."""
-        if self._is_member():
+        if self._member.is_member():
             self._campaign(now)
         else:
-            self._follow(0, now)
+            self._member.follow(0, now)
 
     def _on_confirmed(self, message: Confirmed, event: Received, now: float) -> None:
         leadership = self.leadership
@@ -319,9 +349,9 @@ class PaxosCore(PaxosMember):
                 self._machine.confirmed(token, now)
 
     def _on_refused(self, message: Refused, event: Received, now: float) -> None:
-        self._round_seen = max(self._round_seen, message.promised.round)
+        self._member.round_seen = max(self._member.round_seen, message.promised.round)
         if message.promised > self.acceptor.vote.promised and self.role in ("candidate", "leader"):
-            self._follow(0, now)
+            self._member.follow(0, now)
 
     def _knows_more(self, members_changed: bool, now: float) -> None:
         if members_changed:
