@@ -53,22 +53,22 @@ _ENTRIES = msgspec.msgpack.Decoder(list[ConfigEntry])
 _RETRY_FIRST_S = 0.05
 _RETRY_MAX_S = 1.0
 _ELECTION_RETRY_MAX_S = 0.2
-"""While there are controllers that answer, and only the leader is missing."""
+"""The longest pause between attempts while controllers answer but there is no leader."""
 _REDIRECTS_MAX = 3
-"""In a row without a pause; then it is worth waiting until the controllers agree on who leads."""
+"""Redirections followed in a row without a pause; after that, wait until the controllers agree on a leader."""
 _AGAIN = (ErrorCode.DEADLINE_PASSED, ErrorCode.SHUTTING_DOWN, ErrorCode.NOT_READY, ErrorCode.NOT_LEADER)
 
 
 class ControllerClient:
     """`ConfigurationStore` and `Membership` over the network.
 
-    Keeps one connection, makes a new one when it is lost (trying the addresses in turn), follows to the leader where it
-    is told who that is, and sends a request again until it is answered or its deadline has passed. Everything it sends
+    Keeps one connection and replaces it when it is lost, trying the addresses in turn. It goes to the leader when a
+    controller names one, and sends a request again until it is answered or its deadline has passed. Everything it sends
     is safe to send twice: a compare-and-set carries a session and a sequence number, which the controllers remember.
     """
 
     notices_ends = True
-    """Controllers find out by themselves that a member has ended."""
+    """The controllers themselves notice that a member has ended."""
 
     def __init__(
         self,
@@ -86,9 +86,9 @@ class ControllerClient:
         Args:
             addresses: of the controllers, at least one.
             hello: gives the identity to connect with.
-            deadline_s: for every call that is not given its own.
-            attempt_s: after this long without an answer the connection counts as dead, and another controller is
-                tried; after twice as long from the second time on.
+            deadline_s: of every call that is not given one.
+            attempt_s: after this long without an answer the connection counts as dead, and another controller is tried;
+                from the second time on, after twice as long.
             watch_s: longer watches are asked for in pieces of this length, so that a silent end is noticed.
             session: a name that no other client ever uses; random if left out.
         """
@@ -143,7 +143,7 @@ class ControllerClient:
         raise RemoteError(ErrorCode.CLIENT_EVICTED, "the controllers forget our session as soon as it begins")
 
     def _begin_session(self) -> None:
-        """Once a session is remembered, an unknown session means a forgotten one; so a new one begins until then."""
+        """Begins a new session. Only until one is remembered: after that, an unknown session means a forgotten one."""
         self._sessions_used += 1
         self._session = f"{self._session.partition('+')[0]}+{self._sessions_used}"
         self._sequence = 0
@@ -179,7 +179,7 @@ class ControllerClient:
     # --- the controllers themselves -----------------------------------------------------------------------------------
 
     async def replace_controller(self, old: str, name: str, address: str) -> None:
-        """Puts a controller that has been started with an empty folder in the place of a lost one.
+        """Replaces a lost controller by one that was started with an empty folder.
 
         Raises:
             RemoteError: BAD_CONFIGURATION: there is no such controller, or the new one has not introduced itself yet.
@@ -275,7 +275,7 @@ class ControllerClient:
             self._address = address = self._choose_address()
             try:
                 self._connection = await self._transport.connect(address, self._hello(), deadline_s=deadline_s)
-            except (UnreachableError, WrongClusterError) as error:  # another cluster's is as good as none
+            except (UnreachableError, WrongClusterError) as error:  # a controller of another cluster is of no use
                 if isinstance(error, DeadlineError):
                     self._avoid(address)
                 self._next_address += 1
@@ -289,7 +289,7 @@ class ControllerClient:
             return self._connection
 
     def _choose_address(self) -> str:
-        """Returns where to connect next: who is said to lead, or the next one, and just now not who was silent."""
+        """Returns where to connect next: the named leader or the next address, but not one that was just silent."""
         leader, self._leader = self._leader, ""
         avoided = self._silent if asyncio.get_running_loop().time() < self._silent_until_s else ""
         if leader and leader != avoided:
@@ -299,12 +299,12 @@ class ControllerClient:
         return self.addresses[self._next_address % len(self.addresses)]
 
     def _avoid(self, address: str) -> None:
-        """Somebody who gave no answer may still be taken for the leader by the others, until they elect another."""
+        """Avoids a silent controller for a while: the others may name it as leader until they elect another."""
         self._silent = address
         self._silent_until_s = asyncio.get_running_loop().time() + 2 * self.attempt_s
 
     async def _redirect(self, error: RemoteError, connection: Connection | None) -> None:
-        """Leaves a controller that does not lead for the one it names, or for the next one."""
+        """Leaves a controller that does not lead, for the one that it names or for the next one."""
         if connection is not None and self._connection is connection:
             self._leader = str(error.details.get("leader", ""))
             await self._drop(connection)
@@ -328,7 +328,7 @@ def cluster_client(
     attempt_s: float = 1.0,
     log: logging.Logger | None = None,
 ) -> ControllerClient | EtcdClient:
-    """Returns a client of whatever keeps the configuration: controllers at their addresses, or etcd at its one URL.
+    """Returns a client of the configuration service: controllers at their addresses, or etcd at its one URL.
 
     Raises:
         ConfigurationError: there is no address, an etcd URL is malformed, or what etcd needs is not installed.
@@ -341,7 +341,7 @@ def cluster_client(
 
 
 class _Attempts:
-    """How often one request has been sent, over which connection last, and what went wrong last."""
+    """How often one request was sent, the connection it used last, and the last error."""
 
     def __init__(self) -> None:
         self.made = 0

@@ -1,4 +1,4 @@
-"""A controller's files as bytes (docs/formats/controller-store.md). Writer and reader share this file.
+"""The byte format of a controller's files (docs/formats/controller-store.md), for reading and writing.
 
 A file is a 16-byte header, then records. Little-endian:
 
@@ -10,8 +10,9 @@ A file is a 16-byte header, then records. Little-endian:
              n  payload: MessagePack, a list of `Entry` (one batch), a `PaxosSnapshot` or a `Vote`
              1  0xA5
 
-The checksums chain, so a record cannot be left out or moved. The last byte is never 0: a record that was not wholly
-written, because the file ends in it or the file system left zeros at its end, is told from one that was damaged later.
+The checksums chain, so a record cannot be left out or moved. The last byte is never 0. This distinguishes a record that
+was not completely written (the file ends inside it, or the file system left zeros at its end) from one that was damaged
+later.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ LOG_MAGIC: Final = b"ADMCLOG2"
 SNAPSHOT_MAGIC: Final = b"ADMCSNP2"
 VOTE_MAGIC: Final = b"ADMCVOT2"
 FORMAT_1_MAGICS: Final = (b"ADMCLOG1", b"ADMCSNP1")
-"""Before there were votes: one controller, whose log held effects."""
+"""Files from before there were votes: one controller, whose log held effects."""
 FILE_HEADER: Final = Struct("<8sQ")
 RECORD_HEADER: Final = Struct("<III")
 _CHECKED: Final = Struct("<II")
@@ -35,7 +36,7 @@ PAYLOAD_BYTES_MAX: Final = 64 << 20
 
 
 class DamagedRecordError(ValueError):
-    """A record is not what was written. `offset` is where it begins."""
+    """A record differs from what was written. `offset` is where it begins."""
 
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(f"{reason} at byte {offset}")
@@ -47,14 +48,14 @@ def encode_file_header(magic: bytes, generation: int) -> bytes:
 
 
 def first_checksum(generation: int) -> int:
-    """Returns what the checksum of a file's first record continues from."""
+    """Returns the checksum that the one of a file's first record continues."""
     return crc32(generation.to_bytes(8, "little"))
 
 
 def encode_record(payload: bytes, previous_checksum: int) -> tuple[bytes, int]:
-    """Returns a record and its checksum, which the next one continues from."""
+    """Returns a record and its checksum, which the next record's continues."""
     if len(payload) > PAYLOAD_BYTES_MAX:
-        raise ValueError(f"a record's payload may have {PAYLOAD_BYTES_MAX} bytes, this one has {len(payload)}")
+        raise ValueError(f"expected a payload of at most {PAYLOAD_BYTES_MAX} bytes; found {len(payload)}")
     checksum = crc32(payload, previous_checksum)
     checked = _CHECKED.pack(len(payload), checksum)
     return checked + crc32(checked).to_bytes(4, "little") + payload + END, checksum
@@ -63,10 +64,10 @@ def encode_record(payload: bytes, previous_checksum: int) -> tuple[bytes, int]:
 def decode_records(data: bytes, generation: int) -> Iterator[tuple[memoryview, int, int]]:
     """Yields each whole record after the file header: payload, checksum, and the offset of its end.
 
-    Stops before a record that was not wholly written (a torn tail).
+    Stops before a record that was not completely written (a torn tail).
 
     Raises:
-        DamagedRecordError: something that was written whole is not what it was.
+        DamagedRecordError: a completely written record has changed.
     """
     view = memoryview(data)
     offset, checksum = FILE_HEADER.size, first_checksum(generation)

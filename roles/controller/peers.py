@@ -1,7 +1,7 @@
-"""The links between controllers: messages out, best effort, over a connection to each that is kept and made anew.
+"""The links between controllers: send messages, best effort, over one connection to each, renewed when it is lost.
 
-Paxos bears the loss of any message, so a link drops what it cannot send soon: it never holds more than QUEUE_MAX
-messages, and waits for nobody.
+Paxos tolerates the loss of any message, so a link drops what it cannot send soon: it never holds more than QUEUE_MAX
+messages, and never blocks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def parse_peers(text: str, name: str) -> dict[str, str]:
     """Returns name -> address of `a=host:port,b=host:port,...`, empty for an empty text.
 
     Raises:
-        ConfigurationError: malformed, not 1, 3 or 5 of them, or `name` is not among them.
+        ConfigurationError: the text is malformed, does not name 1, 3 or 5 controllers, or does not name `name`.
     """
     peers: dict[str, str] = {}
     for part in text.replace(",", " ").split():
@@ -51,7 +51,7 @@ def parse_peers(text: str, name: str) -> dict[str, str]:
 
 
 class PeerLinks:
-    """One task per address that something is sent to. All calls on the event loop."""
+    """One task per address. All calls on the event loop."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class PeerLinks:
     ) -> None:
         """
         Args:
-            member: whose cluster and identity the messages carry.
-            address: where this controller is reached by the others.
-            limits: this controller's (`core_limits`).
+            member: gives the cluster and identity that messages carry.
+            address: where the others reach this controller.
+            limits: this controller's (`adamctl.roles.controller.core.service.limits`).
         """
         self._transport = transport
         self._hello = hello
@@ -77,7 +77,7 @@ class PeerLinks:
         self._links: dict[str, _Link] = {}
 
     def send(self, instruction: Send) -> None:
-        """Sends soon, or never."""
+        """Sends a message soon, or drops it."""
         address = instruction.address
         if address not in self._links:
             self._links[address] = _Link(self._transport, self._hello, address, self._log)
@@ -86,12 +86,12 @@ class PeerLinks:
         self._links[address].put(head, encode_peer(instruction.message))
 
     async def close(self) -> None:
-        """Ends the tasks and closes the connections."""
+        """Stops the tasks and closes the connections."""
         await asyncio.gather(*(link.close() for link in self._links.values()))
 
 
 class _Link:
-    """To one address. What is put while there is no connection is dropped as soon as one cannot be made."""
+    """The link to one address. If no connection can be made, everything queued is dropped."""
 
     def __init__(self, transport: Transport, hello: Callable[[], Hello], address: str, log: logging.Logger) -> None:
         self._transport = transport
@@ -130,7 +130,7 @@ class _Link:
                 self._address, self._hello(), deadline_s=CONNECT_DEADLINE_S
             )
             if self._lost:
-                self._log.info("controller at %s is reached again", self._address)
+                self._log.info("controller at %s can be reached again", self._address)
             self._lost = False
         return self._connection
 

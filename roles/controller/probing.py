@@ -1,4 +1,4 @@
-"""Asks nodes that have closed their connection whether they are still there: sooner than beacons could be missed."""
+"""Probes nodes that have closed their connection, to detect their end sooner than by missing beacons."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Probes:
     def __init__(
         self, probe: Probing | None, unconnected: Callable[[], Sequence[NodeRecord]], gone: Callable[[Gone], None]
     ) -> None:
-        """`probe` is None where beacons alone decide."""
+        """`probe` is None if beacons alone decide."""
         self._probe = probe
         self._unconnected = unconnected
         self._gone = gone
@@ -31,7 +31,7 @@ class Probes:
         self._loop = asyncio.get_running_loop()
 
     def later(self, after_s: float) -> None:
-        """Then probes all nodes that are not connected, and again every second while there are any."""
+        """Probes all nodes that are not connected, after a delay and then every second while there are any."""
         if self._probe is None:
             return
         when_s = self._loop.time() + after_s
@@ -43,7 +43,7 @@ class Probes:
         self._timer = self._loop.call_at(when_s, self._all)
 
     def now(self, record: NodeRecord) -> None:
-        """Probes one node, unless that is being done."""
+        """Probes one node, unless a probe of it is running."""
         key = (record.node, record.incarnation)
         if self._probe is None or key in self._running or len(self._running) >= PROBES_MAX:
             return

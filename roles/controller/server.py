@@ -1,7 +1,7 @@
 """The controller's process: feeds the core, persists what it promises, then sends and answers.
 
 One task takes all events that have come, steps the core through them, persists what they promise (one sync for all log
-entries) in a thread, and only then carries out the rest of the instructions. Events that come meanwhile are the next
+entries) in a thread, and only then carries out the remaining instructions. Events that come meanwhile form the next
 batch.
 """
 
@@ -94,7 +94,7 @@ class ControllerServer:
     ) -> None:
         """
         Args:
-            links: to the other controllers; None: there are none.
+            links: to the other controllers; None if there are none.
             probe: coroutine function that says whether a node's process has certainly ended; None: beacons decide.
         """
         self.core = core
@@ -119,23 +119,23 @@ class ControllerServer:
     # --- events in --------------------------------------------------------------------------------------------------
 
     def handle(self, request: Request) -> None:
-        """Takes a request; it is answered when what the answer promises is on disk."""
+        """Takes a request; it is answered once what the answer promises is on disk."""
         if len(self._events) >= EVENTS_MAX:
             request.fail(ErrorCode.OVER_QUOTA, f"{EVENTS_MAX} requests are waiting for the disk; try again")
             return
         self._token += 1
         event = _event(request, self._token)
         if event is None:
-            request.fail(ErrorCode.UNKNOWN_OPCODE, f"a controller does not do {type(request.message).__name__}")
+            request.fail(ErrorCode.UNKNOWN_OPCODE, f"a controller does not serve {type(request.message).__name__}")
             return
         if isinstance(event, Received):
-            request.reply(Empty())  # one-way: this only gives its credit back
+            request.reply(Empty())  # one-way: this only returns its credit
         else:
             self._requests[self._token] = request
         self._put(event)
 
     def disconnected(self, connection: int) -> None:
-        """Takes notice that a connection has closed."""
+        """Notes that a connection has closed."""
         self._put(Disconnected(connection))
         self._probes.later(PROBE_SOON_S)
 
@@ -149,8 +149,8 @@ class ControllerServer:
         """Serves until cancelled.
 
         Raises:
-            RunFailedError: the disk failed; nothing that it did not take was answered.
-            ConfigurationError: most of the other controllers have other limits.
+            RunFailedError: the disk failed; nothing that is not on disk was answered.
+            ConfigurationError: most of the other controllers have different limits.
         """
         config = self.core.config
         tick_s = min(config.lost_after_s / 4, max(config.granted_s / 8, TICK_S_MIN))
@@ -171,7 +171,7 @@ class ControllerServer:
                     raise ConfigurationError(self.core.outvoted)
         finally:
             self._probes.close()
-            self._disk.shutdown(wait=True)  # so that nothing is written after the store has been closed
+            self._disk.shutdown(wait=True)  # so that nothing is written after the store is closed
             for request in self._requests.values():
                 request.fail(ErrorCode.SHUTTING_DOWN, "the controller is stopping")
             self._requests.clear()
@@ -187,7 +187,7 @@ class ControllerServer:
         if batch:
             await self._on_disk(partial(self._store.persist, batch))
             for one in batch:
-                if isinstance(one, SaveVote):  # what is not on disk yet may be forgotten, and is told to nobody
+                if isinstance(one, SaveVote):  # what is not on disk yet may be lost, so nobody is told of it
                     self._on_cluster(cluster_identity(one.vote.cluster))
         for instruction in instructions:
             self._carry_out(instruction)
@@ -271,7 +271,7 @@ def _event(request: Request, token: int) -> Event | None:
                 changes = _CHANGES.decode(request.body)
             except UNREADABLE as error:
                 raise RemoteError(ErrorCode.BAD_MESSAGE, f"the body is not a ConfigChanges: {error}") from error
-            # Another node's session cannot be gone on with: it is known by whose it is.
+            # A session's name includes its node, so no other node can continue it.
             peer = request.peer
             own = f"{peer.role}/{peer.node}/{session}" if session else ""
             return CompareAndSet(token, own, sequence, changes, known_serial, peer.role, peer.node)
@@ -279,7 +279,7 @@ def _event(request: Request, token: int) -> Event | None:
             return Watch(token, request.connection_id, prefix, after_revision, wait_s)
         case NodeRegisterRequest() as message:
             for address in (*message.addresses, *message.administration_addresses, *message.replication_addresses):
-                parse_address(address)  # others will, and must not stumble over it
+                parse_address(address)  # the others will parse it, and must not fail on it
             return Register(token, request.connection_id, message)
         case NodeBeaconRequest(node=node, incarnation=incarnation):
             return Beacon(token, request.connection_id, node, incarnation)
@@ -300,8 +300,8 @@ async def run(context: RoleContext) -> None:
     """Runs a controller until it is told to stop.
 
     Raises:
-        ConfigurationError: the folder or the address is taken, or --peers cannot be.
-        DamagedDataError: what the folder holds is not what was written.
+        ConfigurationError: the folder or the address is in use, or --peers is not valid.
+        DamagedDataError: a file in the folder is damaged.
         RunFailedError: the disk failed.
     """
     config = lease_config(*(context.options.get(name) for name in ("lease", "lost_after", "retire_after")))
@@ -330,7 +330,8 @@ async def serve(context: RoleContext, core: ControllerCore, store: Store) -> Non
     limits = core.limits.own
 
     def hello() -> Hello:
-        """Controllers tell each other's clusters apart by themselves: a new one is taken into a cluster."""
+        """Names no cluster: controllers check each other's clusters themselves, since a new one must be able to
+        join."""
         return msgspec.structs.replace(context.hello(), cluster="")
 
     links = PeerLinks(context.transport, hello, core.paxos, own, limits, context.log) if own else None
@@ -351,7 +352,7 @@ async def serve(context: RoleContext, core: ControllerCore, store: Store) -> Non
         await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
             work.result()
-            raise RunFailedError("the controller's work ended by itself")
+            raise RunFailedError("the controller's task ended unexpectedly")
     finally:
         work.cancel()
         stopping.cancel()

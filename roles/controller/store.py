@@ -1,7 +1,8 @@
-"""Keeps what a controller must not forget on disk, in a folder that one process owns.
+"""Keeps what a controller must not forget on disk, in a folder owned by one process.
 
-Files: `lock`, `vote`, `log-NNNNNNNN` and, from the second generation on, `snapshot-NNNNNNNN` with the state that log
-begins from. docs/formats/controller-store.md has the bytes. A batch is one record: there as a whole or not at all.
+Files: `lock`, `vote`, `log-NNNNNNNN` and, from the second generation on, `snapshot-NNNNNNNN` with the state that the
+log begins from. docs/formats/controller-store.md has the bytes. A batch is one record, present as a whole or not at
+all.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Store(Protocol):
     snapshot: PaxosSnapshot | None
     entries: tuple[Entry, ...]
     blocks: bool
-    """Whether `persist` and `write_snapshot` wait for a disk and belong into a thread."""
+    """Whether `persist` and `write_snapshot` wait for a disk and should run in a thread."""
 
     def persist(self, instructions: Sequence[Persist]) -> None:
         """Carries out instructions in their order; all are on disk when it returns."""
@@ -72,8 +73,8 @@ class LogStore:
     """A store in a folder. Not thread-safe; its calls block (one thread at a time may make them).
 
     Attributes:
-        vote, snapshot, entries: what was found when it was opened. No vote: the folder is new.
-        cut_bytes: length of a torn tail that was removed from the log. Nobody was told of it: what a batch promises is
+        vote, snapshot, entries: what was found on opening. No vote: the folder is new.
+        cut_bytes: length of a torn tail that was removed from the log. Nobody relies on it: what a batch promises is
             sent only after its sync has returned, and a crash can tear only what was not synced.
     """
 
@@ -84,7 +85,7 @@ class LogStore:
 
         Raises:
             ConfigurationError: the folder cannot be used, or another process uses it.
-            DamagedDataError: what is in it is not what was written; the message says what to do.
+            DamagedDataError: a file is damaged; the message says what to do.
         """
         self.folder = folder
         self.cut_bytes = 0
@@ -110,10 +111,10 @@ class LogStore:
     def persist(self, instructions: Sequence[Persist]) -> None:
         """Carries out instructions in their order, with one sync for appends that follow each other.
 
-        Of votes that follow each other the last is enough: nothing is sent in between.
+        Of consecutive votes only the last is written: nothing is sent in between.
 
         Raises:
-            RunFailedError: something could not be written. Nothing may be any more: what the disk holds is unknown.
+            RunFailedError: a write failed. No further write is allowed, since what the disk holds is unknown.
         """
         entries: list[Entry] = []
         vote: Vote | None = None
@@ -153,7 +154,7 @@ class LogStore:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Around every write: after the first that fails there is no other."""
+        """Wraps every write: after a failed one, all others are refused."""
         if self._failed:
             raise RunFailedError(f"an earlier write to {self.folder} failed; start the controller again")
         try:
@@ -167,11 +168,11 @@ class LogStore:
 
     @property
     def wants_snapshot(self) -> bool:
-        """Whether the log has grown enough for a snapshot to be worth its writing."""
+        """Whether the log has grown enough to be worth a snapshot."""
         return self._log_bytes > self._snapshot_after_bytes
 
     def write_snapshot(self, snapshot: PaxosSnapshot, accepted: Sequence[Entry] = ()) -> None:
-        """Replaces the log so far by the state it leads to, and by what is accepted after it: the next generation.
+        """Begins the next generation: replaces the log by the state it leads to and what was accepted after it.
 
         Raises as `persist`.
         """
@@ -183,7 +184,7 @@ class LogStore:
             record, checksum = encode_record(msgspec.msgpack.encode(list(accepted)), checksum)
             log += record
         with self._failing():
-            # The new log is there before the snapshot that makes it count.
+            # The new log exists before the snapshot that makes it valid.
             self._create(self._log_path(generation), log)
             self._create(self._snapshot_path(generation), encode_file_header(SNAPSHOT_MAGIC, generation) + payload)
             os.close(self._log)
@@ -192,7 +193,7 @@ class LogStore:
             self._start(generation, len(log), checksum)
 
     def close(self) -> None:
-        """Gives the folder back."""
+        """Releases the folder."""
         if self._log >= 0:
             with suppress(OSError):
                 os.close(self._log)
@@ -279,7 +280,7 @@ class LogStore:
 
     def _damaged(self, path: Path, reason: str) -> DamagedDataError:
         return DamagedDataError(
-            f"{path} is damaged: {reason}. A controller that has forgotten a promise must not go on as the one it was. "
+            f"{path} is damaged: {reason}. A controller that has lost a promise must not continue under its identity. "
             f"If there are others, never put an old copy back: move {self.folder} away, start this controller again "
             "with an empty folder, and run `adamctl controller replace NAME --with NAME=HOST:PORT`, where --controller "
             f"names a living one. If it was the only one, put a copy of {self.folder} in its place, or move that "
@@ -296,7 +297,7 @@ class LogStore:
         self._log = os.open(self._log_path(generation), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
     def _create(self, path: Path, data: bytes) -> None:
-        """Makes a file appear as a whole: temporary name, sync, rename, sync of the folder."""
+        """Creates a file atomically: temporary name, sync, rename, sync of the folder."""
         temporary = path.with_name(f"new-{path.name}")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:

@@ -1,6 +1,6 @@
-"""An etcd cluster in the place of the controllers: `ConfigurationStore` and `Membership` over etcd's gateway.
+"""An etcd cluster instead of controllers: `ConfigurationStore` and `Membership` over etcd's gateway.
 
-docs/etcd.md says how to run one, docs/decisions/0017-etcd.md why it is spoken to like this.
+docs/etcd.md says how to run one, docs/decisions/0017-etcd.md why this protocol was chosen.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from adamctl.wire.messages import (
 
 PAGE_KEYS = 500
 HISTORY_S = 0.3
-"""etcd looks every 0.1 s for what a new watch has missed."""
+"""etcd checks every 0.1 s what a new watch has missed."""
 CLOSE_DEADLINE_S = 1.0
 _PAUSE_S = 0.2
 
 
 class EtcdClient:
-    """`ConfigurationStore` and `Membership`, with etcd behind them. See `ControllerClient`, its twin."""
+    """`ConfigurationStore` and `Membership` on top of etcd. The counterpart of `ControllerClient`."""
 
     notices_ends = False
-    """Etcd knows leases only; `adamctl.roles.failure_detector` looks after members that have ended."""
+    """etcd only knows leases; `adamctl.roles.failure_detector` finds members that have ended."""
 
     def __init__(
         self,
@@ -60,16 +60,16 @@ class EtcdClient:
         """
         Args:
             url: as in `adamctl.roles.controller.etcd.url`.
-            deadline_s: for every call that is not given its own.
+            deadline_s: of every call that is not given one.
             attempt_s: after this long without an answer the next member of etcd is asked.
             watch_s: longer watches are asked for in pieces of this length, so that a silent end is noticed.
 
         Raises:
-            ConfigurationError: the URL is malformed, or what it takes to speak to etcd is not installed.
+            ConfigurationError: the URL is malformed, or a package needed for etcd is not installed.
         """
         parsed = parse_etcd_url(url)
         if importlib.util.find_spec("aiohttp") is None:
-            raise ConfigurationError("an etcd cluster needs aiohttp; pip install 'adamctl[etcd]'")
+            raise ConfigurationError("etcd needs aiohttp; pip install 'adamctl[etcd]'")
         self.addresses = (url,)
         self.deadline_s = deadline_s
         self.watch_s = watch_s
@@ -126,7 +126,7 @@ class EtcdClient:
         await self._nodes.beacon(node, incarnation, self._allowed_s(deadline_s))
 
     async def leave(self, node: str, incarnation: int, *, why: str = "", deadline_s: float | None = None) -> None:
-        """Also for a process that is known to have ended: its key goes at once. Nobody is there to be told `why`."""
+        """Removes a node's key at once, also that of a process known to have ended. etcd has no use for `why`."""
         await self._nodes.leave(node, incarnation, self._allowed_s(deadline_s))
 
     # --- etcd itself --------------------------------------------------------------------------------------------------
@@ -149,12 +149,12 @@ class EtcdClient:
         return self._root + key
 
     def _range(self, prefix: str) -> Json:
-        """Returns the range of keys with a prefix; what does not begin with '/' is not for others to see."""
+        """Returns the range of keys with a prefix; keys that do not begin with '/' are internal and left out."""
         first = self._key(prefix or "/").encode()
         return {"key": encoded(first), "range_end": encoded(first[:-1] + bytes([first[-1] + 1]))}
 
     async def _read_pages(self, keys: Json, until_s: float) -> tuple[int, list[ConfigEntry]]:
-        """Reads page after page as of the first one's revision, since an answer has a bound."""
+        """Reads page after page at the revision of the first one, since the size of an answer is bounded."""
         loop = asyncio.get_running_loop()
         request: Json = {**keys, "limit": PAGE_KEYS}
         revision = 0
@@ -173,7 +173,7 @@ class EtcdClient:
         return ConfigEntry(key, decoded(pair.get("value", "")), number(pair, "mod_revision"))
 
     async def _watch_once(self, prefix: str, after_revision: int, wait_s: float) -> Changes | None:
-        """Returns the first changes after a revision, all of one revision at least; None if the time ran out."""
+        """Returns the first changes after a revision, at least all of one revision; None if the time ran out."""
         loop = asyncio.get_running_loop()
         request = {"create_request": {**self._range(prefix), "start_revision": str(after_revision + 1)}}
         listening = False
@@ -186,7 +186,7 @@ class EtcdClient:
                     if result.get("canceled"):
                         if number(result, "compact_revision"):
                             return await self._reset(prefix)
-                        raise UnreachableError(f"etcd ended a watch: {result.get('cancel_reason', 'it says not why')}")
+                        raise UnreachableError(f"etcd ended a watch: {result.get('cancel_reason', 'no reason given')}")
                     if result.get("events"):
                         return self._changes(result["events"])
                     if result.get("created"):
@@ -197,9 +197,9 @@ class EtcdClient:
                         )
                         if there < after_revision:
                             changes = await self._reset(prefix)
-                            if changes.revision < after_revision:  # another store than the one that the asker knew
+                            if changes.revision < after_revision:  # not the store that the caller knew
                                 return changes
-                            # only that member had not heard of it yet
+                            # that member just had not received it yet
         except TimeoutError:
             if listening:
                 return None
@@ -211,7 +211,8 @@ class EtcdClient:
         return Changes(revision, tuple(entries), (), True)
 
     def _changes(self, events: list[Json]) -> Changes:
-        """Returns what events come to. Their own revisions count: what a reply's head says may not be told yet."""
+        """Returns the changes that events describe, by the events' own revisions: a reply's header may be ahead of
+        them."""
         found: dict[str, ConfigEntry | None] = {}
         revision = 0
         for event in events:

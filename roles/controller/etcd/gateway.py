@@ -1,7 +1,7 @@
 """Requests to etcd's gateway: gRPC messages as JSON over HTTP, to one member at a time.
 
-Keys and values travel in base64, 64-bit numbers as decimal strings, false and 0 not at all. The gateway is part of the
-etcd server and listens where its clients do (https://etcd.io/docs/latest/dev-guide/api_grpc_gateway).
+Keys and values are sent in base64, 64-bit numbers as decimal strings, and false and 0 are left out. The gateway is part
+of the etcd server and listens on its client addresses (https://etcd.io/docs/latest/dev-guide/api_grpc_gateway).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ PERMISSION_DENIED = 7
 RESOURCE_EXHAUSTED = 8
 OUT_OF_RANGE = 11
 UNAUTHENTICATED = 16
-"""gRPC's status codes that mean something here."""
+"""The gRPC status codes that matter here."""
 _AGAIN = frozenset({1, 4, 10, 13, 14})
-"""Cancelled, deadline, aborted, internal, unavailable: no leader just now, or a member that goes away. Perhaps done."""
+"""Cancelled, deadline, aborted, internal, unavailable: no leader, or a member that stops. May have been done."""
 _RETRY_FIRST_S = 0.05
 _RETRY_MAX_S = 0.5
 _BODY_BYTES_MAX = 128 << 20
@@ -44,7 +44,7 @@ _NO_ANSWER = "no answer"
 
 
 class EtcdError(RemoteError):
-    """etcd refused a request and has not carried it out. `status` is gRPC's."""
+    """etcd refused a request and did not carry it out. `status` is the gRPC status."""
 
     def __init__(self, status: int, message: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
         super().__init__(int(code), message)
@@ -52,7 +52,7 @@ class EtcdError(RemoteError):
 
 
 class _AskAgainError(UnreachableError):
-    """One member's answer, or its lack, that another attempt may better. `sent`: it may have been carried out."""
+    """One attempt failed and another may succeed. `sent`: the request may have been carried out."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)
@@ -60,11 +60,11 @@ class _AskAgainError(UnreachableError):
 
 
 class Attempts:
-    """What is known of one request that is sent again until it is answered.
+    """What is known about one request that is repeated until it is answered.
 
     Attributes:
-        unanswered: how many attempts may have been carried out without our knowing it.
-        problem: what went wrong last.
+        unanswered: how many attempts may have been carried out without an answer.
+        problem: the last error.
     """
 
     def __init__(self) -> None:
@@ -73,10 +73,10 @@ class Attempts:
 
 
 class Gateway:
-    """Posts requests to the members of an etcd cluster, in turn where one does not answer."""
+    """Posts requests to the members of an etcd cluster; goes on to the next one when a member does not answer."""
 
     def __init__(self, url: EtcdUrl, *, attempt_s: float, log: logging.Logger) -> None:
-        """`attempt_s`: after this long without an answer a member is given up for the next one."""
+        """`attempt_s`: how long to wait for a member's answer before trying the next one."""
         self.url = url
         self.attempt_s = attempt_s
         self._log = log
@@ -98,11 +98,11 @@ class Gateway:
 
         Args:
             path: such as `kv/range`.
-            attempts: is kept up to date, also where this raises; a request that must not be done twice looks there.
+            attempts: is kept up to date even when this raises; needed for a request that must not be done twice.
             stream: the answer is the first one of a stream.
 
         Raises:
-            EtcdError: etcd refuses; it was not carried out by this attempt.
+            EtcdError: etcd refuses; this attempt was not carried out.
             UnreachableError: no member answered in time.
         """
         loop = asyncio.get_running_loop()
@@ -116,12 +116,12 @@ class Gateway:
                 if remaining_s <= 0:
                     raise UnreachableError(
                         f"etcd at {self.url.text} did not answer within {deadline_s:.2g} s ({attempts.problem}); "
-                        "is it running, and is that its address?"
+                        "is it running, and is this its address?"
                     )
                 try:
                     return await self._attempt(path, message, min(self.attempt_s, remaining_s), stream)
                 except _AskAgainError as error:
-                    if remaining_s >= self.attempt_s or attempts.problem == _NO_ANSWER:  # one cut short says less
+                    if remaining_s >= self.attempt_s or attempts.problem == _NO_ANSWER:  # a shortened attempt says less
                         attempts.problem = str(error)
                     attempts.unanswered += error.sent
                     self._member += 1
@@ -139,7 +139,7 @@ class Gateway:
 
         Raises:
             EtcdError: etcd refuses.
-            UnreachableError: the member went away; the next use takes the next one.
+            UnreachableError: the member went away; the next call uses the next one.
         """
         try:
             async with self._post(path, message, None) as response:
@@ -156,7 +156,7 @@ class Gateway:
         self._member += 1
 
     async def ask(self, member: str, path: str, message: Json, deadline_s: float) -> Json:
-        """Asks a certain member, once. Raises UnreachableError, EtcdError."""
+        """Asks the given member, once. Raises UnreachableError, EtcdError."""
         try:
             async with asyncio.timeout(deadline_s), self._post(path, message, member) as response:
                 return _decode(await response.content.read())
@@ -194,7 +194,7 @@ class Gateway:
         except aiohttp.ClientConnectorError as error:
             if isinstance(error, aiohttp.ClientSSLError):
                 raise ConfigurationError(f"{where} and this process do not agree about TLS: {error}") from error
-            number = error.os_error.errno  # of a name that is not found, negative; loops word the others differently
+            number = error.os_error.errno  # negative if a name was not found; loops word the other errors differently
             text = os.strerror(number) if number and number > 0 else error.os_error.strerror or str(error)
             raise _AskAgainError(f"{where}: {text}", sent=False) from error
         except (aiohttp.ClientError, OSError) as error:
@@ -214,7 +214,7 @@ class Gateway:
                 yield answer["result"]
 
     def _refused(self, body: bytes, status: int, where: str) -> AdamctlError:
-        """Returns what an answer other than the expected one means: an EtcdError, or one that says more."""
+        """Returns the error that an unexpected answer means: an EtcdError, or a more specific one."""
         try:
             answer = _decode(body)
         except UnreachableError:
@@ -228,7 +228,7 @@ class Gateway:
             return _AskAgainError(f"{where}: {text}", sent=True)
         if "user name is empty" in text:
             return ConfigurationError(
-                f"{where} lets only its users in; set {USER_VARIABLE} and {PASSWORD_VARIABLE} to one of them"
+                f"{where} requires a user; set {USER_VARIABLE} and {PASSWORD_VARIABLE}"
             )
         if code == PERMISSION_DENIED:
             return ConfigurationError(
@@ -241,7 +241,7 @@ class Gateway:
         import aiohttp
 
         if self._session is None:
-            # The members are tried in turn by ourselves; a proxy of the environment is not meant for them.
+            # This class tries the members in turn itself; proxy settings of the environment are not meant for them.
             connector = aiohttp.TCPConnector(limit=0, ssl=self._tls() if self._where().startswith("https") else True)
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.attempt_s)
             self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False)
@@ -260,10 +260,10 @@ class Gateway:
     def _where(self) -> str:
         return self.url.members[self._member % len(self.url.members)]
 
-    # --- who we are ---------------------------------------------------------------------------------------------------
+    # --- log-in ---------------------------------------------------------------------------------------------------
 
     async def _logged_in(self) -> str:
-        """Returns the token that etcd gives a user; it is forgotten after a while without use."""
+        """Returns the token that etcd gives a user; etcd forgets a token that is not used for a while."""
         async with self._logging_in:
             if not self._login:
                 message = {"name": self.url.user, "password": self.url.password}
@@ -277,7 +277,7 @@ class Gateway:
             return self._login
 
     def _forget_login(self, error: EtcdError) -> bool:
-        """Returns whether it is worthwhile to log in anew."""
+        """Forgets the token if an error says that it is no longer valid; returns whether to log in again."""
         if not self._login or not (error.status == UNAUTHENTICATED or "invalid auth token" in str(error)):
             return False
         self._login = ""
@@ -285,7 +285,7 @@ class Gateway:
 
 
 def encoded(text: str | bytes) -> str:
-    """Returns a key or value as it travels."""
+    """Returns a key or value as it is sent."""
     return b64encode(text.encode() if isinstance(text, str) else text).decode()
 
 
@@ -294,7 +294,7 @@ def decoded(text: str) -> bytes:
 
 
 def number(message: Json, name: str) -> int:
-    """Returns a 64-bit number of a message; 0 is left out there."""
+    """Returns a 64-bit number of a message, which leaves 0 out."""
     return int(message.get(name, 0))
 
 
@@ -306,5 +306,5 @@ def _decode(body: bytes) -> Json:
     try:
         found: Json = msgspec.json.decode(body, type=dict[str, Any])
     except UNREADABLE as error:
-        raise UnreachableError(f"an answer that is not etcd's: {error}") from error
+        raise UnreachableError(f"not an answer of etcd: {error}") from error
     return found

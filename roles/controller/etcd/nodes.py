@@ -1,8 +1,8 @@
 """Membership in etcd: a node's key lives under a lease that its process keeps alive.
 
-The key `/nodes/{id}` goes with its lease: when that runs out, because nobody renewed it for `lost_after_s`, or at once
-when it is revoked by who leaves, or for a process that is known to have ended. An incarnation is the revision at which
-a key was written for it: etcd gives none of them twice, and nobody has to wait for another to get one.
+The key `/nodes/{id}` disappears with its lease: when that expires because it was not renewed for `lost_after_s`, or at
+once when it is revoked, by a process that leaves or for one that is known to have ended. An incarnation is the revision
+at which its key was written: etcd never issues a revision twice, and no process has to wait for another to get one.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from adamctl.wire.unreadable import UNREADABLE
 
 INCARNATIONS = "#incarnations"
 CLUSTER = "#cluster"
-"""The identity of the cluster: made by whoever registers first, and kept for ever."""
+"""The identity of the cluster: created by the first node that registers, and kept for ever."""
 LATE_S = 2.0
-"""etcd takes a key away up to so long after its lease has run out."""
+"""etcd may remove a key up to this long after its lease has expired."""
 _PROBE_S = 1.0
 _LOOK_EVERY_S = 0.25
 
 
 @dataclass(frozen=True)
 class _Held:
-    """A node's key as etcd has it. `record` is None for a value that is not a node's."""
+    """A node's key as etcd has it. `record` is None if the value is not a node's record."""
 
     record: NodeRecord | None
     revision: int
@@ -54,7 +54,7 @@ class Nodes:
     """Registers nodes, renews their leases and ends them."""
 
     def __init__(self, gateway: Gateway, key: Callable[[str], str]) -> None:
-        """`key` gives a key as etcd knows it."""
+        """`key` returns the name of a key in etcd."""
         self._gateway = gateway
         self._key = key
         self._leases: dict[tuple[str, int], str] = {}
@@ -62,7 +62,7 @@ class Nodes:
     async def register(self, request: NodeRegisterRequest, deadline_s: float) -> NodeRegisterReply:
         """See `Membership`."""
         if not request.node or "/" in request.node or len(request.node.encode()) > KEY_BYTES_MAX // 2:
-            raise ConfigurationError(f"{request.node!r} is no name for a node; expected 1 to 256 bytes without '/'")
+            raise ConfigurationError(f"{request.node!r} is not a valid node name; expected 1 to 256 bytes without '/'")
         loop = asyncio.get_running_loop()
         until_s = loop.time() + deadline_s
         while True:
@@ -76,7 +76,7 @@ class Nodes:
                 await self._revoke(lease, _PROBE_S)
                 if not isinstance(error, EtcdError) or error.status != NOT_FOUND:
                     raise
-                # it ran out while this machine, or etcd, stood still
+                # it expired while this machine or etcd was stalled
         if its_lease != lease:
             await self._revoke(lease, _PROBE_S)
         self._leases[record.node, record.incarnation] = its_lease
@@ -86,7 +86,7 @@ class Nodes:
         return NodeRegisterReply(record.incarnation, interval_s, lost_after_s, lease_s, cluster)
 
     async def beacon(self, node: str, incarnation: int, deadline_s: float) -> None:
-        """Renews the lease, and makes sure that the key is still this process's own."""
+        """Renews the lease, and checks that the key still belongs to this process."""
         lease = self._leases.get((node, incarnation))
         if lease is None:
             held = await self._held(node, deadline_s)
@@ -98,7 +98,7 @@ class Nodes:
         self._check(node, incarnation, held if renewed else None)
 
     async def leave(self, node: str, incarnation: int, deadline_s: float) -> None:
-        """Takes a node's key away, if it is still that incarnation's."""
+        """Removes a node's key, if it still belongs to that incarnation."""
         self._leases.pop((node, incarnation), None)
         held = await self._held(node, deadline_s)
         if held is not None and held.record is not None and held.record.incarnation == incarnation:
@@ -109,7 +109,7 @@ class Nodes:
     async def _join(
         self, request: NodeRegisterRequest, lease: str, lost_after_s: float, until_s: float
     ) -> tuple[NodeRecord, str]:
-        """Returns the record, and the lease that it lives under: `lease`, or the one that the process had already."""
+        """Returns the record and its lease: `lease`, or the one that the process had already."""
         loop = asyncio.get_running_loop()
         key = encoded(self._key(node_key(request.node)))
         waited_until_s = min(loop.time() + lost_after_s + LATE_S, until_s - _LOOK_EVERY_S)
@@ -121,7 +121,7 @@ class Nodes:
                 if held.lease == lease:
                     return old, lease  # the answer to an earlier attempt was lost
                 if request.process and old.process == request.process and await self._renewed(held.lease, until_s):
-                    return old, held.lease  # the same process: a new incarnation would depose it
+                    return old, held.lease  # the same process; a new incarnation would depose it
             if old is not None and not old.is_process(request.host, request.pid, request.process):
                 lives = await _lives(old, request)
                 if lives or (lives is None and loop.time() > waited_until_s):
@@ -129,7 +129,7 @@ class Nodes:
                         f"the name {request.node!r} belongs to a living {old.role} (process {old.pid} on "
                         f"{host_name(old)}); choose another --name, or end that process first"
                     )
-                if lives is None:  # its lease will tell
+                if lives is None:  # unknown until its lease expires
                     if loop.time() - renewed_s > lost_after_s / BEACONS_PER_LEASE:
                         renewed_s = loop.time()
                         await self._renewed(lease, until_s)
@@ -143,7 +143,7 @@ class Nodes:
                 return record, lease
 
     async def _cluster(self, deadline_s: float) -> str:
-        """Returns the cluster's identity, 16 hexadecimal digits; the first that asks makes it."""
+        """Returns the cluster's identity, 16 hexadecimal digits; creates it if there is none."""
         key, made = encoded(self._key(CLUSTER)), secrets.token_hex(8)
         message = {
             "compare": [compare_revision(key, 0)],
@@ -157,7 +157,7 @@ class Nodes:
         return decoded(pair.get("value", "")).decode("ascii", "replace")
 
     async def _renewed(self, lease: str, until_s: float) -> bool:
-        """Renews a lease; False: it has run out."""
+        """Renews a lease; returns False if it has expired."""
         remaining_s = until_s - asyncio.get_running_loop().time()
         reply = await self._gateway.call("lease/keepalive", {"ID": lease}, remaining_s, stream=True)
         return bool(number(reply, "TTL"))
@@ -186,10 +186,10 @@ class Nodes:
             if error.status != NOT_FOUND:
                 raise
         except UnreachableError:
-            pass  # it runs out by itself
+            pass  # it expires by itself
 
     def _check(self, node: str, incarnation: int, held: _Held | None) -> None:
-        """Raises RemoteError, STALE_INCARNATION, unless a node's key is that incarnation's."""
+        """Raises RemoteError with STALE_INCARNATION unless a node's key belongs to that incarnation."""
         record = held.record if held is not None else None
         if record is not None and record.incarnation == incarnation:
             return
@@ -208,17 +208,17 @@ class Nodes:
 
 
 async def _lives(old: NodeRecord, request: NodeRegisterRequest) -> bool | None:
-    """Returns whether somebody listens where a node did; False: nobody, certainly; None: that cannot be told."""
+    """Returns whether a node still listens at its addresses; False: certainly not; None: unknown."""
     addresses = [parse_address(text) for text in old.addresses]
     places = [(address.host, address.port) for address in addresses if address.scheme == "tcp"]
     ours = {(address.host, address.port) for address in map(parse_address, request.addresses)}
     refused = 0
     for host, port in places:
         if old.host == request.host and (host, port) in ours:
-            refused += 1  # where it was, we are
+            refused += 1  # this process has that address now
             continue
         if old.host != request.host and is_loopback(host):
-            continue  # another machine's
+            continue  # it belongs to another machine
         try:
             async with asyncio.timeout(_PROBE_S):
                 _, writer = await asyncio.open_connection(host, port)

@@ -1,12 +1,12 @@
-"""Compare-and-set in etcd, at most once however often it is sent.
+"""Compare-and-set in etcd, applied at most once however often it is sent.
 
 A client has a session: a lease, and a marker key that lives as long as the lease and holds the number of the session's
 last change. Every change is one transaction that compares the marker's revision, puts the new number and makes the
 change, all or nothing:
 
-- A repeated request whose first attempt was applied fails on the marker, finds its own number there, and is done.
-- An attempt that is still under way when the client has moved on can never be applied: the marker has another revision.
-- The marker can only be written while the lease lives, and is there as long as it does; so a session that etcd has
+- A repeated request whose first attempt was applied fails on the marker, finds its own number there, and is complete.
+- An attempt that is still under way after the client has moved on can never be applied: the marker's revision differs.
+- The marker can only be written while the lease lives, and exists as long as the lease does; so a session that etcd has
   forgotten refuses everything, and cannot be mistaken for one that has not begun.
 """
 
@@ -37,15 +37,15 @@ from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges, ConfigCompareAndSetReply
 
 SESSION_S = 600
-"""Without a change for so long, a session is forgotten; far more than any request takes."""
+"""A session without a change for this long is forgotten; far longer than any request takes."""
 SESSIONS = "#sessions/"
-"""Keys of ours begin with '/', so that nobody who reads them meets a marker."""
+"""All other keys begin with '/', so a reader of keys never sees a marker."""
 _FENCED = "!"
 
 
 @dataclass
 class _Session:
-    """`revision`: of the marker, as far as we know; `renewed_s`: loop time of the last renewal."""
+    """`revision`: of the marker, as far as known; `renewed_s`: loop time of the last renewal."""
 
     lease: str
     marker: str
@@ -58,7 +58,7 @@ class Changer:
     """Carries out the compare-and-sets of one client, one after another."""
 
     def __init__(self, gateway: Gateway, key: Callable[[str], str]) -> None:
-        """`key` gives a key as etcd knows it."""
+        """`key` returns the name of a key in etcd."""
         self._gateway = gateway
         self._key = key
         self._session: _Session | None = None
@@ -87,19 +87,19 @@ class Changer:
                 self._session = None
                 if attempts.unanswered:
                     raise UnreachableError(
-                        f"etcd at {self._gateway.url.text} was out of reach for longer than {SESSION_S} s and has "
-                        "forgotten our session: the change may have been made or not"
+                        f"etcd at {self._gateway.url.text} was unreachable for longer than {SESSION_S} s and has "
+                        "forgotten this session: the change may or may not have been made"
                     )
 
     async def end(self, deadline_s: float) -> None:
-        """Forgets the session there, too, if that can be done in time."""
+        """Removes the session from etcd too, if that can be done in time."""
         session, self._session = self._session, None
         if session is not None:
             with suppress(UnreachableError, RemoteError):  # it ends by itself
                 await self._gateway.call("lease/revoke", {"ID": session.lease}, deadline_s)
 
     async def _begun(self, deadline_s: float) -> _Session:
-        """Returns a session that etcd knows, to the best of our knowledge."""
+        """Returns a session that etcd knows, as far as can be told."""
         loop = asyncio.get_running_loop()
         session, now_s = self._session, loop.time()
         if session is not None and now_s - session.renewed_s > SESSION_S / 3:
@@ -112,7 +112,7 @@ class Changer:
             lease = str(reply["ID"])
             marker = encoded(self._key(f"{SESSIONS}{lease}"))
             put = {"key": marker, "value": encoded("0"), "lease": lease}
-            # On condition that it is not there: one that comes late must not undo what the session has noted since.
+            # Only if it does not exist: a late attempt must not undo what the session has noted since.
             message = {
                 "compare": [compare_revision(marker, 0)],
                 "success": [{"request_put": put}],
@@ -120,7 +120,7 @@ class Changer:
             }
             reply = await self._gateway.call("kv/txn", message, deadline_s)
             made = revision_of(reply)
-            if not reply.get("succeeded"):  # by an earlier attempt
+            if not reply.get("succeeded"):  # an earlier attempt has made it
                 made = number(reply["responses"][0]["response_range"]["kvs"][0], "mod_revision")
             session = _Session(lease, marker, made, now_s)
         self._session = session
@@ -153,7 +153,7 @@ class Changer:
             if value == str(session.sequence):
                 session.revision = marked
                 return ConfigCompareAndSetReply(marked, ())
-            if marked != session.revision:  # an earlier request that we had given up; now it can do no more
+            if marked != session.revision:  # by an earlier, abandoned request, which can have no further effect
                 session.revision = marked
                 continue
             conflicts = [
@@ -167,9 +167,9 @@ class Changer:
                 return ConfigCompareAndSetReply(revision, tuple(conflicts))
 
     async def _was_applied(self, session: _Session, until_s: float) -> bool:
-        """Makes sure that no earlier attempt, still under way, makes the change after it has been answered as refused.
+        """Makes sure that no earlier attempt still under way makes the change after it was reported as refused.
 
-        Returns whether one has made it in the meantime; the caller asks again then.
+        Returns whether one has made it in the meantime; then the caller asks again.
         """
         fence = f"{session.sequence}{_FENCED}"
         while True:
@@ -195,7 +195,8 @@ class Changer:
         attempts: Attempts,
         until_s: float,
     ) -> Json:
-        """Makes a transaction on the marker's revision, which puts `value` into it unless that is None."""
+        """Makes a transaction conditional on the marker's revision; it writes `value` to the marker unless that is
+        None."""
         put = {"key": session.marker, "value": encoded(value or ""), "lease": session.lease}
         message = {
             "compare": [compare_revision(session.marker, session.revision), *compare],
@@ -215,19 +216,19 @@ class Changer:
 
 
 def compare_revision(key: str, revision: int) -> Json:
-    """Returns a condition: a key, encoded, was last changed at a revision; 0: it does not exist."""
+    """Returns the condition that an encoded key was last changed at a revision; 0: that it does not exist."""
     return {"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": str(revision)}
 
 
 def _explained(error: EtcdError, changes: ConfigChanges) -> RemoteError:
-    """Returns an error that names the flag of etcd whose value was too low, if that was it."""
+    """Returns an error that names the etcd flag whose value was too low, if that was the cause."""
     text = str(error)
     operations = max(len(changes.puts) + len(changes.deletes), len(changes.conditions)) + 1
     size_bytes = sum(len(key) + len(value) + 64 for key, value in changes.puts.items())
     advice = ""
     if error.status == INVALID_ARGUMENT and "too many operations" in text:
         advice = (
-            f"this change takes {operations} operations at once; start every member of etcd with --max-txn-ops="
+            f"this change takes {operations} operations; start every member of etcd with --max-txn-ops="
             f"{_round_up(operations, 1024)} or more (its default is 128)"
         )
     elif "too large" in text or "larger than max" in text:

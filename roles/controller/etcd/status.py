@@ -12,9 +12,9 @@ MEMBER_DEADLINE_S = 1.0
 
 
 async def status_of(gateway: Gateway, deadline_s: float) -> dict[str, Any]:
-    """Returns who leads, at which revision, and how many entries of its log each member is behind.
+    """Returns the leader, the revision, and how many log entries each member is behind.
 
-    A member that does not answer at the address that it advertises has a `lag` of None.
+    A member that does not answer at its advertised address has a `lag` of None.
 
     Raises:
         UnreachableError: no member answers.

@@ -1,4 +1,4 @@
-"""`etcd://host:port[,host:port...][/prefix][?lost_after=SECONDS]`: which etcd cluster stands in for the controllers."""
+"""`etcd://host:port[,host:port...][/prefix][?lost_after=SECONDS]`: the etcd cluster used instead of controllers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCHEMES = ("etcd", "etcds")
 DEFAULT_ROOT = "/adamctl"
 DEFAULT_LOST_AFTER_S = 5
 LOST_AFTER_S_MIN = 2
-"""Etcd grants no less by default: one and a half times its election timeout."""
+"""The shortest lease that etcd grants by default: one and a half times its election timeout."""
 USER_VARIABLE = "ADAMCTL_ETCD_USER"
 PASSWORD_VARIABLE = "ADAMCTL_ETCD_PASSWORD"
 CA_VARIABLE = "ADAMCTL_ETCD_CA"
@@ -26,16 +26,16 @@ _EXPECTED = "expected etcd://host:port[,host:port...][/prefix], or etcds:// for 
 
 @dataclass(frozen=True)
 class EtcdUrl:
-    """Where an etcd cluster is, and what of it is ours.
+    """Where an etcd cluster is, and which of its keys are used.
 
     Attributes:
         text: as the user wrote it.
         members: `http://host:port` or `https://host:port` of its members, tried in turn.
-        root: what every key of ours begins with, such as `/adamctl`; several clusters of adamctl may share one etcd.
+        root: the prefix of every key, such as `/adamctl`; several clusters of adamctl may share one etcd.
         lost_after_s: whole seconds without a beacon after which a node counts as lost.
-        user, password: what to log in with (ADAMCTL_ETCD_USER, ADAMCTL_ETCD_PASSWORD); empty: not at all.
+        user, password: what to log in with (ADAMCTL_ETCD_USER, ADAMCTL_ETCD_PASSWORD); empty: no log-in.
         authority, certificate, key: files for TLS (ADAMCTL_ETCD_CA, _CERT, _KEY); empty: the system's authorities, and
-            no certificate of our own.
+            no client certificate.
     """
 
     text: str
@@ -55,15 +55,15 @@ class EtcdUrl:
 
 
 def is_etcd(text: str) -> bool:
-    """Returns whether an address names an etcd cluster, well or badly."""
+    """Returns whether an address is meant as an etcd URL, well-formed or not."""
     return text.partition("://")[0] in SCHEMES and "://" in text
 
 
 def parse_etcd_url(text: str, environment: Mapping[str, str] | None = None) -> EtcdUrl:
-    """Returns what an address of an etcd cluster says, together with the variables named in `EtcdUrl`.
+    """Parses the URL of an etcd cluster, together with the variables named in `EtcdUrl`.
 
     Args:
-        environment: instead of this process's.
+        environment: used instead of this process's.
 
     Raises:
         ConfigurationError: it is malformed.
@@ -75,7 +75,7 @@ def parse_etcd_url(text: str, environment: Mapping[str, str] | None = None) -> E
     if "@" in parts.netloc:
         hidden = f"{parts.scheme}://...@{parts.netloc.rpartition('@')[2]}"
         raise ConfigurationError(
-            f"{_EXPECTED}; found {hidden}: arguments are for everybody to see, so set {USER_VARIABLE} and "
+            f"{_EXPECTED}; found {hidden}: anyone can see arguments, so set {USER_VARIABLE} and "
             f"{PASSWORD_VARIABLE} instead"
         )
     root = parts.path.rstrip("/") or DEFAULT_ROOT
@@ -100,13 +100,13 @@ def parse_etcd_url(text: str, environment: Mapping[str, str] | None = None) -> E
 
 
 def etcd_url_inside(text: str, name: str, lost_after_s: int | None = None) -> str:
-    """Returns the URL of a part of a cluster's keys: those whose prefix goes on with `/name`.
+    """Returns the URL of a part of a cluster's keys: those whose prefix continues with `/name`.
 
     Args:
-        lost_after_s: instead of what the URL says.
+        lost_after_s: replaces the URL's value.
 
     Raises:
-        ConfigurationError: the URL is malformed, or would be.
+        ConfigurationError: the URL, or the resulting one, is malformed.
     """
     url = parse_etcd_url(text)
     parts = _parts(text)
@@ -132,7 +132,7 @@ def _parts(text: str) -> SplitResult:
     try:
         return urlsplit(text)
     except ValueError as error:  # the text is not repeated: it may hold a password
-        what = "found one whose host cannot be read"
+        what = "found a URL whose host cannot be parsed"
         raise ConfigurationError(f"{_EXPECTED}; {what}; write IPv6 as in etcd://[::1]:2379") from error
 
 

@@ -1,6 +1,6 @@
-"""The configuration service inside this process, the same core without network or disk, and a store that keeps nothing.
+"""For tests: the configuration service inside this process, and a store that keeps nothing.
 
-For tests.
+The service is the same core without network or disk.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ class VolatileStore:
     blocks = False
 
     def persist(self, instructions: Sequence[Persist]) -> None:
-        """Forgets them."""
+        """Does nothing."""
 
     def write_snapshot(self, snapshot: PaxosSnapshot, accepted: Sequence[Entry] = ()) -> None:
-        """Forgets the snapshot."""
+        """Writes nothing."""
 
     def close(self) -> None:
         """Does nothing."""
 
 
 class MemoryConfigurationStore:
-    """A `ConfigurationStore` that lives and dies with this object. Nodes put into it are never lost."""
+    """A `ConfigurationStore` that lives as long as this object. Nodes put into it are never lost."""
 
     def __init__(self, config: ControllerConfig | None = None) -> None:
         self.core = ControllerCore(replace(config or ControllerConfig(), lost_after_s=float("inf")))

@@ -27,11 +27,11 @@ from adamctl.roles.controller.core.paxos.messages import (
 from adamctl.roles.controller.core.paxos.validate import snapshot_problem
 
 LOG_BYTES_MAX = 8 << 20
-"""Of decided values kept in memory for members that lag; one that lags more gets a snapshot."""
+"""Bound on the decided values kept in memory for members that lag; one that lags further gets a snapshot."""
 
 
 class Machine(Protocol):
-    """What the decided values are applied to: the same values in the same order on every member."""
+    """The state machine that decided values are applied to, in the same order on every member."""
 
     def apply(self, entry: Entry) -> None: ...
 
@@ -55,12 +55,12 @@ class Outbox(Protocol):
 
 
 class Acceptor:
-    """One member's part of the truth.
+    """What one member has promised, accepted and learnt.
 
     Attributes:
-        vote: as it is on disk, once the instructions put so far have been carried out. `vote.promised` never falls.
+        vote: the vote on disk once all instructions put so far are carried out. `vote.promised` never decreases.
         members: from slot `chosen_to` + 1 on; none if this member does not know them yet.
-        chosen_to: every slot up to it is decided and applied; never falls.
+        chosen_to: every slot up to it is decided and applied; never decreases.
         chosen_ballot: under which the value of `chosen_to` was accepted here.
         accepted: for slot `chosen_to` + 1; its ballot is at most `vote.promised`, unless it was learnt.
     """
@@ -78,7 +78,7 @@ class Acceptor:
         self._log_bytes_max = log_bytes_max
 
     def recover(self, snapshot: PaxosSnapshot | None, entries: Iterable[Entry]) -> None:
-        """Takes up what was on disk. The last entry may be undecided; all before it are decided."""
+        """Restores what was on disk. The last entry may be undecided; all before it are decided."""
         if snapshot is not None:
             self._restore(snapshot)
         for entry in entries:
@@ -92,7 +92,7 @@ class Acceptor:
         return self.vote.promised == Ballot() and self.chosen_to == 0 and self.accepted is None
 
     def may_be_member(self, identity: int) -> bool:
-        """Says whether somebody is a member, as far as is known here, or becomes one by what was accepted last."""
+        """Whether this identity is a member as far as is known here, or becomes one by the entry accepted last."""
         accepted = () if self.accepted is None else self.accepted.members
         return not self.members or any(member.identity == identity for member in (*self.members, *accepted))
 
@@ -117,7 +117,7 @@ class Acceptor:
             return False
         self.know_chosen(entry.slot - 1, previous)
         if entry.slot <= self.chosen_to:
-            return True  # decided, and whoever leads can only propose what was decided
+            return True  # already decided, so a leader can only have proposed the decided value
         if entry.slot != self.chosen_to + 1:
             return False
         if self.accepted is None or self.accepted.ballot != entry.ballot:
@@ -126,12 +126,12 @@ class Acceptor:
         return True
 
     def know_chosen(self, slot: int, ballot: Ballot) -> None:
-        """Takes notice that what was proposed for a slot under a ballot is decided."""
+        """Notes that the value proposed for a slot under a ballot is decided."""
         if self.accepted is not None and self.accepted.slot == slot and self.accepted.ballot == ballot:
             self.choose()
 
     def learn(self, entries: Iterable[Entry]) -> None:
-        """Takes over decided values as far as they join on to what is decided here."""
+        """Takes over the decided values that directly follow those decided here."""
         for entry in entries:
             if entry.slot == self.chosen_to + 1 and self.members:
                 if self.accepted is None or self.accepted.ballot != entry.ballot:
@@ -157,7 +157,7 @@ class Acceptor:
     # --- catching up ------------------------------------------------------------------------------------------------
 
     def decided_after(self, slot: int, bytes_max: int) -> tuple[Entry, ...] | None:
-        """Returns decided entries after a slot, at least one unless there is none; None if they are gone."""
+        """Returns decided entries after a slot, at least one if there are any; None if they were dropped."""
         if slot >= self.chosen_to:
             return ()
         if not self._log or self._log[0].slot > slot + 1:
@@ -174,17 +174,17 @@ class Acceptor:
         return tuple(found)
 
     def snapshot(self) -> PaxosSnapshot:
-        """Returns everything that is decided. What is only accepted is not part of it."""
+        """Returns everything that is decided. A value that is only accepted is not included."""
         return PaxosSnapshot(self.chosen_to, self.chosen_ballot, self.members, self._machine.encode_state())
 
     def install(self, snapshot: PaxosSnapshot) -> bool:
-        """Takes over another member's snapshot if it is newer and can be read again, on disk first."""
+        """Takes over another member's snapshot, on disk first, if it is newer and can be read back."""
         if snapshot.slot <= self.chosen_to and self.members:
             return False
         if snapshot_problem(snapshot) or self._machine.state_problem(snapshot.state):
             return False
         self._out.put(SaveSnapshot(snapshot))
-        self._restore(snapshot)  # with it, what was accepted for a slot that the snapshot has decided is forgotten
+        self._restore(snapshot)  # also forgets a value accepted for a slot that the snapshot has decided
         return True
 
     def _restore(self, snapshot: PaxosSnapshot) -> None:

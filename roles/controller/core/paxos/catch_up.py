@@ -1,6 +1,6 @@
-"""How a member that lags gets what was decided: it asks, anybody answers, by log or by a snapshot in parts. Pure.
+"""How a lagging member catches up: it asks, and any member answers with log entries or parts of a snapshot. Pure.
 
-Asking again after silence is the asker's business; an answer depends on nothing but the question.
+The member that asks repeats its question after silence; an answer depends only on the question.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SNAPSHOT_BYTES_MAX = 64 << 20
 
 
 class Giver:
-    """Answers questions. Keeps one encoded snapshot while it is being asked for."""
+    """Answers questions. Keeps one encoded snapshot while members ask for parts of it."""
 
     def __init__(self, acceptor: Acceptor, *, part_bytes: int = PART_BYTES) -> None:
         self._acceptor = acceptor
@@ -27,7 +27,7 @@ class Giver:
         self._encoded = b""
 
     def answer(self, request: Fetch) -> Learn | SnapshotPart | None:
-        """Returns what to send, None if the asker knows as much."""
+        """Returns what to send; None if the member that asks already knows as much."""
         acceptor = self._acceptor
         if not acceptor.members:
             return None
@@ -47,9 +47,9 @@ class Giver:
 
 
 class Taker:
-    """Asks until this member knows as much as somebody else said that there is to know.
+    """Asks until this member knows everything that another member said is decided.
 
-    At most one question is under way for `patience_s`; what is taken leads to the next one at once.
+    At most one question is outstanding within `patience_s`; a useful answer leads to the next one at once.
     """
 
     def __init__(self, acceptor: Acceptor, patience_s: float) -> None:
@@ -68,7 +68,7 @@ class Taker:
         return Fetch(after_slot, self._slot, len(self._received))
 
     def take(self, message: Learn | SnapshotPart) -> bool:
-        """Takes an answer; returns whether it was of use, so that the next question may follow at once."""
+        """Takes an answer; returns whether it was useful, so that the next question may follow at once."""
         before = (self._acceptor.chosen_to, len(self._received), self._slot)
         if isinstance(message, Learn):
             self._acceptor.learn(message.entries)
@@ -90,7 +90,7 @@ class Taker:
             self._forget()
             self._slot = part.slot
         if part.slot != self._slot or part.offset != len(self._received):
-            return  # a part of another snapshot, or one that we have
+            return  # a part of another snapshot, or one that is here already
         self._received += part.data
         if len(self._received) < part.total:
             return

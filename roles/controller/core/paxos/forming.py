@@ -1,9 +1,9 @@
-"""How the first members become a cluster, and what a member does that belongs to none. Pure.
+"""How the first members form a cluster, and what a member does while it belongs to none. Pure.
 
-Every folder has an identity from its first start on. The members that were named at the start (`--peers`) introduce
-themselves until each has heard the identity of all; the list of them is the cluster, and its hash the cluster's
-number. So a member that lost its folder, and with it its promises, can never pass for the one it was: it has another
-identity, and waits until it is put in that one's place by command.
+Every folder gets an identity at its first start. The members named at the start (`--peers`) introduce themselves until
+each has heard the identities of all; their list defines the cluster, and its hash is the cluster's number. So a member
+that lost its folder, and with it its promises, can never be taken for its former self: it has another identity, and
+waits until an operator puts it in the former one's place.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from adamctl.roles.controller.core.paxos.messages import Introduce, Member, Vote
 
 STRANGERS_MAX = 16
 STRANGER_S = 3.0
-"""How long an introduction counts; whoever waits to be taken in introduces itself twice a second."""
+"""How long an introduction counts; a controller that waits to be taken in introduces itself twice a second."""
 
 
 def cluster_number(members: tuple[Member, ...]) -> int:
-    """Returns a number, never 0, that two clusters share only by chance: identities are random."""
+    """Returns a number, never 0, that two clusters share only by chance, because identities are random."""
     names = msgspec.msgpack.encode([(member.name, member.identity) for member in members])
     return crc32(names) << 32 | crc32(names[::-1]) | 1
 
 
 def cluster_identity(number: int) -> str:
-    """Returns a cluster's number as HELLO carries it; empty for 0, which is none."""
+    """Returns a cluster's number as HELLO carries it; empty for 0, which means no cluster."""
     return f"{number:016x}" if number else ""
 
 
@@ -71,16 +71,16 @@ class Forming:
         return msgspec.structs.replace(vote, cluster=cluster_number(members), members=members)
 
     def forget(self, identities: set[int]) -> None:
-        """These are no strangers any more."""
+        """Forgets strangers that have become members."""
         self.strangers = {key: told for key, told in self.strangers.items() if told[0] not in identities}
 
     def stranger(self, name: str, address: str, now: float) -> int | None:
-        """Returns the identity of who waits there to be taken in, None if nobody has said so lately."""
+        """Returns the identity of the controller that waits there to be taken in; None if none has said so lately."""
         identity, heard_s = self.strangers.get((name, address), (0, 0.0))
         return identity if identity and now - heard_s <= STRANGER_S else None
 
     def note_stranger(self, message: Introduce, identity: int, members: tuple[Member, ...], now: float) -> None:
-        """Remembers who could become a member."""
+        """Remembers a controller that could become a member."""
         if any(member.identity == identity for member in members):
             return
         key = (message.name, message.address)

@@ -1,7 +1,7 @@
-"""What a leader keeps while it leads: the open proposal, who is how far, and who still takes it for the leader.
+"""What a leader keeps while it leads: the open proposal, each member's progress, and who still follows it.
 
-A round asks every member whether it knows of a later leader. An answer to round n says that it did not when it got the
-question, so it counts for every request that came before round n was begun; rounds may overlap. Pure.
+A round asks every member whether it knows of a later leader. An answer to round n says that it knew of none when it got
+the question, so it confirms every request that came before round n began; rounds may overlap. Pure.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Leadership:
 
     Attributes:
         ready: a value of this leader's own has been decided, so nothing that was accepted under a lower ballot and is
-            still undecided can ever be. Only then is anybody answered.
+            still undecided can ever be decided. Nothing is answered before that.
         adopting: the open slot's value is another leader's. It may have been decided before, and then that leader may
-            have proposed something for the next slot that nobody who has promised knows of.
+            have proposed something for the next slot that none of the members that promised knows of.
         proposal, previous, acknowledged: the open slot's entry, the ballot of the slot before, and who has accepted.
-        progress, heard_s: identity -> how far that member knows what is decided, and when it said so.
-        confirmed_s: when the latest round was begun that a majority has answered.
+        progress, heard_s: identity -> the last slot that this member knows to be decided, and when it said so.
+        confirmed_s: when the latest round that a majority has answered began.
     """
 
     def __init__(self, ballot: Ballot, now: float) -> None:
@@ -63,7 +63,7 @@ class Leadership:
         return bool(self._waiting) and self._waiting[-1][0] > self._round
 
     def wait(self, token: int) -> None:
-        """Adds a request that the next round to be begun will confirm."""
+        """Adds a request that the next round will confirm."""
         self._waiting.append((self._round + 1, token))
 
     def begin_round(self, now: float) -> int:
@@ -89,7 +89,7 @@ class Leadership:
                 self.confirmed_s = self._begun_s.popleft()[1]
 
     def released(self) -> list[int]:
-        """Takes out the requests that are confirmed by now."""
+        """Removes and returns the requests that are confirmed by now."""
         found = []
         while self.ready and self._waiting and self._waiting[0][0] <= self._confirmed_round:
             found.append(self._waiting.popleft()[1])

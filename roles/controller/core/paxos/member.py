@@ -1,4 +1,4 @@
-"""What every member of the Paxos cluster does, whether it leads or not: belong, obey, catch up. Pure.
+"""What every member of the Paxos cluster does, whether it leads or not: join, follow, catch up. Pure.
 
 `adamctl.roles.controller.core.paxos.paxos_core` uses it, and adds elections and leading.
 """
@@ -39,13 +39,14 @@ PATIENCE_MAX = 5.0
 PATIENCE_GROWTH = 1.5
 PATIENCE_DECAY = 0.98
 SETTLED_ELECTIONS = 2
-"""An election that follows another within so many times `election_s` came too soon: everything is slow."""
+"""An election that follows another within this many times `election_s` came too soon: everything is slow."""
 
 
 @dataclass(frozen=True)
 class PaxosConfig:
-    """Times in seconds, limits in bytes. A member that hears no leader for `election_s` to twice that long stands; a
-    leader that no majority has confirmed for `give_up_s` follows again. Only how soon depends on these, never what.
+    """Times in seconds, limits in bytes. A member that hears no leader for one to two times `election_s` stands for
+    election; a leader that no majority has confirmed for `give_up_s` becomes a follower. These affect only how soon
+    things happen, never what happens.
     """
 
     heartbeat_s: float = 0.15
@@ -56,12 +57,12 @@ class PaxosConfig:
 
 
 class Leader(Machine, Protocol):
-    """What is told when this member leads, besides what is decided."""
+    """A state machine that is also told when this member begins and ceases to lead."""
 
     def began_to_lead(self, now: float) -> None: ...
 
     def ceased_to_lead(self) -> None:
-        """Everything asked of `confirm` and `propose` since is void, though a proposal may yet be decided."""
+        """All calls of `confirm` and `propose` since then are void, although a proposal may still be decided."""
         ...
 
     def confirmed(self, token: int, now: float) -> None:
@@ -74,7 +75,7 @@ class PaxosMember:
 
     Attributes:
         handlers: what is called for each type of message; `PaxosCore` adds the types of elections and of leading.
-        knows_more: called when a candidate has learnt what was decided, with whether the members have changed.
+        knows_more: called when a candidate has learnt decided values; told whether the members have changed.
         role: forming (belongs to no cluster yet), follower, probing, candidate or leader.
         leader: identity of the leader this member last heard from, 0 if it knows none.
         leadership: what a leader keeps while it leads, None while it does not.
@@ -131,9 +132,10 @@ class PaxosMember:
         return max(self.acceptor.vote.promised.round, self.round_seen)
 
     def receive(self, event: Received, now: float) -> str:
-        """Takes a message; returns why not, if it cannot be meant or is of no member, and then nothing is changed.
+        """Takes a message. Returns why it was refused, if it makes no sense or its sender is not a member.
 
-        Those for another cluster or for another identity at this address mean nothing here.
+        A refused message changes nothing. Messages for another cluster, or for another identity at this address, are
+        ignored.
         """
         vote = self.acceptor.vote
         if event.source == self.identity:
@@ -145,13 +147,13 @@ class PaxosMember:
             if event.destination != self.identity:
                 return ""
             if event.cluster != vote.cluster:
-                # Who has never promised anything may leave: introductions of long ago can have led it astray.
+                # A member that has promised nothing may leave: old introductions may have led it into a wrong one.
                 if not event.cluster or not self.acceptor.untouched or isinstance(event.message, Probe | ProbeReply):
                     return ""
                 self._join(event.cluster, now)
             elif not self.acceptor.may_be_member(event.source):
                 self._heard_a_stranger(event.message, now)
-                return "it is none of the controllers that are known here"
+                return "its sender is not one of the controllers known here"
         self._addresses.pop(event.source, None)
         self._addresses[event.source] = event.address
         if len(self._addresses) > ADDRESSES_MAX:
@@ -164,7 +166,7 @@ class PaxosMember:
         return next(filter(None, problems), "")
 
     def _heard_a_stranger(self, message: PeerMessage, now: float) -> None:
-        """Perhaps the members have changed and it leads: then one that is known here can tell."""
+        """Asks the known members for news: perhaps the members have changed, and the stranger leads."""
         match message:
             case Accept(entry=entry):
                 told = entry.slot - 1
@@ -206,7 +208,7 @@ class PaxosMember:
                 self.deadline_s = now + self.config.heartbeat_s  # somebody has to be the first
 
     def _join(self, cluster: int, now: float) -> None:
-        """A leader knows this member's identity, so it was taken in; who the members are comes with a snapshot."""
+        """A leader knows this member's identity, so it was taken in; a snapshot will say who the members are."""
         vote = self.acceptor.vote
         self.acceptor.save(Vote(vote.name, vote.identity, cluster, vote.promised, ()))
         self.acceptor.members = ()
@@ -219,7 +221,7 @@ class PaxosMember:
         self.deadline_s = now + self.config.election_s * (1.0 + self._chance()) * self.patience
 
     def take_part(self, now: float) -> None:
-        """An election has begun. If the one before was just now, there was no time for it to come to anything."""
+        """Notes that an election has begun. If the last one was very recent, it had too little time to succeed."""
         if now - self._elected_s < SETTLED_ELECTIONS * self.config.election_s * self.patience:
             self.patience = min(self.patience * PATIENCE_GROWTH, PATIENCE_MAX)
         self._elected_s = now
@@ -245,7 +247,7 @@ class PaxosMember:
     # --- following --------------------------------------------------------------------------------------------------
 
     def _obeys(self, ballot: Ballot, event: Received, now: float) -> bool:
-        """Whether this member follows the leader of a ballot, from now on if not before."""
+        """Follows the leader of a ballot, unless a higher one was promised; returns whether it does."""
         if not self.acceptor.promise(ballot):
             self.send(event.source, Refused(self.acceptor.vote.promised))
             return False
@@ -300,7 +302,7 @@ class PaxosMember:
                 self._out.put(Send(member.address, member.identity, message))
 
     def send(self, identity: int, message: PeerMessage) -> None:
-        """Answers a member at the address that is known best."""
+        """Sends to a member at its best known address."""
         for member in self.acceptor.members:
             if member.identity == identity:
                 self._out.put(Send(member.address, identity, message))

@@ -16,7 +16,7 @@ class _Part(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Member(_Part, frozen=True, order=True):
-    """A controller. `identity` belongs to its folder: whoever has lost the folder is somebody else."""
+    """A controller. `identity` belongs to its folder: a controller that has lost its folder is a different member."""
 
     name: str
     identity: int
@@ -24,7 +24,8 @@ class Member(_Part, frozen=True, order=True):
 
 
 class Ballot(_Part, frozen=True, order=True):
-    """Who leads, ordered: higher ones win. Two members never have the same one, and no member has one twice."""
+    """The number of a leadership: higher ones win. No two members ever use the same one, and no member uses one
+    twice."""
 
     round: int = 0
     identity: int = 0
@@ -33,7 +34,7 @@ class Ballot(_Part, frozen=True, order=True):
 class Entry(_Part, frozen=True):
     """A value for a slot, proposed under a ballot. Slots count from 1; an empty value changes nothing.
 
-    `members`, if there are any, are the members from the next slot on.
+    `members`, if not empty, are the members from the next slot on.
     """
 
     slot: int
@@ -43,11 +44,11 @@ class Entry(_Part, frozen=True):
 
 
 class Vote(_Part, frozen=True):
-    """What a member must never forget: who it is, and below which ballot it accepts nothing any more.
+    """What a member must never forget: who it is, and the ballot below which it no longer accepts anything.
 
     Attributes:
         cluster: 0 until this member belongs to one.
-        members: of the cluster at slot 0; none while they are not known.
+        members: of the cluster at slot 0; empty while they are not known.
     """
 
     name: str
@@ -74,7 +75,7 @@ class _Peer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Introduce(_Peer, frozen=True, tag=1):
-    """From a member that belongs to no cluster yet, and the answer to it. `peers` are all names it was told."""
+    """Sent by a member that belongs to no cluster yet, and the answer to it. `peers` are all names it was given."""
 
     name: str
     address: str
@@ -83,7 +84,7 @@ class Introduce(_Peer, frozen=True, tag=1):
 
 
 class Probe(_Peer, frozen=True, tag=2):
-    """Would you vote for me? Changes nothing, so that a member that hears nobody deposes nobody."""
+    """Would you vote for me? Changes nothing, so a member that hears nobody cannot depose a leader."""
 
     round: int
 
@@ -103,7 +104,7 @@ class Prepare(_Peer, frozen=True, tag=4):
 
 
 class Promise(_Peer, frozen=True, tag=5):
-    """Phase 1b: nothing below `ballot` will be accepted. `accepted` is what was, for slot `chosen_to` + 1."""
+    """Phase 1b: nothing below `ballot` will be accepted. `accepted` is the entry accepted for slot `chosen_to` + 1."""
 
     ballot: Ballot
     chosen_to: int
@@ -125,7 +126,7 @@ class Accepted(_Peer, frozen=True, tag=7):
 
 
 class Confirm(_Peer, frozen=True, tag=8):
-    """Does anybody know of a later leader than me? Also the heartbeat, and how far everything is decided."""
+    """Does anyone know of a later leader than me? Also the heartbeat; says up to which slot all is decided."""
 
     ballot: Ballot
     number: int
@@ -142,7 +143,7 @@ class Confirmed(_Peer, frozen=True, tag=9):
 
 
 class Refused(_Peer, frozen=True, tag=10):
-    """A request came under a lower ballot than was promised."""
+    """A request came under a lower ballot than the promised one."""
 
     promised: Ballot
 
@@ -190,9 +191,9 @@ PeerMessage: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """Event: a message of another member, which is reached at `address`. `destination` 0: whoever is here.
+    """Event: a message from another member, which is reached at `address`. `destination` 0: whatever member is here.
 
-    `limits` are the sender's (`core_limits`); empty: not told.
+    `limits` are the sender's (`adamctl.roles.controller.core.service.limits`); empty: not given.
     """
 
     cluster: int
@@ -222,14 +223,14 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class SaveSnapshot:
-    """Replace log and snapshot by this one, and sync, before anything that follows is carried out."""
+    """Replace log and snapshot with this one and sync before anything that follows is carried out."""
 
     snapshot: PaxosSnapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send to a member; it may be lost. `address` says where it is reached, `destination` 0 is whoever is there."""
+    """Send to a member at `address`; the message may be lost. `destination` 0: whatever member is there."""
 
     address: str
     destination: int
@@ -248,10 +249,10 @@ _SNAPSHOT = msgspec.msgpack.Decoder(PaxosSnapshot)
 
 
 def decode_peer(data: bytes | memoryview) -> PeerMessage:
-    """Raises one of UNREADABLE if it is no such message."""
+    """Raises one of UNREADABLE if the data is not such a message."""
     return _PEER.decode(data)
 
 
 def decode_snapshot(data: bytes | memoryview) -> PaxosSnapshot:
-    """Raises one of UNREADABLE if it is no snapshot."""
+    """Raises one of UNREADABLE if the data is not a snapshot."""
     return _SNAPSHOT.decode(data)

@@ -1,11 +1,12 @@
 """One member of the Paxos cluster as a pure state machine: messages and clock readings in, instructions out.
 
 docs/decisions/0008-controllers-by-paxos.md says why. In short: a member that hears no leader asks whether others would
-vote for it (Probe), then for promises (Prepare); with those of a majority, and knowing as much as the best informed of
-them, it leads: it proposes again what was accepted for the open slot, if anything, then an empty value of its own, and
-from then on one value after another. Its heartbeats ask the others to confirm that it leads (`core_paxos_leader`).
+vote for it (Probe), then for promises (Prepare). Once a majority has promised, and it knows as much as the best
+informed of them, it leads: it proposes again what was accepted for the open slot, if anything, then an empty value of
+its own, and from then on one value after another. Its heartbeats ask the others to confirm that it leads
+(`adamctl.roles.controller.core.paxos.leader`).
 
-What a member promises stands in an instruction before the message that tells of it; the shell keeps that order.
+The instruction that saves a promise comes before the message that tells of it; the shell keeps that order.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class PaxosCore:
     def start(
         self, vote: Vote, fresh: bool, snapshot: PaxosSnapshot | None, entries: Iterable[Entry], now: float
     ) -> None:
-        """Takes up what was on disk; `fresh`: `vote` is not there yet. A member that is alone leads at once."""
+        """Restores what was on disk; `fresh`: `vote` is not on disk yet. A member that is alone leads at once."""
         self._member.acceptor = Acceptor(self._machine, self._out, vote, log_bytes_max=self._config.log_bytes_max)
         self._member.giver = Giver(self.acceptor, part_bytes=self._config.part_bytes)
         self._member.taker = Taker(self.acceptor, 2 * self._config.heartbeat_s)
@@ -128,7 +129,7 @@ class PaxosCore:
         return self.leading and self.leadership is not None and self.leadership.proposal is None
 
     def hears(self, member: Member, now: float) -> bool:
-        """Whether this member leads and that one has answered it lately (or is this one)."""
+        """Whether this member leads and the given one has answered it lately (or is this one)."""
         leadership = self.leadership
         if leadership is None or member.identity == self.identity:
             return leadership is not None
@@ -233,7 +234,7 @@ class PaxosCore:
             self._count_promises(now)
 
     def _count_promises(self, now: float) -> None:
-        """Leads if a majority has promised and everything that one of them knows to be decided is known here."""
+        """Begins to lead if a majority has promised and this member knows everything that they know to be decided."""
         acceptor = self.acceptor
         ballot = acceptor.vote.promised
         if self.role != "candidate" or not is_majority((self.identity, *self._promises), acceptor.members):
@@ -261,7 +262,7 @@ class PaxosCore:
         self.settle(now)
 
     def _adopted(self, accepted: list[Entry]) -> Entry | None:
-        """Returns the only value for the open slot that may have been decided: the one of the highest ballot."""
+        """Returns the only entry for the open slot that may have been decided: the one with the highest ballot."""
         return max(accepted, key=lambda entry: entry.ballot, default=None)
 
     # --- leading ----------------------------------------------------------------------------------------------------
@@ -274,7 +275,8 @@ class PaxosCore:
         leadership.count(acceptor.members)
 
     def _set_heartbeat(self, now: float) -> None:
-        """Other rounds do not put it off: it also sends again what may have been lost."""
+        """Sets the time of the next heartbeat. Other rounds do not delay it: it also resends what may have been
+        lost."""
         assert self.leadership is not None
         self.leadership.heartbeat_s = now + self._config.heartbeat_s if len(self.acceptor.members) > 1 else FOREVER
 
@@ -283,7 +285,7 @@ class PaxosCore:
         assert leadership is not None
         give_up_s = self._config.give_up_s * self._member.patience
         if now - leadership.confirmed_s > give_up_s and len(self.acceptor.members) > 1:
-            self._member.follow(0, now)  # perhaps nobody hears us, or we hear nobody: another can do better
+            self._member.follow(0, now)  # perhaps nobody hears us, or we hear nobody: let another member lead
             return
         self._member.calm_down()
         self._set_heartbeat(now)
@@ -323,7 +325,7 @@ class PaxosCore:
             self._release(now)
 
     def _members_changed(self, now: float) -> None:
-        """The next slot belongs to other members, whose promises have to be asked for anew."""
+        """The next slot belongs to other members, so their promises are needed first."""
         if self._member.is_member():
             self._campaign(now)
         else:

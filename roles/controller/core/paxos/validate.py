@@ -1,7 +1,7 @@
-"""What a message of another controller must be before anything of it is kept, promised or answered. Pure.
+"""Checks of another controller's message, made before any of it is kept, promised or answered. Pure.
 
-What is on disk is read again at every start: a number that cannot be counted on from, or a value that no command can be
-read from, would end this member then and for good.
+What is on disk is read at every start: a number too high to be incremented, or a value that is not a list of commands,
+would keep this member from starting ever again.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from adamctl.roles.controller.core.paxos.messages import (
 
 MEMBERS_MAX: Final = 16
 ROUND_LEAP_MAX: Final = 1 << 32
-"""By how much a round may be ahead of those known here. One per election is used up, so nobody is ahead by as many; and
-whoever sends numbers of his own choice does not come near the last one."""
+"""How far a round may be ahead of those known here. An election uses up one, so no honest member is ahead by as many;
+and a sender that makes numbers up cannot come near the last one."""
 
 
 def message_problem(message: PeerMessage, round_known: int) -> str:
-    """Returns why a message cannot be meant; empty: it can.
+    """Returns why a message cannot be right; empty: it can.
 
     Args:
         round_known: the highest round that was promised or seen here.
@@ -56,7 +56,7 @@ def message_problem(message: PeerMessage, round_known: int) -> str:
 
 
 def members_problem(members: tuple[Member, ...]) -> str:
-    """Returns why these cannot be the members of a cluster; empty: they can, or there are none."""
+    """Returns why these cannot be the members of a cluster; empty: they can, or the tuple is empty."""
     if len(members) > MEMBERS_MAX:
         return f"expected at most {MEMBERS_MAX} controllers; found {len(members)}"
     for member in members:
@@ -69,7 +69,7 @@ def members_problem(members: tuple[Member, ...]) -> str:
 
 
 def snapshot_problem(snapshot: PaxosSnapshot) -> str:
-    """Returns why a snapshot cannot be taken over, but for the state in it; empty: it can."""
+    """Returns why a snapshot cannot be taken over; empty: it can. Does not check the state in it."""
     if not snapshot.members:
         return "a snapshot names no controllers"
     numbers = (snapshot.slot, snapshot.ballot.round, snapshot.ballot.identity)
@@ -128,7 +128,7 @@ def _members(message: PeerMessage) -> tuple[Member, ...]:
 
 
 def _numbers_problem(message: PeerMessage) -> str:
-    """Says which number is below 0, or so high that counting on from it could not be encoded."""
+    """Says which number is below 0, or so high that later numbers could not be encoded."""
     problem = _beyond("a ballot", (*_rounds(message), *(ballot.identity for ballot in _ballots(message))))
     entries = entries_of(message)
     problem = problem or _beyond("a slot", (entry.slot for entry in entries))

@@ -1,4 +1,4 @@
-"""What the log's values are, and what each does to the keys: the same on every member, from the state alone. Pure."""
+"""The log's values and what each does to the keys: it depends on the state alone, so all members agree. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from adamctl.wire.unreadable import UNREADABLE
 
 _FULL = f"the configuration would grow beyond {STATE_BYTES_MAX >> 20} MiB; end or remove old jobs"
 NAMES_BYTES_MAX = 32 << 10
-"""Of key names in one reply's typed header, which may be 64 KiB."""
+"""Bound on the key names in one reply's typed header, which may be 64 KiB."""
 
 
 class Change(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -29,14 +29,14 @@ class Change(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """A node gets its key and an incarnation, if the key's revision is still the one it was when that was allowed."""
+    """A node gets its key and an incarnation, if the key's revision has not changed since this was allowed."""
 
     request: NodeRegisterRequest
     revision: int
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """A node loses its key, if it is still that incarnation's."""
+    """A node loses its key, if the key still belongs to that incarnation."""
 
     node: str
     incarnation: int
@@ -48,11 +48,11 @@ _COMMANDS: msgspec.msgpack.Decoder[list[Command]] = msgspec.msgpack.Decoder(list
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a command did. With a code other than OK it changed nothing.
+    """What a command did. If its code is not OK, it changed nothing.
 
     Attributes:
         effect: what was applied; None if nothing was.
-        revision, conflicts: the answer to a compare-and-set, which may be that of an earlier, equal request.
+        revision, conflicts: the answer to a compare-and-set; for a repeated request, the first answer.
         record: the node that joined.
     """
 
@@ -99,7 +99,7 @@ def _change(state: KeyState, command: Change) -> Outcome:
         text = f"request {command.sequence} of session {command.session} comes after its request {memory.sequence}"
         return Outcome(code=ErrorCode.SEQUENCE_GAP, message=text)
     if memory is None and (command.sequence != 1 or command.known_serial < state.forgotten_serial):
-        text = f"session {command.session} is not known (any more): its request may have been done before"
+        text = f"session {command.session} is not known, or forgotten: its request may have been done already"
         return Outcome(code=ErrorCode.CLIENT_EVICTED, message=text, details={"serial": state.serial})
     changes = command.changes
     if state.size_after(changes.puts, changes.deletes) > STATE_BYTES_MAX:
@@ -130,7 +130,7 @@ def _join(state: KeyState, command: Join) -> Outcome:
     key = node_key(request.node)
     there = node_in(state, key)
     if there is not None and request.process and there.process == request.process:
-        return Outcome(revision=state.revision, record=there)  # the same request: a new incarnation would depose it
+        return Outcome(revision=state.revision, record=there)  # repeated: a new incarnation would depose this one
     if state.revision_of(key) != command.revision:
         return Outcome(conflicts=(key,))
     try:
@@ -146,7 +146,7 @@ def _join(state: KeyState, command: Join) -> Outcome:
 
 
 def _record_of(request: NodeRegisterRequest, incarnation: int) -> NodeRecord:
-    """Raises ValueError: something in it is out of bounds."""
+    """Raises ValueError if something in it is out of bounds."""
     return NodeRecord(
         request.node,
         request.role,
@@ -175,7 +175,7 @@ def _part(state: KeyState, command: Part) -> Outcome:
 
 
 def node_in(state: KeyState, key: str) -> NodeRecord | None:
-    """Returns the node under a key; None if there is none, or what is there is no node's record."""
+    """Returns the node under a key; None if there is no such key, or its value is not a node's record."""
     entry = state.get(key)
     try:
         return None if entry is None else decode(entry.value, NodeRecord)
@@ -184,7 +184,7 @@ def node_in(state: KeyState, key: str) -> NodeRecord | None:
 
 
 def within_bytes(names: list[str] | tuple[str, ...]) -> tuple[str, ...]:
-    """Returns as many of the first names as a typed header has room for."""
+    """Returns the first names, as many as a typed header has room for."""
     total, kept = 0, []
     for name in names:
         total += len(name.encode()) + 4

@@ -21,14 +21,14 @@ BEACON_INTERVAL_S_MAX = 1.0
 class ControllerConfig:
     """A beacon comes every `beacon_interval_s`; a node silent for `lost_after_s` (G) loses its key.
 
-    `lease_s` (D; 0: four fifths of G) is what a node is told: for how long, from when it SENT a beacon, it may believe
-    that it is a member. G is counted from when the beacon came, by another clock, so that it must be greater than
-    D * (1 + r) / (1 - r) for clocks that run fast or slow by at most a share r of the time.
+    `lease_s` (D; 0: four fifths of G) is what a node is told: how long it may consider itself a member, counted from
+    when it SENT a beacon. G is counted by another clock from when the beacon arrived, so it must be greater than D * (1
+    + r) / (1 - r) for clocks whose rate is off by at most r.
 
     A client's incarnation is retired when its node has been gone for `retire_after_s`.
 
-    A command is at most `command_bytes_max` long, so that the message that proposes it fits into a frame; commands are
-    proposed together up to `batch_bytes_max`.
+    A command has at most `command_bytes_max` bytes, so that the message that proposes it fits into a frame; commands
+    are proposed together up to `batch_bytes_max`.
     """
 
     beacon_interval_s: float = 1.0
@@ -62,12 +62,12 @@ def _silence_least_s(lease_s: float) -> float:
 def lease_config(
     lease_s: float | None, lost_after_s: float | None, retire_after_s: float | None = None
 ) -> ControllerConfig:
-    """Returns the times that `--lease` and `--lost-after` ask for, of which either follows from the other.
+    """Returns the times that `--lease` and `--lost-after` ask for; one that is not given follows from the other.
 
     `retire_after_s` is that of `--retire-after`.
 
     Raises:
-        ConfigurationError: too short, or a node would be given up while it still believes in its lease.
+        ConfigurationError: a time is too short, or a node would be declared lost while its lease still holds.
     """
     for flag, value, least in (("--lease", lease_s, LEASE_S_MIN), ("--lost-after", lost_after_s, 0.5)):
         if value is not None and value < least:

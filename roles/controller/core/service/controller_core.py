@@ -1,18 +1,18 @@
 """The configuration service as a pure state machine: an event and a clock reading in, instructions out.
 
-The shell carries out the instructions of a step in order, and sends and answers nothing before the persisting
-instructions in front of it are on disk. So neither an answer nor a promise to another controller tells what a power
-failure could take back.
+The shell carries out the instructions of a step in order, and sends nothing before the persisting instructions that
+precede it are on disk. So no answer and no promise to another controller says anything that a power failure could undo.
 
-Changes become commands, commands become values of the log (`core_paxos`), and only what is decided is applied
-(`core_commands`). Reads, watches and beacons are answered by the leader after a majority has confirmed, since they
-came, that it still leads.
+Changes become commands, commands become values of the log (`adamctl.roles.controller.core.paxos`), and only decided
+values are applied (`commands`). The leader answers a read, a watch or a beacon after a majority has confirmed, since
+the request came, that it still leads.
 
-Membership: a registered process has a key `/nodes/{id}` and an incarnation that was never issued before. It lives while
-its beacons come; silent for `lost_after_s`, it loses its key. A name whose process is still alive is refused to another
-process. If that has closed its connection, the other waits until the old one has surely ended (somebody who reaped it
-says so, or its addresses refuse connections) or has been silent for so long that its lease is over; should it still be
-there, its next beacon is refused with STALE_INCARNATION. When a leader begins, every node counts as heard from now.
+Membership: a registered process has a key `/nodes/{id}` and an incarnation that was never issued before. It is alive
+while its beacons arrive; after `lost_after_s` of silence it loses its key. A name whose process is alive is refused to
+another process. If the old process has closed its connection, the new one waits until the old one has certainly ended
+(its parent has reaped it, or its addresses refuse connections) or has been silent until its lease is over; if it still
+runs, its next beacon is refused with STALE_INCARNATION. When a leader begins, it counts every node as heard from at
+that moment.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ControllerCore:
         Args:
             name: of this controller.
             peers: name -> address of the controllers to form a cluster with, this one included; none: it is alone.
-            identity: of its folder, if that is empty; random, greater than 0.
+            identity: for its folder, if that is empty; random, greater than 0.
             chance: gives numbers from 0 to 1.
         """
         self.config = config or ControllerConfig()
@@ -81,7 +81,7 @@ class ControllerCore:
         self.state, self.nodes = self._shared.state, self._shared.nodes
         self._fresh = Vote(name, identity)
         self._recovering = False
-        self._refusals: dict[str, str] = {}  # address -> why a message of it was not taken
+        self._refusals: dict[str, str] = {}  # address -> why its last message was refused
         self._ticked_s = 0.0
         self._requests = Requests(self._shared)
         self._retiring = Retiring(self._shared, self._requests)
@@ -89,7 +89,7 @@ class ControllerCore:
     def recover(
         self, vote: Vote | None, snapshot: PaxosSnapshot | None, entries: Iterable[Entry], now: float
     ) -> list[Instruction]:
-        """Takes up what the store held, and returns what to do first. Nothing held: a new folder."""
+        """Restores what the store held, and returns what to do first. If it held nothing, the folder is new."""
         self._shared.now = self._ticked_s = now
         self._recovering = True
         self.paxos.start(vote or self._fresh, vote is None, snapshot, entries, now)
@@ -130,7 +130,7 @@ class ControllerCore:
         return self._shared.taken()
 
     def snapshot(self) -> tuple[PaxosSnapshot, tuple[Entry, ...]]:
-        """Returns what may take the place of the log: what is decided, and what is only accepted after it."""
+        """Returns what may replace the log: the decided state, and what was accepted after it."""
         accepted = self.paxos.acceptor.accepted
         return self.paxos.acceptor.snapshot(), () if accepted is None else (accepted,)
 
@@ -159,7 +159,7 @@ class ControllerCore:
 
     @property
     def outvoted(self) -> str:
-        """Why this member cannot take part in the cluster: most of the others have other limits. "" if it can."""
+        """Why this member cannot take part in the cluster: most of the others have different limits. "" if it can."""
         if not self.limits.differing:
             return ""
         peers = self.paxos.forming.peers
@@ -190,19 +190,19 @@ class ControllerCore:
         self._shared.put(instruction)
 
     def _refused(self, address: str, problem: str) -> str:
-        """Returns what to say about a message that was refused; each reason once while it stays the last one."""
+        """Returns what to log about a refused message; "" if the last refusal of this address had the same reason."""
         if not problem or self._refusals.get(address) == problem:
             return ""
         self._refusals.pop(address, None)
         self._refusals[address] = problem
         while len(self._refusals) > REFUSALS_MAX:
             del self._refusals[next(iter(self._refusals))]
-        return f"a message of the controller at {address} is not taken: {problem}"
+        return f"a message from the controller at {address} is refused: {problem}"
 
     # --- Leader: what Paxos tells -------------------------------------------------------------------------------------
 
     def apply(self, entry: Entry) -> None:
-        """A value is decided. The answers to its requests are given where they were made."""
+        """Applies a decided value. Each request in it is answered by the member that received it."""
         for index, command in enumerate(decode_commands(entry.value)):
             outcome = carry_out(self.state, command)
             if outcome.effect is not None:
@@ -219,32 +219,32 @@ class ControllerCore:
         try:
             decode_commands(value)
         except UNREADABLE as error:
-            return f"expected commands as a value, found none: {error}"
+            return f"expected a value that holds commands: {error}"
         return ""
 
     def state_problem(self, state: bytes) -> str:
         try:
             return snapshot_problem(_STATE.decode(state))
         except UNREADABLE as error:
-            return f"expected the keys' state, found none: {error}"
+            return f"expected a state of keys: {error}"
 
     def restore_state(self, state: bytes) -> None:
         self.state.restore(_STATE.decode(state))
         self.nodes.restore(self.state, self.now)
 
     def began_to_lead(self, now: float) -> None:
-        """Nobody could reach us before: every node counts as heard from now."""
+        """Counts every node as heard from now, since no beacon could reach this member before."""
         self._ticked_s = now
         self.nodes.refresh(now)
         self._retiring.began_to_lead(now)
         if len(self.members) > 1:
-            self.put(Notice(f"leads the controllers since slot {self.paxos.acceptor.chosen_to}"))
+            self.put(Notice(f"is the leader of the controllers since slot {self.paxos.acceptor.chosen_to}"))
 
     def ceased_to_lead(self) -> None:
-        """Refuses what cannot be answered here any more. What was proposed may yet be done, under its session."""
+        """Refuses what can no longer be answered here. What was proposed may still be done, under its session."""
         self._requests.refuse_all()
         if not self._recovering:
-            self.put(Notice("leads the controllers no more"))
+            self.put(Notice("is no longer the leader of the controllers"))
 
     def confirmed(self, token: int, now: float) -> None:
         self._requests.confirmed(token, now)
@@ -254,7 +254,7 @@ class ControllerCore:
     def _tick(self, now: float) -> None:
         self.paxos.tick(now)
         if now - self._ticked_s > self.config.lost_after_s / 2:
-            # We were stopped or stalled ourselves; beacons that came meanwhile are still queued behind this event.
+            # This process was stopped or stalled; beacons that came meanwhile are still queued behind this event.
             self.nodes.refresh(now, keep_connections=True)
         self._ticked_s = now
         if self.paxos.leading:

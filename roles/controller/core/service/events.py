@@ -25,7 +25,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class CompareAndSet:
-    """`role` and `node` are the asker's, whom `core_permissions` may refuse; an empty role: this process itself."""
+    """`role` and `node` name the sender, which `permissions` may refuse; an empty role: this process itself."""
 
     token: int
     session: str
@@ -75,7 +75,7 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """Nobody listens any more where this node did: its process has ended. Counts only while it is not connected."""
+    """Nothing listens any more where this node did: its process has ended. Ignored while the node is connected."""
 
     node: str
     incarnation: int
@@ -88,7 +88,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Put another member in the place of a controller that is lost. `identity`: of the lost one; 0: not known."""
+    """Put another member in the place of a lost controller. `identity`: of the lost one; 0: not known."""
 
     token: int
     old: str

@@ -1,4 +1,4 @@
-"""Members with other limits are not listened to: from the same values they would come to another state. Pure."""
+"""Messages of members with other limits are ignored: the same values would lead them to another state. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REMEMBERED_MAX = 16
 
 
 def limits_of(config: ControllerConfig) -> str:
-    """Returns what must be equal on all members: limits of the state, and the times that nodes are promised."""
+    """Returns what must be equal on all members: limits of the state, and the times promised to nodes."""
     named = {
         "lease_s": f"{config.granted_s:g}",
         "lost_after_s": f"{config.lost_after_s:g}",
@@ -24,11 +24,11 @@ def limits_of(config: ControllerConfig) -> str:
 
 
 class Limits:
-    """This member's limits, and who has others.
+    """This member's limits, and the members whose limits differ.
 
     Attributes:
         own: every message to another member carries them.
-        differing: address -> limits of those that are not listened to.
+        differing: address -> limits of the members that are ignored.
     """
 
     def __init__(self, config: ControllerConfig) -> None:
@@ -36,7 +36,7 @@ class Limits:
         self.differing: dict[str, str] = {}
 
     def accepts(self, address: str, limits: str) -> str | None:
-        """Returns None if messages from there count, else what is to be said about it: "" if it has been."""
+        """Returns None if messages from there count, else what to log about it; "" if it was logged already."""
         if limits in ("", self.own):
             if self.differing:
                 self.differing.pop(address, None)
@@ -47,7 +47,7 @@ class Limits:
             del self.differing[next(iter(self.differing))]
         if known == limits:
             return ""
-        return f"the controller at {address} is not listened to: {self._difference(limits)}"
+        return f"the controller at {address} is ignored: {self._difference(limits)}"
 
     def outvoted(self, others: Collection[str]) -> str:
         """Returns why this member cannot take part, if most of a cluster have other limits; "" if it can.
@@ -59,8 +59,8 @@ class Limits:
         if 2 * len(found) <= len(others) + 1:
             return ""
         return (
-            f"{len(found)} of the other {len(others)} controllers have other limits: {self._difference(found[0])}; "
-            "stop them all before you change it"
+            f"{len(found)} of the other {len(others)} controllers have different limits: {self._difference(found[0])}; "
+            "stop all of them before changing limits"
         )
 
     def _difference(self, limits: str) -> str:

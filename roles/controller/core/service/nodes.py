@@ -1,4 +1,4 @@
-"""Which nodes live and when each was last heard from; the leader's view is the one that counts. Pure."""
+"""Which nodes are alive and when each was last heard from; the leader's view is the one that counts. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Node:
 
     Attributes:
         connection: where it was last heard from, None once that is closed.
-        parting: the leader has proposed to remove it; it is not told any more that it lives.
+        parting: the leader has proposed to remove it; its beacons are no longer confirmed.
     """
 
     record: NodeRecord
@@ -28,7 +28,7 @@ class Node:
 
 
 class NodeTable:
-    """What the keys under `/nodes/` say, with the times that are not in the log."""
+    """The nodes that the keys under `/nodes/` name, and the times that are not in the log."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
@@ -40,7 +40,7 @@ class NodeTable:
         return self._nodes.get(name)
 
     def follow(self, state: KeyState, keys: Iterable[str], now: float) -> None:
-        """Makes the nodes what these keys say. A record that is not a node's is kept as a key and means nothing."""
+        """Updates the nodes to match these keys. A key whose value is not a node's record is kept and ignored."""
         for key in keys:
             if key.startswith(NODES_PREFIX):
                 record = node_in(state, key)
@@ -51,12 +51,12 @@ class NodeTable:
                     self._nodes[name] = Node(record, now, None)
 
     def restore(self, state: KeyState, now: float) -> None:
-        """Begins anew with what the keys say."""
+        """Replaces all nodes with those that the keys name."""
         self._nodes.clear()
         self.follow(state, (entry.key for entry in state.read(NODES_PREFIX)), now)
 
     def refresh(self, now: float, *, keep_connections: bool = False) -> None:
-        """Every node counts as heard from now."""
+        """Counts every node as heard from now."""
         for node in self._nodes.values():
             node.heard_s = now
             if not keep_connections:

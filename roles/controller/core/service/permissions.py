@@ -1,4 +1,4 @@
-"""Who may change which key: the part of the table of permissions that only the state can tell. Pure.
+"""Who may change which key: the part of the permission table that depends on the state. Pure.
 
     /nodes/{id}                  nobody: by registering, beacons and leaving alone
     /jobs/{id}/buckets/{n}       parameter servers
@@ -8,7 +8,7 @@
     /drains/{node}               operators
     /retired                     nobody: the controllers do it themselves
 
-Whatever is not said here nobody may change.
+Nobody may change any other key.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def change_refusal(state: KeyState, role: str, node: str, changes: ConfigChanges
 
 
 def refused(state: KeyState, asked: object) -> Refuse | None:
-    """Returns the answer to a request that its asker may not make; None if it may."""
+    """Returns the refusal of a request that its sender may not make; None if it may."""
     if not isinstance(asked, CompareAndSet) or not asked.role:
         return None
     text = change_refusal(state, asked.role, asked.node, asked.changes)
@@ -67,13 +67,13 @@ def _owns(state: KeyState, role: str, node: str, job: str, changes: ConfigChange
     if key in changes.puts and not _names(changes.puts[key], role, node):
         return False
     if key in changes.puts and changes.conditions.get(key) == 0:
-        return True  # where there is such a job, nothing is changed, and the asker is told of the conflict
+        return True  # if there is such a job, nothing changes and the sender is told of the conflict
     entry = state.get(key)
     return entry is not None and _names(entry.value, "coordinator", node)
 
 
 def _ends_shared(state: KeyState, key: str, changes: ConfigChanges) -> bool:
-    """Says whether these changes only end a job that clients share: whoever made it may have died."""
+    """Says whether these changes only end a job that clients share: the client that made it may have died."""
     entry = state.get(key)
     if entry is None or set(changes.puts) != {key} or changes.deletes:
         return False
@@ -87,7 +87,7 @@ def _ends_shared(state: KeyState, key: str, changes: ConfigChanges) -> bool:
 
 
 def _names(value: bytes, role: str, node: str) -> bool:
-    """Says whether a job's record names this node as its coordinator, or, where a client made it, nobody."""
+    """Says whether a job's record names this node as its coordinator, or names nobody because a client made it."""
     try:
         coordinator = decode(value, JobRecord).coordinator
     except UNREADABLE:

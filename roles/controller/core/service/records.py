@@ -1,4 +1,4 @@
-"""Which record belongs under a key, and whether a value is one: looked at before it is proposed. Pure."""
+"""Which record belongs under a key, and whether a value is one: checked before it is proposed. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _KINDS: Final[tuple[tuple[re.Pattern[str], type[msgspec.Struct]], ...]] = (
 
 
 def record_problem(key: str, value: bytes) -> str:
-    """Returns why a value is not the record that belongs under its key; empty: it is, or the key is none of ours."""
+    """Returns why a value is not the record that belongs under its key; empty: it is, or the key has no record type."""
     for pattern, kind in _KINDS:
         if pattern.fullmatch(key) is not None:
             try:
@@ -40,5 +40,5 @@ def record_problem(key: str, value: bytes) -> str:
                 if isinstance(record, LayoutRecord):
                     record.layout()
             except UNREADABLE as error:
-                return f"{key} would hold no {kind.__name__}: {error}"
+                return f"{key}: expected a {kind.__name__}: {error}"
     return ""

@@ -1,6 +1,6 @@
 """Requests that wait: for confirmation, for their command to be decided, for a change to watch. Pure.
 
-A part of `ControllerCore`. On a member that does not lead nothing waits.
+A part of `ControllerCore`. Nothing waits on a member that does not lead.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Confirmable: TypeAlias = Read | Watch | Beacon
 
 @dataclass(slots=True)
 class _Pending:
-    """A command that waits for its slot. `asked` is whose it is; None: nobody waits for the answer."""
+    """A command that waits for its slot. `asked` is the request behind it; None: nobody waits for the answer."""
 
     command: Command
     size_bytes: int
@@ -108,7 +108,7 @@ class Requests:
         shared, request = self._shared, event.request
         if not (is_name(request.node) and is_name(request.role)):
             found = f"{request.role[:NAME_CHARACTERS_MAX]!a} {request.node[:NAME_CHARACTERS_MAX]!a}"
-            text = f"{found} are no names for a role and a node; expected {NAME_EXPECTED}"
+            text = f"{found} are not valid names of a role and a node; expected {NAME_EXPECTED}"
             shared.put(Refuse(event.token, ErrorCode.BAD_CONFIGURATION, text))
             return
         old = shared.nodes.get(request.node)
@@ -127,13 +127,13 @@ class Requests:
         self._submit(Join(request, revision), event)
 
     def _wait_for_end_of(self, old: Node, token: int) -> None:
-        """Refuses a name until the process that has it must know that it is a member no more, or has surely ended.
+        """Refuses a name until the process that has it must know that it is no longer a member, or has certainly ended.
 
-        It may be there still, cut off from us, and believe in its lease.
+        It may still run, cut off from us, and hold a valid lease.
         """
         shared = self._shared
         shared.put(Probe(old.record))
-        text = f"{old.record.node} was process {old.record.pid} on {host_name(old.record)}, which may still be there"
+        text = f"{old.record.node} was process {old.record.pid} on {host_name(old.record)}, which may still be running"
         shared.put(Refuse(token, ErrorCode.NOT_READY, text))
 
     def leave(self, event: Leave) -> None:
@@ -154,12 +154,12 @@ class Requests:
         elif isinstance(members := self._replaced(event), str):
             shared.put(Refuse(event.token, ErrorCode.BAD_CONFIGURATION, members))
         elif members == shared.members:
-            shared.put(Answer(event.token, Empty()))  # done before
+            shared.put(Answer(event.token, Empty()))  # done already
         else:
             self._replace = event
 
     def _replaced(self, event: Replace) -> tuple[Member, ...] | str:
-        """Returns the members after a replacement, or why it cannot be."""
+        """Returns the members after a replacement, or why it is not possible."""
         shared = self._shared
         members = shared.members
         names = ", ".join(member.name for member in members)
@@ -167,17 +167,17 @@ class Requests:
         there = any((member.name, member.address) == (event.name, event.address) for member in members)
         if event.identity and event.identity not in [member.identity for member in members]:
             if there:
-                return members  # done before; who is there now must not be exchanged for one of long ago
+                return members  # done already; a late repeat must not replace the present controller by a former one
             return f"controller {event.old} has been replaced already; the controllers are {names}"
         if there and new is None and event.name != event.old and event.old not in [member.name for member in members]:
-            return members  # done before
+            return members  # done already
         old = next((member for member in members if member.name == event.old), None)
         if old is None:
             return f"expected one of the controllers {names} to replace, found {event.old!r}"
         if shared.paxos.hears(old, shared.now):
             return f"controller {old.name} at {old.address} answers; only one that has ended can be replaced"
         if event.name != event.old and any(member.name == event.name for member in members):
-            return f"{event.name!r} is a controller already; the new one needs a name of its own"
+            return f"{event.name!r} is already the name of a controller; the new one needs another name"
         if new is None:
             return (
                 f"no controller called {event.name} at {event.address} has introduced itself yet; start it first, with "
@@ -194,7 +194,7 @@ class Requests:
                 self._shared.put(Refuse(token, ErrorCode.SHUTTING_DOWN, "the connection was closed"))
 
     def submit(self, command: Command) -> None:
-        """Proposes a change that nobody has asked for."""
+        """Proposes a change of this member's own."""
         self._submit(command, None)
 
     def _submit(self, command: Command, asked: CompareAndSet | Register | Leave | None, why: str = "") -> None:
@@ -205,7 +205,7 @@ class Requests:
             return
         size_bytes = size_bytes_of(command)
         if size_bytes > shared.config.command_bytes_max and asked is not None:
-            text = f"a request of {size_bytes} bytes; at most {shared.config.command_bytes_max} can be made at once"
+            text = f"the request has {size_bytes} bytes; at most {shared.config.command_bytes_max} are allowed"
             shared.put(Refuse(asked.token, ErrorCode.OVER_QUOTA, text))
             return
         self._queue.append(_Pending(command, size_bytes, asked, why))
@@ -227,7 +227,7 @@ class Requests:
 
     def _batch(self) -> list[_Pending]:
         config = self._shared.config
-        for pending in tuple(self._queue):  # the slot is open, so it is known whose jobs there are
+        for pending in tuple(self._queue):  # all earlier commands are applied, so the owners of jobs are known
             refuse = refused(self._shared.state, pending.asked)
             if refuse is not None:
                 self._queue.remove(pending)
@@ -253,7 +253,7 @@ class Requests:
     def members_changed(self, entry: Entry) -> None:
         self._shared.paxos.forming.forget({member.identity for member in entry.members})
         names = ", ".join(f"{member.name} at {member.address}" for member in entry.members)
-        self._shared.put(Notice(f"the controllers are from now on: {names}"))
+        self._shared.put(Notice(f"the controllers are now: {names}"))
         if self._replace is not None and self._replacing:
             self._shared.put(Answer(self._replace.token, Empty()))
             self._replace = None
@@ -262,7 +262,7 @@ class Requests:
     # --- out ----------------------------------------------------------------------------------------------------------
 
     def carried_out(self, entry: Entry, index: int, outcome: Outcome) -> None:
-        """Answers the request behind the entry's command, if it was made here, and those who watch."""
+        """Answers the request behind a command of an entry, if it was made here, and the watches it concerns."""
         shared = self._shared
         leadership = shared.paxos.leadership
         ours = leadership is not None and entry.ballot == leadership.ballot and index < len(self._proposed)
@@ -302,7 +302,7 @@ class Requests:
             shared.put(Notice(text))
 
     def confirmed(self, token: int, now: float) -> None:
-        """Answers a request that needed no slot, from what has been decided up to now."""
+        """Answers a request that needs no slot, from what has been decided so far."""
         event, arrived_s = self._confirming.pop(token)
         shared = self._shared
         match event:
@@ -314,7 +314,7 @@ class Requests:
                 self._beacon(event, arrived_s)
 
     def refuse_all(self) -> None:
-        """This member leads no more."""
+        """Refuses everything that waits, since this member no longer leads."""
         shared = self._shared
         tokens = [*self._confirming, *self.watchers]
         for pending in (*self._proposed, *self._queue):
@@ -365,7 +365,7 @@ class Requests:
                     self._shared.put(answer)
 
     def time_out(self, now: float) -> None:
-        """Ends the watches whose time is over."""
+        """Ends the watches whose time is up."""
         for token, watcher in list(self.watchers.items()):
             if watcher.deadline_s <= now:
                 del self.watchers[token]
@@ -393,5 +393,5 @@ class Requests:
 
 
 def host_name(record: NodeRecord) -> str:
-    """Returns the part of a host's identity that people know it by."""
+    """Returns the part of a host's identity that people know."""
     return record.host.partition("/")[0]

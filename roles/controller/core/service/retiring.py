@@ -1,10 +1,10 @@
-"""Which incarnations have come to their end, and when everybody is told (pure).
+"""Which incarnations have ended, and when the parameter servers are told (pure).
 
-A part of `ControllerCore`. Parameter servers remember what each client has pushed last, and would for ever: what ends
-that is a record under `/retired`. An incarnation is in it when its node has been gone for `retire_after_s` under one
-leader, who knows only of the time in which it led. Nothing of a process that has ended is on its way for so long.
-
-Nothing rests on that time but that nobody is bothered who still lives: servers refuse whoever is retired.
+A part of `ControllerCore`. Parameter servers remember each client's last push; a record under `/retired` says which
+clients they may forget. An incarnation is added to it when its node has been gone for `retire_after_s` under one
+leader, since a leader knows only of the time in which it led. No message of an ended process is under way for that
+long. Safety does not depend on that time, since servers refuse every retired client; it only keeps live clients from
+being retired.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from adamctl.wire.messages import ConfigChanges
 from adamctl.wire.unreadable import UNREADABLE
 
 PAUSES_PER_HORIZON = 10
-"""So often at most the record changes while a client may wait for its end: each change costs servers something."""
+"""The record changes at most this many times per `retire_after_s`: each change costs the servers work."""
 
 
 class Retiring:
-    """See the module. Of a member that does not lead it does nothing."""
+    """See the module. Does nothing on a member that does not lead."""
 
     def __init__(self, shared: Shared, requests: Requests) -> None:
-        """`requests` take what it proposes."""
+        """`requests` takes what it proposes."""
         self._shared, self._requests = shared, requests
         self._alive: frozenset[int] = frozenset()
-        self._gone: dict[int, float] = {}  # -> since when, as this leader has seen it
-        self._before, self._since_s = 0, 0.0  # whoever had ended when we began to lead, and when that was
+        self._gone: dict[int, float] = {}  # incarnation -> when this leader first saw that it was gone
+        self._before, self._since_s = 0, 0.0  # highest incarnation when leading began, and when
         self._seen = 0
         self._told_s = float("-inf")
         self._session, self._sequence = "", 0
 
     def began_to_lead(self, now: float) -> None:
-        """Nobody knows how long those have been gone who are."""
+        """Counts all absent incarnations as gone from now: how long they have been gone is not known."""
         self._gone.clear()
         self._before = self._seen = self._shared.state.incarnation
         self._since_s, self._told_s = now, float("-inf")
@@ -42,7 +42,7 @@ class Retiring:
         self._begin_session()
 
     def tick(self, now: float) -> None:
-        """Notes who has gone, and proposes the record that follows from it, if it is time."""
+        """Notes which incarnations have gone, and proposes the record that follows, if it is time."""
         self._note(now)
         horizon_s = self._shared.config.retire_after_s
         if now - self._since_s < horizon_s or now - self._told_s < horizon_s / PAUSES_PER_HORIZON:
@@ -67,7 +67,7 @@ class Retiring:
         return frozenset(node.record.incarnation for node in self._shared.nodes)
 
     def _known(self) -> tuple[RetiredRecord, int]:
-        """Returns the record, and its revision; what cannot be read is written anew."""
+        """Returns the record and its revision; an unreadable record counts as empty and is rewritten."""
         entry = self._shared.state.get(RETIRED_KEY)
         if entry is None:
             return RetiredRecord(), 0
@@ -87,7 +87,7 @@ class Retiring:
         self._requests.submit(Change(self._session, self._sequence, changes, self._shared.state.serial))
 
     def _begin_session(self) -> None:
-        """Under a name that nobody has used: a member leads under one ballot once, and counts its requests."""
+        """Begins a session under an unused name: a member leads under a ballot only once, and numbers its requests."""
         leadership = self._shared.paxos.leadership
         if leadership is not None:
             ballot = leadership.ballot

@@ -1,6 +1,6 @@
-"""What the parts of a member of the configuration service share: the keys, the nodes, Paxos, and what is to be done.
+"""What the parts of a member of the configuration service share: the keys, the nodes, Paxos, and the instructions.
 
-`ControllerCore` makes it and gives it to its parts, which know it and not `ControllerCore`. Pure.
+`ControllerCore` makes it and gives it to its parts, so that they need not know `ControllerCore`. Pure.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Shared:
     """See the module.
 
     Attributes:
-        state: the keys, as far as they are decided.
-        nodes: who lives.
-        now: clock reading of the event that is being dealt with.
+        state: the keys, as decided so far.
+        nodes: the nodes that are alive.
+        now: clock reading of the event being handled.
     """
 
     def __init__(self, config: ControllerConfig, paxos: PaxosCore) -> None:
@@ -42,7 +42,7 @@ class Shared:
         return next((member for member in self.members if member.identity == leader), None)
 
     def put(self, instruction: Instruction) -> None:
-        """Adds an instruction to those of this step."""
+        """Adds an instruction to this step."""
         self._out.append(instruction)
 
     def taken(self) -> list[Instruction]:
@@ -51,10 +51,10 @@ class Shared:
         return out
 
     def refuse_follower(self, token: int) -> None:
-        """Refuses a request that only the leader answers, and says who that is."""
+        """Refuses a request that only the leader answers, and names the leader."""
         leader = self.leader
         if leader is None or leader.identity == self.paxos.identity:
-            text = f"controller {self.paxos.acceptor.vote.name} knows no leader at the moment; try again or elsewhere"
+            text = f"controller {self.paxos.acceptor.vote.name} knows no leader at the moment; try again"
             self.put(Refuse(token, ErrorCode.NOT_LEADER, text))
         else:
             text = f"controller {leader.name} at {leader.address} leads"

@@ -1,7 +1,7 @@
 """The keys of the configuration service as a value that changes only by applying effects. Pure.
 
-`core_commands` says what effect a decided command has; the same commands in the same order give the same state on every
-member and after every restart.
+`adamctl.roles.controller.core.service.commands` defines the effect of a decided command. The same commands in the same
+order give the same state on every member and after every restart.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Effect(msgspec.Struct, frozen=True, array_like=True):
     """What one command changes.
 
     Attributes:
-        revision: the store's revision afterwards; the one before plus one if any key changed.
+        revision: the store's revision afterwards: one more than before if any key changed, else the same.
         puts, deletes: the changed keys.
         session, sequence: whose compare-and-set this was; empty for membership's own changes.
         conflicts: keys whose condition did not hold, remembered so that a repeated request gets the same answer.
         incarnation: the highest incarnation issued so far, 0 if this one issues none.
-        code: why the request was refused for good, 0 if it was not.
+        code: why the request was finally refused, 0 if it was not.
     """
 
     revision: int
@@ -71,14 +71,14 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
 
 
 def snapshot_problem(snapshot: Snapshot) -> str:
-    """Returns why a state cannot be gone on from; empty: it can."""
+    """Returns why a state is not valid; empty: it is."""
     numbers = [snapshot.revision, snapshot.incarnation, snapshot.serial, snapshot.forgotten_serial]
     for memory in snapshot.sessions:
         numbers += [memory.sequence, memory.revision, memory.serial]
     if not all(0 <= number <= NUMBER_MAX for number in numbers):
         return f"expected numbers from 0 to {NUMBER_MAX} in a state; found {min(numbers)} to {max(numbers)}"
     if not all(memory.code in _CODES for memory in snapshot.sessions):
-        return "a session's answer has a code that there is not"
+        return "a session's answer has an unknown code"
     if not all(0 < entry.revision <= snapshot.revision for entry in snapshot.entries):
         return f"expected keys of revisions 1 to {snapshot.revision}"
     if sum(entry_bytes(entry.key, entry.value) for entry in snapshot.entries) > STATE_BYTES_MAX:
@@ -93,8 +93,8 @@ class KeyState:
         revision: of the last change; 0 when nothing was ever written.
         incarnation: the highest one issued.
         serial: how many requests of sessions have been carried out.
-        forgotten_serial: no session that is forgotten was used after it. So whoever began at a serial of at least that
-            was never here before, and anybody else may have been.
+        forgotten_serial: no forgotten session was used after it. So a session that began at this serial or later has
+            not been forgotten, while one that began earlier may have been.
         size_bytes: keys and values, each entry with ENTRY_OVERHEAD_BYTES; at most STATE_BYTES_MAX.
     """
 
@@ -161,8 +161,8 @@ class KeyState:
     def changes(self, prefix: str, after_revision: int) -> Changes:
         """Returns what changed under `prefix` after a revision: the entries as they are now, and what is gone.
 
-        A revision that the history no longer covers, or that is still to come (the asker knew another store), gives a
-        reset: all entries.
+        A revision that the history no longer covers, or that lies in the future (the caller knew another store), gives
+        a reset: all entries.
         """
         if after_revision < self._history_from or after_revision > self.revision:
             return Changes(self.revision, self.read(prefix), (), True)
@@ -183,7 +183,7 @@ class KeyState:
         return Snapshot(self.revision, self.incarnation, self.read(""), sessions, self.serial, self.forgotten_serial)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Replaces everything by a snapshot; the history begins at its revision."""
+        """Replaces everything with a snapshot; the history begins at its revision."""
         self.revision = snapshot.revision
         self.incarnation = snapshot.incarnation
         self.serial = snapshot.serial

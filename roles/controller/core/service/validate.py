@@ -1,4 +1,4 @@
-"""What requests may be, and how large the commands are that they become. Pure."""
+"""Checks of requests, and the size of the commands they become. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from adamctl.roles.controller.core.service.state import KEY_BYTES_MAX, VALUE_BYT
 
 
 def size_bytes_of(command: Command) -> int:
-    """Returns about how long a command is when encoded, never less than it is by much."""
+    """Returns about how many bytes an encoded command has; never much less than it really has."""
     if not isinstance(command, Change):
         return len(msgspec.msgpack.encode(command))
     changes = command.changes
@@ -21,7 +21,7 @@ def size_bytes_of(command: Command) -> int:
 
 
 def request_problem(event: CompareAndSet) -> str:
-    """Returns why a compare-and-set cannot be made as it stands; empty: it can."""
+    """Returns why a compare-and-set is not valid; empty: it is."""
     changes = event.changes
     if not event.session or not 1 <= event.sequence <= NUMBER_MAX:
         return "a compare-and-set needs a session and a sequence number from 1 on"
@@ -29,7 +29,7 @@ def request_problem(event: CompareAndSet) -> str:
         return f"the session's name is longer than {KEY_BYTES_MAX} characters"
     for key in {*changes.puts, *changes.deletes, *changes.conditions}:
         if not key.startswith("/") or len(key.encode()) > KEY_BYTES_MAX:
-            return f"{key[:80]!r} is no key; expected at most {KEY_BYTES_MAX} bytes that begin with '/'"
+            return f"{key[:80]!r} is not a valid key; expected at most {KEY_BYTES_MAX} bytes that begin with '/'"
     for key, value in changes.puts.items():
         if len(value) > VALUE_BYTES_MAX:
             return f"the value of {key} has {len(value)} bytes; at most {VALUE_BYTES_MAX} are allowed"
