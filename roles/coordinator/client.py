@@ -1,6 +1,6 @@
-"""How workers and front ends speak to the coordinator of a run.
+"""How workers and front ends talk to the coordinator of a run.
 
-A worker joins, then asks for tasks ahead of need and reports finished ones in the same message. A front end
+A worker joins, then requests tasks before it needs them and reports finished ones in the same message. A front end
 reads `RunProgress`, at once or when the run's state changes, and may stop the run.
 """
 
@@ -46,7 +46,7 @@ REPLY_MARGIN_S = 10.0  # how much longer than its wait_s a long poll may take
 
 @dataclass(frozen=True)
 class Joined:
-    """What a worker knows after joining: the reply, the resolved experiment, names of the data servers."""
+    """What a worker knows after joining: the reply, the resolved experiment, and the names of the data servers."""
 
     reply: RunJoinReply
     experiment: Experiment
@@ -54,7 +54,7 @@ class Joined:
 
 
 class JoinBody(msgspec.Struct, frozen=True, array_like=True):
-    """Body of a `RunJoinReply`: what may grow beyond a typed header. Fields are only ever appended."""
+    """Body of a `RunJoinReply`: what may be too large for a typed header. Fields are only ever appended."""
 
     experiment: Experiment
     data_servers: tuple[str, ...]
@@ -65,7 +65,7 @@ def encode_join_body(experiment: Experiment, data_servers: Sequence[str]) -> byt
 
 
 class CoordinatorClient:
-    """One connection to a coordinator. Calls may run side by side; a long poll holds up nothing else.
+    """One connection to a coordinator. Calls may run concurrently; a long poll does not block the others.
 
     Every call raises UnreachableError or DeadlineError if the coordinator is gone, RemoteError if it refuses.
     """
@@ -80,7 +80,7 @@ class CoordinatorClient:
         """Connects to the first address that answers.
 
         Raises:
-            UnreachableError: none does; the message lists each with its reason.
+            UnreachableError: none does; the message gives the reason for each.
         """
         reasons: list[str] = []
         for address in addresses:
@@ -94,7 +94,7 @@ class CoordinatorClient:
         """Offers a worker to the run.
 
         Raises:
-            RemoteError: OVER_QUOTA, the run has the workers it asked for; RUN_ENDED; NOT_READY, try again.
+            RemoteError: OVER_QUOTA, the run has all the workers it asked for; RUN_ENDED; NOT_READY, try again.
         """
         reply = await self.connection.request(RunJoinRequest(node, incarnation, threads), deadline_s=deadline_s)
         message = reply.message
@@ -103,14 +103,14 @@ class CoordinatorClient:
             body = msgspec.msgpack.decode(_take_body(reply), type=JoinBody)
         except UNREADABLE as error:
             raise DamagedDataError(
-                f"the coordinator of {message.job} sent an experiment that does not parse: {error}"
+                f"the coordinator of {message.job} sent an experiment that cannot be parsed: {error}"
             ) from error
         return Joined(message, body.experiment, body.data_servers)
 
     async def next_tasks(self, request: NextTaskRequest) -> NextTaskReply:
-        """Reports finished tasks and asks for up to `request.wanted` further ones.
+        """Reports finished tasks and requests up to `request.wanted` more.
 
-        Answered the moment there is a task, a drain or the end; empty after `request.wait_s` without any.
+        Answered as soon as there is a task, a drain or the end of the run; empty after `request.wait_s` without any.
 
         Raises:
             RemoteError: STALE_INCARNATION, the coordinator took this worker for dead; join again.
@@ -121,7 +121,7 @@ class CoordinatorClient:
         return reply.message
 
     async def step(self, request: RunStepRequest) -> int:
-        """Tells how far a replica is; returns the last step it may begin, when that is `wanted` or `wait_s` is over.
+        """Reports how far a replica is. Returns the last step it may begin, once that is `wanted` or `wait_s` is over.
 
         Raises:
             RemoteError: STALE_INCARNATION, the coordinator took this worker for dead; join again.
@@ -131,27 +131,28 @@ class CoordinatorClient:
         return reply.message.limit
 
     async def leave(self, node: str, incarnation: int, reports: Sequence[TaskReport] = ()) -> None:
-        """Reports what is done and gives the rest back; others get it at once."""
+        """Reports what is done and gives the rest back, so that others can have it at once."""
         await self.next_tasks(NextTaskRequest(node, incarnation, tuple(reports), wanted=0, wait_s=0.0, leaving=True))
 
     async def status(self, after_state: str = "", wait_s: float = 0.0) -> RunProgress:
-        """Returns the run's progress: at once, or when its state is no longer `after_state`, or after `wait_s`."""
+        """Returns the run's progress: at once, or when its state is no longer `after_state`, at the latest after
+        `wait_s`."""
         request = RunStatusRequest(after_state, wait_s)
         reply = await self.connection.request(request, deadline_s=wait_s + REPLY_MARGIN_S)
         return msgspec.json.decode(_take_body(reply), type=RunProgress)
 
     async def stop(self, reason: str, checkpoint: bool = True, *, deadline_s: float = 10.0) -> None:
-        """Asks the run to end early; returns when that is noted. Poll `status` for the end."""
+        """Asks the run to end early; returns when the coordinator has noted it. Poll `status` for the end."""
         try:
             _take_body(await self.connection.request(RunStopRequest(reason, checkpoint), deadline_s=deadline_s))
         except RemoteError as error:
             raise RemoteError(error.code, f"the run cannot be stopped: {error}", error.details) from error
 
     async def checkpoint(self, *, deadline_s: float = 600.0) -> tuple[int, str]:
-        """Has the run write a checkpoint now; returns its number and its folder as the coordinator's machine sees it.
+        """Has the run write a checkpoint now; returns its number, and its folder as seen on the coordinator's machine.
 
         Raises:
-            RemoteError: it could not be written, or the run is over or still starting.
+            RemoteError: the checkpoint could not be written, or the run is over or still starting.
         """
         reply = await self.connection.request(RunCheckpointRequest(), deadline_s=deadline_s)
         assert isinstance(reply.message, RunCheckpointReply)
@@ -166,7 +167,7 @@ class CoordinatorClient:
 
 
 def _take_body(reply: Reply) -> bytes:
-    """Copies a small body and gives its buffer back."""
+    """Copies a small body and releases its buffer."""
     try:
         return bytes(reply.body)
     finally:

@@ -1,4 +1,4 @@
-"""A job on the cluster: which servers it gets, its keys in the configuration service, and its end."""
+"""A job on the cluster: its servers, its keys in the configuration service, and its end."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ async def find_servers(
     tell: Callable[[str], None],
     advise: bool = True,
 ) -> Servers:
-    """Waits until as many servers of each kind are registered as the experiment asks for, and chooses among them.
+    """Waits until enough servers of each kind are registered for the experiment, and chooses among them.
 
     Args:
-        tell: is given whom the run waits for, whenever that changes; "" when for nobody any more.
-        advise: say how to start what is missing.
+        tell: called with what the run waits for, whenever that changes; "" when it waits no longer.
+        advise: whether messages say how to start what is missing.
 
     Raises:
         UnreachableError: not within `deadline_s`.
@@ -86,20 +86,21 @@ def _count(role: str, count: int) -> str:
 
 
 def keeping(nodes: Sequence[NodeRecord], acks: Acks) -> list[NodeRecord]:
-    """Returns those parameter servers that can keep parts of a job which acknowledges pushes so, in their order."""
+    """Returns the parameter servers that can keep parts of a job with this acknowledgement level, in the given
+    order."""
     return [node for node in nodes if node.can_keep(acks)]
 
 
 def spread(job: str, nodes: Sequence[NodeRecord]) -> list[NodeRecord]:
-    """Orders nodes by a stable hash with the job's name, so that jobs of one cluster use different servers first."""
+    """Orders nodes by a stable hash with the job's name, so that jobs of one cluster prefer different servers."""
     return sorted(nodes, key=lambda node: blake2b(f"{job}/{node.node}".encode(), digest_size=8).digest())
 
 
 async def choose_name(store: ConfigurationStore, wanted: str, asked_for: bool) -> str:
-    """Returns a job name that was never used, `wanted` if possible: servers may still be freeing a former job's parts.
+    """Returns a job name that was never used, `wanted` if possible: servers may still be freeing parts of an old job.
 
     Raises:
-        ConfigurationError: `asked_for` by hand, and a job of this name is running.
+        ConfigurationError: the user chose the name (`asked_for`), and a job of this name is running.
     """
     if not wanted or "/" in wanted or len(wanted) > 200:
         raise ConfigurationError(f"--job: expected a name of at most 200 characters without slashes; found {wanted!r}")
@@ -109,7 +110,7 @@ async def choose_name(store: ConfigurationStore, wanted: str, asked_for: bool) -
     alive = found[0].state == "running" and await read_record(store, node_key(found[0].coordinator), NodeRecord)
     if asked_for and alive:
         raise ConfigurationError(
-            f"job {wanted!r} is running already, its coordinator is {found[0].coordinator}; choose another --job"
+            f"job {wanted!r} is already running, its coordinator is {found[0].coordinator}; choose another --job"
         )
     _, entries = await store.read(job_key(wanted))
     taken = {entry.key for entry in entries}
@@ -128,9 +129,9 @@ async def create_job(
     coordinator: str,
     restore: str,
 ) -> bool:
-    """Writes all keys of a job at one revision; servers that hold a part begin to make it.
+    """Writes all keys of a job at one revision; the servers then create their parts.
 
-    Returns False, and writes nothing, where another coordinator has taken the name since it was chosen.
+    Returns False and writes nothing if another coordinator has taken the name since it was chosen.
     """
     cluster = experiment.cluster
     record = JobRecord(
@@ -152,7 +153,7 @@ async def create_job(
 def job_changes(
     job: str, record: JobRecord, layout: ParameterLayout, servers_expected: int, servers: Sequence[NodeRecord]
 ) -> ConfigChanges:
-    """Returns all keys of a new job, its buckets placed over the servers, on condition that none of them is there.
+    """Returns all keys of a new job, its buckets placed on the servers, on condition that none of the keys exists.
 
     Raises:
         ConfigurationError: there are fewer servers than copies.
@@ -167,7 +168,7 @@ def job_changes(
 
 
 async def end_job(store: ConfigurationStore, job: str) -> None:
-    """Sets a job to `ended`, whereupon servers free it; nothing if its key is gone. UnreachableError passes.
+    """Sets a job to `ended`, so that servers free it; does nothing if its key is gone. May raise UnreachableError.
 
     Raises:
         DamagedDataError: its record cannot be read.

@@ -1,4 +1,4 @@
-"""Watches the servers of a run, and carries out what the core of losses says. Everything is on the event loop."""
+"""Watches the servers of a run, and carries out the instructions of the core. Everything runs on the event loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Losses:
     """The shell of `LossCore`.
 
     Attributes:
-        core: what it goes by.
+        core: the state machine whose instructions are carried out.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Losses:
         fail: Callable[[AdamctlError], None],
         attach: Callable[[float], Awaitable[None]],
     ) -> None:
-        """`spawn` begins an activity whose error ends the run; `attach(deadline_s)` has the run's client attach."""
+        """`spawn` starts an activity whose error ends the run; `attach(deadline_s)` has the run's client attach."""
         assert context.controller is not None
         self.core, self._context, self._service = core, context, service
         self._store: ConfigurationStore = context.controller
@@ -47,7 +47,7 @@ class Losses:
         self._timer_s = inf
 
     def begin(self) -> None:
-        """Watches all servers, and who is a member of the cluster."""
+        """Starts to watch all servers and the membership of the cluster."""
         for instruction in self.core.begin():
             self._carry_out(instruction)
         self._spawn(watch_nodes(self._store, self._members, lambda *key: self._step(losses.NodeGone(*key))))

@@ -1,4 +1,4 @@
-"""What a run writes into its folder: `metrics.jsonl` while it goes on, `summary.json` at its end."""
+"""What a run writes into its folder: `metrics.jsonl` while it runs, `summary.json` at its end."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _LEFT_OUT = frozenset({"roles", "messages", "evaluations", "result"})
 
 
 class RunRecords:
-    """Appends one line per event. A line is whole or, after a crash, the last one; `time` is Unix time in seconds.
+    """Appends one line per event. Only the last line can be incomplete, after a crash; `time` is Unix time in seconds.
 
-    A disk that is full ends no run: lines wait for room, the oldest go, and `problem` is told once.
+    A full disk does not end the run: lines wait for space, the oldest are dropped, and `problem` is called once.
     """
 
     def __init__(self, folder: Path, problem: Callable[[str], None] = lambda text: None) -> None:
@@ -41,12 +41,12 @@ class RunRecords:
         self._write("progress", values)
 
     def evaluation(self, result: EvaluationResult, progress: RunProgress) -> None:
-        """Writes a result, and how the run stood when it came: training accuracy and loss, learning rate."""
+        """Writes a result with the state of the run at that time: training accuracy and loss, learning rate."""
         self._write("evaluation", msgspec.to_builtins(result))
         self.progress(progress)
 
     def summary(self, progress: RunProgress) -> None:
-        """Writes the result, how the run ended and its evaluations; the file is whole or not there."""
+        """Writes the result, how the run ended and its evaluations; the file is complete or absent."""
         self.progress(progress)
         described = dict(progress.result or {})
         described["failure"] = progress.failure
@@ -67,7 +67,7 @@ class RunRecords:
         try:
             while self._waiting:
                 line = self._waiting[0]
-                if (written := os.write(self._file, line)) != len(line):  # so much room there was
+                if (written := os.write(self._file, line)) != len(line):  # the disk is full
                     os.ftruncate(self._file, os.fstat(self._file).st_size - written)
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 self._waiting.popleft()
@@ -78,4 +78,4 @@ class RunRecords:
     def _tell(self, name: str, error: OSError) -> None:
         if not self._told:
             self._told = True
-            self._problem(f"{self._folder / name} cannot be written: {error.strerror}; the run goes on")
+            self._problem(f"{self._folder / name} cannot be written: {error.strerror}; the run continues")

@@ -14,7 +14,7 @@ ROLE = Role(
         Option("run-dir", "folder for metrics, checkpoints and the summary", str, "."),
         Option("resume", "auto, none, or the path of a checkpoint or run folder", str, "none"),
         Option("job", "name of the job on the cluster; by default the experiment's name and the node's", str, None),
-        Option("tended", "whoever has started this starts the servers and workers, too", bool, False),
+        Option("tended", "the program that started this also starts the servers and workers", bool, False),
         Option("wait", "seconds to wait for servers and workers before giving up", float, 60.0),
     ),
 )

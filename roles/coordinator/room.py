@@ -1,4 +1,4 @@
-"""Whether parameter servers have room for replicas in step: for a part of each at once, of all jobs together."""
+"""Whether parameter servers have room for replicas in step: for one part of each replica, of all jobs together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JOBS = "/jobs/"
 
 @dataclass(frozen=True)
 class InStep:
-    """A job whose replicas go in step, and the revision at which it began."""
+    """A job with replicas in step, and the revision at which it began."""
 
     job: str
     replicas: int
@@ -26,17 +26,19 @@ class InStep:
     revision: int
 
     def needs_bytes(self, credit_bytes: int) -> int:
-        """Returns what a server must be able to hold of it: of each replica, what may be in flight at once."""
+        """Returns the bytes a server must be able to hold for the job: for each replica, what may be in flight at
+        once."""
         return self.replicas * min(self.model_bytes, credit_bytes)
 
 
 def check_room(
     experiment: Experiment, layout: ParameterLayout, servers: Sequence[NodeRecord], others: Sequence[InStep] = ()
 ) -> None:
-    """Raises ConfigurationError if a server may be unable to hold one part of each replica, and a step never complete.
+    """Raises ConfigurationError if a server may not hold one part of each replica, so that a step never completes.
 
-    Parts come in the same order from all, so of each the server must hold only what is in flight at once. Buckets move,
-    so other jobs in step count on every server. A server that does not say how much it can hold has the usual limits.
+    All replicas send parts in the same order, so the server must hold only what each has in flight at once. Buckets
+    move, so other jobs in step count on every server. A server that does not report its capacity has the default
+    limits.
     """
     if not experiment.train.in_step:
         return
@@ -61,7 +63,8 @@ def check_room(
 
 
 async def jobs_in_step(store: ConfigurationStore, own: str) -> list[InStep]:
-    """Returns the running jobs in step whose coordinators live and, if our own is among them, that began before it."""
+    """Returns the running jobs in step whose coordinators are alive; if `own` is among them, those that began before
+    it."""
     _, nodes = await store.read("/nodes/")
     _, entries = await store.read(JOBS)
     by_key = {entry.key: entry for entry in entries}

@@ -1,4 +1,4 @@
-"""The coordinator process: one run from its experiment to its summary."""
+"""The coordinator process: carries out one run, from its experiment to its summary."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ METRICS_EVERY_S: Final = 5.0
 TELL_WORKERS_S: Final = 1.5
 TELL_FRONT_S: Final = 1.5
 END_JOB_S: Final = 3.0
-DATA_AGAIN_S: Final = 30.0  # workers wait longer for a read
+DATA_AGAIN_S: Final = 30.0  # workers wait longer than this for a read
 SERVER_AGAIN_S: Final = 60.0
-NAMES_CHOSEN_MAX: Final = 10  # each time another run was faster
+NAMES_CHOSEN_MAX: Final = 10  # attempts, each lost to another run
 
 
 async def run(context: RoleContext) -> None:
@@ -72,7 +72,7 @@ def load(path: str | None, settings: Sequence[str] = ()) -> Experiment:
 
 
 def plan_of(experiment: Experiment, job: str, wait_s: float, tended: bool) -> events.RunPlan:
-    """Returns what the core goes by."""
+    """Returns the plan for the core."""
     train = experiment.train
     return events.RunPlan(
         job=job,
@@ -97,18 +97,18 @@ def plan_of(experiment: Experiment, job: str, wait_s: float, tended: bool) -> ev
 
 
 def loss_plan(experiment: Experiment) -> LossPlan:
-    """Returns what a run goes by when servers are lost."""
+    """Returns the plan for lost servers."""
     cluster = experiment.cluster
     return LossPlan(cluster.replication > 1, cluster.store != "none", SERVER_AGAIN_S, DATA_AGAIN_S, LOOK_EVERY_S)
 
 
 class Coordinator:
-    """Sets a run up, follows it, and ends it."""
+    """Sets up a run, follows it, and ends it."""
 
     def __init__(
         self, context: RoleContext, experiment: Experiment, folder: Path, resume: str, wait_s: float, tended: bool
     ) -> None:
-        """`tended`: whoever has started this process starts the others of the run as well."""
+        """`tended`: the program that started this process also starts the others of the run."""
         assert context.controller is not None
         self.context, self.experiment, self.folder = context, experiment, folder
         self.store: ConfigurationStore = context.controller
@@ -126,9 +126,7 @@ class Coordinator:
         try:
             self.records = RunRecords(self.folder, self._say)
         except OSError as error:
-            raise ConfigurationError(
-                f"--run-dir {self.folder}: {error.strerror}; choose a folder that can be written"
-            ) from error
+            raise ConfigurationError(f"--run-dir {self.folder}: {error.strerror}; choose a writable folder") from error
         self.asked_for = bool(job)
         self.job = await choose_name(self.store, job or self.experiment.name, self.asked_for)
         core = RunCore(plan_of(self.experiment, self.job, self.wait_s, self.tended), loop.time())
@@ -149,7 +147,7 @@ class Coordinator:
         finally:
             await self._close()
         if core.final_state == "failed" and self._cause is None and "worker" not in service.role_counts:
-            raise UnreachableError(core.cause)  # nobody ever came
+            raise UnreachableError(core.cause)  # no worker ever came
         if core.final_state == "failed":
             raise self._cause or RunFailedError(f"run {self.job} failed: {core.cause}")
 
@@ -159,7 +157,7 @@ class Coordinator:
         task.add_done_callback(self._tasks.discard)
 
     async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
-        """Whatever an activity ends with ends the run."""
+        """Runs an activity; its failure ends the run."""
         try:
             await work
         except AdamctlError as error:
@@ -187,7 +185,7 @@ class Coordinator:
         opening = asyncio.ensure_future(data_client.open(experiment.data, experiment.model.input, experiment.seed))
         try:
             await self._create_job(servers, str(resumed[0]) if resumed else "")
-            await self._check_room(servers)  # another may have begun at the same moment: the first stays
+            await self._check_room(servers)  # another job may have begun at the same moment: the first one stays
             self._watch(servers)
             parameters = ParameterClient.from_context(self.context, self.job, notice=service.say)
             self._parameters = parameters
@@ -204,10 +202,10 @@ class Coordinator:
         self._begin(servers, data, resumed[1] if resumed else None)
 
     async def _create_job(self, servers: Servers, restore: str) -> None:
-        """Creates the job, under the next free name where another run has just taken the one that was chosen.
+        """Creates the job, under the next free name if another run has just taken the chosen one.
 
         Raises:
-            RunFailedError: the name was asked for by hand, or others were faster each time.
+            RunFailedError: the user chose the name, or other runs were faster each time.
         """
         for _ in range(NAMES_CHOSEN_MAX):
             nodes, own = servers.parameter, self.context.node
@@ -226,7 +224,7 @@ class Coordinator:
             check_room(self.experiment, self.layout, servers.parameter, others)
 
     def _begin(self, servers: Servers, data: DataSet, snapshot: events.RunSnapshot | None) -> None:
-        """Everything is there: workers may join."""
+        """Begins the run once everything is ready: workers may join."""
         experiment, service = self.experiment, self.service
         examples, evaluated = data.examples.get("train", 0), data.examples.get(experiment.evaluated_on, 0)
         outputs = infer(experiment.model)[-1].output
@@ -234,7 +232,7 @@ class Coordinator:
             raise ConfigurationError(f"data.source {experiment.data.source!r} has no training examples")
         if len(data.classes) > outputs[-1]:
             raise ConfigurationError(
-                f"model: the last layer has {outputs[-1]} units, but the data have {len(data.classes)} classes; "
+                f"model: the last layer has {outputs[-1]} units, but the data has {len(data.classes)} classes; "
                 f"set its units to {len(data.classes)}"
             )
         if experiment.train.target is not None and not evaluated:
@@ -242,7 +240,7 @@ class Coordinator:
         if snapshot is not None and snapshot.pass_examples != examples:
             raise ConfigurationError(
                 f"expected the {snapshot.pass_examples} training examples that the checkpoint was made with, found "
-                f"{examples}; use the same data, or start anew with --resume none"
+                f"{examples}; use the same data, or start over with --resume none"
             )
         service.join_reply = RunJoinReply(
             self.job, self.layout.hash, experiment.cluster.ps, 0, data.dataset, len(data.classes)
@@ -252,7 +250,7 @@ class Coordinator:
         service.waiting_for = f"waiting for a worker to join{advice}"
         service.step(events.Ready(examples, evaluated, snapshot))
         if snapshot is not None:
-            service.say(f"goes on from checkpoint {snapshot.checkpoint}, {snapshot.examples} examples into the run")
+            service.say(f"resumes from checkpoint {snapshot.checkpoint}, {snapshot.examples} examples into the run")
 
     def _say(self, text: str) -> None:
         self.service.say(text)
@@ -298,7 +296,7 @@ class Coordinator:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     async def _tell_everybody(self) -> None:
-        """Gives workers and front ends the time to hear how it ended."""
+        """Gives workers and front ends time to learn how the run ended."""
         await _wait_for(self.service.workers_told, TELL_WORKERS_S)
         if self.service.is_watched and not self.context.stopping.is_set():
             await _wait_for(self.service.final_seen, TELL_FRONT_S)

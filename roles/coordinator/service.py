@@ -1,7 +1,7 @@
-"""Feeds the run's core with requests and clock readings and carries out what it says. Everything is on the event loop.
+"""Feeds requests and clock readings to the run's core and carries out its instructions, all on the event loop.
 
-A parked request holds no task and no timer of its own: the core answers it in the step that brings work, and one timer
-per run wakes the core for deadlines.
+A parked request needs no task and no timer: the core answers it in the step that brings work, and one timer per run
+wakes the core for deadlines.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ WAIT_S_MAX: Final = 60.0
 
 
 class RunService:
-    """One run as others see it.
+    """One run as other processes see it.
 
     Attributes:
-        join_reply, data_servers: what workers are told; None until servers and data are there.
+        join_reply, data_servers: what workers are told; None until servers and data are ready.
         rows: of the processes that are not workers, for the table of roles.
-        waiting_for: whom the run waits for now; stands last among the messages.
-        checkpoints: the folder they are written to.
+        waiting_for: what the run waits for now; the last of the messages.
+        checkpoints: the folder that they are written to.
         final: set when the run is over.
-        workers_told: set when, besides, every worker has been told so or is gone.
-        final_seen: set when every front end that has asked and is still there has been told so.
+        workers_told: set when, in addition, every worker has been told so or is gone.
+        final_seen: set when every front end that has asked and is still connected has been told so.
     """
 
     def __init__(self, core: RunCore, experiment: Experiment, log: logging.Logger) -> None:
@@ -85,7 +85,7 @@ class RunService:
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def handle(self, request: Request) -> None:
-        """Answers a run's requests (RUN_...), now or when the core says so."""
+        """Answers the requests of a run (RUN_...), now or when the core says so."""
         match request.message:
             case NextTaskRequest() as message:
                 if message.wait_s > WAIT_S_MAX:
@@ -111,7 +111,7 @@ class RunService:
                 request.fail(ErrorCode.UNKNOWN_OPCODE, f"a coordinator does not serve {type(other).__name__}")
 
     def disconnected(self, connection_id: int) -> None:
-        """A connection is gone, and with it the worker that used it last."""
+        """Notes that a connection is gone, and with it the worker that last used it."""
         for key in [key for key, used in self._connection_of.items() if used == connection_id]:
             del self._connection_of[key]
             self.step(events.WorkerLost(*key, "its connection closed"))
@@ -168,12 +168,12 @@ class RunService:
         self.waiting_for = ""
 
     def say(self, text: str, level: int = logging.WARNING) -> None:
-        """Adds to the news that front ends show."""
+        """Adds to the messages that front ends show."""
         self._log.log(level, "%s", text)
         self._messages.append(text)
 
     def _set_timer(self) -> None:
-        """Moves the timer only when it has to ring earlier; when it rings too early it is set anew."""
+        """Moves the timer only if it has to fire earlier; if it fires too early, it is set again."""
         due_s = self.core.wakeup_s()
         if due_s >= self._timer_s:
             return
@@ -200,7 +200,7 @@ class RunService:
         return msgspec.structs.replace(found, learning_rate=rate)
 
     def status(self) -> dict[str, Any]:
-        """What a STATUS request shows of the run, in short."""
+        """Returns the short form of the run's state for STATUS requests."""
         progress = self.progress()
         names = ("state", "job", "progress", "pass_number", "images_per_s", "loss", "top1", "eta_seconds")
         waits = ("step_waits", "step_wait_seconds", "steps_ahead_max")
@@ -228,7 +228,7 @@ class RunService:
 
     @property
     def is_watched(self) -> bool:
-        """Whether a front end is there that has asked and has not been told of the end."""
+        """Whether a connected front end has asked and has not been told of the end."""
         return bool(self._readers)
 
     def _status_timed_out(self, request: Request) -> None:
@@ -245,7 +245,7 @@ class RunService:
             self._answer_status(request)
 
     def close(self) -> None:
-        """Stops the timers; requests still parked end with their connections."""
+        """Stops the timers; requests that are still parked end with their connections."""
         if self._timer is not None:
             self._timer.cancel()
         for _, _, handle in self._status_waiters:

@@ -1,4 +1,4 @@
-"""Notices within seconds that a node the run needs is gone: a broken connection, a vanished key, a new incarnation."""
+"""Detects within seconds that a node the run needs is gone: a broken connection, a deleted key, a new incarnation."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ CONNECT_S = 4.0
 
 
 async def watch_server(context: RoleContext, record: NodeRecord, gone: Callable[[str], None]) -> None:
-    """Keeps a connection to a server; calls `gone` once, with the cause, when it is there no more.
+    """Keeps a connection to a server; calls `gone` once, with the cause, when the server is gone.
 
-    A server that does not answer may only be busy: it counts as gone when it refuses, and `watch_nodes` sees the rest.
+    A server that does not answer may just be busy: it counts as gone when it refuses, and `watch_nodes` notices the
+    rest.
     """
     loop = asyncio.get_running_loop()
     connection: Connection | None = None
@@ -35,7 +36,7 @@ async def watch_server(context: RoleContext, record: NodeRecord, gone: Callable[
                         return
                     continue
                 if connection.peer.incarnation == 0:
-                    await connection.close()  # the controllers have taken it in, and it has not heard of that yet
+                    await connection.close()  # the controllers have registered it, but it has not heard of that yet
                 elif connection.peer.incarnation != record.incarnation:
                     gone("it has restarted, and what it held is lost")
                     return

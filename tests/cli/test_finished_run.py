@@ -167,4 +167,4 @@ def test_a_finished_run_goes_on_with_more_passes(folder: Path) -> None:
     found = json.loads(result.stdout)
     assert (found["passes"], found["examples"]) == (5, 5 * 120)
     assert "--resume auto: continuing from runs/small/001/checkpoints/000004" in result.stderr
-    assert "goes on from checkpoint 4, 480 examples into the run" in result.stderr
+    assert "resumes from checkpoint 4, 480 examples into the run" in result.stderr

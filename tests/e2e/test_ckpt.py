@@ -50,7 +50,7 @@ def test_saved_while_training_restored_onto_two_servers_and_exported(adamctl: Ru
     assert restored["command"] == "adamctl train again/experiment.toml --resume again"
     code, _, stderr = adamctl.run(*restored["command"].split()[1:], "--passes", "2000", "--set", "train.target=0.9")
     assert code == 0, stderr
-    assert "goes on from checkpoint" in stderr or "target" in stderr
+    assert "resumes from checkpoint" in stderr or "target" in stderr
     code, stdout, stderr = adamctl.run("ckpt", "list", "digits", "--json")
     assert code == 0, stderr
     assert json.loads(stdout)["checkpoints"][-1]["complete"]

@@ -76,7 +76,7 @@ def kill_the_coordinator(adamctl: Runner, seed: int) -> None:
     again = adamctl.start(*arguments, "--resume", "auto", "--json")
     code, stdout, stderr = again.wait()
     assert code == 0, stderr
-    assert "goes on from checkpoint" in stderr
+    assert "resumes from checkpoint" in stderr
     assert json.loads(stdout)["passes"] == 15
 
 

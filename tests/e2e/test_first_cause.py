@@ -110,7 +110,7 @@ def test_a_run_that_diverges_ends_soon_with_what_to_do(adamctl: Runner, tmp_path
     assert code == 1, stderr
     last = stderr.splitlines()[-1]
     assert last.startswith("adamctl: error: worker-"), stderr
-    assert "the loss is not finite any more at learning rate 1e+38" in last
+    assert "the loss is no longer finite at learning rate 1e+38" in last
     assert "try a lower optimizer.lr, or set optimizer.clip_norm" in last
     assert "restarting it" not in stderr
     assert not adamctl.commands[-1].family(), "processes left behind"

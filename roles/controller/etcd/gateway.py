@@ -227,9 +227,7 @@ class Gateway:
         if code in _AGAIN or "too many requests" in text or "leader changed" in text:
             return _AskAgainError(f"{where}: {text}", sent=True)
         if "user name is empty" in text:
-            return ConfigurationError(
-                f"{where} requires a user; set {USER_VARIABLE} and {PASSWORD_VARIABLE}"
-            )
+            return ConfigurationError(f"{where} requires a user; set {USER_VARIABLE} and {PASSWORD_VARIABLE}")
         if code == PERMISSION_DENIED:
             return ConfigurationError(
                 f"{where}: {text}: the user {self.url.user!r} may not use keys that begin with {self.url.root!r}; "

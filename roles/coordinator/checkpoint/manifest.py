@@ -1,11 +1,11 @@
-"""Checkpoints on disk: a folder per checkpoint, finished exactly when it has a `manifest.json`.
+"""Checkpoints on disk: one folder per checkpoint, which is finished if and only if it has a `manifest.json`.
 
     RUN/checkpoints/000012/.shards-ps-0.adam.partial    while servers write
     RUN/checkpoints/000012/shards-ps-0.adam             renamed when every server has written
     RUN/checkpoints/000012/manifest.json                last, by temporary file, sync and rename
 
-A crash at any point leaves the earlier checkpoints as they were and this one finished or invisible. All functions
-block; they are for a thread.
+A crash at any point leaves the earlier checkpoints intact and this one either finished or invisible. All functions
+block, so call them in a thread.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NAME: Final = re.compile(r"shards-[A-Za-z0-9_.-]+\.adam")
 
 
 class ManifestFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One file of the checkpoint: `checksum` is the BLAKE2b-128 of its bytes, `shards` those in it."""
+    """One file of the checkpoint: `checksum` is the BLAKE2b-128 of its bytes, `shards` are the shards in it."""
 
     name: str
     size_bytes: int
@@ -61,10 +61,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What `manifest.json` holds, before its checksum. Fields are only ever appended, with a default.
 
     Attributes:
-        number: of the checkpoint, growing within a run and over its resumptions.
-        layout_hash, servers_expected: of the parameter layout it was written with; any number of servers can read it.
-        state: where the run stands and goes on from.
-        complete: the run had done all it was asked for; there is nothing to resume.
+        number: of the checkpoint; increases within a run and across resumptions.
+        layout_hash, servers_expected: of the parameter layout it was written with. Any number of servers can read it.
+        state: the state of the run, from which it can be resumed.
+        complete: the run had done everything that it was asked for; there is nothing to resume.
     """
 
     format_version: int
@@ -88,10 +88,10 @@ def checkpoint_folder(checkpoints: Path, number: int) -> Path:
 def finish(
     folder: Path, files: Iterable[CheckpointFile], manifest: Callable[[tuple[ManifestFile, ...]], Manifest]
 ) -> None:
-    """Makes a checkpoint that every server has written visible: renames its files, then writes its manifest.
+    """Finishes a checkpoint that every server has written: renames its files, then writes its manifest.
 
     Raises:
-        DamagedDataError: a file that a server reported is not there or not as long as it said.
+        DamagedDataError: a file that a server reported is missing or has another length.
         OSError: the disk refused; call `abandon`.
     """
     files = tuple(files)
@@ -119,7 +119,7 @@ def _rename(descriptor: int, folder: Path, files: tuple[CheckpointFile, ...]) ->
     for file in files:
         path = folder / file.temporary_name
         if _NAME.fullmatch(file.name) is None or file.temporary_name != f".{file.name}.partial":
-            raise DamagedDataError(f"checkpoint {folder}: {str(path)!a} is no file of a server's shards")
+            raise DamagedDataError(f"checkpoint {folder}: {str(path)!a} is not a file of a server's shards")
         found_bytes = _file_bytes(descriptor, file.temporary_name)
         if found_bytes != file.size_bytes:
             raise DamagedDataError(
@@ -131,7 +131,7 @@ def _rename(descriptor: int, folder: Path, files: tuple[CheckpointFile, ...]) ->
 
 
 def _file_bytes(descriptor: int, name: str) -> int | None:
-    """Returns the length of a file in an open folder; None if there is none of that name, but perhaps a link."""
+    """Returns the length of a regular file in an open folder; None if there is no such file (a link does not count)."""
     try:
         found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
     except FileNotFoundError:
@@ -140,7 +140,7 @@ def _file_bytes(descriptor: int, name: str) -> int | None:
 
 
 def abandon(folder: Path) -> None:
-    """Removes a checkpoint; first its manifest, so that it is invisible from then on."""
+    """Removes a checkpoint, its manifest first, so that it is invisible from then on."""
     (folder / MANIFEST_NAME).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -153,9 +153,9 @@ def finished(checkpoints: Path) -> list[Path]:
 
 
 def best(folders: Iterable[Path]) -> tuple[Path, EvaluationResult] | None:
-    """Returns the checkpoint that was best on the validation part, and its result; None if none was looked at on it.
+    """Returns the checkpoint with the best result on the validation split, and that result; None if there is none.
 
-    A manifest that cannot be read is passed over.
+    Skips manifests that cannot be read.
     """
     found: list[tuple[Path, EvaluationResult]] = []
     for folder in folders:
@@ -168,9 +168,9 @@ def best(folders: Iterable[Path]) -> tuple[Path, EvaluationResult] | None:
 
 
 def clean(checkpoints: Path, keep: int, keep_best: bool = False) -> None:
-    """Removes unfinished checkpoints and all but the newest `keep` finished ones. Not while one is being written.
+    """Removes unfinished checkpoints and all but the newest `keep` finished ones. Do not call it during a write.
 
-    With `keep_best` the one that was best on the validation part stays, too.
+    With `keep_best`, also keeps the one with the best result on the validation split.
     """
     kept = set(finished(checkpoints)[-keep:]) if keep > 0 else set()
     chosen = best(finished(checkpoints)) if keep_best else None
@@ -185,24 +185,24 @@ def read_manifest(folder: Path) -> Manifest:
     """Reads a checkpoint's manifest.
 
     Raises:
-        DamagedDataError: there is none, or it is not what was written.
+        DamagedDataError: it is missing or damaged.
     """
     path = folder / MANIFEST_NAME
     try:
         return msgspec.convert(decode_manifest(path.read_bytes()), Manifest, str_keys=True)
     except FileNotFoundError as error:
         raise DamagedDataError(
-            f"{path}: not there, so this checkpoint was never finished; use an earlier one"
+            f"{path}: not found, so this checkpoint was never finished; use an earlier one"
         ) from error
     except (OSError, DamagedDataError, *UNREADABLE) as error:
         raise DamagedDataError(f"{path}: {error}; use an earlier checkpoint") from error
 
 
 def verify(folder: Path, *, checksums: bool = True) -> Manifest:
-    """Checks that every file is there, as long as it should be and, with `checksums`, unchanged.
+    """Checks that every file is present, has the right length and, with `checksums`, is unchanged.
 
     Raises:
-        DamagedDataError: naming the file, what was expected and what was found.
+        DamagedDataError: it is not; the message names the file, what was expected and what was found.
     """
     manifest = read_manifest(folder)
     for file in manifest.files:
@@ -230,17 +230,17 @@ def checksum_of(path: Path) -> str:
 
 
 def find_latest(run_folder: Path) -> Path | None:
-    """Returns the newest finished checkpoint of a run folder (or of a folder of checkpoints), or None."""
+    """Returns the newest finished checkpoint of a run folder or a folder of checkpoints; None if there is none."""
     inner = run_folder / CHECKPOINTS_NAME
     found = finished(inner if inner.is_dir() else run_folder)
     return found[-1] if found else None
 
 
 def find_checkpoint(path: str, key: str) -> Path:
-    """Returns the checkpoint that a path means: itself, or the newest of a run folder or folder of checkpoints.
+    """Returns the checkpoint that a path names: itself, or the newest in a run folder or folder of checkpoints.
 
     Raises:
-        ConfigurationError: there is no finished one; the message begins with `key`, where the path was given.
+        ConfigurationError: there is no finished one; the message begins with `key`, the setting that gave the path.
     """
     folder = Path(path).expanduser()
     found = folder if (folder / MANIFEST_NAME).is_file() else find_latest(folder)
@@ -250,10 +250,10 @@ def find_checkpoint(path: str, key: str) -> Path:
 
 
 def find_resume(resume: str, run_folder: Path) -> Path | None:
-    """Returns the checkpoint that `--resume` means, or None for a fresh start.
+    """Returns the checkpoint that `--resume` names, or None for a fresh start.
 
-    `none`: a fresh start. `auto`: the newest one of this run folder, else of the newest earlier run beside it; a fresh
-    start without any. Anything else: a checkpoint, a run folder, or a folder of checkpoints.
+    `none`: a fresh start. `auto`: the newest one in this run folder, else in the newest earlier run beside it, else a
+    fresh start. Anything else: a checkpoint, a run folder, or a folder of checkpoints.
 
     Raises:
         ConfigurationError: a path was given and there is no finished checkpoint.

@@ -1,4 +1,4 @@
-"""Writes checkpoints: every server its shards, then the manifest; keeps the newest."""
+"""Writes checkpoints: has every server write its shards, then writes the manifest; keeps the newest ones."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class CheckpointWriter:
         self._parameters = parameters
 
     async def prepare(self) -> None:
-        """Removes what a crash has left unfinished, so that numbers can be used again."""
+        """Removes what a crash left unfinished, so that numbers can be reused."""
         train = self._experiment.train
         await asyncio.to_thread(manifest.clean, self.folder, train.checkpoint_keep, train.keep_best)
 
     async def write(self, number: int, snapshot: RunSnapshot, complete: bool) -> Path:
-        """Writes checkpoint `number` and removes the oldest beyond `checkpoint_keep`.
+        """Writes checkpoint `number`, and removes the oldest ones beyond `checkpoint_keep` except the best.
 
-        Returns its folder. The best one stays.
+        Returns its folder.
 
         Raises:
             UnreachableError, RemoteError: a server did not write its part.
-            DamagedDataError, OSError: the files could not be finished. Nothing of it remains in any of these cases.
+            DamagedDataError, OSError: the files could not be finished. In all these cases nothing of it remains.
         """
         folder = manifest.checkpoint_folder(self.folder, number)
 
@@ -75,11 +75,11 @@ class CheckpointWriter:
 def find_start(
     resume: str, run_folder: Path, experiment: Experiment, layout: ParameterLayout
 ) -> tuple[Path, RunSnapshot | None] | None:
-    """Returns the checkpoint to begin with, verified, and its state, None to warm start from it; blocking.
+    """Returns the verified checkpoint to begin with, and its state, which is None for a warm start. Blocks.
 
     Raises:
-        ConfigurationError: there is none where one was named, or it does not fit, or its run has nothing left to do.
-        DamagedDataError: it is not what was written.
+        ConfigurationError: the named checkpoint does not exist or does not fit, or its run has nothing left to do.
+        DamagedDataError: it is damaged.
     """
     found = manifest.find_resume(resume, run_folder)
     if found is not None:
@@ -104,7 +104,7 @@ def check_model(found: Manifest, folder: Path, layout: ParameterLayout) -> None:
         )
         raise ConfigurationError(
             f"{folder}: expected a checkpoint of this model, found one that differs in {', '.join(differing[:4])}; "
-            "go on with the model it was made with, or start anew without it"
+            "use the model it was made with, or start over without it"
         )
 
 
@@ -113,31 +113,31 @@ def check_resumable(found: Manifest, folder: Path, experiment: Experiment, layou
     check_model(found, folder, layout)
     if not found.state.pass_examples:
         raise ConfigurationError(
-            f"{folder}: expected a checkpoint of a run, found one that was imported, from which no run can go on; "
-            f"begin one from it with --set train.warmstart_from={folder}"
+            f"{folder}: expected a checkpoint of a run, found an imported one, from which no run can be resumed; "
+            f"start a run from it with --set train.warmstart_from={folder}"
         )
     if found.seed != experiment.seed:
         raise ConfigurationError(
             f"{folder}: it was made with seed {found.seed}, which decides the order of the examples; found seed = "
-            f"{experiment.seed}; set seed = {found.seed}, or start anew with --resume none"
+            f"{experiment.seed}; set seed = {found.seed}, or start over with --resume none"
         )
     if found.experiment.optimizer.type != experiment.optimizer.type:
         raise ConfigurationError(
             f"{folder}: it holds the state of rule {found.experiment.optimizer.type!r}; found optimizer.type = "
-            f"{experiment.optimizer.type!r}; use the same one, or start anew with --resume none"
+            f"{experiment.optimizer.type!r}; use the same one, or start over with --resume none"
         )
 
 
 def check_goes_on(found: Manifest, folder: Path, experiment: Experiment) -> None:
-    """Raises ConfigurationError if a checkpoint's run has done already what the experiment asks for, naming what."""
+    """Raises ConfigurationError if a checkpoint's run has already done what the experiment asks for, and says what."""
     done = _what_is_done(found, experiment)
     if done:
         what, more = done
-        raise ConfigurationError(f"{folder}: its run has {what}; to go on, {more}; to start anew, use --resume none")
+        raise ConfigurationError(f"{folder}: its run has {what}; to continue, {more}; to start over, use --resume none")
 
 
 def _what_is_done(found: Manifest, experiment: Experiment) -> tuple[str, str] | None:
-    """Returns what a run has done that was all it had to do, and what to ask for beyond that."""
+    """Returns how a run has finished, and what to ask for so that it can continue; None if it has not finished."""
     train, state = experiment.train, found.state
     book = RangeAllocator(train.passes, max(state.pass_examples, 1), 1 << 62, train.pass_fraction)
     book.restore(state.passes)
@@ -150,6 +150,6 @@ def _what_is_done(found: Manifest, experiment: Experiment) -> tuple[str, str] | 
     if train.target is not None and seen[best].top1 >= train.target:
         return f"reached its target of {train.target:g}", "set another --target, or none"
     if train.patience is not None and len(seen) - 1 - best >= train.patience:
-        worse = f"ended after {len(seen) - 1 - best} evaluations that were not better than its best"
+        worse = f"ended after {len(seen) - 1 - best} evaluations without improvement"
         return worse, "set another train.patience, or none"
     return None

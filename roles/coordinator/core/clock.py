@@ -1,4 +1,4 @@
-"""The training clock, and what workers' reports add up to."""
+"""The training clock, and the sums over workers' reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RECENT_REPORTS = 32
 
 
 class TrainingClock:
-    """Seconds during which at least one training range was out with a worker: the union of those intervals."""
+    """Seconds during which at least one training range was with a worker: the union of those intervals."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self._seconds = seconds
@@ -30,7 +30,7 @@ class TrainingClock:
         self._out += 1
 
     def take_back(self, now_s: float) -> None:
-        """A range was reported, or its worker is gone."""
+        """Notes that a range was reported, or that its worker is lost."""
         assert self._out > 0, "a range came back that was not out"
         self._out -= 1
         if self._out == 0:
@@ -41,7 +41,8 @@ class TrainingClock:
 
 
 class RunStats:
-    """Sums over reports. `staleness[i]` counts pushes with staleness i, the last entry that or more; so does `ages`."""
+    """Sums over reports. `staleness[i]` counts pushes of staleness i, the last entry those of i or more; so does
+    `ages`."""
 
     def __init__(self) -> None:
         self.examples = 0
@@ -69,7 +70,7 @@ class RunStats:
                 counts[index] += count
 
     def add_report(self, report: TaskReport, examples: int, progress: bool) -> None:
-        """`progress` is False where the range had been done before by another worker."""
+        """Adds a report. `progress` is False if another worker had already done the range."""
         self.compute_s += report.compute_s
         self.wait_s += report.wait_s
         self.steps += report.steps
@@ -81,7 +82,7 @@ class RunStats:
 
     @property
     def recent_loss(self) -> float | None:
-        """Mean loss over the last reports, None before the first and where it is not finite."""
+        """Mean loss over the last reports; None before the first one and if it is not finite."""
         return mean_loss(sum(loss for _, loss, _ in self._recent), self._recent_examples)
 
     @property
@@ -107,7 +108,7 @@ class RunStats:
 
 
 def histogram_quantile(counts: Sequence[int], share: float) -> int | None:
-    """Returns the smallest index at or below which at least `share` of all counts lie, None without any."""
+    """Returns the smallest index at or below which at least `share` of all counts lie; None if there are no counts."""
     total, seen = sum(counts), 0
     for index, count in enumerate(counts):
         seen += count

@@ -1,4 +1,4 @@
-"""One look at a held-out split, cut into ranges, and what a run's evaluations say together."""
+"""One evaluation on a held-out split, cut into ranges, and what the evaluations of a run tell together."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ TIME_TO = ("0.90", "0.95", "0.97", "0.98", "0.985", "0.99", "0.993")
 
 
 class Evaluation:
-    """One look, by one worker, from one snapshot of the parameters.
+    """One evaluation, by one worker, on one snapshot of the parameters.
 
-    `exclusive`: nothing is trained meanwhile. `worker` is who does it, None until somebody has begun. `train_seconds`
-    and `progress` are those of the beginning, when the parameters are pulled.
+    `exclusive`: nothing is trained meanwhile. `worker` is the worker that does it, None until one has begun.
+    `train_seconds` and `progress` are those of its beginning, when the parameters are pulled.
     """
 
     def __init__(self, passes: float, examples: int, exclusive: bool) -> None:
@@ -27,7 +27,7 @@ class Evaluation:
         self.begin(None, 0.0, 0.0)
 
     def begin(self, worker: WorkerKey | None, train_seconds: float, progress: float) -> None:
-        """Starts, or starts again: without a worker if the one who had it died."""
+        """Starts or restarts; `worker` is None after its worker has died."""
         self.worker, self.train_seconds, self.progress = worker, train_seconds, progress
         step = EVALUATION_RANGE_EXAMPLES
         self.left = [(at, min(at + step, self.examples)) for at in range(0, self.examples, step)]
@@ -62,16 +62,16 @@ class EvaluationQueue:
         return self.current is not None and self.current.exclusive
 
     def order(self, passes: float, exclusive: bool, due: float | None = None) -> None:
-        """Has an evaluation done; `due` is None for the last one of a run, which a resumed run decides on anew."""
+        """Orders an evaluation; `due` is None for the last one of a run, which a resumed run orders again if needed."""
         assert self.current is None and self.examples > 0
         self.current, self.due = Evaluation(passes, self.examples, exclusive), due
 
     def cancel(self) -> None:
-        """Drops the current one; `due` stays, so that a resumed run makes up for it."""
+        """Drops the current one; `due` stays, so that a resumed run catches up on it."""
         self.current = None
 
     def is_with(self, worker: WorkerKey) -> bool:
-        """Whether this worker has the current evaluation and ranges of it are left to give it."""
+        """Whether this worker has the current evaluation, with ranges left to hand out."""
         return self.current is not None and self.current.worker == worker and bool(self.current.left)
 
     def begin(self, worker: WorkerKey, train_seconds: float, progress: float) -> None:
@@ -88,7 +88,7 @@ class EvaluationQueue:
         return EvaluateTask(task_id, self.current.number, self.split, start, stop)
 
     def report(self, worker: WorkerKey, report: TaskReport) -> EvaluationResult | None:
-        """Notes a finished range; returns the result with the last one. What is not current is ignored."""
+        """Notes a finished range; returns the result with the last one. Ignores ranges of other evaluations."""
         current = self.current
         if current is None or current.worker != worker or report.id not in current.out:
             return None
@@ -102,23 +102,23 @@ class EvaluationQueue:
         return self.results[-1]
 
     def lose(self, worker: WorkerKey) -> None:
-        """The worker is dead: another begins anew, for the parameters have moved on."""
+        """The worker is dead: another one starts over, since the parameters have changed."""
         if self.current is not None and self.current.worker == worker:
             self.current.begin(None, 0.0, 0.0)
 
 
 def best_of(results: Sequence[EvaluationResult]) -> int | None:
-    """Returns the index of the best result: by top-1, then by loss, then the earliest. None without any."""
+    """Returns the index of the best result, by top-1, then by loss, then the earliest; None if there are none."""
     return max(range(len(results)), key=lambda index: (*merit(results[index]), -index), default=None)
 
 
 def merit(result: EvaluationResult) -> tuple[float, float]:
-    """Returns what results are compared by; a loss that is not finite is the worst."""
+    """Returns the key that results are compared by; a loss that is not finite is the worst."""
     return result.top1, -inf if result.loss is None else -result.loss
 
 
 def enough_seen(plan: RunPlan, results: Sequence[EvaluationResult]) -> tuple[str, str] | None:
-    """Returns why a run need not go on after the last of these results: the reason, and the cause in words."""
+    """Returns why a run can end after the last of these results (reason, cause in words); None if it cannot."""
     if plan.target is not None and results[-1].top1 >= plan.target:
         return "target", f"target {plan.target:g} reached"
     best = best_of(results)
@@ -130,7 +130,7 @@ def enough_seen(plan: RunPlan, results: Sequence[EvaluationResult]) -> tuple[str
 
 
 class Marks:
-    """Points of a run, `every` passes apart, at which something is due. The end itself is not among them."""
+    """Points of a run, `every` passes apart, at which something is due. Excludes the end."""
 
     def __init__(self, every_passes: float, pass_examples: int, examples_total: int, next_index: int = 1) -> None:
         self.every_passes = every_passes
@@ -142,7 +142,7 @@ class Marks:
         return ceil(index * self.every_passes * self.pass_examples - 1e-6)
 
     def reached(self, handed_out: int) -> float | None:
-        """Returns the latest mark reached since the last call, in passes, or None; missed ones fold into it."""
+        """Returns the latest mark reached since the last call, in passes, or None; earlier missed marks are dropped."""
         if self.every_passes <= 0:
             return None
         found = None
@@ -153,7 +153,7 @@ class Marks:
 
 
 def time_to(evaluations: Sequence[EvaluationResult], target: float | None) -> dict[str, float]:
-    """Returns accuracy -> seconds of training at the first evaluation that reached it, for those reached."""
+    """Returns accuracy -> training seconds of the first evaluation that reached it, for the accuracies reached."""
     wanted = list(TIME_TO)
     if target is not None and not any(float(name) == target for name in wanted):
         wanted.append(f"{target:g}")

@@ -20,23 +20,24 @@ from adamctl.wire.messages import NextTaskReply, NextTaskRequest, RunStepReply, 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """The part of an experiment that the core goes by, and its deadlines.
+    """The part of an experiment that the core uses, and its deadlines.
 
     Attributes:
         connections: multiply-accumulates of one example's forward pass (Adam 4.3.1).
-        silent_after_s: a worker without a request for this long is taken for dead; a parked request counts as alive.
-            Where replicas go in step or have a bound, also one that others wait for and that makes no step (longer for
-            slow models: `adamctl.roles.coordinator.core.hanging`).
-        no_worker_s: a run without any worker for this long has failed.
-        tended: whoever started the coordinator starts workers, too: nobody else has to be told to.
-        finish_wait_s: at the end of the run, how long to wait for the next report of what is still out.
-        last_checkpoint_s: how long the last checkpoint is tried again when it cannot be written: a disk may get room.
-        stop_wait_s: after a stop request, how long workers may take to report what they have.
+        silent_after_s: a worker that sends no request for this long is declared dead; one with a parked request is not.
+            With replicas in step or bounded staleness, so is a worker that others wait for and that makes no step
+            (later for slow models: `adamctl.roles.coordinator.core.hanging`).
+        no_worker_s: a run fails after this long without any worker.
+        tended: the program that started the coordinator also starts workers, so users need no advice to do so.
+        finish_wait_s: at the end of the run, how long to wait for the next report of an outstanding range.
+        last_checkpoint_s: how long to retry the last checkpoint when it cannot be written, since disk space may be
+            freed.
+        stop_wait_s: after a stop request, how long workers may take to report their ranges.
         in_step: replicas go in step, one update for all of them.
-        max_staleness: steps that a replica may be ahead of the slowest; None for any number.
-        keep_best: every evaluation that is better than all before is followed by a checkpoint.
-        patience: evaluations in a row that are not better than the best before, after which the run ends; None: never.
-        gather_s: where replicas go in step, how long the first one waits for all that are asked for to join.
+        max_staleness: steps that a replica may be ahead of the slowest; None: no bound.
+        keep_best: a checkpoint follows every evaluation that is better than all before.
+        patience: the run ends after this many evaluations in a row without improvement; None: never.
+        gather_s: with replicas in step, how long the first one waits for the others to join.
     """
 
     job: str
@@ -65,10 +66,10 @@ class RunPlan:
 
 
 class RunSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run needs to go on later. `passes`: (pass, frontier, done intervals) of those with something left.
+    """What a run needs to be resumed. `passes`: (pass, frontier, done intervals) of the passes with something left.
 
     `evaluation_due` is the mark, in passes, of an evaluation that was ordered and has no result yet. `evaluated`: the
-    last of `evaluations` is of these parameters (of a moment before where several replicas run free).
+    last of `evaluations` is of these parameters (or of slightly earlier ones, with several free-running replicas).
     """
 
     passes: list[tuple[int, int, list[tuple[int, int]]]]
@@ -94,7 +95,7 @@ class RunSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Servers and data are there: the run may begin, or go on from a snapshot."""
+    """Servers and data are ready: the run may begin, or resume from a snapshot."""
 
     train_examples: int
     evaluation_examples: int
@@ -103,7 +104,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """Another run took the job's name before it was created: it is called `job` from now on."""
+    """Another run took the job's name before it was created, so the job is called `job` from now on."""
 
     job: str
 
@@ -124,7 +125,7 @@ class TasksWanted:
 
 @dataclass(frozen=True, slots=True)
 class StepWanted:
-    """A replica tells how far it is, and may want to know when it may begin its next step."""
+    """A replica reports how far it is, and may ask when it may begin its next step."""
 
     token: int
     request: RunStepRequest
@@ -132,7 +133,7 @@ class StepWanted:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLost:
-    """It disconnected without saying so, or its node key is gone."""
+    """A worker disconnected without leaving, or its node key is gone."""
 
     node: str
     incarnation: int
@@ -141,7 +142,7 @@ class WorkerLost:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Something the run cannot do without is lost; `cause` is the first one."""
+    """Something that the run needs is lost; `cause` is the first cause."""
 
     cause: str
 
@@ -154,7 +155,7 @@ class StopWanted:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWanted:
-    """Somebody wants a checkpoint of how the run stands now, and to be told when it is finished."""
+    """A client wants a checkpoint of the run's present state, and an answer when it is finished."""
 
     token: int
 
@@ -172,7 +173,7 @@ class CheckpointFailed:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Nothing happened, but `RunCore.wakeup_s` has come."""
+    """The time `RunCore.wakeup_s` has come."""
 
 
 Event: TypeAlias = (
@@ -222,7 +223,8 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class WriteCheckpoint:
-    """Have every server write its part, then a manifest with `snapshot`; answer with one of the two events."""
+    """Have every server write its part, then a manifest with `snapshot`; answer with `CheckpointWritten` or
+    `-Failed`."""
 
     number: int
     snapshot: RunSnapshot
@@ -243,14 +245,14 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """News for people."""
+    """A message for users."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The run is over: `ended`, `failed` or `stopped`; everybody who asks is told so."""
+    """The run is over: `ended`, `failed` or `stopped`; all requests are answered with that."""
 
     state: str
     cause: str

@@ -1,8 +1,8 @@
-"""Workers that hold a run up although they are heard from: a thread hangs while the event loop goes on (pure).
+"""Workers that block a run although they send messages: a thread hangs while the event loop runs (pure).
 
-Where replicas go in step, or at most so far apart, one that stops making steps would stop all of them for good. So it
-is taken for dead when others have waited long enough for it. Time counts only while a worker has something that
-others may be waiting for, and begins anew with every step or range that it finishes.
+With replicas in step or bounded staleness, a replica that makes no steps would stop all of them for ever. So it is
+declared dead when others have waited long enough for it. Time counts only while a worker has something that others may
+be waiting for, and restarts with every step or range that it finishes.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from math import inf
 from adamctl.roles.coordinator.core.work import WorkerKey
 
 LONGEST_STEPS = 5
-"""A worker may take so many times as long as the longest step it has shown."""
+"""A worker may take this many times as long as its longest step so far."""
 FIRST_STEP = 5
-"""Before it has finished a step of its own it may take so many times `patience_s`: how slow it is, nobody knows."""
+"""Before its first finished step, a worker may take this many times `patience_s`: its speed is not known yet."""
 
 
 @dataclass(slots=True)
 class Holding:
-    """`since_s`: since when others may be waiting for its next step, inf while they need not; `steps` as for `look`."""
+    """`since_s`: since when others may be waiting for its next step, inf while none do; `steps` as for `look`."""
 
     since_s: float = inf
     longest_s: float = 0.0
@@ -30,7 +30,7 @@ class Holding:
 
 
 class HangWatch:
-    """Who makes no progress, and since when."""
+    """Which workers make no progress, and since when."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
@@ -38,7 +38,7 @@ class HangWatch:
         self._others_wait = False
 
     def moved(self, worker: WorkerKey, now_s: float, *, step: bool = True, own: bool = True) -> None:
-        """It has finished a step or a range. `step`: of training; `own`: certainly a part that it had itself."""
+        """A worker has finished a step or a range. `step`: of training; `own`: certainly a part of its own."""
         found = self._workers.setdefault(worker, Holding())
         if step and found.since_s < inf:
             found.longest_s = max(found.longest_s, now_s - found.since_s)
@@ -50,11 +50,11 @@ class HangWatch:
         self._workers.pop(worker, None)
 
     def look(self, holding: Mapping[WorkerKey, float], others_wait: bool, now_s: float) -> None:
-        """Takes how things stand.
+        """Takes the present situation.
 
         Args:
-            holding: who has something that others may be waiting for, and how many steps that is at most.
-            others_wait: whether there is a worker that is not among them. If all are, the cause is none of them.
+            holding: the workers that have something others may be waiting for, and how many steps that is at most.
+            others_wait: whether there are workers outside `holding`. If there are none, none of them is the cause.
         """
         self._others_wait = others_wait
         for worker, found in self._workers.items():
@@ -66,7 +66,7 @@ class HangWatch:
             found.since_s, found.steps = min(found.since_s, now_s), steps
 
     def hanging(self, now_s: float) -> dict[WorkerKey, float]:
-        """Returns who is to be taken for dead, and for how many seconds others have waited for it."""
+        """Returns the workers to be declared dead, and for how many seconds others have waited for each."""
         return {
             worker: now_s - found.since_s
             for worker, found in self._workers.items()
@@ -74,7 +74,7 @@ class HangWatch:
         }
 
     def wakeup_s(self) -> float:
-        """Returns when somebody will have to be taken for dead, inf for never."""
+        """Returns when a worker will have to be declared dead, inf for never."""
         return min((self._deadline_s(found) for found in self._workers.values() if self._others_wait), default=inf)
 
     def _deadline_s(self, found: Holding) -> float:

@@ -1,14 +1,14 @@
 """What a run does when it loses parameter servers or data servers: an event and a clock reading in, instructions out.
 
     lost                                        what follows
-    a server whose part others have copies of   the run goes on; its next process is looked for, and the run fails if
-                                                at the end of a wait no server at all is left
-    a server that keeps its part on a disk      its next process is waited for, and clients attach to it; or it fails
+    a server whose part others have copies of   the run continues; it looks for the next process, and fails if
+                                                at the end of the wait no server is left
+    a server that keeps its part on a disk      the run waits for its next process, and clients attach; else it fails
     a server with neither                       the run fails
-    a data server, with others left             the run goes on
-    the last data server                        any of them is waited for; or the run fails
+    a data server, with others left             the run continues
+    the last data server                        the run waits for any of them; else it fails
 
-A process that is known to be gone is never taken for one that has come back, whatever its key still says.
+A process that is known to be gone never counts as one that came back, even if its key still exists.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from adamctl.roles.coordinator.core.events import Say, Tick, WorkerLost
 
 NO_MEMBER = "it is no longer a member of the cluster"
 ATTACH_S_MIN = 1.0
-"""The least time that clients have to attach to a server that came back late."""
+"""The least time that clients get to attach to a server that came back late."""
 
 ProcessKey: TypeAlias = tuple[str, int]
 
@@ -34,10 +34,10 @@ class LossPlan:
 
     Attributes:
         copies: every part of the model is on several servers.
-        kept: servers keep their parts on a disk, and take them up again when they are started again.
-        server_again_s: how long the next process of a lost server is waited for.
-        data_again_s: how long any data server is waited for when none is left.
-        look_every_s: how often keys are read while somebody is waited for.
+        kept: servers keep their parts on a disk, and load them when they are restarted.
+        server_again_s: how long to wait for the next process of a lost server.
+        data_again_s: how long to wait for any data server when none is left.
+        look_every_s: how often keys are read during a wait.
     """
 
     copies: bool
@@ -52,7 +52,7 @@ class LossPlan:
 
 @dataclass(frozen=True, slots=True)
 class ServerLost:
-    """A parameter server's connection tells that this process is there no more."""
+    """A parameter server's connection shows that this process is gone."""
 
     node: str
     incarnation: int
@@ -69,7 +69,7 @@ class NodeGone:
 
 @dataclass(frozen=True, slots=True)
 class KeysRead:
-    """Answers `ReadKeys`: the records that were found, none of nodes whose keys are gone or cannot be read now."""
+    """Answers `ReadKeys` with the records found; a node whose key is gone or unreadable has none."""
 
     wait: int
     found: tuple[NodeRecord, ...]
@@ -94,7 +94,7 @@ class FailRun:
 
 @dataclass(frozen=True, slots=True)
 class WatchServer:
-    """Keep a connection to this process; tell of its end with `ServerLost`."""
+    """Keep a connection to this process; report its end with `ServerLost`."""
 
     server: NodeRecord
 
@@ -109,7 +109,7 @@ class ReadKeys:
 
 @dataclass(frozen=True, slots=True)
 class AttachAgain:
-    """Have the run's own client attach to the servers within so many seconds; answer with `Attached`."""
+    """Have the run's own client attach to the servers within the given time; answer with `Attached`."""
 
     node: str
     deadline_s: float
@@ -122,9 +122,9 @@ Instruction: TypeAlias = Say | FailRun | WorkerLost | WatchServer | ReadKeys | A
 
 @dataclass(slots=True)
 class Wait:
-    """Somebody is waited for until `until_s`; the keys of `nodes` are read next at `look_s`, inf while they are read.
+    """A wait until `until_s`; the keys of `nodes` are read next at `look_s`, inf while they are being read.
 
-    `lost` is the parameter server that is to come back; None: any of the data servers is.
+    `lost` is the parameter server that is awaited; None: any of the data servers is.
     """
 
     nodes: tuple[str, ...]
@@ -138,8 +138,8 @@ class LossCore:
     """The servers of one run. `step` is the only way in, after `begin`.
 
     Attributes:
-        servers: the parameter servers that are there.
-        data: the data servers that are there.
+        servers: the parameter servers that are present.
+        data: the data servers that are present.
     """
 
     def __init__(self, plan: LossPlan, servers: Sequence[NodeRecord], data: Sequence[NodeRecord]) -> None:
@@ -155,7 +155,7 @@ class LossCore:
 
     @property
     def waiting(self) -> bool:
-        """Whether somebody is waited for."""
+        """Whether the run waits for a server."""
         return bool(self._waits)
 
     def begin(self) -> list[Instruction]:
@@ -174,7 +174,7 @@ class LossCore:
             case Attached(node):
                 self._say(f"parameter server {node} is back")
             case Tick():
-                pass  # deadlines are looked at after every event
+                pass  # deadlines are checked after every event
         self._look(now_s)
         instructions, self._instructions = self._instructions, []
         return instructions
@@ -200,12 +200,12 @@ class LossCore:
     def _server_lost(self, key: ProcessKey, cause: str, now_s: float) -> None:
         record = self.servers.pop(key, None)
         if record is None:
-            return  # it is known already
+            return  # already known
         self._gone.add(key)
         if self.plan.copies:
-            self._say(f"parameter server {record.node} is gone ({cause}); others take its part over")
+            self._say(f"parameter server {record.node} is gone ({cause}); others take over its part")
         elif self.plan.kept:
-            self._say(f"parameter server {record.node} is gone; waiting for it to take its part up again")
+            self._say(f"parameter server {record.node} is gone; waiting for it to restart with its part")
         else:
             self._fail(_part_lost(record, cause))
             return
@@ -215,7 +215,7 @@ class LossCore:
         self.servers[again.node, again.incarnation] = again
         self._instructions.append(WatchServer(again))
         if self.plan.copies:
-            self._say(f"parameter server {again.node} is back and gets copies anew")
+            self._say(f"parameter server {again.node} is back and gets new copies")
         else:
             self._instructions.append(AttachAgain(again.node, max(until_s - now_s, ATTACH_S_MIN)))
 
@@ -254,7 +254,7 @@ class LossCore:
             self._server_back(back[0], wait.until_s, now_s)
 
     def _others(self, found: Sequence[NodeRecord]) -> list[NodeRecord]:
-        """Returns those processes that are not known to be gone."""
+        """Returns the processes that are not known to be gone."""
         return [record for record in found if (record.node, record.incarnation) not in self._gone]
 
     def _look(self, now_s: float) -> None:
@@ -266,13 +266,13 @@ class LossCore:
                 self._instructions.append(ReadKeys(number, wait.nodes))
 
     def _over(self, number: int, wait: Wait, now_s: float) -> None:
-        """Nobody has come back in time."""
+        """Ends a wait in which no server came back in time."""
         cause = wait.cause
         if wait.lost is not None and self.plan.copies:
             if self.servers:
                 wait.until_s = now_s + self.plan.server_again_s
                 return
-            cause = f"no parameter server has come back within {self.plan.server_again_s:g} s"
+            cause = f"no parameter server came back within {self.plan.server_again_s:g} s"
         del self._waits[number]
         self._fail(cause if wait.lost is None else _part_lost(wait.lost, cause))
 
@@ -283,5 +283,5 @@ class LossCore:
 def _part_lost(record: NodeRecord, cause: str) -> str:
     return (
         f"parameter server {record.node} ({', '.join(record.addresses)}) is gone: {cause}. Its part of the model is "
-        "lost; go on from the last checkpoint with --resume and this run's folder"
+        "lost; continue from the last checkpoint with --resume and this run's folder"
     )

@@ -1,7 +1,7 @@
-"""Who is a member of the cluster, from changes that tell of it: each process that is one no longer is told of (pure).
+"""Who is a member of the cluster, as told by changes; reports every process that no longer is (pure).
 
-Changes of several moments may come as one, so that a process has come and gone between two of them. One that was found
-otherwise, by reading its key at some revision, counts as soon as the changes have come to that revision.
+Several changes may arrive as one, so a process may come and go between two of them. A process found another way, by
+reading its key at some revision, counts as soon as the changes have reached that revision.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 
 
 class Membership:
-    """`expected` (node -> incarnation) were members a moment before the first changes, and may be gone already."""
+    """`expected` (node -> incarnation) were members just before the first changes, and may be gone already."""
 
     def __init__(self, expected: Mapping[str, int]) -> None:
         self._known = dict(expected)
@@ -23,12 +23,12 @@ class Membership:
     def take(
         self, members: Mapping[str, int], deleted: Collection[str], reset: bool, revision: int
     ) -> list[tuple[str, int]]:
-        """Takes changes. Returns who is gone (node, incarnation).
+        """Takes changes. Returns the processes that are gone (node, incarnation).
 
         Args:
-            members: node -> incarnation, of those who have changed; all there are after a reset.
+            members: node -> incarnation of the members that changed; of all members after a reset.
             deleted: nodes without a process.
-            revision: up to which the changes tell of everything.
+            revision: up to which the changes are complete.
         """
         gone = [
             (node, incarnation)

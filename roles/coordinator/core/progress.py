@@ -1,4 +1,4 @@
-"""What is known of a run at one moment, as front ends see it. Plain structs: the core fills them, clients read them."""
+"""The state of a run at one moment, as front ends see it. Plain structs: the core fills them, clients read them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ FINAL_STATES: frozenset[str] = frozenset({"ended", "failed", "stopped"})
 
 
 def mean_loss(loss_sum: float, examples: int) -> float | None:
-    """Returns the mean, None where there is none or it is not finite (JSON has no word for that)."""
+    """Returns the mean; None if there are no examples or it is not finite, which JSON cannot express."""
     return loss_sum / examples if examples and isfinite(loss_sum) else None
 
 
 class EvaluationResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at a held-out split. `passes` (in JSON: `pass`): passes handed out by then, for example 0.25.
+    """One evaluation on a held-out split. `passes` (in JSON: `pass`): passes handed out by then, for example 0.25.
 
     `loss` is the mean over the split, None where it is not finite: the run has diverged.
     """
@@ -40,14 +40,14 @@ class RoleRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run is doing, whole.
+    """The whole progress of a run.
 
     Attributes:
         state: see `State`; `ended`, `failed` and `stopped` are final.
         pass_number, pass_share: the pass being handed out, from 0, and the share of it that is processed.
         progress: share of the whole run's examples handed out, 0 to 1 (what learning-rate schedules follow).
-        examples, examples_total: processed so far, one processed twice counting once; in the whole run.
-        train_seconds: time that at least one training range was with a worker; evaluation alone adds none.
+        examples, examples_total: processed so far, counting one that was processed twice once; in the whole run.
+        train_seconds: time during which at least one training range was with a worker; evaluation alone adds none.
         elapsed_seconds: since the coordinator began, waiting included.
         images_per_s, connections_per_s: over the training clock (connections x examples / s, Adam 4.3.1).
         updates, updates_per_s: parameter updates pushed.
@@ -56,17 +56,17 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
         staleness_p50, staleness_p99: in pushes of other workers; None before the first push.
         gradient_age_p50, gradient_age_p99: in pushes of everybody, the worker's own included, that were applied to a
             shard between the weights that a gradient was computed from and its own application.
-        waiting_share: share of compute threads' time that went into waiting for data.
-        eta_seconds: estimate of the training seconds left; None while there is nothing to estimate from.
-        duplicates: examples processed twice because a worker was taken for dead.
-        messages: whom the run waits for and other news, latest last.
+        waiting_share: share of the compute threads' time spent waiting for data.
+        eta_seconds: estimated training seconds left; None while there is nothing to estimate from.
+        duplicates: examples processed twice because a worker was declared dead.
+        messages: what the run waits for and other messages, latest last.
         failure: the first cause, if the state is `failed`; the reason, if `stopped`.
         step_waits, step_wait_seconds: how often, and how long, replicas waited for others before a step.
-        steps_ahead_max: the most steps that a replica was seen ahead of the slowest other one; without a bound it is
-            looked at whenever one reports a range.
-        train_top1: share of the training examples of the last reports that were classified correctly, as they were
-            trained on; None before the first.
-        learning_rate: by its schedule, now.
+        steps_ahead_max: the largest number of steps that a replica was seen ahead of the slowest other one; without a
+            bound it is measured whenever a replica reports a range.
+        train_top1: share of the training examples of the last reports that were classified correctly while training;
+            None before the first.
+        learning_rate: the present one, by its schedule.
         result: "Numbers programs read" of the interface, once the state is final.
     """
 

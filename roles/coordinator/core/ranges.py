@@ -1,7 +1,7 @@
-"""Which examples of which pass are still to do, with whom, and done.
+"""Which examples of each pass are still to do, with a worker, or done.
 
-A pass is cut into ranges of a few batches. Each goes to whoever asks; ranges of a worker that died come first the
-next time (Adam 3.2.5, DistBelief 4.2). Counts and positions are examples; ranges are [start, stop).
+A pass is cut into ranges of a few batches. Each goes to the next worker that asks; the ranges of a worker that died are
+handed out first (Adam 3.2.5, DistBelief 4.2). Counts and positions are examples; ranges are [start, stop).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Range(NamedTuple):
 
 
 RANGES_PER_REPLICA = 8
-"""A pass has at least so many for each free replica, if it has the batches: each holds three ahead of what it does."""
+"""A pass has at least this many for each free replica, if it has enough batches: each fetches three ahead."""
 
 
 def fitting_range(plan: RunPlan, examples: int) -> int:
-    """Returns the examples of one range: `range_batches`, or fewer, so that free replicas share a pass of few."""
+    """Returns the examples of one range: `range_batches`, or fewer if free replicas share a short pass."""
     batches = plan.range_batches
     if plan.workers > 1 and not plan.in_step:
         batches = max(1, min(batches, examples // plan.batch // (RANGES_PER_REPLICA * plan.workers)))
@@ -64,7 +64,7 @@ class PassLedger:
         return self.done_examples == self.examples
 
     def take(self, range_examples: int | None = None) -> Range | None:
-        """Hands out the next range: one that came back from a dead worker if there is any, else so many examples."""
+        """Hands out the next range: one that came back from a dead worker if there is any, else `range_examples`."""
         if self.again:
             start, stop = next(iter(self.again))
             del self.again[start, stop]
@@ -77,12 +77,12 @@ class PassLedger:
         return Range(self.number, start, stop)
 
     def give_back(self, start: int, stop: int) -> None:
-        """The one who had this range is dead; nothing happens if another has done it meanwhile."""
+        """Takes back the range of a dead worker; does nothing if another worker has done it meanwhile."""
         if (start, stop) not in self.done:
             self.again[start, stop] = None
 
     def finish(self, start: int, stop: int) -> bool:
-        """Notes a range as done; False if it was done before, which is no progress."""
+        """Notes a range as done; returns False if it was done before, which is no progress."""
         if (start, stop) in self.done:
             return False
         self.again.pop((start, stop), None)
@@ -91,7 +91,7 @@ class PassLedger:
         return True
 
     def done_intervals(self) -> list[tuple[int, int]]:
-        """Returns what is done as few sorted intervals."""
+        """Returns what is done as sorted, merged intervals."""
         merged: list[tuple[int, int]] = []
         for start, stop in sorted(self.done):
             if merged and merged[-1][1] == start:
@@ -101,7 +101,7 @@ class PassLedger:
         return merged
 
     def restore(self, done: Iterable[tuple[int, int]], frontier: int) -> None:
-        """Goes on from `done_intervals` and `frontier`; what was handed out and not done is handed out first."""
+        """Continues from `done_intervals` and `frontier`; what was handed out and not done is handed out first."""
         position = 0
         for start, stop in [*sorted(done), (frontier, frontier)]:
             while position < start:
@@ -115,7 +115,8 @@ class PassLedger:
 
 
 class RangeAllocator:
-    """All passes of a run. A pass begins when the one before has ended; ended passes may still have ranges out."""
+    """All passes of a run. A pass begins when the one before has ended; ended passes may still have outstanding
+    ranges."""
 
     def __init__(self, passes: int, examples: int, range_examples: int, pass_fraction: float) -> None:
         self.passes = passes
@@ -131,12 +132,12 @@ class RangeAllocator:
 
     @property
     def handed_out(self) -> int:
-        """Examples of the run handed out at least once; what schedules, evaluations and checkpoints go by."""
+        """Examples of the run handed out at least once; schedules, evaluations and checkpoints depend on this."""
         return self.current * self.examples + self.ledgers[self.current].frontier
 
     @property
     def done(self) -> int:
-        """Examples of the run that are done, in order of passes; a pass that has ended counts as a whole."""
+        """Examples of the run that are done, pass by pass; a pass that has ended counts as a whole."""
         if self.finished:
             return self.examples_total
         return self.current * self.examples + self.ledgers[self.current].done_examples
@@ -148,13 +149,13 @@ class RangeAllocator:
 
     @property
     def next_pass(self) -> int | None:
-        """The oldest pass with something to hand out, None if there is nothing before a pass ends."""
+        """The oldest pass with something to hand out; None if there is nothing until a pass ends."""
         if self.finished:
-            return None  # what died after the last pass ended is left undone: the end waits for nobody
+            return None  # what a worker lost after the last pass ended stays undone: the end waits for nobody
         return next((number for number in sorted(self.ledgers) if self.ledgers[number].has_left), None)
 
     def take(self, range_examples: int | None = None) -> Range | None:
-        """Hands out the next range of `next_pass`, of the usual length or of another one, or None."""
+        """Hands out the next range of `next_pass`, of the usual or the given length; None if there is none."""
         number = self.next_pass
         if number is None:
             return None
@@ -163,13 +164,13 @@ class RangeAllocator:
         return taken
 
     def give_back(self, given: Range) -> None:
-        """The range's worker is dead: it is handed out again, before anything new."""
+        """Takes back the range of a dead worker; it is handed out again before anything new."""
         ledger = self.ledgers.get(given.pass_number)
         if ledger is not None:
             ledger.give_back(given.start, given.stop)
 
     def finish(self, done: Range) -> bool:
-        """Notes a range as done, ends its pass if that was due; False if the range was done before."""
+        """Notes a range as done and ends its pass if that is due; returns False if the range was done before."""
         ledger = self.ledgers.get(done.pass_number)
         if ledger is None or not ledger.finish(done.start, done.stop):
             return False
@@ -182,7 +183,7 @@ class RangeAllocator:
         return (base + given.start) / self.examples_total, (base + given.stop) / self.examples_total
 
     def _end_passes(self) -> None:
-        """A pass ends with nothing left to hand out and `pass_fraction` of its examples done (Adam 3.2.5)."""
+        """Ends passes that have nothing left to hand out and `pass_fraction` of their examples done (Adam 3.2.5)."""
         ledger = self.ledgers[self.current]
         enough = ledger.done_examples >= self.pass_fraction * self.examples
         if not ledger.has_left and enough:
@@ -194,14 +195,14 @@ class RangeAllocator:
             del self.ledgers[number]
 
     def state(self) -> list[tuple[int, int, list[tuple[int, int]]]]:
-        """Returns (pass, frontier, done intervals) of every pass with something not done, for a checkpoint."""
+        """Returns (pass, frontier, done intervals) of every pass that is not all done, for a checkpoint."""
         return [(n, book.frontier, book.done_intervals()) for n, book in sorted(self.ledgers.items())]
 
     def restore(self, state: Iterable[tuple[int, int, Iterable[tuple[int, int]]]]) -> None:
-        """Goes on from `state`, also with ranges of another length, or more or fewer passes, than before."""
+        """Continues from `state`; the length of ranges and the number of passes may have changed."""
         self.ledgers = {}
         for number, frontier, done in state:
-            if number >= self.passes:  # the run was made shorter: its last pass is behind us
+            if number >= self.passes:  # the run was made shorter: its last pass is over
                 number, frontier, done = self.passes - 1, self.examples, [(0, self.examples)]
             self.current = number
             self.ledgers[number] = PassLedger(number, self.examples, self.range_examples)

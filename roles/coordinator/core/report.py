@@ -1,4 +1,4 @@
-"""From where a run stands to what people and programs read of it."""
+"""Turns the state of a run into what users and programs read."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def run_progress(
 
 
 def worker_rows(core: RunCore) -> list[RoleRow]:
-    """Returns a row per worker that takes part."""
+    """Returns a row for each worker of the run."""
     evaluation = core.desk.current
     rows = []
     for key, worker in core.workers.items():
@@ -76,8 +76,8 @@ def worker_rows(core: RunCore) -> list[RoleRow]:
 def run_result(core: RunCore, role_counts: Mapping[str, int]) -> dict[str, Any]:
     """Returns the object that `adamctl train --json` prints (docs: "Numbers programs read").
 
-    `test_top1` and `best_test_top1` are None where evaluations were on the validation split; `top1` and `best_top1`
-    are of the split in `evaluated_on` either way.
+    `test_top1` and `best_test_top1` are None if evaluations were on the validation split; `top1` and `best_top1` are of
+    the split in `evaluated_on` in both cases.
     """
     tally, results, seconds = core.tally, core.desk.results, core.train_seconds
     top1 = results[-1].top1 if results else None

@@ -1,14 +1,14 @@
-"""Which replica computes which part of which step, where all go in step (pure).
+"""Which replica computes which part of which step, with replicas in step (pure).
 
-Ranges are handed out in rounds: one range to each replica at once, in the order in which the replicas joined. The
-batches of a round's ranges, side by side, are its steps; the parts of a step are numbered in the order of the ranges,
-and each is known to be a part of how many. Towards the end of a pass ranges are shorter, as even as can be, so that
-only the last steps of a pass have fewer parts than there are replicas, and only its last batch fewer examples.
+Ranges are handed out in rounds: one range to each replica at once, in the order in which the replicas joined. The n-th
+batches of a round's ranges together form a step; the parts of a step are numbered in the order of the ranges, and each
+part carries the number of parts. Towards the end of a pass ranges are shorter and as even as possible, so that only the
+last steps of a pass have fewer parts than there are replicas, and only its last batch has fewer examples.
 
-What a round has planned stays as it is. A replica that joins takes part from the next round on; the ranges of one that
-leaves or dies go, as the same parts of the same steps, to the others of the round. Nobody computes a step before all
-parts of the one before are applied, so those who are left still have the weights from which its parts of the step at
-hand are to be computed.
+The plan of a round never changes. A replica that joins takes part from the next round on; the ranges of one that leaves
+or dies go to the others of the round, as the same parts of the same steps. No replica computes a step before all parts
+of the previous step are applied, so the remaining replicas still have the weights that the lost replica's parts of the
+current step need.
 """
 
 from __future__ import annotations
@@ -22,32 +22,33 @@ from adamctl.roles.coordinator.core.work import TrainingWork, WorkerKey
 from adamctl.wire.messages import TrainTask
 
 ROUNDS_AHEAD = 3
-"""Ranges that a replica has at once: one being computed, one being read, one to be read."""
+"""Ranges that a replica has at once: one being computed, one being read, one still to be read."""
 
 
 class Rounds:
     """The rounds of one run.
 
     Attributes:
-        settled: the last step known to be applied, as all before it.
+        settled: the last step known to be applied; so are all before it.
     """
 
     def __init__(self, work: TrainingWork, batch: int, range_batches: int) -> None:
         self._work, self._batch, self._range_batches = work, batch, range_batches
         self._next_step = 1
-        self._tasks: dict[int, TrainTask] = {}  # out, or planned and not fetched yet
+        self._tasks: dict[int, TrainTask] = {}  # with a replica, or planned and not fetched yet
         self._to_fetch: dict[WorkerKey, list[TrainTask]] = {}
         self._orphans: list[tuple[TrainTask, Range]] = []
         self.settled = 0
 
     def clear(self) -> None:
-        """Nothing that is planned is to be done any more."""
+        """Drops all plans."""
         self._tasks.clear()
         self._to_fetch.clear()
         self._orphans.clear()
 
     def plan(self, members: Sequence[WorkerKey], task_id: Callable[[], int], now_s: float) -> bool:
-        """Plans a round, or gives away what nobody had; False if there is nothing, or enough is planned already."""
+        """Plans a round, or hands out what nobody has; returns False if there is nothing or enough is planned
+        already."""
         if not members:
             return False
         if self._orphans:
@@ -65,7 +66,7 @@ class Rounds:
         begin = min(self._work.book.progress(given)[0] for given in ranges)
         end = max(self._work.book.progress(given)[1] for given in ranges)
         for part, (member, given) in enumerate(zip(members, ranges, strict=False)):
-            # Equal shares of the run for equal batches, so that all parts of a step come at one learning rate.
+            # Equal batches are equal shares of the run, so that all parts of a step have the same learning rate.
             stop = begin + (end - begin) * given.examples / longest
             task = TrainTask(0, given.pass_number, given.start, given.stop, begin, stop, self._next_step, part, counts)
             self._assign(member, task, given, task_id(), now_s)
@@ -73,21 +74,21 @@ class Rounds:
         return True
 
     def fetch(self, worker: WorkerKey) -> list[TrainTask]:
-        """Returns what is planned for a worker and new to it."""
+        """Returns what is planned for a worker and was not fetched yet."""
         return self._to_fetch.pop(worker, [])
 
     def settle(self, step: int) -> None:
-        """All parts of a step are applied, and so of those before."""
+        """Notes that all parts of a step, and of all steps before, are applied."""
         self.settled = max(self.settled, step)
 
     def report(self, task_id: int) -> None:
-        """A range is done: the steps of its batches are applied."""
+        """Notes that a range is done: the steps of its batches are applied."""
         task = self._tasks.pop(task_id, None)
         if task is not None:
             self.settle(task.step + task.batches[task.part] - 1)
 
     def lose(self, worker: WorkerKey, heirs: Sequence[WorkerKey], task_id: Callable[[], int], now_s: float) -> int:
-        """Gives what a worker has to others, first to those who take part in the same steps; returns the examples."""
+        """Gives a worker's ranges to others, preferring those in the same steps; returns the number of examples."""
         self._to_fetch.pop(worker, None)
         taken = self._work.take_back(worker, now_s)
         tasks = sorted(
@@ -113,7 +114,7 @@ class Rounds:
 
 
 def take_round(book: RangeAllocator, replicas: int, batch: int, range_batches: int) -> list[Range]:
-    """Returns up to one range for each replica, all of one pass, those with most batches first; none before it ends."""
+    """Returns up to one range per replica, all of one pass, longest first; none while a pass has yet to end."""
     number = book.next_pass
     if number is None:
         return []

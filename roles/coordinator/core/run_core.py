@@ -1,15 +1,15 @@
 """The coordinator of a run as a pure state machine: an event and a clock reading in, instructions out.
 
-    state        what happens                                    left when
-    starting     servers and data are being waited for           Ready
+    state        what happens                                    ends when
+    starting     the run waits for servers and data              Ready
     warmstart    one replica alone trains (DistBelief 4.1)       `warmstart_steps` steps are reported
-    training     ranges go to whoever asks                       the last pass has ended, target reached, stop
+    training     ranges go to workers that ask                   the last pass has ended, target reached, stop
     evaluating   one worker evaluates, nothing is trained        its last range is reported
-    finishing    what is out comes in, then a last checkpoint    all of it is there, or a deadline passed
-    ended, failed, stopped                                       never: everybody who asks is told
+    finishing    last ranges are reported, last checkpoint       all of it is done, or a deadline passed
+    ended, failed, stopped                                       never: every request is told so
 
-With several workers an evaluation is done by one while the others train on, and the state stays `training`. A parked
-request is answered in the very step that brings work for it.
+With several workers, one evaluates while the others keep training, and the state stays `training`. A parked request is
+answered in the same step that brings work for it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import NextTaskReply, NextTaskRequest
 
 JOIN_WAIT_S = 5.0
-"""How long a worker that comes before the run is ready is kept waiting for an answer."""
+"""How long a worker that joins before the run is ready waits for an answer."""
 
 
 class RunCore(RunState):
@@ -95,7 +95,7 @@ class RunCore(RunState):
         elif not self._ready:
             self._joining.append((event, self.now_s + JOIN_WAIT_S))
         elif len(self.workers) >= self.plan.workers:
-            text = f"run {self.plan.job} has its workers, the {self.plan.workers} of cluster.workers; try another run"
+            text = f"run {self.plan.job} has all of its {self.plan.workers} workers (cluster.workers); try another run"
             self._out.refuse(event.token, ErrorCode.OVER_QUOTA, text)
         else:
             key = (event.node, event.incarnation)
@@ -106,7 +106,8 @@ class RunCore(RunState):
                 self._run_steps.gather()
 
     def _admit_early_ones(self) -> None:
-        """Those who came before the run was ready join when it is, or when it is over, or are sent away for now."""
+        """Answers workers that came before the run was ready: once it is ready or over, or when they waited too
+        long."""
         waiting, self._joining = self._joining, []
         for event, until_s in waiting:
             if self._ready or self.final_state:
@@ -127,12 +128,12 @@ class RunCore(RunState):
             self._out.answer(event.token, NextTaskReply(ended=True, reason=self._end_text))
             self.workers.pop(key, None)
         elif worker is None:
-            text = f"worker {request.node} is not one of run {self.plan.job}, or was taken for dead; join again"
+            text = f"worker {request.node} is not one of run {self.plan.job}, or was declared dead; join again"
             self._out.refuse(event.token, ErrorCode.STALE_INCARNATION, text)
         elif request.leaving:
             self._lose(key, "it left")
             self._out.answer(event.token, NextTaskReply())
-        elif request.wanted == 0 and request.wait_s <= 0:  # only a report, perhaps beside a parked request
+        elif request.wanted == 0 and request.wait_s <= 0:  # only a report, perhaps in addition to a parked request
             worker.heard_s, worker.status = self.now_s, request.status
             self._out.answer(event.token, NextTaskReply(drain=self.halted))
         else:
@@ -146,7 +147,7 @@ class RunCore(RunState):
         for report in () if self.saves_its_end else request.reports:
             if not isfinite(report.loss_sum) and not self._diverged:
                 self._diverged = True
-                self._out.say("the loss is not finite any more: the run has diverged; a lower optimizer.lr may help")
+                self._out.say("the loss is no longer finite: the run has diverged; a lower optimizer.lr may help")
             before = self.tally.examples
             if self.work.report(key, report, self.now_s):
                 self.trained_since_evaluation = True
@@ -175,7 +176,7 @@ class RunCore(RunState):
             self._checkpoint_wanted, self._best_is_written = True, not alone
 
     def _on_worker_lost(self, event: events.WorkerLost) -> None:
-        key = (event.node, event.incarnation)  # the next process of its name may be waiting here already
+        key = (event.node, event.incarnation)  # the next process with this name may already be waiting
         waiting, self._joining = self._joining, []
         for early, until_s in waiting:
             if (early.node, early.incarnation) == key:
@@ -227,10 +228,10 @@ class RunCore(RunState):
     # --- after every event ------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Goes on until nothing more follows from where the run stands."""
+        """Applies all consequences of the present state until nothing more follows."""
         for worker in list(self.workers.values()):
             if worker.parked is None and self.now_s >= self._deadline_s(worker):
-                self._lose(worker.key, f"no word from it for {self.plan.silent_after_s:g} s")
+                self._lose(worker.key, f"no message from it for {self.plan.silent_after_s:g} s")
         self._run_steps.look_for_hanging()
         for key, waited_s in self.hanging.hanging(self.now_s).items():
             self._lose(key, f"it has finished neither a step nor a range for {waited_s:.0f} s, and others wait for it")
@@ -254,7 +255,7 @@ class RunCore(RunState):
             self._order_evaluation(passes)
         if self._checkpoint_marks.reached(self.book.handed_out) is not None:
             self._checkpoint_wanted = True
-        # After the evaluation, so that its result is in the manifest and a lone worker has pushed everything.
+        # After the evaluation, so that its result is in the manifest and a single worker has pushed everything.
         if self._checkpoint_wanted and self.desk.current is None and not self._checkpoint_writing:
             self._checkpoint_wanted = False
             self._write_checkpoint()
@@ -272,7 +273,7 @@ class RunCore(RunState):
         return self.checkpoint_number
 
     def _advance_ending(self) -> None:
-        """What is out comes in, then a last evaluation, then a last checkpoint, then the end."""
+        """Ends the run step by step: outstanding ranges, a last evaluation, a last checkpoint, the end."""
         if self.ending is None:
             if not self.book.finished:
                 return
@@ -298,7 +299,7 @@ class RunCore(RunState):
             ending.checkpoint = self._write_checkpoint()
 
     def _serve(self) -> None:
-        """Answers every parked request for which there is work or news, longest waiting first."""
+        """Answers every parked request for which there is work or news, in the order of arrival."""
         waiting = [worker for worker in self.workers.values() if worker.parked is not None]
         for worker in sorted(waiting, key=lambda w: w.parked[0] if w.parked else 0):
             assert worker.parked is not None
@@ -333,9 +334,9 @@ class RunCore(RunState):
         self._out.say(f"worker {key[0]} is gone: {cause}{again}")
         if worker.parked is not None:
             self._out.refuse(
-                worker.parked[0], ErrorCode.STALE_INCARNATION, f"worker {key[0]} was taken for dead: {cause}"
+                worker.parked[0], ErrorCode.STALE_INCARNATION, f"worker {key[0]} was declared dead: {cause}"
             )
-        self._out.extend(self.steps.leave(key, ErrorCode.STALE_INCARNATION, f"taken for dead: {cause}"))
+        self._out.extend(self.steps.leave(key, ErrorCode.STALE_INCARNATION, f"declared dead: {cause}"))
 
     def _end(self, reason: str, cause: str, wait_s: float, checkpoint: bool = True) -> None:
         written = self.ending.checkpoint if self.ending is not None else 0
@@ -353,7 +354,7 @@ class RunCore(RunState):
         self._out.put(events.Finished(state, cause))
 
     def _tell_the_end(self) -> None:
-        """Workers still in `workers` afterwards have not been told yet: they have no request waiting."""
+        """Answers parked requests. Workers still in `workers` afterwards had none, so they have not been told yet."""
         for worker in [w for w in self.workers.values() if w.parked is not None]:
             assert worker.parked is not None
             self._out.answer(worker.parked[0], NextTaskReply(ended=True, reason=self._end_text))
@@ -372,5 +373,5 @@ _HANDLERS: dict[type[Any], Callable[[RunCore, Any], None]] = {
     events.CheckpointWanted: RunCore._on_checkpoint_wanted,
     events.CheckpointWritten: RunCore._on_checkpoint,
     events.CheckpointFailed: RunCore._on_checkpoint,
-    events.Tick: lambda core, event: None,  # deadlines are looked at after every event
+    events.Tick: lambda core, event: None,  # deadlines are checked after every event
 }

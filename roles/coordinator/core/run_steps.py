@@ -21,7 +21,7 @@ class RunSteps:
         self._settled_seen = 0
 
     def gather(self) -> None:
-        """Steps begin when all replicas are there; the first one waits for the others only so long."""
+        """Lets steps begin when all replicas have joined, or `gather_s` after the first one did."""
         run = self._run
         if len(run.workers) >= run.plan.workers:
             run.gather_until_s = min(run.gather_until_s, run.now_s)
@@ -34,7 +34,7 @@ class RunSteps:
         key = (request.node, request.incarnation)
         worker = run.workers.get(key)
         if worker is None and not run.final_state:
-            text = f"worker {request.node} is not one of run {run.plan.job}, or was taken for dead; join again"
+            text = f"worker {request.node} is not one of run {run.plan.job}, or was declared dead; join again"
             self._out.refuse(event.token, ErrorCode.STALE_INCARNATION, text)
             return
         if worker is not None:
@@ -54,13 +54,13 @@ class RunSteps:
         worker.steps += report.steps
         run.hanging.moved(key, run.now_s)
         run.rounds.report(report.id)
-        if run.plan.max_staleness is None:  # else it tells of every step
+        if run.plan.max_staleness is None:  # else it reports every step
             run.pace.tell(key, worker.steps)
         if not run.work.out(key):
             run.pace.rest(key)
 
     def look_for_hanging(self) -> None:
-        """Sees who makes progress, where the others cannot go on without those who do not."""
+        """Checks which workers make progress, if the others cannot continue without them."""
         run = self._run
         if not run.plan.in_step and run.plan.max_staleness is None:
             return

@@ -1,4 +1,4 @@
-"""Where a run stands: everything its state machine remembers, and what can be asked of it at any time."""
+"""The state of a run: everything its state machine remembers, and what can be asked of it at any time."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ CHECKPOINT_RETRY_S = 5.0
 
 @dataclass
 class Worker:
-    """One that has joined. `parked`: token of its waiting request, the request, when it is answered at the latest.
+    """A worker that has joined. `parked`: token of its waiting request, the request, and the latest time to answer it.
 
-    `steps` are those of the ranges it has reported. `next_step`: in step, the one for which it waits with all its parts
-    of those before done; 0 if it has not said.
+    `steps` counts those of the ranges it has reported. `next_step`: with replicas in step, the step that it waits for
+    after it has done all its parts of earlier ones; 0 if it has not said.
     """
 
     key: WorkerKey
@@ -43,9 +43,9 @@ class Worker:
 
 @dataclass
 class Ending:
-    """Why and how the run comes to its end: `reason` is `passes`, `target` or `stop`.
+    """Why and how the run ends: `reason` is `passes`, `target`, `patience` or `stop`.
 
-    `checkpoint` is the last one's number, 0 before it is begun and after it has failed; it is tried again at `retry_s`.
+    `checkpoint` is the number of the last one, 0 before it begins and after it has failed; it is retried at `retry_s`.
     """
 
     reason: str
@@ -58,7 +58,8 @@ class Ending:
     give_up_s: float = inf
 
     def put_off(self, now_s: float, patience_s: float) -> bool:
-        """Has the last checkpoint, which has failed, tried again; False after `patience_s` of that, or after a stop."""
+        """Schedules a retry of the failed last checkpoint; returns False after `patience_s` of retries, or after a
+        stop."""
         if not self.retries:
             self.give_up_s = now_s + patience_s
         if self.reason == "stop" or now_s >= self.give_up_s:
@@ -68,7 +69,7 @@ class Ending:
 
 
 class RunState:
-    """One run, to be read only: `adamctl.roles.coordinator.core.run_core.RunCore` changes it."""
+    """The state of one run. Only `adamctl.roles.coordinator.core.run_core.RunCore` and its parts change it."""
 
     def __init__(self, plan: RunPlan, now_s: float) -> None:
         self.plan, self.now_s, self.started_s = plan, now_s, now_s
@@ -87,10 +88,10 @@ class RunState:
         self.trained_since_evaluation = False
         self._checkpoint_wanted = False
         self._checkpoint_writing = 0
-        self._evaluated = False  # what the last evaluation saw is what servers hold
-        self._best_is_written = True  # until it is, a lone replica waits, so that it is written as it was evaluated
-        self._saves_wanted: list[int] = []  # tokens that the next checkpoint to be begun is for
-        self._saves_writing: list[int] = []  # tokens that the one being written is for
+        self._evaluated = False  # the last evaluation was of the parameters that the servers hold now
+        self._best_is_written = True  # while False, a single replica waits: it is written as evaluated
+        self._saves_wanted: list[int] = []  # tokens of requests for the next checkpoint
+        self._saves_writing: list[int] = []  # tokens of requests for the checkpoint being written
         self.warm_worker: WorkerKey | None = None
         self._joining: list[tuple[events.WorkerJoins, float]] = []
         self._alone_since_s = now_s
@@ -98,7 +99,7 @@ class RunState:
         self._replicas = 0
 
     def _set_up(self, elapsed_before_s: float) -> None:
-        """What depends on how many examples a pass has."""
+        """Sets up what depends on how many examples a pass has."""
         book = self.book
         self.work = TrainingWork(book, self.clock, self.tally)
         self.rounds = Rounds(self.work, self.plan.batch, self.plan.range_batches)
@@ -122,11 +123,12 @@ class RunState:
 
     @property
     def saves_its_end(self) -> bool:
-        """Says whether the last checkpoint has been begun: what is reported now is not in it, and counts no more."""
+        """Whether the last checkpoint has begun: what is reported from now on is not in it, and no longer counts."""
         return self.ending is not None and self.ending.checkpoint > 0
 
     def is_early(self, evaluation: Evaluation) -> bool:
-        """Says whether what an evaluation is of is not done yet: all that is out, or as many passes."""
+        """Whether the training that an evaluation should follow is not done yet: all outstanding ranges, or its
+        passes."""
         if evaluation.exclusive:
             return self.clock.ranges_out > 0
         return self.ending is None and self.book.done < floor(evaluation.passes * self.book.examples)
@@ -149,23 +151,23 @@ class RunState:
 
     @property
     def halted(self) -> bool:
-        """Nothing is handed out for training; workers finish what they have."""
+        """Whether no training is handed out, while workers finish what they have."""
         return self.ending is not None or self.desk.exclusive or not self._best_is_written
 
     @property
     def gathered(self) -> bool:
-        """Whether steps that all take together may begin: all that are wanted have come, or it took too long."""
+        """Whether steps of all replicas may begin: all wanted replicas have joined, or the wait for them is over."""
         return self.now_s >= self.gather_until_s
 
     def step_limit(self, replica: WorkerKey) -> int:
-        """Returns the last step that a replica may begin now: of its own, or, where all go in step, of the run."""
+        """Returns the last step that a replica may begin now: of its own, or of the run if replicas go in step."""
         if self.plan.in_step:
             return self.rounds.settled + 1
         bounded = self.plan.max_staleness is not None and not self.final_state
         return self.pace.limit(replica) if bounded else NO_LIMIT
 
     def wakeup_s(self) -> float:
-        """Returns the clock reading at which a `Tick` is due if nothing else happens first, inf for never."""
+        """Returns the clock reading at which a `Tick` is due unless another event comes first; inf for never."""
         if self.final_state or not self._ready:
             return min((until_s for _, until_s in self._joining), default=inf)
         times = [self._deadline_s(worker) for worker in self.workers.values()]
@@ -181,7 +183,7 @@ class RunState:
         return min(times, default=inf)
 
     def holding(self) -> dict[WorkerKey, float]:
-        """Returns who has something that others may be waiting for, and to how many steps it comes at most."""
+        """Returns the workers that have something others may be waiting for, and how many steps that is at most."""
         current, found = self.desk.current, {}
         range_steps = max(EVALUATION_RANGE_EXAMPLES / self.plan.batch, 1.0)
         for key, worker in self.workers.items():
@@ -198,7 +200,7 @@ class RunState:
         return worker.parked[2] if worker.parked else worker.heard_s + self.plan.silent_after_s
 
     def snapshot(self) -> RunSnapshot:
-        """Returns what the run needs to go on from here later."""
+        """Returns what is needed to resume the run from here."""
         tally = self.tally
         return RunSnapshot(
             passes=self.book.state(),

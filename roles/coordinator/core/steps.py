@@ -1,4 +1,4 @@
-"""Replicas that ask whether they may begin their next step, and wait until they may (pure)."""
+"""Replicas that ask to begin their next step, and wait until they may (pure)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from adamctl.wire.messages import RunStepReply, RunStepRequest
 
 
 class Waiting(NamedTuple):
-    """A request that is answered when step `wanted` may begin, at the latest at `until_s`."""
+    """A request that is answered when step `wanted` may begin, or at `until_s` at the latest."""
 
     token: int
     wanted: int
@@ -25,18 +25,18 @@ class StepBarrier:
     """At most one waiting request per replica.
 
     Attributes:
-        waits, wait_s: how often a replica had to wait, and for how long in all.
+        waits, wait_s: how often replicas had to wait, and the total time.
     """
 
     def __init__(self, limit: Callable[[WorkerKey], int]) -> None:
-        """`limit` says which is the last step that a replica may begin now."""
+        """`limit` returns the last step that a replica may begin now."""
         self._limit = limit
         self._waiting: dict[WorkerKey, Waiting] = {}
         self.waits = 0
         self.wait_s = 0.0
 
     def ask(self, replica: WorkerKey, token: int, request: RunStepRequest, now_s: float) -> list[Instruction]:
-        """Takes a request; one that is to wait takes the place of one that waits."""
+        """Takes a request; if it has to wait, it replaces an earlier one that waits."""
         limit = self._limit(replica)
         if request.wanted <= limit or request.wait_s <= 0:
             return [events.AnswerStep(token, RunStepReply(limit))]
@@ -46,7 +46,7 @@ class StepBarrier:
         return answered
 
     def look(self, now_s: float) -> list[Instruction]:
-        """Answers those who may go on, and those who have waited as long as they wanted."""
+        """Answers the replicas that may continue, and those whose waiting time is over."""
         out: list[Instruction] = []
         for replica, waiting in list(self._waiting.items()):
             if waiting.wanted <= self._limit(replica) or now_s >= waiting.until_s:
@@ -54,7 +54,7 @@ class StepBarrier:
         return out
 
     def end(self, now_s: float) -> list[Instruction]:
-        """Answers everybody: the run is over, as the next answer to a request for tasks says."""
+        """Answers all of them: the run is over, as the next answer to a request for tasks says."""
         return [answer for replica in list(self._waiting) for answer in self._answer(replica, now_s)]
 
     def leave(self, replica: WorkerKey, code: int, message: str) -> list[Instruction]:

@@ -59,7 +59,7 @@ class Tasks:
         return tasks
 
     def _in_step(self, worker: Worker) -> list[TrainTask]:
-        """What is planned is handed out whatever happens: others wait for it."""
+        """Plans further rounds if allowed. Always hands out what is planned already, since others wait for it."""
         run = self._run
         members = list(run.workers)
         while run.gathered and not run.halted and run.rounds.plan(members, self.next_id, run.now_s):

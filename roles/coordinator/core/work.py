@@ -1,4 +1,4 @@
-"""Training ranges in workers' hands: handing out, reports, deaths."""
+"""Training ranges held by workers: hand-out, reports, deaths."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from adamctl.roles.coordinator.core.ranges import Range, RangeAllocator
 from adamctl.wire.messages import TaskReport, TrainTask
 
 WorkerKey: TypeAlias = tuple[str, int]
-"""Node name and incarnation: a restarted process is another worker."""
+"""Node name and incarnation: a restarted process is a different worker."""
 
 LOST_KEPT_MAX = 4096
-"""Assignments of dead workers remembered, so that a late report is recognised."""
+"""How many assignments of dead workers are remembered, so that a late report is recognised."""
 
 
 @dataclass
 class Assignment:
-    """A range that was handed out. `lost`: its worker was taken for dead and the range given back."""
+    """A range that was handed out. `lost`: its worker was declared dead and the range taken back."""
 
     worker: WorkerKey
     given: Range
@@ -26,7 +26,7 @@ class Assignment:
 
 
 class TrainingWork:
-    """Who has which range. Invariant: the clock runs exactly while a range is out and not lost."""
+    """Which worker has which range. Invariant: the clock runs exactly while a range is handed out and not lost."""
 
     def __init__(self, book: RangeAllocator, clock: TrainingClock, tally: RunStats) -> None:
         self.book, self.clock, self.tally = book, clock, tally
@@ -34,7 +34,7 @@ class TrainingWork:
         self._out: dict[WorkerKey, int] = {}
 
     def out(self, worker: WorkerKey) -> int:
-        """Ranges that a worker has and did not report."""
+        """How many ranges a worker has and has not reported."""
         return self._out.get(worker, 0)
 
     def hand_out(self, worker: WorkerKey, task_id: int, now_s: float) -> TrainTask | None:
@@ -52,9 +52,9 @@ class TrainingWork:
         return TrainTask(task_id, given.pass_number, given.start, given.stop, progress_start, progress_stop)
 
     def report(self, worker: WorkerKey, report: TaskReport, now_s: float) -> bool:
-        """Notes a finished range, also a late one of a worker taken for dead; False if it is not this worker's.
+        """Notes a finished range, even a late one of a worker declared dead; returns False if it is not this worker's.
 
-        What another has done meanwhile counts as duplicate, not as progress.
+        A range that another worker has done meanwhile counts as duplicate, not as progress.
         """
         assignment = self.assignments.get(report.id)
         if assignment is None or assignment.worker != worker:
@@ -67,7 +67,7 @@ class TrainingWork:
         return True
 
     def lose(self, worker: WorkerKey, now_s: float) -> int:
-        """Takes back what a worker has, to be handed out again first; returns how many examples that is."""
+        """Takes back what a worker has, to be handed out again first; returns the number of examples."""
         taken = self.take_back(worker, now_s)
         for _, given in taken:
             self.book.give_back(given)

@@ -197,7 +197,7 @@ async def test_a_controller_with_other_limits_does_not_join(tmp_path: Path) -> N
     try:
         assert await asyncio.to_thread(processes["c"].process.wait, BOUND_S) == 2
         told = (tmp_path / "c.log").read_text()
-        assert "2 of the other 2 controllers have other limits" in told and "found lease_s=4 lost_after_s=5" in told
+        assert "2 of the other 2 controllers have different limits" in told and "found lease_s=4 lost_after_s=5" in told
         processes["c"].close()
         processes["c"] = MemberProcess(tmp_path / "c", "c", peers)
         await put(client, "/jobs/t/0")

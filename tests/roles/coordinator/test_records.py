@@ -57,7 +57,7 @@ def test_what_finds_no_room_waits_for_it_and_is_told_once(
     for number in range(5):
         records.evaluation(evaluation(number), PROGRESS)
         assert lines(tmp_path) is not None, "no line is torn"
-    assert told == [f"{tmp_path / METRICS_NAME} cannot be written: {os.strerror(errno.ENOSPC)}; the run goes on"]
+    assert told == [f"{tmp_path / METRICS_NAME} cannot be written: {os.strerror(errno.ENOSPC)}; the run continues"]
     disk.room_bytes = 1 << 20
     records.evaluation(evaluation(5), PROGRESS)
     assert [line["pass"] for line in lines(tmp_path) if line["kind"] == "evaluation"] == [0, 1, 2, 3, 4, 5]

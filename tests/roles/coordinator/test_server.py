@@ -77,7 +77,7 @@ async def test_two_jobs_at_once_and_no_more_workers_than_asked_for(tmp_path: Pat
         await w.start_run(make_experiment(tmp_path), "002", "coordinator-b")
         first, second = await w.worker("coordinator-a"), await w.worker("coordinator-b")
         assert {first.joined.reply.job, second.joined.reply.job} == {"small", "small-2"}
-        with pytest.raises(RemoteError, match="has its workers") as refused:
+        with pytest.raises(RemoteError, match="has all of its") as refused:
             await w.worker("coordinator-a", "third")
         assert refused.value.code == ErrorCode.OVER_QUOTA
         await asyncio.gather(first.work(), second.work())
@@ -142,7 +142,7 @@ async def test_a_name_that_was_asked_for_and_is_running_is_refused(tmp_path: Pat
         await w.start_servers()
         await w.start_run(make_experiment(tmp_path), job="mine")
         worker = await w.worker()
-        with pytest.raises(ConfigurationError, match="job 'mine' is running already"):
+        with pytest.raises(ConfigurationError, match="job 'mine' is already running"):
             await w.start_run(make_experiment(tmp_path), "002", "coordinator-2", job="mine")
         w.cluster.tasks.pop("coordinator-2")
         await worker.work()

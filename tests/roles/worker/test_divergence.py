@@ -52,7 +52,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[SessionRunner]:
 
 
 def rejoins(log: pytest.LogCaptureFixture) -> int:
-    return sum("the loss is not finite any more" in text and "joining it again" in text for text in log.messages)
+    return sum("the loss is no longer finite" in text and "joining again" in text for text in log.messages)
 
 
 async def until_session(sessions: list[SessionRunner], number: int, batches: int) -> SessionRunner:
@@ -103,7 +103,7 @@ async def test_a_run_that_diverges_whatever_a_worker_does_ends_it_with_the_cause
         node = await w.start_run(make_experiment(tmp_path, train=train))
         failure = await end_of_worker(w, "worker-0")
         assert isinstance(failure, DivergedError)
-        assert "the loss is not finite any more" in str(failure) and "try a lower optimizer.lr" in str(failure)
+        assert "the loss is no longer finite" in str(failure) and "try a lower optimizer.lr" in str(failure)
         assert failure.exit_code == 1
         assert rejoins(caplog) == server.REJOINS_MAX == 5
         assert len(sessions) == 1 + server.REJOINS_MAX

@@ -83,7 +83,7 @@ async def test_a_range_that_takes_long_is_no_silence(
         client, lost = await w.watch(node), 0
         with suppress(AdamctlError):
             while not w.cluster.tasks[node].done():
-                lost = max(lost, heard(await client.status(), "no word from it"))
+                lost = max(lost, heard(await client.status(), "no message from it"))
                 await asyncio.sleep(0.1)
         assert (await w.summary(node))["examples"] == EXAMPLES
         assert not lost

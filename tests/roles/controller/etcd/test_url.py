@@ -32,7 +32,7 @@ def test_secrets_and_certificates_come_from_the_environment() -> None:
         ("http://a:2379", "expected etcd://host:port"),
         ("etcd://", "expected etcd://host:port"),
         ("etcd://a:x", "expected tcp://host:port"),
-        ("etcd://[secret:1", "whose host cannot be read"),
+        ("etcd://[secret:1", "whose host cannot be parsed"),
         ("etcd://a:1/has space", "a prefix is at most"),
         ("etcd://a:1?lost_after=1", "2 to 3600 whole seconds"),
         ("etcd://a:1?lost_after=2.5", "2 to 3600 whole seconds"),

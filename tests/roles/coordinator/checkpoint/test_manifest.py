@@ -248,7 +248,7 @@ class TestResume:
         folder = finish(tmp_path / "001" / "checkpoints", 1, complete=True)
         found = msgspec.structs.replace(manifest.read_manifest(folder), state=state)
         data = DataConfig(validation=0.1)
-        assert "2 evaluations that were not better" in self.refusal(found, folder, data, patience=2)
+        assert "2 evaluations without improvement" in self.refusal(found, folder, data, patience=2)
         assert self.refusal(found, folder, data, patience=3) == self.refusal(found, folder, data) == ""
 
     def refusal(self, found: Manifest, folder: Path, data: DataConfig = DataConfig(), **train: Any) -> str:

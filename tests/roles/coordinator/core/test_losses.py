@@ -106,7 +106,7 @@ def test_a_part_that_is_nowhere_else_is_lost_at_once(event: ServerLost | NodeGon
 def test_a_server_that_keeps_its_part_is_waited_for() -> None:
     core = core_of(KEPT)
     assert core.step(ServerLost("p", 1, "refused"), 1.0) == [
-        Say("parameter server p is gone; waiting for it to take its part up again"),
+        Say("parameter server p is gone; waiting for it to restart with its part"),
         ReadKeys(1, ("p",)),
     ]
     assert core.waiting and core.wakeup_s() == 61.0
@@ -197,7 +197,7 @@ def test_each_lost_server_is_waited_for_by_itself() -> None:
 def test_others_take_the_part_of_a_lost_server_over() -> None:
     core = core_of(COPIES)
     assert core.step(ServerLost("p", 1, "refused"), 1.0) == [
-        Say("parameter server p is gone (refused); others take its part over"),
+        Say("parameter server p is gone (refused); others take over its part"),
         ReadKeys(1, ("p",)),
     ]
 
@@ -208,7 +208,7 @@ def test_one_with_copies_that_came_back_is_watched_and_nobody_needs_to_attach() 
     again = server("p", 2)
     assert core.step(KeysRead(first.wait, (again,)), 500.0) == [
         WatchServer(again),
-        Say("parameter server p is back and gets copies anew"),
+        Say("parameter server p is back and gets new copies"),
     ]
     assert ("p", 2) in core.servers and not core.waiting
 
@@ -227,8 +227,8 @@ def test_the_run_fails_when_a_wait_ends_and_no_server_is_left() -> None:
     reads(core, ServerLost("p", 1, "refused"), 1.0)
     reads(core, ServerLost("q", 1, "refused"), 50.0)
     assert core.step(Tick(), 60.9) == []
-    assert core.step(Tick(), 61.0) == [part_lost("p", "no parameter server has come back within 60 s")]
-    assert core.step(Tick(), 110.0) == [part_lost("q", "no parameter server has come back within 60 s")]
+    assert core.step(Tick(), 61.0) == [part_lost("p", "no parameter server came back within 60 s")]
+    assert core.step(Tick(), 110.0) == [part_lost("q", "no parameter server came back within 60 s")]
     assert core.wakeup_s() == inf
 
 

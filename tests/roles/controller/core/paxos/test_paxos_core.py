@@ -278,6 +278,6 @@ def test_a_member_with_other_limits_is_not_listened_to() -> None:
     assert three.step("a", heard) == [] and core.paxos.acceptor.vote == vote
     assert core.outvoted == ""
     three.step("a", Received(vote.cluster, 3, "c", 1, Prepare(Ballot(99, 3)), other))
-    assert "2 of the other 2 controllers have other limits" in core.outvoted
+    assert "2 of the other 2 controllers have different limits" in core.outvoted
     three.step("a", Received(vote.cluster, 2, "b", 1, Fetch(0), core.limits.own))
     assert core.outvoted == "" and list(core.limits.differing) == ["c"]
