@@ -1,4 +1,5 @@
-"""Compute threads: each takes batches from one queue and trains on shared weights without locks (Adam 3.2.1, 3.2.2)."""
+"""Compute threads: each takes batches from a common queue and trains shared weights without locks (Adam 3.2.1,
+3.2.2)."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from adamctl.roles.worker.pace import StepGate
 from adamctl.roles.worker.replica import Replica
 from adamctl.wire.messages import TrainTask
 
-TOGETHER_S = 0.03  # that a thread may train without looking up: it must notice when to stop, and share what waits
+TOGETHER_S = 0.03  # how long a thread may train without a check: it must notice a stop, and share waiting batches
 NOTHING = StepActions(None, False)
 NOT_MADE: StepMade = (0.0, 0, 0)
 
@@ -33,13 +34,13 @@ class Countdown(Protocol):
     """Counts the finished batches of a task."""
 
     def finish(self) -> bool:
-        """Counts one; True for whoever comes last."""
+        """Counts one; returns True for the last one."""
 
 
 class Batch(NamedTuple):
-    """What a thread works on. The arrays are good until the batch is reported done.
+    """What a thread works on. The arrays are valid until the batch is reported done.
 
-    `chance` seeds what the step draws (dropout); by default it is drawn from the thread's own source.
+    `chance` seeds the step's random draws (dropout); by default the seed comes from the thread's own generator.
     """
 
     task: Task
@@ -52,7 +53,7 @@ class Batch(NamedTuple):
 
 
 class BatchDone(NamedTuple):
-    """What came of a batch. `wait_s` is how long the thread had waited for it; `failure` ends the worker."""
+    """The result of a batch. `wait_s` is how long the thread waited for it; a `failure` ends the worker."""
 
     batch: Batch
     loss_sum: float
@@ -64,7 +65,7 @@ class BatchDone(NamedTuple):
 
 
 class _Own(NamedTuple):
-    """What only one thread touches. `steps` are the native ones, where all of a step can be."""
+    """What only one thread uses. `steps`: the native steps, if the whole step can run natively."""
 
     context: Context
     clip: LayerNormClip | None
@@ -72,7 +73,7 @@ class _Own(NamedTuple):
 
 
 class ComputeThreads:
-    """The threads of one replica. `done` is called on them after every batch and must only hand over."""
+    """The threads of one replica. They call `done` after every batch; it must only pass the result on."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class ComputeThreads:
         clip_norm: float | None = None,
         gate: StepGate | None = None,
     ) -> None:
-        """`gate` is asked before every step."""
+        """`gate` is called before every step."""
         self._network, self._replica, self._done = network, replica, done
         self._skip_dense_gradients, self._sends_factors = skip_dense_gradients, bool(replica.factor_tensors)
         self._queue: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
@@ -106,7 +107,7 @@ class ComputeThreads:
         self._queue.put(batch)
 
     def stop(self) -> None:
-        """Ends the threads after what they are at; batches still queued are dropped."""
+        """Stops the threads after their current work; drops batches that are still queued."""
         self._replica.stop()
         if self._gate is not None:
             self._gate.stop()
@@ -139,7 +140,7 @@ class ComputeThreads:
                     made, actions = self._make_steps(thread, own, steps, batches)
                 else:
                     made, actions = self._work(thread, own, batch)
-            except BaseException as failure:  # reported: the loop's thread ends the worker with it
+            except BaseException as failure:  # reported: the event loop ends the worker with it
                 self._done(BatchDone(batch, 0.0, 0, 0.0, 0.0, None, failure))
                 return
             idle_since = clock()
@@ -151,9 +152,9 @@ class ComputeThreads:
                 wait_s = 0.0
 
     def _together(self, thread: int, steps: Steps, first: Batch, limit: int) -> tuple[list[Batch], Batch | None]:
-        """Returns batches to train on before anything else can fall due, and one taken that is not of the kind.
+        """Returns batches to train on before anything else is due, and a batch taken that does not belong to them.
 
-        They are this thread's share of what waits, at most, and no more than `limit`.
+        They are at most this thread's share of the waiting batches, and no more than `limit`.
         """
         get, batches = self._queue.get_nowait, [first]
         if self._gate is not None:
@@ -192,9 +193,9 @@ class ComputeThreads:
         return made, actions
 
     def _prepare(self, thread: int) -> _Own | BaseException:
-        """Binds the calling thread, then makes its context, which so lies on its own node (Adam 3.2.1, 3.3.1).
+        """Binds the calling thread, then makes its context, so that it lies on the thread's node (Adam 3.2.1, 3.3.1).
 
-        A failure, to be told of with the first batch, is returned.
+        Returns a failure, which is reported with the first batch.
         """
         try:
             self._binder.bind(thread)

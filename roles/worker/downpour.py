@@ -1,7 +1,7 @@
 """Fetch and push in the background of compute: the two network activities of Downpour (DistBelief 4.1, Adam 3.2.6).
 
 All of it runs on the event loop's thread, except the installation of many fetched parameters: a pass over memory that
-has a thread of its own. At most one fetch is under way; wishes that come meanwhile are answered by the next one.
+runs in its own thread. At most one fetch is under way; requests that come meanwhile are served by the next one.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from adamctl.roles.worker.protocol import PushProtocol
 from adamctl.roles.worker.replica import Replica
 from adamctl.wire.constants import ErrorCode
 
-INSTALL_HERE_BYTES_MAX = 1 << 20  # takes less time than to wake a thread for it and be woken by it
+INSTALL_HERE_BYTES_MAX = 1 << 20  # takes less time than waking a thread for it and being woken by it
 MULTIPLY_HERE_MAX = 10_000_000  # multiply-adds: a fraction of a millisecond
-STALENESS_MAX = 64  # the last place of a histogram: that or more
+STALENESS_MAX = 64  # the last entry of a histogram counts this and more
 
 
 class Downpour:
@@ -30,12 +30,13 @@ class Downpour:
 
     Attributes:
         updates: parameter updates acknowledged (k * M * N for factors, as in Adam 4.3.2).
-        staleness: acknowledged shard pushes by staleness: pushes of other workers that were applied between the
-            weights they were computed from and themselves; the last place is STALENESS_MAX or more.
-        ages: likewise by age, which also counts this worker's own pushes.
-        refused: shard pushes that a server refused, for example because they were not finite. To be forgotten by one is
-            a failure: the replica joins the run anew then, under another name, with the servers' parameters.
-        fetches, pushes: how many were completed.
+        staleness: acknowledged shard pushes by staleness: pushes of other workers that were applied between the weights
+            they were computed from and themselves; the last entry is STALENESS_MAX or more.
+        ages: the same by age, which also counts this worker's own pushes.
+        refused: shard pushes that a server refused, for example because they were not finite. If a server has forgotten
+            this client, that is a failure: the replica rejoins the run under another name, with the servers'
+            parameters.
+        fetches, pushes: how many have completed.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Downpour:
         on_failure: Callable[[BaseException], None],
         protocol: PushProtocol | None = None,
     ) -> None:
-        """Without a `protocol`, the tensors whose factors the replica keeps are pushed as factors."""
+        """Without a `protocol`, tensors whose factors the replica keeps are pushed as factors."""
         self._replica, self._client, self._on_failure = replica, client, on_failure
         self._protocol = protocol
         self._fetch_wanted = asyncio.Event()
@@ -70,17 +71,18 @@ class Downpour:
         self._fetch_wanted.set()
 
     async def freshen(self) -> None:
-        """Returns when a fetch that began after this call is installed; for a replica that comes back from a rest."""
+        """Returns when a fetch that began after this call is installed; for a replica that continues after a pause."""
         if self._fresh is None:
             self._fresh = asyncio.get_running_loop().create_future()
         self.want_fetch()
         await asyncio.shield(self._fresh)
 
     def push(self, slot: Slot, place: Place | None = None, channel: int = 0) -> asyncio.Task[bool]:
-        """Starts the push of an accrued gradient, as part of a step if `place` names one; done when it is answered.
+        """Starts the push of an accrued gradient, as part of a step if `place` names one. The task ends with the
+        answer.
 
-        Its result is False if there was no answer: the push has failed, as `on_failure` is told. Parts of one step go
-        through different channels, so that none waits in another's way.
+        Its result is False if there was no answer: the push has failed, and `on_failure` is called. Parts of one step
+        use different channels, so that none blocks another.
         """
         task = asyncio.create_task(self._guard(lambda: self._push(slot, place, channel)))
         self._tasks.add(task)
@@ -88,7 +90,7 @@ class Downpour:
         return task
 
     async def fetch(self) -> None:
-        """Fetches parameters and makes them the replica's. Not while another fetch may be under way."""
+        """Fetches and installs parameters. Do not call it while another fetch may be under way."""
         await self._fetch()
 
     async def settled(self) -> None:
@@ -112,12 +114,12 @@ class Downpour:
         self._installer.shutdown(wait=True)
 
     def take_staleness(self) -> tuple[int, ...]:
-        """Returns the histogram since the last call, without the empty tail."""
+        """Returns the histogram since the last call, without trailing zeros."""
         taken, self.staleness = self.staleness, _histogram()
         return _without_tail(taken)
 
     def take_ages(self) -> tuple[int, ...]:
-        """As `take_staleness`, of ages."""
+        """Like `take_staleness`, for ages."""
         taken, self.ages = self.ages, _histogram()
         return _without_tail(taken)
 
@@ -141,7 +143,7 @@ class Downpour:
         self.fetches += 1
 
     async def _push(self, slot: Slot, place: Place | None, channel: int) -> None:
-        meets = slot.meets  # what it holds once it is acknowledged is others'
+        meets = slot.meets  # once the slot is acknowledged, it may be used for another gradient
         try:
             push_set = await self._push_set(slot)
             push_set.place = place
@@ -161,7 +163,7 @@ class Downpour:
             for pushes in found:
                 counts[min(max(pushes, 0), STALENESS_MAX)] += 1
         for part in outcome.refused:
-            if part.code == ErrorCode.CLIENT_EVICTED:  # whatever comes after it would be refused as well
+            if part.code == ErrorCode.CLIENT_EVICTED:  # all later pushes would be refused as well
                 raise RemoteError(part.code, f"shard {part.shard}: {part.message}")
         if outcome.refused:
             self.refused += len(outcome.refused)
@@ -194,7 +196,7 @@ class Downpour:
         return push_set
 
     async def _chosen(self, slot: Slot) -> frozenset[int]:
-        """Returns which tensors to push as factors; makes sure that of all others there are gradients."""
+        """Returns which tensors to push as factors; makes sure that all others have gradients."""
         protocol = self._protocol
         if protocol is None:
             return frozenset(self._replica.factor_tensors)
@@ -208,7 +210,7 @@ class Downpour:
         return chosen
 
     async def _multiply(self, slot: Slot, index: int) -> None:
-        """Makes a gradient that the steps have left out, of the factors they have kept."""
+        """Computes a gradient that the steps left out from the factors they kept."""
         work = slot.examples * self._replica.layout.tensors[index].size
         if work <= MULTIPLY_HERE_MAX:
             self._replica.multiply_factors(slot, index)
@@ -217,7 +219,7 @@ class Downpour:
             await loop.run_in_executor(self._installer, self._replica.multiply_factors, slot, index)
 
     async def _guard(self, activity: Callable[[], Coroutine[Any, Any, None]]) -> bool:
-        """Returns whether it went well."""
+        """Runs an activity; returns whether it succeeded."""
         try:
             await activity()
         except asyncio.CancelledError:

@@ -1,14 +1,14 @@
-"""One replica among others that go in step: the parts of a step, its answers, then the weights for the next.
+"""One replica of several in step: computes its parts of a step, waits for the answers, fetches the next weights.
 
-A step of this replica is: fetch the weights that contain all steps before, compute its part, or parts, of the step,
-push them, wait until servers have applied them. They do so when the parts of all replicas are there, so the answer says
-that the step is complete. The weights are left alone until then: should another replica die, its parts of the step may
-come here, and are computed from the same weights.
+A step of this replica is: fetch the weights that contain all steps before, compute its part or parts of the step, push
+them, and wait until the servers have applied them. They do so when the parts of all replicas have arrived, so the
+answer says that the step is complete. The weights stay unchanged until then: if another replica dies, its parts of the
+step may come here, and are computed from the same weights.
 
-Whoever has no part in a step, because it has just joined or a pass has come to its end, asks the coordinator when the
-step is complete. So does who waits too long: a server that lost what it had acknowledged may wait for parts that
-nobody will send again. If one of several parts that a replica made was answered, it need not ask: that answer says that
-the step was complete, whatever has been lost since.
+A replica without a part in a step, because it has just joined or a pass is ending, asks the coordinator when the step
+is complete. So does a replica that waits too long: a server that lost what it had acknowledged may wait for parts that
+nobody will send again. If one of a replica's several parts was answered, it need not ask: that answer says that the
+step was complete, whatever has been lost since.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ POLL_S = 5.0
 STUCK_S = 3.0
 """How long a step's answers may take before the coordinator is asked whether the step is complete."""
 TELL_S = 10.0
-"""How often the coordinator is told of steps: a replica that makes none is taken for dead, and ranges may be long."""
+"""How often steps are reported to the coordinator: a replica without steps is declared dead, and ranges may be long."""
 
 
 class Part(NamedTuple):
-    """A batch with its place; ordered by that. `number` tells parts of one place apart."""
+    """A batch with its place, ordered by that. `number` distinguishes parts of the same place."""
 
     place: Place
     number: int
@@ -40,11 +40,11 @@ class Part(NamedTuple):
 
 
 class Lockstep:
-    """Works through parts in the order of their steps. Everything happens on the event loop.
+    """Processes parts in the order of their steps. Everything runs on the event loop.
 
     Attributes:
         settled: the last step that is known to be applied by all servers.
-        waits, wait_s: how often this replica waited for servers and for other replicas, and for how long in all.
+        waits, wait_s: how often this replica waited for servers and for other replicas, and the total time.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Lockstep:
     ) -> None:
         """`submit` hands a batch to the compute thread; `ask` is as in `Pacer`.
 
-        `finished` is called with every part when its step is complete; with its batch if it need not be computed.
+        `finished` is called with every part when its step is complete; with its batch if it was not computed.
         """
         self._node, self._incarnation = node, incarnation
         self._downpour, self._submit, self._ask, self._finished = downpour, submit, ask, finished
@@ -79,18 +79,18 @@ class Lockstep:
         self.wait_s = 0.0
 
     def add(self, place: Place, batch: Batch) -> None:
-        """Takes up a part of a step."""
+        """Takes a part of a step."""
         self._added += 1
         heappush(self._parts, Part(place, self._added, batch))
         self._changed.set()
 
     def done(self, done: BatchDone) -> None:
-        """The compute thread is done with the part it was given."""
+        """Notes that the compute thread has finished its part."""
         if self._computing is not None and not self._computing.done():
             self._computing.set_result(done)
 
     async def run(self) -> None:
-        """Goes on until it is cancelled; raises what fetching and asking raise."""
+        """Runs until it is cancelled; raises what fetching and asking raise."""
         try:
             while True:
                 self._changed.clear()
@@ -108,7 +108,7 @@ class Lockstep:
                 self._asking.cancel()
 
     async def _wait(self) -> None:
-        """Waits for something to change; does without answers that take too long, or asks about them."""
+        """Waits for something to change; gives up on answers that take too long, or asks about them."""
         try:
             async with asyncio.timeout(STUCK_S if self._pushes else None):
                 await self._changed.wait()
@@ -119,7 +119,7 @@ class Lockstep:
                 self._begin_asking(self.settled + 2)
 
     async def _advance(self) -> bool:
-        """Does the next thing that can be done now; False if there is none."""
+        """Does the next thing that can be done now; returns False if there is nothing."""
         self._take_answer()
         while self._parts and self._parts[0].place.step <= self.settled:
             self._finished(heappop(self._parts).batch)
@@ -156,7 +156,7 @@ class Lockstep:
         self._idle_s = 0.0
 
     def _settle(self, step: int) -> None:
-        """A step is complete, and all before it."""
+        """Notes that a step, and all before it, are complete."""
         if step <= self.settled:
             return
         self.settled = step
@@ -170,7 +170,7 @@ class Lockstep:
     # --- the coordinator --------------------------------------------------------------------------------------------
 
     def _begin_asking(self, step: int) -> None:
-        """Asks when a step may begin, 0 for none, unless the coordinator is being asked already."""
+        """Asks when a step may begin (0: none), unless a request to the coordinator is under way."""
         if self._asking is None:
             self._told_s = self._loop.time()
             request = RunStepRequest(self._node, self._incarnation, self.settled, step, POLL_S if step else 0.0)
@@ -184,8 +184,8 @@ class Lockstep:
 
 
 def _answered(push: asyncio.Task[bool]) -> bool:
-    """Whether servers have answered. One that has failed was perhaps not applied: it ends the session, and others make
-    its part."""
+    """Whether servers have answered. A failed push may not have been applied: it ends the session, and others do its
+    part."""
     return push.done() and not push.cancelled() and push.result()
 
 

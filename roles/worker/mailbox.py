@@ -1,8 +1,8 @@
-"""What compute threads report, gathered so that the event loop is woken once for several batches.
+"""Collects reports of compute threads, so that the event loop wakes once for several batches.
 
-Waking the loop costs more than the report itself, and the loop, once awake, asks for the interpreter lock that the
-threads want. So a report lies here until one comes that somebody waits for: a push or fetch to start, an evaluation,
-the last batch of a task, a failure; or until reports have lain for DELAY_S.
+Waking the loop costs more than the report itself, and the loop, once awake, competes for the interpreter lock that the
+threads need. So a report stays here until an urgent one comes (a push or fetch to start, an evaluation, the last batch
+of a task, a failure), or for DELAY_S.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from collections.abc import Callable
 
 from adamctl.roles.worker.compute import BatchDone
 
-DELAY_S = 0.05  # a person who watches sees no difference
+DELAY_S = 0.05  # too short for a person to notice
 
 
 class Siblings:
-    """Counts the finished batches of one task; threads may do so at once."""
+    """Counts the finished batches of one task. Thread-safe."""
 
     def __init__(self, batches: int) -> None:
         self.batches = batches
-        self._numbers = itertools.count(1)  # its next() is one step for the interpreter, so no number comes twice
+        self._numbers = itertools.count(1)  # its next() is atomic in the interpreter, so no number comes twice
 
     def finish(self) -> bool:
-        """Counts one; True for whoever comes last."""
+        """Counts one; returns True for the last one."""
         return next(self._numbers) == self.batches
 
 
 class Mailbox:
-    """Reports of compute threads on their way to the event loop, in the order they came."""
+    """Reports of compute threads on their way to the event loop, in order of arrival."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, take: Callable[[BatchDone], None]) -> None:
         """`take` is called on the loop for every report."""
@@ -41,7 +41,7 @@ class Mailbox:
         self._taken_s = 0.0
 
     def put(self, done: BatchDone) -> None:
-        """Leaves a report; from any thread. One that comes when the loop is closed is dropped: the session is over."""
+        """Leaves a report, from any thread. Drops it if the loop is closed: the session is over."""
         self._reports.append(done)
         last = done.batch.siblings is None or done.batch.siblings.finish()
         actions = done.actions
@@ -54,7 +54,7 @@ class Mailbox:
                 return
 
     def _deliver(self) -> None:
-        # Cleared first: a report that finds it set is there before the last look below.
+        # Cleared first: a report that finds it set is in the queue before the last check below.
         self._called, self._taken_s = False, time.monotonic()
         while self._reports:
             self._take(self._reports.popleft())

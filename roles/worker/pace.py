@@ -1,7 +1,7 @@
 """Keeps a replica from running too far ahead: its threads ask before each step, its event loop asks the coordinator.
 
-The coordinator grants steps up to a number (`adamctl.roles.coordinator.core.pace`); it is told of every step that is
-done, so that others may go on. A replica that had nothing to do asks anew before its next step.
+The coordinator grants steps up to a number (`adamctl.roles.coordinator.core.pace`); every finished step is reported to
+it, so that others may continue. A replica that had nothing to do asks again before its next step.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ POLL_S = 5.0
 
 
 class Stand(NamedTuple):
-    """How far a replica is: steps done; the one it waits to begin, 0 if none; how often it has rested."""
+    """How far a replica is: steps done; the step it waits to begin, 0 if none; how often it has rested."""
 
     done: int
     wanted: int
@@ -26,14 +26,14 @@ class Stand(NamedTuple):
 
 
 class StepGate:
-    """The steps of all threads of one replica, counted together. Threads may call all of it at once.
+    """The steps of all threads of one replica, counted together. Thread-safe.
 
     Attributes:
-        waits, wait_s: how often a thread had to wait before a step, and for how long in all.
+        waits, wait_s: how often a thread had to wait before a step, and the total time.
     """
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        """`changed` is called, on any thread, when there is something to tell the coordinator."""
+        """`changed` is called, on any thread, when there is something to report to the coordinator."""
         self._changed = changed
         self._room = threading.Condition()
         self._begun = self._done = self._limit = self._waiting = self._rests = 0
@@ -62,20 +62,20 @@ class StepGate:
         self.wait_s += time.perf_counter() - began_s
 
     def finish(self) -> None:
-        """A step is done."""
+        """Notes that a step is done."""
         with self._room:
             self._done += 1
         self._changed()
 
     def allow(self, limit: int, rests: int) -> None:
-        """Steps up to `limit` may begin, if the replica has not rested since `rests` was read."""
+        """Allows steps up to `limit`, if the replica has not rested since `rests` was read."""
         with self._room:
             if rests == self._rests and limit > self._limit:
                 self._limit = limit
                 self._room.notify_all()
 
     def rest(self) -> None:
-        """There is nothing to do: what was granted is void. Not while a thread is in a step."""
+        """There is nothing to do: granted steps become void. Do not call it while a thread is in a step."""
         with self._room:
             self._limit = self._begun
             self._rests += 1
@@ -91,9 +91,9 @@ class StepGate:
 
 
 class Pacer:
-    """Tells the coordinator how far the replica is, and the threads how far they may go. Lives on the event loop.
+    """Tells the coordinator how far the replica is, and the threads how far they may go. Runs on the event loop.
 
-    At most one request tells, and one waits, at a time: the coordinator answers a waiting one when the next arrives.
+    At most one request reports, and one waits, at a time: the coordinator answers a waiting one when the next arrives.
     """
 
     def __init__(self, node: str, incarnation: int, ask: Callable[[RunStepRequest], Awaitable[int]]) -> None:
@@ -114,7 +114,7 @@ class Pacer:
                 return
 
     async def run(self) -> None:
-        """Goes on until it is cancelled; raises what asking raises."""
+        """Runs until it is cancelled; raises what asking raises."""
         told = Stand(-1, 0, 0)
         try:
             while True:
@@ -141,7 +141,7 @@ class Pacer:
         if waiting is self._waiting:
             self._changed.set()
         elif not waiting.cancelled():
-            waiting.exception()  # one that came after it says the same
+            waiting.exception()  # a later request raises the same
 
     async def _tell(self, stand: Stand, wait_s: float) -> None:
         request = RunStepRequest(self._node, self._incarnation, stand.done, stand.wanted, wait_s)

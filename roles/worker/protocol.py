@@ -1,8 +1,8 @@
-"""Which dense layers of a replica are pushed as factors and which as gradients (Adam 3.2.6), while it trains.
+"""Chooses which dense layers of a replica are pushed as factors and which as gradients (Adam 3.2.6).
 
-`train.protocol` decides, or, for `auto`, first the bytes and then what was measured of servers and network
-(docs/decisions/0012). A slot keeps what either way needs, so a change is one of what is sent, from one push to the
-next: servers take both and apply the same update.
+`train.protocol` decides; with `auto`, first the number of bytes and then measurements of servers and network
+(docs/decisions/0012). A slot keeps what both need, so the choice can change from one push to the next: servers accept
+both and apply the same update.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from adamctl.model.protocol import Prices, choose_protocol, has_factors, push_co
 
 WEIGH_EVERY_S = 5.0
 WEIGH_RARELY_S = 320.0
-"""Each change doubles the wait for the next, up to this: replicas that push faster after one would go to and fro."""
+"""Each change doubles the wait for the next, up to this: replicas that push faster after one might oscillate."""
 KEPT_BYTES_MAX = 1 << 20
-"""Of the factors of one tensor in one slot that are kept though its gradient is what is pushed."""
+"""Bound on the factors of one tensor in one slot that are kept although its gradient is pushed."""
 
 
 def factor_tensors(train: TrainConfig, layout: ParameterLayout, copies: Sequence[int]) -> tuple[int, ...]:
-    """Returns the tensors that are pushed as factors: all dense weights, none, or where it moves fewer bytes.
+    """Returns the tensors that are pushed as factors: all dense weights, none, or those for which that is fewer bytes.
 
-    `copies` says per tensor how often its activations travel.
+    `copies`: how many times each tensor's activations are sent.
     """
     protocol = train.push_protocol
     if protocol == "gradient":
@@ -39,13 +39,13 @@ def factor_tensors(train: TrainConfig, layout: ParameterLayout, copies: Sequence
 
 
 class PushProtocol:
-    """What one replica pushes as factors. Belongs to its event loop.
+    """What one replica pushes as factors. Used only on its event loop.
 
     Attributes:
         factors: tensors that are pushed as factors now.
         kept: tensors whose factors every slot keeps.
         skips_gradients: dense gradients are not computed in a step; a push that wants one multiplies its factors.
-        fixed: never weighed anew.
+        fixed: the choice never changes.
     """
 
     def __init__(
@@ -57,7 +57,8 @@ class PushProtocol:
         applies_locally: bool,
         log: logging.Logger,
     ) -> None:
-        """`copies` says per tensor how often its activations travel; `applies_locally`: gradients are used here too."""
+        """`copies`: how many times each tensor's activations are sent; `applies_locally`: gradients are used here
+        too."""
         chosen = factor_tensors(train, layout, copies)
         examples = train.batch * train.steps_per_push
         others = [
@@ -78,7 +79,7 @@ class PushProtocol:
         self._weighed_s, self._pause_s = float("-inf"), WEIGH_EVERY_S
 
     def weigh(self, now: float, prices: Prices | None) -> None:
-        """Chooses anew, if it is time and something is known; says so in the log if the choice changes."""
+        """Chooses again if it is time and there are measurements; logs a changed choice."""
         if self.fixed or prices is None or now - self._weighed_s < self._pause_s:
             return
         self._weighed_s = now

@@ -1,8 +1,8 @@
-"""One replica's state in memory: weights that all threads share, and the slots their gradients accrue in.
+"""One replica's state in memory: weights shared by all threads, and the slots in which gradients accrue.
 
-Weights are read and written by every thread without locks (Adam 3.2.2). The lock here guards only which slot is whose,
-a few instructions per step. A slot's memory is first written by the thread whose it is, so on a machine with several
-nodes of memory it lies on that thread's (`adamctl.kernels.threads`).
+Every thread reads and writes the weights without locks (Adam 3.2.2). The lock here guards only the assignment of slots,
+a few instructions per step. A slot's memory is first written by the thread that owns it, so on a NUMA machine it lies
+on that thread's node (`adamctl.kernels.threads`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Replica:
 
     Attributes:
         weights: flat vector of all parameters, shared by all threads.
-        fetched: where a pull is received before it is installed.
-        snapshot: parameters of the evaluation at hand.
+        fetched: receives a pull before it is installed.
+        snapshot: parameters of the current evaluation.
         factor_tensors: indices of the tensors whose factors are kept, to be pushed as such.
     """
 
@@ -51,7 +51,8 @@ class Replica:
         following: Following | None = None,
         foresight: Momentum | None = None,
     ) -> None:
-        """`foresight` says how far ahead of what was fetched the weights are to be; then nothing is applied locally."""
+        """`foresight` says how far the weights are moved ahead of the fetched ones; with it, nothing is applied
+        locally."""
         self.layout, self.factor_tensors = layout, tuple(factor_tensors)
         self.core = SlotCore(threads, slots_per_thread, n_push, n_fetch, applies_locally, following)
         self.applies_locally = applies_locally
@@ -82,15 +83,15 @@ class Replica:
 
     @property
     def accruing(self) -> Accruing | None:
-        """Where native steps accrue; None if there is more to it, factors to be kept."""
+        """Where native steps accrue; None if factors must be kept too."""
         if self.factor_tensors:
             return None
         return Accruing(self._accrual, self._gradients, self._filled, self.weights if self.applies_locally else None)
 
     def begin_step(self, thread: int, local_lr: float = 0.0) -> Slot | None:
-        """Returns the slot to accrue into, waiting while all are on their way; None when the replica is stopping."""
+        """Returns the slot to accrue into, after waiting while all are in use; None when the replica is stopping."""
         slot = self.core.filling[thread]
-        if slot is not None:  # nobody else takes it away while the thread is in a step, or looks at it but to read
+        if slot is not None:  # no other thread takes it during a step, or does more than read it
             self._filled[slot.index] = slot.steps
             return slot
         with self._lock:
@@ -104,7 +105,7 @@ class Replica:
     def end_step(
         self, thread: int, slot: Slot, context: Context, examples: int, lr: float, local_lr: float
     ) -> StepActions:
-        """Accrues a step's gradient, applies it to the shared weights, and says what to start in the background."""
+        """Accrues a step's gradient, applies it to the shared weights, and returns what to start in the background."""
         first = slot.steps == 0
         gradient = self._gradients[slot.index]
         if self.applies_locally:
@@ -117,7 +118,7 @@ class Replica:
             return self.core.end_step(thread, examples, lr, local_lr, 1, time.monotonic())
 
     def end_native_steps(self, thread: int, steps: int, examples: int, lr: float, local_lr: float) -> StepActions:
-        """Counts steps that have been accrued and applied already, and says what to start in the background."""
+        """Counts steps that were already accrued and applied, and returns what to start in the background."""
         with self._lock:
             return self.core.end_step(thread, examples, lr, local_lr, steps, time.monotonic())
 
@@ -134,7 +135,7 @@ class Replica:
     # --- the event loop ----------------------------------------------------------------------------------------------
 
     def flush(self) -> list[Slot]:
-        """Returns what is accrued and not yet on its way. Only while no thread is in a step."""
+        """Returns what is accrued and not yet being pushed. Call it only while no thread is in a step."""
         with self._room:
             return self.core.flush()
 
@@ -154,7 +155,7 @@ class Replica:
         }
 
     def multiply_factors(self, slot: Slot, index: int) -> None:
-        """Makes a tensor's gradient of the factors that the slot has kept, in the place of the accrued one."""
+        """Computes a tensor's gradient from the slot's factors, in place of the accrued one."""
         factors = self.factors(slot)[index]
         out = self._gradient_views[slot.index][index]
         gradient_rows(factors.errors, factors.activations, 0, len(out), out)
@@ -171,8 +172,8 @@ class Replica:
     def install(self, base: Base) -> None:
         """Makes `fetched` the shared weights, with the replica's own work that it lacks applied again.
 
-        Threads go on meanwhile: what they change during the copy may be lost or counted twice here, until the next
-        fetch brings the servers' truth (Adam 3.2.2 accepts as much between threads).
+        Threads continue meanwhile: what they change during the copy may be lost or counted twice here, until the next
+        fetch brings the servers' values (Adam 3.2.2 accepts the same between threads).
         """
         with self._room:
             lacking = self.core.fetched(base, np.flatnonzero(self._filled).tolist())

@@ -10,7 +10,7 @@ ROLE = Role(
     run="adamctl.roles.worker.server:run",
     options=(
         Option("threads", "compute threads; by default one per core of this machine", int, None),
-        Option("job", "train only this job; by default any job that wants workers", str, None),
+        Option("job", "train only this job; by default any job that needs workers", str, None),
         Option("once", "leave when the job has ended instead of waiting for the next one", bool, False),
     ),
 )

@@ -1,6 +1,6 @@
-"""The worker process: finds a run that wants workers, joins it, trains until it ends, looks for the next.
+"""The worker process: finds a run that needs workers, joins it, trains until it ends, and looks for the next.
 
-Kernels that every run uses are loaded, or compiled, in a thread from the first moment on, so that a run need not wait.
+The kernels that every run uses are loaded or compiled in a thread from the start, so that a run need not wait for them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RETRY_S = 0.5
 ENDS_WITHIN_S = 10.0
 REJOINS_MAX = 5
 REJOINS_FORGOTTEN_AFTER_S = 300.0
-"""Losses before so much training were others: a run of a week may see many servers restarted."""
+"""After this much training, losses count from zero again: a run of a week may see many servers restarted."""
 TRY_LATER = frozenset({ErrorCode.OVER_QUOTA, ErrorCode.NOT_READY, ErrorCode.SHUTTING_DOWN})
 
 
@@ -68,7 +68,7 @@ async def run(context: RoleContext) -> None:
     process = WorkerProcess(context, int(threads))
     context.status = process.status
     loader = ThreadPoolExecutor(1, thread_name_prefix="compile")
-    # Meanwhile: importing the compiler takes half a second.
+    # In parallel: importing the compiler takes half a second.
     compiled = asyncio.get_running_loop().run_in_executor(loader, load_if_compiled, COMMON_KERNELS)
     await context.serve(_refuse)
     stop = asyncio.create_task(context.stopping.wait())
@@ -80,7 +80,7 @@ async def run(context: RoleContext) -> None:
 
 
 def _network(context: RoleContext, experiment: Experiment, shares: int) -> Network:
-    """Returns the run's network, all of its kernels loaded, for steps of a share of a batch."""
+    """Returns the run's network with all kernels loaded, for steps on a share of a batch."""
     network = Network(experiment.model, experiment.train.batch // shares)
     began_s, names = time.monotonic(), list[str]()
     network.compile(names.append, experiment.optimizer.clip_norm is not None)
@@ -105,7 +105,7 @@ async def _serve_runs(process: WorkerProcess, stop: asyncio.Task[bool], compiled
             rejoins = 0
         except (UnreachableError, RemoteError, DivergedError) as failure:
             # A replica that has diverged starts over from the servers' parameters: they refused what was not finite.
-            # That is not forgotten: it would go on for ever.
+            # This counts for good, or it could go on for ever.
             if not isinstance(failure, DivergedError) and _has_trained(process):
                 rejoins = 0
             if not isinstance(failure, DivergedError) and await _ends_soon(context, job):
@@ -113,7 +113,7 @@ async def _serve_runs(process: WorkerProcess, stop: asyncio.Task[bool], compiled
                 process.jobs_done.add(job)
             elif rejoins < REJOINS_MAX:
                 rejoins += 1
-                context.log.warning("run %s: %s; joining it again", job, failure)
+                context.log.warning("run %s: %s; joining again", job, failure)
             else:
                 raise
         finally:
@@ -124,12 +124,12 @@ async def _serve_runs(process: WorkerProcess, stop: asyncio.Task[bool], compiled
 
 
 def _has_trained(process: WorkerProcess) -> bool:
-    """Whether the session that has just ended made progress for long enough."""
+    """Whether the session that has just ended trained for long enough."""
     return process.session is not None and process.session.trained_s >= REJOINS_FORGOTTEN_AFTER_S
 
 
 async def _find_run(process: WorkerProcess) -> tuple[str, CoordinatorClient, Joined]:
-    """Waits for a running job that takes this worker."""
+    """Waits for a running job that accepts this worker."""
     store = _store(process.context)
     jobs: dict[str, JobRecord] = {}
     changes = aiter(follow(store, "/jobs/", wait_s=RETRY_S * 4))
@@ -156,7 +156,7 @@ def _apply(jobs: dict[str, JobRecord], update: Changes) -> None:
         if "/" not in name:
             record = readable(entry, JobRecord)
             if record is None:
-                _LOG.warning("job %s: its record cannot be read; it is passed over", name)
+                _LOG.warning("job %s: its record cannot be read; skipped", name)
                 jobs.pop(name, None)
             else:
                 jobs[name] = record
@@ -209,7 +209,7 @@ async def _train(process: WorkerProcess, job: str, coordinator: CoordinatorClien
     train = experiment.train
     threads = 1 if train.in_step else process.threads
     shares = shares_of(experiment, layout.parameter_count, threads)
-    # In a thread: it may compile for seconds, in which the coordinator must hear from this worker.
+    # In a thread: it may compile for seconds, during which this worker must still send to the coordinator.
     network = await asyncio.to_thread(_network, context, experiment, shares)
     parameters = ParameterClient.from_context(
         context,
@@ -259,9 +259,9 @@ def available_cores() -> int:
 
 
 async def _ends_soon(context: RoleContext, job: str) -> bool:
-    """Says whether a run has ended, or does within a few seconds: a worker often sees the cause before its coordinator.
+    """Says whether a run has ended or ends within seconds: a worker often sees the cause before its coordinator does.
 
-    The configuration service is asked; the coordinator may be gone already.
+    Asks the configuration service, since the coordinator may be gone already.
     """
     for _ in range(round(ENDS_WITHIN_S / RETRY_S)):
         found = await read_record(_store(context), job_key(job), JobRecord)

@@ -1,7 +1,7 @@
 """One worker's part in one run: batches to the threads, gradients to the servers, reports to the coordinator.
 
-The session asks for ranges ahead of need and reads their examples in the background (Adam 3.1), so that threads find
-the next batch in memory. It is over when the coordinator says that the run has ended.
+The session requests ranges ahead of need and reads their examples in the background (Adam 3.1), so that threads find
+the next batch in memory. It ends when the coordinator says that the run has ended.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from adamctl.wire.messages import EvaluateTask, NextTaskReply, NextTaskRequest, 
 
 POLL_S = 5.0
 SIGN_OF_LIFE_S = 20.0
-"""A replica whose ranges take long lets the coordinator hear that its batches go on, at least so often."""
-BATCHES_AHEAD_PER_THREAD = 3  # enough that the next is in memory when a thread is done with one
-RANGES_MIN = 3  # one being computed, one read, one asked for
+"""How often a replica with long ranges at least tells the coordinator that its batches make progress."""
+BATCHES_AHEAD_PER_THREAD = 3  # so that the next one is in memory when a thread has finished one
+RANGES_MIN = 3  # one being computed, one being read, one requested
 
 
 @dataclass(frozen=True)
 class Session:
-    """What a session works with.
+    """The inputs of a session.
 
     Attributes:
         node, incarnation: this worker's.
         threads: compute threads.
-        shares: how many steps a batch is cut into, each of one thread, which pushes after so many.
+        shares: how many steps a batch is cut into, each done by one thread, which pushes after that many.
     """
 
     job: str
@@ -97,7 +97,7 @@ class SessionRunner:
             train.steps_per_fetch,
             self._protocol.kept,
             applies_locally,
-            # In step, those of others that have died are kept beside the own one until their step is complete.
+            # In step, the parts of replicas that died are kept beside this one's until their step is complete.
             max(SLOTS_PER_THREAD, experiment.cluster.workers + 1) if train.in_step else SLOTS_PER_THREAD,
             Following(applies_locally, experiment.first_pushes) if experiment.fetch_follows_push else None,
             Momentum(experiment.kept_direction) if experiment.kept_direction else None,
@@ -134,7 +134,7 @@ class SessionRunner:
         self.compute_s = self.wait_s = 0.0
 
     async def run(self, stopping: asyncio.Event) -> str:
-        """Trains until the run ends or `stopping` is set; returns the reason that was given.
+        """Trains until the run ends or `stopping` is set; returns the reason.
 
         Raises:
             RunFailedError: a thread or a network activity failed; the cause is chained.
@@ -165,7 +165,7 @@ class SessionRunner:
         )
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs something until the session ends; its failure ends the session."""
+        """Runs a coroutine until the session ends; its failure ends the session."""
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background_ended)
@@ -185,7 +185,7 @@ class SessionRunner:
                 raise self._failure
             wanted = max(self._ranges_held - self._accepted, 0)
             if self._lockstep is not None and self._accepted_training:
-                wanted = max(wanted, 1)  # the part of a replica that has died must find somebody who listens
+                wanted = max(wanted, 1)  # so that the part of a replica that has died finds a waiting request
             if asking is None and (wanted or self._reports):
                 asking = asyncio.create_task(self._ask(wanted, POLL_S if wanted else 0.0))
                 self._taking.add(asking)
@@ -234,7 +234,7 @@ class SessionRunner:
     async def _act(self, reply: NextTaskReply) -> None:
         tasks: list[Task] = [*reply.train, *reply.evaluate]
         if reply.train and not self._accepted_training and self._lockstep is None:
-            self._freshening = self._begin_freshening()  # others may have gone on while it rested
+            self._freshening = self._begin_freshening()  # others may have continued while it rested
         for task in tasks:
             self._accepted += 1
             self._accepted_training += isinstance(task, TrainTask)
@@ -287,7 +287,7 @@ class SessionRunner:
         return task
 
     async def _snapshot(self, evaluation: int) -> None:
-        """Pulls parameters once per evaluation, after everything this replica has accrued was pushed."""
+        """Pulls parameters once per evaluation, after everything that this replica has accrued is pushed."""
         if self._evaluation is None or self._evaluation[0] != evaluation:
             self._evaluation = (evaluation, asyncio.create_task(self._pull_snapshot()))
         await asyncio.shield(self._evaluation[1])
@@ -298,7 +298,7 @@ class SessionRunner:
         await self._downpour.snapshot(self._replica.snapshot)
 
     async def _flush(self) -> None:
-        """Pushes what is accrued while no thread trains, and waits until all pushes are answered."""
+        """Pushes what is accrued, while no thread trains, and waits until all pushes are answered."""
         if self._lockstep is not None:
             return  # every step is pushed, and waited for
         if not self._ledger.training:
@@ -328,7 +328,7 @@ class SessionRunner:
             self._account(done)
 
     def _account(self, done: BatchDone | Batch) -> None:
-        """Counts a batch that is done; one of a step that others have taken without it is not computed here."""
+        """Counts a finished batch, or a `Batch` of a step that others completed, which is not computed here."""
         if isinstance(done, Batch):
             done = BatchDone(done._replace(labels=done.labels[:0]), 0.0, 0, 0.0, 0.0)
         self.batches_done += 1

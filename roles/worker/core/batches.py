@@ -1,4 +1,4 @@
-"""Cuts the ranges of tasks into batches for the threads and adds up what comes back (pure)."""
+"""Cuts the ranges of tasks into batches for the threads and adds up their results (pure)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Task = TrainTask | EvaluateTask
 
 @dataclass(frozen=True)
 class Cut:
-    """Examples [start, stop) of a task's own range, counted from its first; `progress` is for the schedule."""
+    """Examples [start, stop) of a task's range, counted from its first; `progress` is for the schedule."""
 
     task: Task
     start: int
@@ -45,17 +45,17 @@ class _Open:
 
 @dataclass
 class TaskLedger:
-    """The tasks a worker has and how much of each is left.
+    """The tasks of a worker and how much of each is left.
 
     Attributes:
-        shares: how many of the steps that are added make up one of a whole batch; reports count those.
+        shares: how many added steps make up one step of a whole batch; reports count the latter.
     """
 
     shares: int = 1
     _open: dict[int, _Open] = field(default_factory=dict)
 
     def begin(self, task: Task, batches: int) -> TaskReport | None:
-        """Takes up a task; returns its report at once if there is nothing in it."""
+        """Takes a task; returns its report at once if it is empty."""
         if batches == 0:
             return TaskReport(task.id, 0, 0.0, 0)
         self._open[task.id] = _Open(task, batches)
@@ -64,7 +64,7 @@ class TaskLedger:
     def add(
         self, task: Task, examples: int, loss_sum: float, correct: int, compute_s: float, wait_s: float
     ) -> TaskReport | None:
-        """Adds one finished batch; returns the report when it was the task's last."""
+        """Adds one finished batch; returns the report if it was the task's last."""
         entry = self._open[task.id]
         entry.left -= 1
         entry.examples += examples

@@ -1,12 +1,12 @@
-"""Into how many shares a worker's threads cut each batch (pure).
+"""How many shares a worker's threads cut each batch into (pure).
 
-Under plain sgd a thread applies its gradient to the weights that all threads share at once, so what is left of a
-gradient's age are the steps that the other threads make meanwhile. Threads that take a share of a batch each, at a rate
-as much smaller, make steps as much smaller: the weights move by the same amount per batch, and a gradient misses less
-of it. Rules that follow the gradient's size or direction would make another step of it, so it is done under sgd only.
+Under plain sgd a thread applies its gradient to the shared weights at once, so a gradient's age is only the steps that
+other threads make meanwhile. If each thread takes a share of a batch, at a learning rate reduced by the same factor,
+steps are smaller by that factor: the weights move by the same amount per batch, and a gradient misses less of it. Rules
+that depend on the size or history of gradients would make a different step of it, so this is done under sgd only.
 
-Every step passes over all parameters to accrue its gradient, however few its examples are. A share must hold enough
-work beside that: convolutions use each weight many times per example, a dense layer once.
+Every step passes over all parameters to accrue its gradient, however few examples it has. A share must contain enough
+work compared to that: convolutions use each weight many times per example, a dense layer once.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from adamctl.config.experiment import Experiment
 from adamctl.model.shapes import infer
 
 EXAMPLES_MIN = 16
-"""Of a share: kernels lose some percent below."""
+"""The least examples of a share: kernels lose a few percent below."""
 WORK_MIN = 1024
-"""Multiply-adds of a share's forward pass per parameter: accruing it takes about one percent of its step."""
+"""Least multiply-adds of a share's forward pass per parameter: then accruing takes about one percent of a step."""
 
 
 def shares_of(experiment: Experiment, parameters: int, threads: int) -> int:
-    """Returns how many shares each batch is cut into: one, unless threads share weights that follow plain gradients.
+    """Returns how many shares each batch is cut into: one, unless threads share weights under plain sgd.
 
-    `parameters`: how many the model has.
+    `parameters`: the model's number of parameters.
     """
     train, optimizer = experiment.train, experiment.optimizer
     decided = train.n_push != "auto" or train.n_fetch != "auto" or train.local_lr != "auto"

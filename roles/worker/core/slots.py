@@ -1,10 +1,10 @@
-"""Which of a replica's gradients are where: accruing, on their way, or still to be re-applied (pure).
+"""The state of a replica's gradients: accruing, being pushed, or still to be re-applied (pure).
 
 Downpour (DistBelief 4.1, appendix in essence) keeps an accrued gradient, pushes it every n_push steps and fetches
-parameters every n_fetch steps, all three weakly synchronised. Here every thread accrues into a slot of its own, so
-that no gradient is lost to a race. A slot that was pushed is kept as long as parameters may arrive that lack it: they
-would wipe out the replica's own work, so what they lack is applied to them again. A fetch that starts after a push was
-acknowledged contains it, so a slot is kept at the longest until the fetch that was under way then is installed.
+parameters every n_fetch steps, all three weakly synchronised. Here every thread accrues into a slot of its own, so that
+no gradient is lost to a race. A pushed slot is kept as long as parameters without it may arrive: they would erase the
+replica's own work, so what they lack is applied to them again. A fetch that starts after a push was acknowledged
+contains it, so a slot is kept at most until the fetch that was under way at that time is installed.
 
     FREE -> FILLING -> PUSHING -> FREE, or, acknowledged during a fetch, -> ACKNOWLEDGED -> FREE when that is installed
 """
@@ -34,10 +34,10 @@ class SlotState(Enum):
 
 @dataclass(frozen=True)
 class Base:
-    """What the parameters that a gradient was computed from contained: the base that staleness is counted from.
+    """The pushes contained in the parameters that a gradient was computed from; staleness is counted from it.
 
     Attributes:
-        pushes: per shard, pushes of everybody applied.
+        pushes: per shard, the applied pushes of all replicas.
         sequences: per shard, the last of this replica's own pushes applied.
     """
 
@@ -50,8 +50,8 @@ class Slot:
     """One accrued gradient.
 
     Attributes:
-        sequences: the numbers it was pushed under, None until it was.
-        meets: pushes that came into the weights soon after it was begun: its thread's last one, where the way is short.
+        sequences: the sequence numbers of its push, None before that.
+        meets: pushes that reached the weights soon after it began: its thread's last one, if the round trip is short.
     """
 
     index: int
@@ -72,9 +72,9 @@ class Trip:
     """A push of a thread on its way into the thread's weights.
 
     Attributes:
-        slot: what was pushed; None once it is answered.
-        pushed_s: when.
-        fetch: the number of the fetch that will contain it; 0 until it is answered.
+        slot: what was pushed; None once the push is answered.
+        pushed_s: when it was pushed.
+        fetch: the number of the fetch that will contain it; 0 until the push is answered.
     """
 
     slot: Slot | None
@@ -83,7 +83,7 @@ class Trip:
 
 
 class StepActions(NamedTuple):
-    """What is to be started in the background after a step."""
+    """What to start in the background after a step."""
 
     push: Slot | None
     fetch: bool
@@ -98,7 +98,7 @@ class Reapply:
 
 
 def _others_pushed(before: Base, now: Base) -> bool:
-    """Whether somebody else's pushes are among those that were applied in between."""
+    """Whether pushes of other replicas were applied in between."""
     return bool((now.pushes - before.pushes > now.sequences - before.sequences).any())
 
 
@@ -108,12 +108,12 @@ class SlotCore:
 
     Attributes:
         threads: how many threads accrue.
-        slots_per_thread: bound on gradients of a thread that are accruing, on their way, or not yet contained.
+        slots_per_thread: bound on gradients of a thread that are accruing, being pushed, or not yet contained.
         n_push, n_fetch: steps of a thread between pushes and between fetches.
         keeps: whether gradients are applied locally, and so must be kept until a pull contains them.
         following: decides whether a thread waits until its weights contain what it has pushed. If it is given, a fetch
-            follows each push when that is answered, whatever `n_fetch` says.
-        fetches, contained: how many fetches were begun, and the last of them that was installed.
+            follows each push once it is answered, regardless of `n_fetch`.
+        fetches, contained: how many fetches have begun, and the last of them that was installed.
     """
 
     threads: int
@@ -141,9 +141,9 @@ class SlotCore:
         self.trips = [None] * self.threads
 
     def begin_step(self, thread: int, local_learning_rate: float = 0.0, now: float = 0.0) -> Slot | None:
-        """Returns the slot to accrue into, or None while the thread is to wait.
+        """Returns the slot to accrue into, or None while the thread must wait.
 
-        That is while all of its slots are on their way, or until what it pushed last is in the weights.
+        It waits while all of its slots are in use, or until its last push is in the weights.
         """
         slot = self.filling[thread]
         if slot is not None:
@@ -163,7 +163,7 @@ class SlotCore:
         return slot
 
     def steps_until_actions(self, thread: int) -> int:
-        """Returns how many steps a thread makes until there is something to start after one."""
+        """Returns how many steps a thread makes until a push or fetch has to start."""
         slot = self.filling[thread]
         until_push = self.n_push - (slot.steps if slot is not None else 0)
         if self.following is not None:
@@ -179,7 +179,7 @@ class SlotCore:
         steps: int = 1,
         now: float = 0.0,
     ) -> StepActions:
-        """Counts one step of a thread, or several up to `steps_until_actions`, and says what to start."""
+        """Counts one step of a thread, or up to `steps_until_actions` of them, and returns what to start."""
         slot = self.filling[thread]
         if slot is None:
             raise RuntimeError(f"thread {thread} ended a step that it had not begun")
@@ -197,14 +197,14 @@ class SlotCore:
         return StepActions(push, self.following is None and self.steps[thread] % self.n_fetch == 0)
 
     def flush(self) -> list[Slot]:
-        """Returns the slots that hold accrued steps, to be pushed now. Only between steps of all threads."""
+        """Returns the slots that hold accrued steps, to be pushed now. Call it only while no thread is in a step."""
         filled = [slot for slot in self.filling if slot is not None and slot.steps > 0]
         for slot in filled:
             self._hand_over(slot)
         return filled
 
     def acknowledged(self, slot: Slot) -> None:
-        """The servers have answered for a pushed slot, with success or refusal: its numbers are spent either way."""
+        """The servers have answered the push of a slot, with success or refusal: its numbers are used up either way."""
         trip = self.trips[slot.thread]
         if trip is not None and trip.slot is slot:
             trip.slot, trip.fetch = None, self.fetches + 1
@@ -212,14 +212,14 @@ class SlotCore:
             slot.state = SlotState.ACKNOWLEDGED if self.keeps and self.fetching else SlotState.FREE
 
     def fetch_started(self) -> None:
-        """Parameters have been asked for; at most one fetch is under way."""
+        """A fetch has begun; at most one is under way."""
         self.fetching = True
         self.fetches += 1
 
     def fetched(self, base: Base, begun: Collection[int] = ()) -> list[Reapply]:
         """Parameters have arrived: returns the slots that they lack, to be applied to them before `installed`.
 
-        `begun` are the indices of those that already hold steps which have not been counted yet.
+        `begun` are the indices of slots that already hold steps which have not been counted yet.
         """
         self._arrived = base
         if not self.keeps:
@@ -237,7 +237,7 @@ class SlotCore:
         return lacking
 
     def installed(self, now: float = 0.0) -> None:
-        """The parameters are in use, with what they lacked: no later fetch can lack what is acknowledged by now."""
+        """The completed parameters are in use: no later fetch can lack what is acknowledged by now."""
         self.fetching = False
         if self.following is not None and self.base is not None and self._arrived is not None:
             applied = float(np.mean(self._arrived.pushes))

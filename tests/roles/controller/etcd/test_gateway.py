@@ -21,7 +21,7 @@ from tests.roles.controller.etcd_server import ENOUGH, EtcdCluster, etcd_cluster
 
 
 def test_an_answer_that_is_not_text_is_not_etcds() -> None:
-    with pytest.raises(UnreachableError, match="not etcd's"):
+    with pytest.raises(UnreachableError, match="not an answer of etcd"):
         etcd_gateway._decode(b'{"header": {"revision": "\xff"}}')
 
 
