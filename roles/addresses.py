@@ -1,7 +1,7 @@
-"""Which of a node's addresses takes what: traffic of clients, of administration, of replication (Adam 3.3.4).
+"""Which of a node's addresses serves which traffic: clients, administration or replication (Adam 3.3.4).
 
-A node listens for clients, and may listen elsewhere for the two others. What has no address of its own shares that of
-clients; what has one is refused anywhere else.
+A node listens for clients, and may listen on separate addresses for the two others. A kind without an address of its
+own shares the clients' address; a kind that has one is refused everywhere else.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REPLICATION: tuple[type[Message], ...] = (ReplicaPrepareRequest, ReplicaStateRe
 
 
 def kind_of(message: Message) -> AddressKind:
-    """Returns what a request is part of."""
+    """Returns the kind of traffic that a request belongs to."""
     if isinstance(message, _ADMINISTRATION):
         return "administration"
     return "replication" if isinstance(message, _REPLICATION) else "clients"
@@ -40,7 +40,7 @@ def kind_of(message: Message) -> AddressKind:
 
 @dataclass(frozen=True)
 class Place:
-    """An address to listen on, and what it takes."""
+    """An address to listen on, and the kinds of traffic that it accepts."""
 
     address: str
     kinds: frozenset[AddressKind]
@@ -49,7 +49,7 @@ class Place:
 def places(
     clients: Sequence[str], administration: Sequence[str] = (), replication: Sequence[str] = ()
 ) -> tuple[Place, ...]:
-    """Returns where to listen. The same address given twice is listened on once, except one with any free port.
+    """Returns the addresses to listen on. An address given twice is used once, except one with any free port.
 
     Raises:
         ConfigurationError: an address is malformed.
@@ -70,18 +70,18 @@ def places(
 
 
 class BoundAddresses:
-    """Where a node listens, ports filled in.
+    """The addresses on which a node listens, with actual ports.
 
     Attributes:
-        advertised: per kind what others are told; a kind that shares the addresses of clients has none.
+        advertised: per kind, what others are told; a kind that shares the clients' addresses has none.
         separate: whether any kind has addresses of its own.
     """
 
     def __init__(self, chosen: Sequence[Place], bound: Sequence[str], options: CommonOptions) -> None:
-        """`bound` are the addresses that came of those chosen, in their order."""
+        """`bound` are the actual addresses of those chosen, in the same order."""
         self._kinds = {address: place.kinds for address, place in zip(bound, chosen, strict=True)}
         self.separate = any(kinds != frozenset(KINDS) for kinds in self._kinds.values())
-        # --advertise is the name of the network of clients; another network has another.
+        # --advertise names this node in the clients' network; another network has another name for it.
         elsewhere = replace(options, advertise="")
         self.advertised: dict[AddressKind, tuple[str, ...]] = {}
         for kind in KINDS:
@@ -91,7 +91,7 @@ class BoundAddresses:
             self.advertised[kind] = () if shares else told
 
     def refuse_misplaced(self, request: Request) -> bool:
-        """Refuses a request that came to an address of another kind, and says whether it did."""
+        """Refuses a request that came to an address of another kind; returns whether it did."""
         if not self.separate:
             return False
         kind = kind_of(request.message)
@@ -108,7 +108,7 @@ class BoundAddresses:
         return True
 
     def describe(self) -> str:
-        """Returns the addresses for the line that says that a role is ready: those of clients, then all others."""
+        """Returns the addresses for the line that says that a role is ready: first the clients', then all others."""
         parts = [self.advertised["clients"][0] if self.advertised["clients"] else "no address"]
         parts += [f"{kind} on {', '.join(self.advertised[kind])}" for kind in KINDS[1:] if self.advertised[kind]]
         return ", ".join(parts)

@@ -1,9 +1,9 @@
-"""Beacons: what keeps a process a member of its cluster, and its lease alive.
+"""Beacons: they keep a process a member of its cluster and its lease alive.
 
-They are sent from a thread of their own, over a connection of their own, so that a burst of work on the main loop does
-not delay them (measured: by 1.7 s). The thread sends only while the main loop makes progress: a process that answers
-nobody must not stay a member because one of its threads is well. The main loop stamps the time every D/8; the thread
-beacons while the last stamp is younger than D/2.
+A separate thread sends them over a separate connection, so that a burst of work on the main loop does not delay them
+(measured: by 1.7 s). The thread sends only while the main loop makes progress: a process that answers nobody must not
+stay a member because one of its threads still runs. The main loop stamps the time every D/8; the thread sends beacons
+while the last stamp is younger than D/2.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from adamctl.wire.constants import ErrorCode
 
 STAMPS_PER_LEASE = 8
 STALE_SHARE = 0.5
-"""Of a lease: an older stamp of the main loop stops the beacons."""
+"""As a share of a lease: an older stamp of the main loop stops the beacons."""
 JOIN_DEADLINE_S = 2.0
 
 
 class BeaconSender(Protocol):
-    """The part of a `Membership` that beacons need."""
+    """The part of `Membership` that beacons need."""
 
     async def beacon(self, node: str, incarnation: int, *, deadline_s: float) -> None: ...
 
 
 class OwnedSender(BeaconSender, Protocol):
-    """One that belongs to whoever beacons."""
+    """A sender that its user also closes."""
 
     async def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
 class BeaconPlan:
-    """Who beacons, how often, and how long the controllers may be out of reach."""
+    """Which process sends beacons, how often, and how long the controllers may be unreachable."""
 
     node: str
     incarnation: int
@@ -51,14 +51,14 @@ class BeaconPlan:
 
 
 class Beacons(Protocol):
-    """Beacons that have been started."""
+    """Beacons that were started."""
 
     def cancel(self) -> None:
-        """No further beacon is begun."""
+        """Stops: no further beacon is sent."""
         ...
 
     async def close(self) -> None:
-        """Cancels and waits for the end."""
+        """Stops, and waits for the end."""
         ...
 
 
@@ -69,10 +69,10 @@ async def send_beacons(
     log: logging.Logger,
     progress: Callable[[], bool] = lambda: True,
 ) -> AdamctlError:
-    """Sends beacons until the process is a member no more, and returns why.
+    """Sends beacons until the process is no longer a member, and returns why.
 
     Args:
-        progress: whether to beacon at all; asked every quarter of an interval while it says no.
+        progress: whether to send beacons at all; called every quarter of an interval while it returns False.
     """
     number = 0
     while True:
@@ -96,7 +96,7 @@ async def send_beacons(
 
 
 class LoopBeacons:
-    """Beacons from the loop that everything else is on: for tests, whose time may jump, and where threads are not."""
+    """Beacons sent from the main event loop: for tests, whose time may jump, and where there are no threads."""
 
     def __init__(self, send: Callable[[], Awaitable[AdamctlError]], lost: Callable[[AdamctlError], None]) -> None:
         async def run() -> None:
@@ -113,7 +113,7 @@ class LoopBeacons:
 
 
 class ThreadBeacons:
-    """Beacons from a thread of their own. Made on the main loop."""
+    """Beacons sent from a separate thread. Create it on the main loop."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class ThreadBeacons:
     ) -> None:
         """
         Args:
-            make_sender: called in the thread with D; what it returns is closed there.
+            make_sender: called in the thread with D; its result is closed there.
             lost: called on the main loop.
         """
         self._make_sender = make_sender

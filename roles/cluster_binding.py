@@ -1,4 +1,4 @@
-"""Which cluster a folder on disk belongs to: a file in it, written when its process first becomes a member."""
+"""Which cluster a folder on disk belongs to: kept in a file that is written when its process first joins one."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _BYTES_MAX = 64
 
 
 def bound_to(folder: Path) -> str:
-    """Returns the identity of the cluster that a folder belongs to; empty as long as it belongs to none.
+    """Returns the identity of the cluster that a folder belongs to; empty while it belongs to none.
 
     Raises:
-        DamagedDataError: the file in it holds no identity.
+        DamagedDataError: the file does not contain an identity.
     """
     path = folder / NAME
     try:
@@ -29,7 +29,7 @@ def bound_to(folder: Path) -> str:
 
 
 def bind(folder: Path, cluster: str) -> None:
-    """Binds a folder that belongs to no cluster yet; what is bound stays so. An empty identity binds nothing.
+    """Binds a folder that belongs to no cluster yet, for good. An empty identity binds nothing.
 
     Raises:
         ConfigurationError: it belongs to another cluster, or cannot be written to.

@@ -1,5 +1,5 @@
-"""What every role sees of the configuration service, whoever stands behind it: its interface, what is often done with
-it, and where it is found.
+"""The configuration service as every role sees it, whatever provides it: its interface, common operations, and where to
+find it.
 
 Keys and their values are listed in `adamctl.config.records`. All calls are made on the event loop.
 """
@@ -29,7 +29,7 @@ from adamctl.wire.messages import (
 from adamctl.wire.unreadable import UNREADABLE
 
 SILENCE_S = 2.0
-"""A wait longer than this is logged: for whom, where, since when."""
+"""A wait longer than this is logged: for what, and since when."""
 SILENCE_REPEAT_S = 10.0
 WATCH_S = 20.0
 RecordT = TypeVar("RecordT", bound=msgspec.Struct)
@@ -39,7 +39,7 @@ _log = logging.getLogger("adamctl.controller.client")
 
 
 class ConfigurationStore(Protocol):
-    """A small, strongly consistent store of keys: the controllers, or an etcd cluster in their place.
+    """A small, strongly consistent store of keys: the controllers, or an etcd cluster instead.
 
     Every call raises UnreachableError (DeadlineError) when the service does not answer in time.
     """
@@ -51,8 +51,8 @@ class ConfigurationStore(Protocol):
     async def compare_and_set(self, changes: ConfigChanges) -> ConfigCompareAndSetReply:
         """Makes all changes at one new revision if every condition holds, else none of them.
 
-        Applied at most once, however often the network makes it be sent. Changes nothing if `reply.conflicts` names
-        keys. After an UnreachableError it may or may not have been applied: read before doing it again.
+        Applied at most once, however often it is sent. Changes nothing if `reply.conflicts` names keys. After an
+        UnreachableError it may or may not have been applied: read before trying again.
 
         Raises:
             RemoteError: BAD_MESSAGE (a malformed key), OVER_QUOTA (the store is full).
@@ -62,8 +62,8 @@ class ConfigurationStore(Protocol):
     async def watch(self, prefix: str, after_revision: int, wait_s: float) -> Changes:
         """Waits up to `wait_s` seconds for a change under `prefix` after a revision.
 
-        Returns the changed entries as they are now and the keys that are gone; nothing of both if the time ran out.
-        With `reset` the history is gone and `entries` are all there are. Watch on from the returned `revision`.
+        Returns the changed entries as they are now and the deleted keys; neither if the time ran out. With `reset` the
+        history is lost and `entries` are all there are. Continue to watch from the returned `revision`.
         """
         ...
 
@@ -113,13 +113,13 @@ async def nodes(store: ConfigurationStore, role: str | None = None) -> list[Node
 
 
 def nodes_of(entries: Sequence[ConfigEntry], role: str | None = None) -> list[NodeRecord]:
-    """Returns the node records among entries. One that cannot be read is nobody's."""
+    """Returns the node records among entries. Skips those that cannot be read."""
     records = [readable(entry, NodeRecord) for entry in entries if entry.key.startswith("/nodes/")]
     return [record for record in records if record is not None and (role is None or record.role == role)]
 
 
 def readable(entry: ConfigEntry, kind: type[RecordT]) -> RecordT | None:
-    """Returns an entry's record; None if it is none: whoever reads many goes on with the others."""
+    """Returns an entry's record; None if it is not one, so that a caller that reads many can skip it."""
     try:
         return decode_entry(entry, kind)
     except DamagedDataError:
@@ -136,7 +136,7 @@ async def wait_for(
     """Waits until `predicate` of all entries of a prefix returns something other than None or False; returns that.
 
     Args:
-        describe: what is waited for, as in "two parameter servers"; stands in the log after 2 s and in the error.
+        describe: what the call waits for, as in "two parameter servers"; logged after 2 s, and part of the error.
 
     Raises:
         UnreachableError: not within `deadline_s` seconds.
@@ -151,7 +151,7 @@ async def wait_for(
                 return result
             remaining_s = until_s - loop.time()
             if remaining_s <= 0:
-                raise UnreachableError(f"waited {deadline_s:g} s for {describe}, in vain")
+                raise UnreachableError(f"timed out after {deadline_s:g} s waiting for {describe}")
             changes = await store.watch(prefix, revision, min(remaining_s, WATCH_S))
             if changes.reset or changes.entries or changes.deleted:
                 revision, entries = await store.read(prefix)
@@ -160,7 +160,7 @@ async def wait_for(
 
 
 class Waiting:
-    """`with Waiting("a at b"):` logs that we wait, and since when, if the block takes longer than 2 s."""
+    """`with Waiting("a at b"):` logs the wait, and since when, if the block takes longer than 2 s."""
 
     def __init__(self, describe: str, *, patience_s: float = SILENCE_S, log: logging.Logger = _log) -> None:
         self.describe = describe
@@ -202,7 +202,7 @@ def configuration_addresses(texts: Sequence[str]) -> tuple[str, ...]:
     """Returns where the configuration is kept, checked: addresses of controllers, or one URL of an etcd cluster.
 
     Raises:
-        ConfigurationError: one of them is malformed, or there is more beside an etcd cluster.
+        ConfigurationError: one of them is malformed, or there are others besides an etcd cluster.
     """
     if not any(map(is_etcd, texts)):
         return tuple(str(parse_address(text)) for text in texts)
@@ -212,6 +212,6 @@ def configuration_addresses(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def configuration_places(addresses: Sequence[str]) -> tuple[str, ...]:
-    """Returns where the processes listen that keep the configuration, whichever they are."""
+    """Returns the addresses of the processes that keep the configuration, controllers or etcd."""
     found = (parse_etcd_url(text).places if is_etcd(text) else (text,) for text in addresses)
     return tuple(place for places in found for place in places)

@@ -1,4 +1,4 @@
-"""What a role is written against: its identity, its network, its membership, its end."""
+"""The interface that a role is written against: its identity, its network, its membership, its end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from adamctl.wire.permissions import refusal
 
 LEAVE_DEADLINE_S = 2.0
 LEASE_SHARE = 0.8
-"""D as a share of the silence after which a node is lost, where the controllers do not say D."""
+"""D as a share of the silence after which a node is lost, if the controllers do not give D."""
 
 
 @dataclass
@@ -57,23 +57,23 @@ class RoleContext:
         stopping: set when this role should end (signal, SHUTDOWN request, lost parent); `run` then returns.
         log: writes to stderr and the role's log file.
         incarnation: issued by the controllers at `serve`; 0 before and for the controller.
-        stores: what this process holds is also on its disk; to be set before `serve`, others are told.
+        stores: this process keeps what it holds on disk too; set it before `serve`, which tells others.
         token: the cluster's shared secret.
-        cluster: the identity of the cluster that it belongs to; empty as long as it knows none.
-        kept_in: the folder of what it keeps on disk, which is bound to one cluster; to be set before `serve`.
+        cluster: the identity of the cluster that it belongs to; empty while it knows none.
+        kept_in: the folder of what it keeps on disk, which is bound to one cluster; set it before `serve`.
         status: called for STATUS requests; a role replaces it to add its own plain values.
         common: the flags that every role has.
         membership: where `serve` registers; None for the controller and for roles without a cluster in tests.
         listen: addresses that `serve` listens on by default.
-        ready_report: who is told when the role serves.
-        ready_lines: makes the lines printed for a role started by hand, from its addresses.
+        ready_report: is told when the role serves.
+        ready_lines: makes the lines printed for a manually started role, from its addresses.
         failure: why the role must end, if it is an error; `run_role` raises it after `run` has returned.
-        stop_reason: why `stopping` was set, for people.
-        exit_code: what the process exits with if there is no failure.
-        lease: until when this process may believe that it is a member, by `lease.clock`; endless without membership.
-        make_beacon_sender: makes, for a lease of D seconds, what beacons are sent through from a thread of their own;
-            None: they are sent from the event loop, through `membership`, and counted by the loop's clock.
-        failure_detector: hears of connections that have closed where whoever keeps the members does not; None: he does.
+        stop_reason: why `stopping` was set, for users.
+        exit_code: the process's exit code if there is no failure.
+        lease: until when this process may consider itself a member, by `lease.clock`; endless without membership.
+        make_beacon_sender: makes the sender of beacons for a separate thread, given a lease of D seconds; None: beacons
+            are sent from the event loop, through `membership`, and timed by the loop's clock.
+        failure_detector: is told of closed connections if the membership service cannot see them; None: it can.
     """
 
     role: str
@@ -112,7 +112,7 @@ class RoleContext:
         return make_hello(self.role, self.node, self.incarnation, self.token, cluster=self.cluster)
 
     def belongs_to(self, cluster: str) -> None:
-        """From now on this process is of this cluster, and has to do with no other; an empty one says nothing."""
+        """Makes this process part of this cluster and no other from now on; an empty identity changes nothing."""
         if cluster:
             self.cluster = cluster
             with suppress(AttributeError):
@@ -125,7 +125,7 @@ class RoleContext:
 
     @property
     def bound(self) -> BoundAddresses:
-        """Where it listens, and what others are told of it; only after `serve`."""
+        """Where it listens, and what others are told about that; only after `serve`."""
         assert self._bound is not None
         return self._bound
 
@@ -142,13 +142,14 @@ class RoleContext:
     ) -> Server:
         """Listens, registers, starts the beacons and reports ready. May be called once.
 
-        Answers STATUS and SHUTDOWN itself, and everything with NOT_READY before the registration is done; `handler`
-        gets the rest, `arriving` what it wants of large bodies before they are there. `addresses` default to those of
-        the role's `--bind` and `--port` flags and a Unix socket for peers on this host. The server is closed by the
-        driver after `run` has returned.
+        Answers STATUS and SHUTDOWN itself, and everything else with NOT_READY until it is registered. `handler` gets
+        the rest, `arriving` can look at large bodies while they arrive. `addresses` default to those of the role's
+        `--bind` and `--port` flags and a Unix socket for peers on this host. The driver closes the server after `run`
+        has returned.
 
-        What `administration` and `replication` name takes only that, and only there; by default `addresses` take all.
-        `region_bytes_max`: memory of clients that it may map; default: what the transport's limits say.
+        Addresses in `administration` and `replication` accept only that traffic, which is then refused elsewhere; by
+        default `addresses` accept all. `region_bytes_max`: memory of clients that it may map; by default the
+        transport's limit.
 
         Raises:
             ConfigurationError: an address is taken, or the node's name is.
@@ -188,7 +189,7 @@ class RoleContext:
     async def connect(self, node: str | NodeRecord, deadline_s: float, *, takes: AddressKind = "clients") -> Connection:
         """Connects to a node by name or record: through its Unix socket if it is on this host, else by TCP.
 
-        `takes`: what the connection is for, at the addresses that take it.
+        `takes`: the kind of traffic, which selects the addresses.
 
         Raises:
             UnreachableError: no living node has this name, or it cannot be reached at any of its addresses.
@@ -197,7 +198,7 @@ class RoleContext:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + deadline_s
         record = await self._record(node) if isinstance(node, str) else node
-        problem = "it has no address that can be used from here"
+        problem = "it has no address that is usable from here"
         for address in _usable(record, self.transport.kind, takes):
             try:
                 connection = await self.transport.connect(
@@ -213,12 +214,12 @@ class RoleContext:
         raise UnreachableError(f"cannot reach {record.role} {record.node}: {problem}")
 
     def lost_sight_of(self, node: str, incarnation: int) -> None:
-        """A connection that we had to a process has closed, not by us."""
+        """Notes that a connection to a process was closed by the other side."""
         if self.failure_detector is not None:
             self.failure_detector.suspect(node, incarnation)
 
     def stop(self, reason: str, *, exit_code: int = 0) -> None:
-        """Asks the role to end; the first reason stays."""
+        """Asks the role to end; the first reason is kept."""
         if not self.stopping.is_set():
             self.stop_reason = reason
             self.exit_code = exit_code
@@ -226,7 +227,7 @@ class RoleContext:
             self.stopping.set()
 
     def fail(self, error: AdamctlError) -> None:
-        """Asks the role to end because of an error, which decides the exit code; the first one stays."""
+        """Asks the role to end because of an error, which decides the exit code; the first error is kept."""
         if self.failure is None and not self.stopping.is_set():
             self.failure = error
         self.stop(str(error), exit_code=error.exit_code)
@@ -234,7 +235,7 @@ class RoleContext:
     async def close(self) -> None:
         """Leaves the cluster and closes what `serve` opened. The driver calls it; tests may."""
         if self.membership is not None:
-            self.lease.end()  # others may take over as soon as we have said goodbye
+            self.lease.end()  # others may take over as soon as this process has left
         if self.failure_detector is not None:
             await self.failure_detector.close()
         if self._beacons is not None:
@@ -243,7 +244,7 @@ class RoleContext:
             try:
                 await self.membership.leave(self.node, self.incarnation, deadline_s=LEAVE_DEADLINE_S)
             except AdamctlError as error:
-                self.log.info("could not say goodbye: %s", error)
+                self.log.info("could not leave the cluster: %s", error)
         if self._server is not None:
             await self._server.close()
         self._ready = False
@@ -260,7 +261,7 @@ class RoleContext:
             then(connection_id)
 
     def _arriving(self, arriving: ArrivalHandler, request: Request) -> Any:
-        """Lets nothing be looked at before it is there that will be refused."""
+        """Keeps `arriving` from seeing a body whose request will be refused."""
         opcode = OPCODE_OF_REQUEST[type(request.message)]
         return None if refusal(request.peer, opcode, request.message) else arriving(request)
 
@@ -331,7 +332,7 @@ class RoleContext:
             raise UnreachableError(f"cannot look up {node}: this process has no controller")
         found = await read_record(self.controller, node_key(node), NodeRecord)
         if found is None:
-            raise UnreachableError(f"no living node is called {node}; `adamctl status` lists those that are")
+            raise UnreachableError(f"there is no living node {node}; `adamctl status` lists the nodes")
         return found[0]
 
     def _ready_lines(self, addresses: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Runs one role in this process: options, log, signals, lifeline, network, orderly end.
 
-`RoleContext` (roles/context.py) is what every role is written against; `run_role` makes one for a process, tests make
-their own.
+Every role is written against `RoleContext` (roles/context.py); `run_role` makes one for a process, tests make their
+own.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ CANCEL_DEADLINE_S = 3.0
 BEACON_ATTEMPT_S_MAX = 2.0
 GC_ALLOCATIONS = 50_000
 BEGIN_ANEW = 75
-"""An exit status, EX_TEMPFAIL, for those who start roles by other means than the command line."""
+"""An exit status, EX_TEMPFAIL, for programs that start roles without the command line."""
 
 
 def run_role(role: Role, options: CommonOptions, role_options: Mapping[str, Any]) -> int:
     """Runs a role until it ends and returns the process's exit code; messages go to stderr and the log file.
 
     0 at the end of the run or when told by a SHUTDOWN request, 130, 143 and 129 after SIGINT, SIGTERM and SIGHUP, the
-    code of an `AdamctlError`, 1 with a traceback for any other exception. BEGIN_ANEW if the process is a member no more
-    and the role begins anew then: the caller sees to that, with `adamctl.roles.process.begin_anew`.
+    code of an `AdamctlError`, 1 with a traceback for any other exception. BEGIN_ANEW if the process is no longer a
+    member and the role starts over in that case: the caller does that, with `adamctl.roles.process.begin_anew`.
     """
     report: ReadyReport | None = None
     log = logging.getLogger("adamctl")
-    os.umask(0o077)  # stores, checkpoints, logs and sockets are this user's alone
+    os.umask(0o077)  # stores, checkpoints, logs and sockets are private to this user
     try:
         node = node_name(role.name, options)
         report = ReadyReport(options.ready_fd, role.name, node)
@@ -111,7 +111,7 @@ async def _run(
         by_force = partial(end_by_force, socket_address, options.socket_folder)
         watch_lifeline(options.lifeline_fd, _failing(context), by_force)
     function = _function(role)
-    # Reference counts free what requests make; walking through all that was loaded so far would only hold up the loop.
+    # Reference counts free what requests allocate; a traversal of everything loaded so far would only block the loop.
     gc.freeze()
     gc.set_threshold(GC_ALLOCATIONS, 20, 50)
     task = asyncio.ensure_future(function(context))
@@ -119,9 +119,9 @@ async def _run(
         with signals_to(lambda number: _on_signal(context, task, number)):
             await _until_ended(context, task)
         failure = _failure(context, task)
-        # Before the goodbye: from there on, others fail because of this one.
+        # Before this process leaves: after that, others fail because of it.
         if isinstance(failure, MembershipLostError) and role.begins_anew:
-            log.warning("%s; beginning anew", failure)
+            log.warning("%s; starting over", failure)
             exit_code = BEGIN_ANEW
         else:
             exit_code = context.exit_code if failure is None else _tell(failure, log, report)
@@ -130,7 +130,7 @@ async def _run(
         if client is not None:
             await client.close()
     if not task.done():
-        # The loop's own end would wait for this task for ever.
+        # Closing the loop would wait for this task for ever.
         end_by_force(socket_address, options.socket_folder)
     return exit_code
 
@@ -158,19 +158,19 @@ def _client_for(context: RoleContext, controllers: Sequence[str]) -> ControllerC
 
 
 def _failing(context: RoleContext) -> Callable[[], None]:
-    """Returns what to call, from any thread, when the process that started this role is gone."""
+    """Returns a function to call, from any thread, when the process that started this role is gone."""
     loop = asyncio.get_running_loop()
     gone = UnreachableError("the process that started this role is gone")
 
     def on_end() -> None:
-        with suppress(RuntimeError):  # the loop has ended before
+        with suppress(RuntimeError):  # the loop has ended already
             loop.call_soon_threadsafe(context.fail, gone)
 
     return on_end
 
 
 def _tell(error: Exception, log: logging.Logger, report: ReadyReport) -> int:
-    """Logs why the role fails, tells it to whoever started the process and returns the exit code."""
+    """Logs why the role fails, reports it to the process that started this one, and returns the exit code."""
     if isinstance(error, AdamctlError):
         log.error("%s", error)
     else:
@@ -180,14 +180,14 @@ def _tell(error: Exception, log: logging.Logger, report: ReadyReport) -> int:
 
 
 def _failure(context: RoleContext, task: asyncio.Future[None]) -> Exception | None:
-    """Returns what the role failed with, if it did: the first cause, not what followed from it."""
+    """Returns the error that the role failed with, if any: the first cause, not its consequences."""
     error = task.exception() if task.done() and not task.cancelled() else None
     if context.failure is None and not (context.stopping.is_set() and isinstance(error, UnreachableError)):
         if error is not None and not isinstance(error, Exception):
             raise error
         return error
     if error is not None:
-        context.log.info("while stopping: %s", error)  # others stop, too, in no particular order
+        context.log.info("while stopping: %s", error)  # other processes stop too, in no particular order
     return context.failure
 
 
@@ -203,7 +203,8 @@ def _function(role: Role) -> Callable[[RoleContext], Coroutine[Any, Any, None]]:
 
 
 async def _until_ended(context: RoleContext, task: asyncio.Future[None]) -> None:
-    """Returns when the role has ended, at most `--stop-deadline` (none before it was ready) after it was asked to."""
+    """Returns when the role has ended, at most `--stop-deadline` after it was asked to (at once if it was not
+    ready)."""
     stopping = asyncio.ensure_future(context.stopping.wait())
     waiting: set[asyncio.Future[Any]] = {task, stopping}
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -225,6 +226,6 @@ async def _until_ended(context: RoleContext, task: asyncio.Future[None]) -> None
 def _on_signal(context: RoleContext, task: asyncio.Future[None], number: int) -> None:
     if context.stopping.is_set():
         if number == signal.SIGHUP:
-            return  # a terminal that goes away may say so twice, as the system and the shell do
+            return  # a closed terminal may cause two signals, from the system and from the shell
         task.cancel()
     context.stop(f"received {signal.Signals(number).name}", exit_code=128 + number)

@@ -1,8 +1,8 @@
-"""Finds out that a process has ended, sooner than its lease does.
+"""Detects the end of a process before its lease expires.
 
-Its connection has closed and every address at which it listened refuses another one: then it is certainly gone. The
-controllers look for that themselves (`roles/controller/probing.py`). Etcd has no connection to any process; where it
-keeps the members, each role looks for that in the processes that it had a connection with.
+If its connection has closed and every address at which it listened refuses a new one, it is certainly gone. The
+controllers check that themselves (`roles/controller/probing.py`). etcd has no connection to any process; if it keeps
+the membership, each role checks the processes that it had a connection with.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from adamctl.roles.configuration import ConfigurationStore, read_record
 from adamctl.wire.messages import Hello
 
 PROBE_SOON_S = 0.1
-"""After a connection has closed: time for a process that only lost it to come back, too short for anybody to notice."""
+"""Delay after a connection has closed: lets a process that only lost it come back, and is too short to matter."""
 PROBE_AGAIN_S = 1.0
 PROBE_DEADLINE_S = 1.0
 PROBES_MAX = 64
 WATCHED_S = 30.0
-"""By then its lease has told, unless that is a very long one."""
+"""By then its lease has expired, unless that is a very long one."""
 TELL_DEADLINE_S = 2.0
 
 
 class MemberRemover(Protocol):
-    """The part of a `Membership` that takes somebody off the members: conditionally on the incarnation."""
+    """The part of `Membership` that removes a member, on condition that it is still this incarnation."""
 
     async def leave(self, node: str, incarnation: int, *, deadline_s: float) -> None: ...
 
 
 class FailureDetector:
-    """Looks after the processes that one role had a connection with. Runs on its event loop."""
+    """Checks the processes that one role had a connection with. Runs on its event loop."""
 
     def __init__(
         self,
@@ -51,11 +51,11 @@ class FailureDetector:
         """
         Args:
             store: where the members are listed.
-            remover: takes those that have ended off them.
+            remover: removes members that have ended.
             transport: how to reach others.
             hello: gives the identity to connect with.
-            stopping: set when the role ends; nobody is looked after from then on.
-            log: is told who has ended, and what could not be found out.
+            stopping: set when the role ends; no process is checked after that.
+            log: gets the processes that have ended, and checks that failed.
         """
         self._store, self._remover = store, remover
         self._transport, self._hello = transport, hello
@@ -64,19 +64,19 @@ class FailureDetector:
         self._looking: dict[tuple[str, int], asyncio.Task[None]] = {}
 
     def met(self, request: Request) -> None:
-        """Remembers who is at the other end of a connection."""
+        """Remembers the process at the other end of a connection."""
         peer = request.peer
         if peer.incarnation and request.connection_id not in self._peers:
             self._peers[request.connection_id] = (peer.node, peer.incarnation)
 
     def disconnected(self, connection_id: int) -> None:
-        """A connection that somebody had made to us has closed."""
+        """Notes that a connection made to this process has closed."""
         peer = self._peers.pop(connection_id, None)
         if peer is not None:
             self.suspect(*peer)
 
     def suspect(self, node: str, incarnation: int) -> None:
-        """A connection with this process has closed: finds out whether it has ended, unless that is being done."""
+        """Checks whether a process has ended after a connection with it closed, unless a check is running."""
         key = (node, incarnation)
         if self._stopping.is_set() or key in self._looking or len(self._looking) >= PROBES_MAX:
             return
@@ -90,7 +90,7 @@ class FailureDetector:
         await asyncio.gather(*looking, return_exceptions=True)
 
     async def _look(self, node: str, incarnation: int) -> None:
-        """Returns when the process is a member no more, or answers."""
+        """Returns when the process is no longer a member, or answers."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + WATCHED_S
         pause_s = PROBE_SOON_S
@@ -108,7 +108,7 @@ class FailureDetector:
                     continue
                 await self._remover.leave(node, incarnation, deadline_s=TELL_DEADLINE_S)
             except AdamctlError as error:
-                self._log.info("whether %s is still there cannot be found out: %s", node, error)
+                self._log.info("cannot find out whether %s is still running: %s", node, error)
             else:
                 self._log.info("%s (incarnation %d) has ended: its addresses refuse connections", node, incarnation)
                 return
@@ -119,10 +119,10 @@ class FailureDetector:
 
 
 async def looked_at(record: NodeRecord, transport: Transport, hello: Callable[[], Hello]) -> bool | None:
-    """Returns whether a node's process lives: it answers; False: it has certainly ended; None: that cannot be told.
+    """Returns whether a node's process is alive. True: it answers; False: it has certainly ended; None: unknown.
 
-    It has ended if each TCP address that it had refuses connections, or is another process's. An address that is
-    loopback on another machine says nothing, and a node without any address cannot be judged.
+    It has ended if each of its TCP addresses refuses connections or belongs to another process. A loopback address of
+    another machine says nothing, and a node without any address cannot be judged.
     """
     addresses = [parse_address(text) for text in record.addresses if text.startswith("tcp://")]
     refused = 0

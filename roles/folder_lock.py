@@ -1,4 +1,4 @@
-"""A folder that keeps what a role must not forget, used by one process at a time."""
+"""A folder for what a role must not forget, used by one process at a time."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from adamctl.errors import ConfigurationError
 
 LOCK_NAME = "lock"
-"""The locked file. It holds its owner's number, for people; the system lifts the lock when that process ends."""
+"""The locked file. It holds its owner's process ID, for users; the system releases the lock when that process ends."""
 
 
 class FolderLock:
-    """A folder that is ours until `release`."""
+    """A folder that belongs to this process until `release`."""
 
     def __init__(self, folder: Path, option: str, owner: str) -> None:
-        """Makes the folder if it is not there, and locks it.
+        """Creates the folder if it does not exist, and locks it.
 
         Args:
             option: the command-line option that names the folder, for errors.
@@ -47,12 +47,12 @@ class FolderLock:
             ) from None
         except OSError as error:
             raise unusable(folder, option, error) from error
-        with suppress(OSError):  # a full disk; the number is for people
+        with suppress(OSError):  # a full disk; the process ID is only for users
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Gives the folder back; may be called again."""
+        """Releases the folder; may be called again."""
         if self._descriptor >= 0:
             with suppress(OSError):
                 os.close(self._descriptor)
@@ -61,4 +61,4 @@ class FolderLock:
 
 def unusable(folder: Path, option: str, error: OSError) -> ConfigurationError:
     """Returns the error that says why a folder cannot be used, and what to do."""
-    return ConfigurationError(f"{option} {folder}: {error.strerror}; choose one that can be written")
+    return ConfigurationError(f"{option} {folder}: {error.strerror}; choose a writable one")

@@ -1,4 +1,4 @@
-"""A lease as its holder sees it, and the clock that it is counted by."""
+"""A lease as its holder sees it, and the clock that times it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ BEACONS_OPEN_MAX = 64
 
 
 def lease_clock() -> float:
-    """Returns seconds since some moment, by a clock that counts the time in which this machine is suspended.
+    """Returns seconds since some moment, by a clock that continues while this machine is suspended.
 
-    A laptop that wakes up must not take an old lease for a young one. `time.monotonic` stops meanwhile on Linux and on
-    macOS; CLOCK_BOOTTIME (Linux) and CLOCK_MONOTONIC_RAW (macOS: mach_continuous_time) go on, as does what Windows has.
+    A laptop that wakes up must not mistake an old lease for a fresh one. `time.monotonic` stops during suspension on
+    Linux and macOS; CLOCK_BOOTTIME (Linux) and CLOCK_MONOTONIC_RAW (macOS: mach_continuous_time) continue, as does the
+    Windows clock.
     """
     if _CLOCK is None:
         return time.monotonic()
@@ -33,17 +34,17 @@ _CLOCK = _choose_clock()
 
 
 class Lease:
-    """Until when a process may believe that it is a member: D from when it SENT the last beacon that was confirmed.
+    """Until when a process may consider itself a member: D after it SENT the last beacon that was confirmed.
 
-    Not from when the answer came: the grantor may have counted from almost as early as the beacon was sent.
+    Not after the answer came: the grantor may have counted from almost as early as the beacon was sent.
 
     `until_s` may be read from any thread. All times are readings of `clock`; compare them with no other.
 
     Attributes:
         lease_s: D; inf where nothing is ever lost.
-        clock: what the lease is counted by.
+        clock: times the lease.
         until_s: when it ends; -inf before the first confirmation and after `end`.
-        confirmed_s: when the last beacon that was confirmed had been sent: what was sent to us after that may be lost.
+        confirmed_s: when the last confirmed beacon was sent; messages sent to this process after that may be lost.
     """
 
     def __init__(self, lease_s: float, clock: Callable[[], float] = lease_clock) -> None:
@@ -55,19 +56,20 @@ class Lease:
 
     @classmethod
     def endless(cls, clock: Callable[[], float] = lease_clock) -> Lease:
-        """Returns one that always holds, for a process that nobody watches."""
+        """Returns a lease that always holds, for a process that nobody watches."""
         lease = cls(inf, clock)
         lease.until_s = lease.confirmed_s = inf
         return lease
 
     def sent(self, number: int, now: float) -> None:
-        """A beacon is about to be sent; numbers grow. One that is sent again keeps the time of the first sending."""
+        """Notes that a beacon is about to be sent; numbers increase. A resent beacon keeps the time of its first
+        sending."""
         self._sent_s[number] = now
         while len(self._sent_s) > BEACONS_OPEN_MAX:
             del self._sent_s[next(iter(self._sent_s))]
 
     def confirmed(self, number: int) -> float:
-        """A beacon was answered; returns until when the lease holds now. It never ends earlier because of an answer."""
+        """Notes the answer to a beacon; returns until when the lease holds now. An answer never shortens it."""
         sent_s = self._sent_s.pop(number, None)
         if sent_s is not None and not self.ended:
             self.confirmed_s = max(self.confirmed_s, sent_s)
@@ -80,6 +82,6 @@ class Lease:
         return not self.ended and (self.clock() if now is None else now) < self.until_s
 
     def end(self) -> None:
-        """Gives it up for good: the process leaves, or was told that it is a member no more."""
+        """Gives it up for good: the process leaves, or was told that it is no longer a member."""
         self.ended = True
         self.until_s = -inf

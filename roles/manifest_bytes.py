@@ -6,7 +6,7 @@
      "checksum": "1b2f4c7d90a3e6581b2f4c7d90a3e658"
     }
 
-What is written and what is read meet here, for the coordinator, the servers and the command line
+The coordinator, the servers and the command line all write and read manifests through this module
 (docs/formats/checkpoint.md).
 """
 
@@ -22,7 +22,7 @@ from adamctl.wire.unreadable import UNREADABLE
 
 FORMAT_VERSION: Final = 2
 _WITHOUT_CHECKSUM: Final = 1
-# A manifest of version 1 is taken as it is, so nothing in it may be of a later one.
+# A manifest of version 1 has no checksum, so it must not contain fields of a later version.
 _NAMES_WITHOUT_CHECKSUM: Final = frozenset(
     {
         "format_version",
@@ -50,10 +50,10 @@ def encode_manifest(manifest: Any) -> bytes:
 
 
 def decode_manifest(content: bytes) -> dict[str, Any]:
-    """Returns the fields of a manifest whose bytes are what they were when it was written.
+    """Returns the fields of a manifest, after checking that its bytes have not changed since it was written.
 
     Raises:
-        DamagedDataError: they are not, or it is none; the message leaves it to the caller to name the file.
+        DamagedDataError: they have, or it is not a manifest; the caller adds the file's name to the message.
     """
     try:
         described = msgspec.json.decode(content)
@@ -64,7 +64,7 @@ def decode_manifest(content: bytes) -> dict[str, Any]:
     version = described.get("format_version")
     if version == _WITHOUT_CHECKSUM:
         if later := sorted(described.keys() - _NAMES_WITHOUT_CHECKSUM):
-            raise DamagedDataError(f"expected what format version 1 has; found {', '.join(later)}")
+            raise DamagedDataError(f"expected only fields of format version 1; found {', '.join(later)}")
         return described
     if version != FORMAT_VERSION:
         what = f"expected format version {_WITHOUT_CHECKSUM} or {FORMAT_VERSION}; found {version!r}"

@@ -1,7 +1,7 @@
-"""Folders of our own among the temporary files, for sockets: gone at the end, or found and removed after a kill.
+"""Private temporary folders for sockets: removed at the end, or found and removed later after a kill.
 
-A private folder holds a file `owner` that the process which made it keeps locked. The system lifts the lock when that
-process ends, however it ends, so whoever finds the file unlocked knows that nobody needs the folder any more.
+A private folder contains a file `owner` that is kept locked by the process that made it. The system releases the lock
+when that process ends, however it ends, so an unlocked file means that the folder is no longer needed.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from adamctl.net.address import UNIX_PATH_BYTES_MAX
 
 PREFIX = "adamctl-"
 OWNER = "owner"
-"""Name of the locked file; it holds the owner's process number, for people."""
+"""Name of the locked file; it holds the owner's process ID, for users."""
 _NAMES_BYTES_MAX = 40
-"""What our own names may add to the temporary folder's path before a socket's path is too long."""
+"""How much our names may add to the temporary folder's path before a socket's path is too long."""
 _STALE_MAX = 100
-"""How many left folders one process looks at."""
+"""How many leftover folders one process checks."""
 
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """Makes a folder that only this user can enter and whose path is short enough for Unix sockets; removes it.
+    """Makes a folder that only this user can enter and whose path is short enough for Unix sockets; removes it at the
+    end.
 
-    Folders of ours whose owner was killed are removed first.
+    First removes leftover folders whose owner was killed.
 
     Raises:
-        OSError: there is no place for temporary files.
+        OSError: there is no room for temporary files.
     """
     base = temporary_folder()
     remove_stale(base)
@@ -49,13 +50,13 @@ def private_folder() -> Iterator[Path]:
 
 
 def temporary_folder() -> Path:
-    """Returns the folder for temporary files, or /tmp where its path is too long for sockets."""
+    """Returns the folder for temporary files, or /tmp if its path is too long for sockets."""
     folder = tempfile.gettempdir()
     return Path(folder if len(os.fsencode(folder)) <= UNIX_PATH_BYTES_MAX - _NAMES_BYTES_MAX else "/tmp")
 
 
 def remove_stale(base: Path) -> list[Path]:
-    """Removes and returns private folders in `base` that are this user's and whose owner is no more."""
+    """Removes and returns this user's private folders in `base` whose owner has ended."""
     removed: list[Path] = []
     with suppress(OSError), os.scandir(base) as entries:
         found = [Path(entry.path) for entry in entries if entry.name.startswith(PREFIX)]
@@ -83,10 +84,10 @@ def remove_if_left(folder: Path) -> bool:
 
 
 def _own(folder: Path) -> int:
-    """Marks a folder as ours; returns the descriptor whose lock says that we live, taken before the mark is seen."""
+    """Marks a folder as ours; returns the descriptor of the lock, which is taken before the mark becomes visible."""
     unseen = folder / f"{OWNER}.new"
     descriptor = os.open(unseen, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with suppress(OSError):  # a file system without locks: then nobody else can take it for unlocked, either
+    with suppress(OSError):  # a file system without locks: then nobody else can find it unlocked either
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.write(descriptor, f"{os.getpid()}\n".encode())
     unseen.rename(folder / OWNER)

@@ -1,4 +1,4 @@
-"""What a role's process has around it: name, log, signals, the lifeline to its parent, the ready report, its socket."""
+"""The environment of a role's process: name, log, signals, the lifeline to its parent, the ready report, its socket."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from adamctl.roles.configuration import configuration_places
 from adamctl.roles.private_folder import private_folder, remove_if_left
 
 ERROR_CHARACTERS_MAX = 4096
-"""Of an error in the ready report, so that it always fits into the pipe; the log has all of it."""
+"""Bound on an error in the ready report, so that it always fits into the pipe; the log has the whole text."""
 LIFELINE_GRACE_S = 10.0
 """How long a role may take to end by itself after its parent has gone; then the process is ended."""
 
@@ -40,19 +40,19 @@ class CommonOptions:
         controller: addresses of the controllers (`--controller`, ADAMCTL_CONTROLLER), `host:port` or as in
             `adamctl.net.address`; or the one URL of an etcd cluster (`--config-store`, ADAMCTL_CONFIG_STORE).
         name: the node's name (`--name`); empty: the role and six random hexadecimal digits.
-        bind: host to listen on (`--bind`); 127.0.0.1 can be reached from this machine only.
+        bind: host to listen on (`--bind`); 127.0.0.1 can only be reached from this machine.
         port: TCP port to listen on (`--port`), 0 for any free one; None: the role's `default_port`.
-        advertise: host that others are told (`--advertise`); empty: `bind`, or, where that is 0.0.0.0 or ::, the
-            address from which this machine reaches the controller.
+        advertise: host that others are told (`--advertise`); empty: `bind`, or, if that is 0.0.0.0 or ::, the address
+            from which this machine reaches the controller.
         token: shared secret that both sides of a connection must have (`--token-file`, ADAMCTL_TOKEN).
         log_level: debug, info, warning or error (`--log-level`), for stderr and the file.
         log_file: a second place for the log (`--log-file`).
-        socket_folder: where the Unix socket for peers on this machine goes (`--socket-folder`); None: a private
-            folder that is removed at the end.
-        capacity_bytes: memory that this node offers (`--capacity`), 0: not said.
+        socket_folder: where the Unix socket for peers on this machine goes (`--socket-folder`); None: a private folder
+            that is removed at the end.
+        capacity_bytes: memory that this node offers (`--capacity`), 0: not given.
         lifeline_fd: inherited pipe whose end means that the parent is gone, and the role with it (`--lifeline-fd`).
         ready_fd: inherited pipe for one line of JSON when the role serves (`--ready-fd`), and for one when it fails.
-        controller_deadline_s: how long the controllers may be out of reach before the role gives up
+        controller_deadline_s: how long the controllers may be unreachable before the role gives up
             (`--controller-deadline`).
         stop_deadline_s: how long the role may take to end after it was asked to (`--stop-deadline`).
     """
@@ -74,7 +74,7 @@ class CommonOptions:
 
 
 def node_name(role: str, options: CommonOptions) -> str:
-    """Returns the name that was given, or a fresh one.
+    """Returns the given name, or a generated one.
 
     Raises:
         ConfigurationError: no node can have this name.
@@ -91,7 +91,7 @@ def node_name(role: str, options: CommonOptions) -> str:
 class _Formatter(logging.Formatter):
     """`2026-05-01T12:00:00.123+02:00 INFO ps ps-3f2a message`.
 
-    A message is one line, whatever it says; of a traceback, no line looks like the first one of another message.
+    A message is always one line; no line of a traceback looks like the first line of another message.
     """
 
     def __init__(self, role: str, node: str) -> None:
@@ -147,9 +147,9 @@ def logging_to(role: str, node: str, options: CommonOptions) -> Iterator[logging
 
 
 def watch_lifeline(fd: int, on_end: Callable[[], None], by_force: Callable[[], NoReturn]) -> None:
-    """Calls `on_end`, from a thread of its own, when the pipe's other end is closed: the parent has gone.
+    """Calls `on_end`, from a separate thread, when the pipe's other end is closed: the parent is gone.
 
-    If the process is still there LIFELINE_GRACE_S later, calls `by_force`: a role never outlives the run that owns it.
+    If the process still runs LIFELINE_GRACE_S later, calls `by_force`: a role never outlives the run that owns it.
     """
 
     def wait() -> None:
@@ -165,9 +165,9 @@ def watch_lifeline(fd: int, on_end: Callable[[], None], by_force: Callable[[], N
 
 
 def end_by_force(socket_address: str | None, folder: Path | None) -> NoReturn:
-    """Ends the process with exit code 1 without waiting for tasks or threads; takes its socket away first.
+    """Ends the process with exit code 1 without waiting for tasks or threads; removes its socket first.
 
-    `folder` is the `--socket-folder`; without one, the socket's private folder goes, too.
+    `folder` is the `--socket-folder`; without one, the socket's private folder is removed too.
     """
     if socket_address is not None:
         path = Path(socket_address.removeprefix("unix://"))
@@ -180,9 +180,9 @@ def end_by_force(socket_address: str | None, folder: Path | None) -> NoReturn:
 
 
 def begin_anew(*descriptors: int | None) -> NoReturn:
-    """Replaces this process by the same command from its beginning, so that nothing is left of what it held.
+    """Replaces this process with a fresh start of the same command, so that none of its state remains.
 
-    `descriptors` are those that it was started with and is to have again.
+    `descriptors` are those that it was started with and keeps.
     """
     for descriptor in descriptors:
         if descriptor is not None:
@@ -196,7 +196,7 @@ def begin_anew(*descriptors: int | None) -> NoReturn:
 def signals_to(call: Callable[[int], None]) -> Iterator[None]:
     """Calls `call(number)` on the running loop on SIGINT, SIGTERM and SIGHUP while the block lasts.
 
-    A SIGHUP that is ignored, as under `nohup`, stays so. Does nothing outside the main thread, where Python cannot take
+    An ignored SIGHUP, as under `nohup`, stays ignored. Does nothing outside the main thread, where Python cannot handle
     signals.
     """
     loop = asyncio.get_running_loop()
@@ -214,10 +214,10 @@ def signals_to(call: Callable[[int], None]) -> Iterator[None]:
 
 
 class ReadyReport:
-    """Tells whoever started this process that it serves, and why it fails: a line of JSON each, once at most.
+    """Tells the program that started this process that it serves, or why it fails: one line of JSON each, at most once.
 
-    A failure is told before the role leaves its cluster, so that whoever started it hears of the cause before anybody
-    can complain about the consequences.
+    A failure is reported before the role leaves its cluster, so that the program that started it learns the cause
+    before other processes report the consequences.
     """
 
     def __init__(self, fd: int | None, role: str, node: str) -> None:
@@ -228,7 +228,7 @@ class ReadyReport:
             os.set_inheritable(fd, False)
 
     def serving(self, addresses: tuple[str, ...], incarnation: int, lines: tuple[str, ...]) -> None:
-        """Writes the JSON line, or, for a role started by hand, `lines` to stdout."""
+        """Writes the JSON line, or, for a manually started role, `lines` to stdout."""
         if self._fd is not None:
             self._write(self._fd, {"addresses": addresses, "incarnation": incarnation})
         else:
@@ -250,7 +250,7 @@ class ReadyReport:
 
     def _write(self, fd: int, values: dict[str, Any]) -> None:
         line = json.dumps({"role": self._role, "node": self._node, "pid": os.getpid(), **values})
-        with suppress(OSError):  # nobody reads any more: the lifeline says so, too
+        with suppress(OSError):  # nobody reads any more; the lifeline will show that too
             os.write(fd, line.encode() + b"\n")
 
 
@@ -259,9 +259,9 @@ class ReadyReport:
 
 @contextmanager
 def unix_socket_address(node: str, folder: Path | None) -> Iterator[str | None]:
-    """Yields an address for peers on this machine, in a private folder that is gone afterwards.
+    """Yields an address for peers on this machine, in a private folder that is removed afterwards.
 
-    None where no path is short enough for a Unix socket.
+    Yields None if no path is short enough for a Unix socket.
     """
     with ExitStack() as stack:
         private = folder is None
@@ -280,7 +280,7 @@ def unix_socket_address(node: str, folder: Path | None) -> Iterator[str | None]:
 
 
 def leave_no_folder(folder: Path | None) -> None:
-    """Removes the folder of sockets that a killed parent has left; the last role that ends does it."""
+    """Removes the socket folder that a killed parent has left behind; the last role to end does it."""
     if folder is not None and not any(folder.glob("*.s")):
         remove_if_left(folder)
 

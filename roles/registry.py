@@ -1,7 +1,7 @@
-"""Roles are plug-ins: each is described by a `Role` that an entry point of the group `adamctl.roles` names.
+"""Roles are plug-ins: each is described by a `Role`, named by an entry point of the group `adamctl.roles`.
 
 A description is light: it imports nothing of the role until the role is started, so that `adamctl --help` stays fast.
-Somebody else's package adds `adamctl myrole start` by declaring
+Another package adds `adamctl myrole start` by declaring
 
     [project.entry-points."adamctl.roles"]
     myrole = "mypackage.adamctl_role:ROLE"
@@ -38,8 +38,8 @@ class Role:
         options: flags of its own, besides those every role has.
         needs_controller: False only for the controller itself.
         default_port: TCP port if `--port` is not given; 0 is any free one.
-        begins_anew: a process that is a member of its cluster no more, because it was silent for too long, begins anew
-            as another incarnation instead of ending.
+        begins_anew: a process that is no longer a member of its cluster, because it was silent for too long, starts
+            over as a new incarnation instead of ending.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""Folders that a message may name: those in a root that was given at the start, and reached through no link.
+"""Folders that a message may name: those inside a root given at the start, and not reached through a link.
 
-What is refused is refused by its name alone, before anything is looked for: nobody learns what exists elsewhere.
+A path is refused by its name alone, before any file is accessed, so nobody learns what exists elsewhere.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Roots:
-    """The folders that somebody else may name a folder in."""
+    """The folders inside which other processes may name a folder."""
 
     def __init__(self, folders: Iterable[str | Path], flag: str) -> None:
-        """`flag` is where they are given, for messages."""
+        """`flag` is the option that gives them, for messages."""
         self.folders = tuple(dict.fromkeys(Path(folder).expanduser().absolute() for folder in folders))
         self._flag = flag
 
@@ -29,7 +29,7 @@ class Roots:
         """Returns the root that a path lies in, and the rest of the path.
 
         Raises:
-            RemoteError: NOT_ALLOWED, it lies in none, or cannot be told to.
+            RemoteError: NOT_ALLOWED, it lies in none, or that cannot be determined.
         """
         plain = "\0" not in path and path.startswith("/") and ".." not in path.split("/")
         for root in self.folders if plain else ():
@@ -42,7 +42,7 @@ class Roots:
         """Returns a descriptor of a folder in one of the roots; the caller closes it.
 
         Args:
-            create: make what of it is missing, the root included.
+            create: create missing folders, including the root.
 
         Raises:
             RemoteError: NOT_ALLOWED, it is in no root.
@@ -54,16 +54,16 @@ class Roots:
         return descend(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), parts, create=create)
 
     def check(self, path: str) -> None:
-        """Raises as `open_folder` does, but not for a folder that is not there (any more); an empty path is none."""
+        """Raises like `open_folder`, but not if the folder does not exist; an empty path is allowed."""
         if path:
             with suppress(FileNotFoundError):
                 os.close(self.open_folder(path))
 
     def inside(self, path: str) -> str:
-        """Returns a path with its links followed, if all of it lies in a root; one without is taken from here.
+        """Returns a path with its links resolved, if it lies in a root; a relative one starts at the current folder.
 
         Raises:
-            RemoteError: NOT_ALLOWED, it does not.
+            RemoteError: NOT_ALLOWED, it does not lie in a root.
         """
         found = self.found_inside(path)
         if not found:
@@ -71,20 +71,20 @@ class Roots:
         return found
 
     def found_inside(self, path: str) -> str:
-        """Returns as `inside` does, or an empty text."""
+        """Returns like `inside`, or an empty string instead of an error."""
         if "\0" in path or len(path) > PATH_CHARACTERS_MAX:
             return ""
         given = Path(path).expanduser().absolute()
         lexical = Path(os.path.normpath(given))
         if not any(lexical.is_relative_to(spelt) for root in self.folders for spelt in (root, root.resolve())):
-            return ""  # nothing of it was looked at
+            return ""  # no file was accessed
         resolved = given.resolve()
         return str(resolved) if any(resolved.is_relative_to(root.resolve()) for root in self.folders) else ""
 
     def _refusal(self, path: str) -> RemoteError:
         return RemoteError(
             ErrorCode.NOT_ALLOWED,
-            f"{path[:200]!a} is in none of the folders that {self._flag} names here; add it there",
+            f"{path[:200]!a} is in none of the folders given by {self._flag}; add it there",
         )
 
 

@@ -220,7 +220,7 @@ def test_a_process_that_slept_too_long_is_another_incarnation_or_ends(
         if begins_anew:
             second = role.ready()
             assert second["pid"] == first["pid"] and second["incarnation"] > first["incarnation"]
-            assert "beginning anew" in role.log.read_text()
+            assert "starting over" in role.log.read_text()
         else:
             code, errors = role.end()
             assert code == 1 and "no longer part of the cluster" in errors

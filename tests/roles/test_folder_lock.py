@@ -47,5 +47,5 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigurationError, match=r"--store .*file: .*choose one that can be written"):
+    with pytest.raises(ConfigurationError, match=r"--store .*file: .*choose a writable one"):
         FolderLock(tmp_path / "file", "--store", "parameter server")

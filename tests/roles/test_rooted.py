@@ -37,7 +37,7 @@ def test_a_folder_in_a_root_is_opened_and_made(roots: Roots, tmp_path: Path) -> 
 def test_what_leads_out_of_the_roots_is_refused_alike_whether_it_exists_or_not(
     roots: Roots, tmp_path: Path, path: str
 ) -> None:
-    with pytest.raises(RemoteError, match="is in none of the folders that --checkpoint-root names here") as caught:
+    with pytest.raises(RemoteError, match="is in none of the folders given by --checkpoint-root") as caught:
         roots.open_folder(path.format(tmp_path), create=True)
     assert caught.value.code == ErrorCode.NOT_ALLOWED
     assert sorted(os.listdir(tmp_path)) == ["outside", "root"]

@@ -147,5 +147,5 @@ class Conformance:
         assert len(await waiting) == 2
 
     async def test_waiting_in_vain_ends(self, store: ConfigurationStore) -> None:
-        with pytest.raises(UnreachableError, match=r"waited 0\.05 s for a sign, in vain"):
+        with pytest.raises(UnreachableError, match=r"timed out after 0\.05 s waiting for a sign"):
             await wait_for(store, "/jobs/t/", lambda entries: entries or None, 0.05, "a sign")

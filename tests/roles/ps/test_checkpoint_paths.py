@@ -109,7 +109,7 @@ async def test_a_job_is_begun_from_nothing_outside_the_roots(tmp_path: Path, cop
         names = [f"ps-{number}" for number in range(copies)]
         await start_servers(cluster, *names, checkpoint_root=(str(tmp_path / "root"),))
         await add_job(cluster, "a", names, RuleConfig("add"), restore=str(tmp_path / "elsewhere"), copies=copies)
-        with pytest.raises(RemoteError, match="is in none of the folders that --checkpoint-root names here"):
+        with pytest.raises(RemoteError, match="is in none of the folders given by --checkpoint-root"):
             await checkpoint(cluster, "a", tmp_path / "root")
 
 
