@@ -203,8 +203,7 @@ def _function(role: Role) -> Callable[[RoleContext], Coroutine[Any, Any, None]]:
 
 
 async def _until_ended(context: RoleContext, task: asyncio.Future[None]) -> None:
-    """Returns when the role has ended, at most `--stop-deadline` after it was asked to (at once if it was not
-    ready)."""
+    """Returns when the role has ended, at most `--stop-deadline` after it was asked to (0 if it was not ready)."""
     stopping = asyncio.ensure_future(context.stopping.wait())
     waiting: set[asyncio.Future[Any]] = {task, stopping}
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

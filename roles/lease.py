@@ -62,8 +62,7 @@ class Lease:
         return lease
 
     def sent(self, number: int, now: float) -> None:
-        """Notes that a beacon is about to be sent; numbers increase. A resent beacon keeps the time of its first
-        sending."""
+        """Notes that a beacon is about to be sent; numbers increase. A resent beacon keeps its first time."""
         self._sent_s[number] = now
         while len(self._sent_s) > BEACONS_OPEN_MAX:
             del self._sent_s[next(iter(self._sent_s))]

@@ -330,8 +330,7 @@ async def serve(context: RoleContext, core: ControllerCore, store: Store) -> Non
     limits = core.limits.own
 
     def hello() -> Hello:
-        """Names no cluster: controllers check each other's clusters themselves, since a new one must be able to
-        join."""
+        """Names no cluster: controllers check clusters themselves, since a new one must be able to join."""
         return msgspec.structs.replace(context.hello(), cluster="")
 
     links = PeerLinks(context.transport, hello, core.paxos, own, limits, context.log) if own else None

@@ -135,8 +135,7 @@ class CoordinatorClient:
         await self.next_tasks(NextTaskRequest(node, incarnation, tuple(reports), wanted=0, wait_s=0.0, leaving=True))
 
     async def status(self, after_state: str = "", wait_s: float = 0.0) -> RunProgress:
-        """Returns the run's progress: at once, or when its state is no longer `after_state`, at the latest after
-        `wait_s`."""
+        """Returns the run's progress: at once, or when its state is not `after_state`, or after `wait_s`."""
         request = RunStatusRequest(after_state, wait_s)
         reply = await self.connection.request(request, deadline_s=wait_s + REPLY_MARGIN_S)
         return msgspec.json.decode(_take_body(reply), type=RunProgress)

@@ -86,8 +86,7 @@ def _count(role: str, count: int) -> str:
 
 
 def keeping(nodes: Sequence[NodeRecord], acks: Acks) -> list[NodeRecord]:
-    """Returns the parameter servers that can keep parts of a job with this acknowledgement level, in the given
-    order."""
+    """Returns the parameter servers that can keep parts of a job with these acknowledgements, in order."""
     return [node for node in nodes if node.can_keep(acks)]
 
 

@@ -26,8 +26,7 @@ class InStep:
     revision: int
 
     def needs_bytes(self, credit_bytes: int) -> int:
-        """Returns the bytes a server must be able to hold for the job: for each replica, what may be in flight at
-        once."""
+        """Returns the bytes a server must be able to hold for the job: what each replica may have in flight."""
         return self.replicas * min(self.model_bytes, credit_bytes)
 
 
@@ -63,8 +62,7 @@ def check_room(
 
 
 async def jobs_in_step(store: ConfigurationStore, own: str) -> list[InStep]:
-    """Returns the running jobs in step whose coordinators are alive; if `own` is among them, those that began before
-    it."""
+    """Returns the running jobs in step with a live coordinator; if `own` is one of them, those begun before it."""
     _, nodes = await store.read("/nodes/")
     _, entries = await store.read(JOBS)
     by_key = {entry.key: entry for entry in entries}

@@ -1,4 +1,4 @@
-"""Examples on the reader's side: where they are received, and the check that a reply is what was asked for."""
+"""Examples on the reader's side: the buffers that receive them, and the check that a reply is what was requested."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Batch:
         self._reply = reply
 
     def release(self) -> None:
-        """Gives the memory back to the connection's pool, if it came from there; may be called more than once."""
+        """Returns the memory to the connection's pool, if it came from there; may be called more than once."""
         reply, self._reply = self._reply, None
         if reply is not None:
             reply.release()
@@ -60,7 +60,7 @@ def receiving_views(into: ReadInto, padding: memoryview) -> list[memoryview]:
 
 
 def batch_of(reply: Reply, shape: tuple[int, ...], wanted: Range, into: ReadInto | None, server: str) -> Batch:
-    """Returns what a reply holds, after checking that its body is as long as it must be."""
+    """Returns the batch in a reply, after checking that its body has the right length."""
     message, examples = reply.message, wanted.stop - wanted.start
     labels_offset, size_bytes = body_layout(examples, prod(shape))
     assert isinstance(message, DataReadReply)

@@ -1,4 +1,4 @@
-"""Data sets known by a bare name: their files, checksums and where they come from; and where a source is found."""
+"""Data sets known by a bare name (their files, checksums and origins), and the search for a data source."""
 
 from __future__ import annotations
 
@@ -75,15 +75,15 @@ CATALOGUE: Final[dict[str, CatalogueEntry]] = {
 
 
 def find_source(config: DataConfig, search: Iterable[str] = ()) -> Path | None:
-    """Returns where the data of a configuration are; None for `digits`, which installs with scikit-learn.
+    """Returns the path of a configuration's data; None for `digits`, which is installed with scikit-learn.
 
-    A path (anything with a slash, or ~) is taken as it is. A bare name is looked up in `config.search`, then in
-    `search`, first match wins: DIR/NAME, for npz also DIR/NAME.npz, or DIR itself where it holds the named data set's
-    files.
+    A path (anything with a slash, or ~) is used as it is. A bare name is looked up in `config.search`, then in
+    `search`; the first match wins: DIR/NAME, for npz also DIR/NAME.npz, or DIR itself if it contains the named data
+    set's files.
 
     Raises:
-        ConfigurationError: not there; the message says where it was looked for and, for a data set of the catalogue,
-            which files, from where, with which checksums, and the command that fetches them.
+        ConfigurationError: it was not found; the message says where it was looked for and, for a data set of the
+            catalogue, names its files, sources and checksums, and the command that fetches them.
     """
     if config.format == "digits":
         return None
@@ -128,7 +128,7 @@ def _not_found(name: str, folders: tuple[str, ...]) -> str:
     target = folders[0] if folders else "DIR"
     lines = [
         f"data.source: the data set {name!r} was not found ({where}).",
-        f"It consists of these files, which belong into {target}/{name}:",
+        f"It consists of these files, which belong in {target}/{name}:",
     ]
     lines += [f"  {file.name}  {file.size_bytes} bytes  md5 {file.md5}  sha256 {file.sha256}" for file in entry.files]
     lines += ["from any of:", *(f"  {mirror}" for mirror in entry.mirrors)]

@@ -1,4 +1,4 @@
-"""How workers and coordinators read examples from one or several data servers.
+"""The client that reads examples from one or several data servers, for workers and coordinators.
 
 client = DataClient.from_context(context, joined.data_servers)
 data = await client.open(experiment.data, experiment.model.input, experiment.seed)
@@ -61,23 +61,23 @@ class DataSet:
 
 
 class DataClient:
-    """Reads from several data servers as from one. Every server holds the same data in the same order.
+    """Reads from several data servers as if from one. Every server has the same data in the same order.
 
     Consecutive ranges go to consecutive servers; a range whose server is gone or too busy is read from the next one.
     """
 
     def __init__(self, connections: Sequence[Connection]) -> None:
-        """Reads over connections that are there; one that is lost is not made anew. Raises as `from_context`."""
+        """Reads over existing connections; a lost one is not replaced. Raises like `from_context`."""
         self._begin([DataServerLink(each.peer_name, connector_over(each)) for each in connections])
 
     @classmethod
     def from_context(cls, context: RoleContext, nodes: Sequence[str]) -> DataClient:
         """Returns a client of the named nodes, in an order that should be the same for every client.
 
-        Their addresses are looked up whenever a connection is to be made.
+        Their addresses are looked up for every new connection.
 
         Raises:
-            ConfigurationError: there is not one data server.
+            ConfigurationError: there is no data server.
         """
         client = cls.__new__(cls)
         client._begin([DataServerLink(node, connector_of_node(context, node)) for node in nodes])
@@ -95,12 +95,12 @@ class DataClient:
     async def open(
         self, config: DataConfig, input_shape: Sequence[int], seed: int, *, deadline_s: float = OPEN_DEADLINE_S
     ) -> DataSet:
-        """Opens a data set on every server that can be reached.
+        """Opens a data set on every reachable server.
 
-        While none can be reached it tries again, for a while: servers may be starting again.
+        If none can be reached, it keeps trying for a while, since servers may be restarting.
 
         Raises:
-            ConfigurationError, DamagedDataError: what a server found wrong; or the servers hold different data.
+            ConfigurationError, DamagedDataError: a server found an error, or the servers have different data.
             UnreachableError: no server answered, within `deadline_s` and OPEN_AGAIN_S.
         """
         loop = asyncio.get_running_loop()
@@ -155,11 +155,11 @@ class DataClient:
         return reply.message
 
     async def _open_again(self, server: DataServerLink, data: DataSet, deadline_s: float) -> None:
-        """A server that has restarted, or needed the memory, opens the data set again; it must find the same."""
+        """Opens the data set again on a server that has restarted or needed the memory; it must find the same data."""
         reply = await self._open_on(server, data.config, data.input_shape, data.seed, deadline_s)
         if (reply.dataset, reply.examples) != (data.dataset, data.examples):
             raise ConfigurationError(
-                f"the data on {server.name} have changed during the run: expected {data.examples}, "
+                f"the data on {server.name} has changed during the run: expected {data.examples}, "
                 f"found {reply.examples}"
             )
 
@@ -178,7 +178,7 @@ class DataClient:
     ) -> Batch:
         """Reads examples [start, stop) of a split in the order of a pass (FILE_ORDER: of the files).
 
-        `data` is what `open` returned, or its name. With `into`, examples are received straight into these arrays. A
+        `data` is the result of `open`, or its name. With `into`, examples are received directly into these arrays. A
         range too long for one reply is read in parts.
 
         Raises:
@@ -206,7 +206,7 @@ class DataClient:
             )
         try:
             await asyncio.gather(*reads)
-        finally:  # after an error nothing may write into the caller's arrays any more
+        finally:  # after an error nothing may write into the caller's arrays
             for read in reads:
                 read.cancel()
             await asyncio.gather(*reads, return_exceptions=True)
@@ -215,7 +215,7 @@ class DataClient:
     async def _read_part(
         self, data: DataSet, wanted: Range, into: ReadInto | None, number: int, deadline: float
     ) -> Batch:
-        """Tries the servers from `number` on until one answers or the deadline has passed."""
+        """Tries the servers in turn, beginning with `number`, until one answers or the deadline has passed."""
         loop = asyncio.get_running_loop()
         while True:
             for offset in range(len(self._servers)):
@@ -262,13 +262,13 @@ class DataClient:
 
 
 class ReadAhead:
-    """Reads ranges in the background, a bounded number at a time, and gives them out in the order they were asked for.
+    """Reads ranges in the background, a bounded number at a time, and returns them in the order of the requests.
 
         ahead = ReadAhead(client, data, ranges_in_flight=4)
-        await ahead.ask(Range("train", 0, 0, 256))     # waits while 4 are asked for and not taken
-        batch = await ahead.take()                     # waits until the first of them is there
+        await ahead.ask(Range("train", 0, 0, 256))     # waits while 4 are requested and not taken
+        batch = await ahead.take()                     # waits until the first of them has arrived
 
-    `waited_s` is how long `take` has waited in all: time that compute had nothing to do.
+    `waited_s` is the total time that `take` has waited: time in which compute was idle.
     """
 
     def __init__(self, client: DataClient, data: DataSet | str, *, ranges_in_flight: int = 4) -> None:
@@ -280,17 +280,17 @@ class ReadAhead:
         self._asked = asyncio.Event()
 
     def __len__(self) -> int:
-        """Ranges that were asked for and not taken."""
+        """Ranges that were requested and not taken."""
         return len(self._reads)
 
     async def ask(self, wanted: Range, into: ReadInto | None = None) -> None:
-        """Begins to read a range, after waiting for room."""
+        """Begins to read a range, after waiting for a free place."""
         await self._room.acquire()
         self._reads.append(asyncio.create_task(self._client.read(self._data, *wanted, into)))
         self._asked.set()
 
     async def take(self) -> Batch:
-        """Returns the next batch; the caller releases it. Raises as `DataClient.read`. One caller at a time."""
+        """Returns the next batch; the caller releases it. Raises like `DataClient.read`. One caller at a time."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         try:
@@ -307,7 +307,7 @@ class ReadAhead:
         return read.result()
 
     async def close(self) -> None:
-        """Gives up everything that was not taken."""
+        """Discards everything that was not taken."""
         reads = list(self._reads)
         self._reads.clear()
         for read in reads:
@@ -319,12 +319,12 @@ class ReadAhead:
 
 
 def _elsewhere(error: BaseException) -> bool:
-    """Says whether a refusal is this server's state, so that another one, or this one later, may well answer."""
+    """Whether a refusal is due to this server's present state, so that another one, or this one later, may answer."""
     return isinstance(error, RemoteError) and error.code in _TRY_ELSEWHERE
 
 
 def _translated(error: RemoteError, server: str) -> AdamctlError:
-    """Makes of a server's refusal the error that it was there, so that a command ends with its exit code."""
+    """Turns a server's refusal back into the error raised there, so that a command ends with its exit code."""
     kinds: dict[int, type[AdamctlError]] = {
         ErrorCode.BAD_CONFIGURATION: ConfigurationError,
         ErrorCode.DAMAGED_DATA: DamagedDataError,

@@ -1,7 +1,7 @@
-"""What the data servers decide, without reading a file: order, splits, ranges, memory, what to prepare ahead.
+"""The decisions of data servers that need no file: order, splits, ranges, memory, what to prepare ahead.
 
-Everything here is a pure function of its arguments or a small state machine, so that any number of data servers agree
-on which example is where in a pass without talking to each other.
+Everything here is a pure function or a small state machine, so that any number of data servers agree on the position of
+every example in a pass without communication.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from adamctl.config.experiment import DataConfig
 from adamctl.wire.constants import BODY_ALIGNMENT_BYTES, BODY_BYTES_MAX
 
-FILE_ORDER: Final = -1  # the pass number that means: in the order of the files
+FILE_ORDER: Final = -1  # pass number: in the order of the files
 ELEMENT_BYTES: Final = 4
 _ORDER_STREAM: Final = 0x4441_5441 << 32  # "DATA": keeps these Philox streams apart from those of initial weights
 _VALIDATION_STREAM: Final = 0x5641_4C49 << 32  # "VALI"
@@ -28,7 +28,7 @@ _TRANSLATION_STREAM: Final = 0x5452_414E << 32  # "TRAN"
 Split = Literal["train", "validation", "test"]
 Indices = NDArray[np.int64]
 Shifts = NDArray[np.int64]
-"""[n, 2]: by how many pixels each image is moved down and to the right."""
+"""[n, 2]: how many pixels each image is moved down and to the right."""
 
 
 class Range(NamedTuple):
@@ -44,7 +44,7 @@ class Range(NamedTuple):
 
 
 def dataset_identity(config: DataConfig, input_shape: Sequence[int], seed: int) -> str:
-    """Returns the name of a data set in reads: 32 hex digits, equal on every server that is asked for the same."""
+    """Returns the name of a data set in reads: 32 hex digits, equal on all servers for the same request."""
     material = msgspec.msgpack.encode([msgspec.to_builtins(config), list(input_shape), seed])
     return hashlib.blake2b(material, digest_size=16).hexdigest()
 
@@ -91,10 +91,10 @@ def translation_problem(pixels: int, shape: Sequence[int]) -> str | None:
 
 
 def translations(indices: Indices, seed: int, pass_number: int, pixels: int) -> Shifts:
-    """Returns by how much each image is moved in a pass: whole numbers, uniform in -pixels .. pixels, [n, 2].
+    """Returns how far each image is moved in a pass: whole numbers, uniform in -pixels .. pixels, [n, 2].
 
-    Depends on nothing but the arguments: counter-based, as splitmix64 (Steele, Lea, Flood 2014, fig. 15), with an
-    example's file index as the counter and the state drawn from (seed, pass).
+    Depends only on the arguments: counter-based, like splitmix64 (Steele, Lea, Flood 2014, fig. 15), with an example's
+    file index as the counter and the state drawn from (seed, pass).
     """
     start = _random_bits(seed, _TRANSLATION_STREAM ^ pass_number, 1)
     mixed = start + indices.astype(np.uint64) * np.uint64(0x9E37_79B9_7F4A_7C15)
@@ -143,11 +143,11 @@ def range_problem(asked: Range, examples: dict[str, int], example_elements: int)
 
 
 class CachePlan(NamedTuple):
-    """What to keep of one file split.
+    """What to keep in memory of one file split.
 
-    `ready`: all examples, normalised float32. `raw`: the first `examples` decoded, as the source has them (each is
-    needed once per pass in a random order, so which ones stay does not matter, and never replacing any keeps the most
-    hits). `none`: the source holds its values in memory itself and making them ready is cheap.
+    `ready`: all examples, normalised float32. `raw`: the first `examples` to be decoded, as the source has them (each
+    is needed once per pass in random order, so it does not matter which ones stay, and never replacing any gives the
+    most hits). `none`: the source itself holds its values in memory and preparing them is cheap.
     """
 
     form: Literal["ready", "raw", "none"]
@@ -160,7 +160,7 @@ def plan_cache(
 ) -> CachePlan:
     """Decides what to keep of `examples` examples within `budget_bytes`.
 
-    `resident` says that the source holds raw values (`raw_item_bytes` each) in memory already.
+    `resident`: the source already holds raw values (`raw_item_bytes` each) in memory.
     """
     ready_bytes = examples * example_elements * ELEMENT_BYTES
     if ready_bytes <= budget_bytes:
@@ -173,7 +173,7 @@ def plan_cache(
 
 
 class Holder(NamedTuple):
-    """An open data set, how much memory it holds, and for how long nobody has read from it."""
+    """An open data set, the memory it holds, and how long it has not been read."""
 
     dataset: str
     size_bytes: int
@@ -181,10 +181,10 @@ class Holder(NamedTuple):
 
 
 def datasets_to_close(holders: Sequence[Holder], wanted_bytes: int, budget_bytes: int, idle_s_min: float) -> list[str]:
-    """Returns idle data sets, least recently used first, whose end makes room for `wanted_bytes` more.
+    """Returns idle data sets, least recently used first, to close so that `wanted_bytes` more fit.
 
-    A data set that was read less than `idle_s_min` ago is never closed for another one's sake. Closing is harmless: a
-    client that comes back is told UNKNOWN_DATASET and opens it again.
+    A data set that was read less than `idle_s_min` ago is never closed for another one. Closing is harmless: a client
+    that comes back gets UNKNOWN_DATASET and opens it again.
     """
     missing = sum(holder.size_bytes for holder in holders) + wanted_bytes - budget_bytes
     closed = []
@@ -200,7 +200,7 @@ def datasets_to_close(holders: Sequence[Holder], wanted_bytes: int, budget_bytes
 
 
 class _Stream:
-    """What was asked of one split in one pass: recent starts (at most `RECENT`), lowest and highest of all."""
+    """The requests for one split in one pass: recent starts (at most `RECENT`), and the lowest and highest of all."""
 
     RECENT: Final = 16
 
@@ -217,17 +217,18 @@ class _Stream:
         self.highest = max(self.highest, start)
 
     def stride(self, length: int) -> int:
-        """The distance of neighbouring ranges: their length, or more where other servers read what is between."""
+        """The distance between neighbouring ranges: their length, or more if other servers read those in between."""
         ordered = sorted(self.starts)
         gaps = [after - before for before, after in pairwise(ordered)]
         return max(min(gaps, default=length), length)
 
 
 class AheadPlanner:
-    """After a range was asked for, says which ones will be next.
+    """Predicts the next ranges after each request.
 
-    Several workers ask in about the order of the pass, and several servers share a pass range by range: so the next
-    ranges are the highest start seen plus multiples of the smallest distance seen; past the end, the next pass begins.
+    Several workers request ranges in roughly the order of the pass, and several servers share a pass range by range. So
+    the next ranges are the highest start seen plus multiples of the smallest distance seen; past the end, the next pass
+    begins.
     """
 
     STREAMS: Final = 64
@@ -238,7 +239,7 @@ class AheadPlanner:
         self._streams: OrderedDict[tuple[str, str, int], _Stream] = OrderedDict()
 
     def asked(self, dataset: str, asked: Range, examples: int) -> list[Range]:
-        """Notes a read and returns the ranges to prepare, nearest first; `examples` is the size of the split."""
+        """Notes a read and returns the ranges to prepare, next one first; `examples` is the size of the split."""
         key = (dataset, asked.split, asked.pass_number)
         stream = self._streams.setdefault(key, _Stream(asked.start))
         self._streams.move_to_end(key)
@@ -261,7 +262,7 @@ class AheadPlanner:
         return ahead
 
     def forget(self, dataset: str) -> None:
-        """Drops what was noted of a data set."""
+        """Drops everything noted about a data set."""
         for key in [key for key in self._streams if key[0] == dataset]:
             del self._streams[key]
 
@@ -270,9 +271,9 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 class Ledger(Generic[KeyT]):
-    """Books of prepared ranges within a bound in bytes; the least recently used ones go first.
+    """Accounts for prepared ranges within a bound in bytes; drops the least recently used ones first.
 
-    Invariant: `used_bytes` is the sum of what is in the books, and <= `bytes_max`.
+    Invariant: `used_bytes` is the sum of all booked sizes, and <= `bytes_max`.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -287,7 +288,7 @@ class Ledger(Generic[KeyT]):
         return len(self._sizes)
 
     def admit(self, key: KeyT, size_bytes: int, keep: Set[KeyT] = frozenset()) -> list[KeyT] | None:
-        """Books a new key and returns those dropped for it; None (nothing changed) if that would drop one of `keep`."""
+        """Books a new key and returns the keys dropped for it; None (no change) if that would drop one of `keep`."""
         self.remove(key)
         dropped = []
         missing = self.used_bytes + size_bytes - self.bytes_max
@@ -305,7 +306,7 @@ class Ledger(Generic[KeyT]):
         return dropped
 
     def touch(self, key: KeyT) -> None:
-        """Notes that a key is still wanted."""
+        """Marks a key as recently used."""
         self._sizes.move_to_end(key)
 
     def remove(self, key: KeyT) -> None:

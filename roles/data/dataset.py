@@ -1,4 +1,4 @@
-"""One open data set: where its examples are, in which order each pass takes them, and how to make them ready."""
+"""One open data set: its examples, their order in each pass, and their preparation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class OpenDataSet:
     """
 
     def __init__(self, name: str, config: DataConfig, source: Source, seed: int, budget_bytes: int) -> None:
-        """`budget_bytes` is for decoded examples.
+        """`budget_bytes`: memory for decoded examples.
 
         Raises:
             ConfigurationError: there is nothing to train on, or these examples cannot be translated.
@@ -82,12 +82,12 @@ class OpenDataSet:
 
     @property
     def size_bytes(self) -> int:
-        """Memory that it may come to hold."""
+        """Memory that it may use at most."""
         return self.source.resident_bytes + sum(cache.plan.size_bytes for cache in self.caches.values())
 
     @property
     def held_bytes(self) -> int:
-        """Memory that it holds by now."""
+        """Memory that it uses now."""
         return self.source.resident_bytes + sum(cache.filled_bytes for cache in self.caches.values())
 
     def order(self, split: str, pass_number: int) -> Indices:
@@ -117,7 +117,7 @@ class OpenDataSet:
         np.take(self.source.labels(file_split), indices, out=labels, mode="clip")
 
     def fill_tasks(self) -> list[Callable[[], None]]:
-        """Returns tasks that make everything ready which is in memory and has room; none for files to decode."""
+        """Returns tasks that prepare everything that is in memory and fits; none for files that need decoding."""
         tasks: list[Callable[[], None]] = []
         if not self.source.resident:
             return tasks

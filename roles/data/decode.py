@@ -1,4 +1,4 @@
-"""Making raw values ready for training: scaling, its statistics, memory for decoded examples, and the threads."""
+"""Prepares raw values for training: scaling and its statistics, memory for decoded examples, and the threads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from adamctl.roles.data.core import CachePlan, Indices
 from adamctl.roles.data.readers.source import FileSplit, Source, check_finite
 
 STATISTICS_EXAMPLES_MAX: Final = 2048
-"""Sources that decode files give their mean and deviation from this many training examples, evenly spaced."""
+"""For sources that decode files, mean and deviation come from this many evenly spaced training examples."""
 BLOCK_EXAMPLES: Final = 2048
 _DEVIATION_MIN: Final = 1e-6
 
@@ -38,7 +38,7 @@ class Scaling:
     shift: float
 
     def apply(self, values: Floats) -> None:
-        """Scales in place. For a range that is in cache, where numpy's two passes cost less than a compiled one."""
+        """Scales in place. For ranges that fit in cache, where numpy's two passes cost less than a compiled one."""
         if self.factor != 1.0:
             np.multiply(values, np.float32(self.factor), out=values)
         if self.shift != 0.0:
@@ -58,7 +58,7 @@ class Scaling:
 def scaling_for(scale: str, source: Source, train: Indices) -> Scaling:
     """Returns the scaling for `DataConfig.scale`.
 
-    `train` are the file indices of the training examples, without those held out. Equal on every server.
+    `train` are the file indices of the training examples, without those held out. The result is equal on every server.
     """
     if scale == "none":
         return Scaling(1.0, 0.0)
@@ -97,7 +97,7 @@ def mean_and_deviation(source: Source, indices: Indices, split: FileSplit = "tra
 
 
 class ExampleCache:
-    """Decoded examples of one file split, kept as its `CachePlan` says. Any thread may read and fill it.
+    """Decoded examples of one file split, kept as its `CachePlan` says. Thread-safe.
 
     An example's values are written before its `_filled` flag; two threads that decode one at the same time write the
     same values, so no reader ever sees anything else.
@@ -118,11 +118,11 @@ class ExampleCache:
 
     @property
     def filled_bytes(self) -> int:
-        """Bytes of examples that are there by now."""
+        """Bytes of the examples stored so far."""
         return int(np.count_nonzero(self._filled)) * self._elements * self._values.itemsize
 
     def gather(self, indices: Indices, out: Floats) -> None:
-        """Writes ready examples into `out` [len(indices), elements], decoding what is not there yet.
+        """Writes ready examples into `out` [len(indices), elements], and decodes those that are not cached yet.
 
         Raises:
             DamagedDataError: a file cannot be decoded.
@@ -151,7 +151,7 @@ class ExampleCache:
             self._scaling.apply(out)
 
     def fill(self, start: int, stop: int) -> None:
-        """Makes examples [start, stop) of a `ready` cache ready before anybody asks for them."""
+        """Prepares examples [start, stop) of a `ready` cache before they are requested."""
         missing = start + np.flatnonzero(~self._filled[start:stop])
         values = np.empty((len(missing), self._elements), np.float32)
         self._load(missing, values)
@@ -170,7 +170,7 @@ class ExampleCache:
         self._filled[slots[held]] = True
 
     def _claim(self, indices: Indices) -> Indices:
-        """Returns each example's slot, -1 for those that find none left."""
+        """Returns each example's slot, -1 for those without one."""
         with self._lock:
             new = indices[self._slots[indices] < 0][: self.plan.examples - self._used]
             self._slots[new] = np.arange(self._used, self._used + len(new))
@@ -182,7 +182,7 @@ class ExampleCache:
 
 
 class DecodePool:
-    """Threads that carry out tasks, most urgent first, equals in order."""
+    """Threads that run tasks, most urgent first, tasks of equal urgency in order."""
 
     def __init__(self, threads: int, tasks_max: int) -> None:
         """At most `tasks_max` tasks wait; the threads are daemons, so a forgotten pool does not hold up exit."""
@@ -198,7 +198,7 @@ class DecodePool:
             thread.start()
 
     def submit(self, urgency: int, tasks: Sequence[Callable[[], None]]) -> bool:
-        """Queues all tasks or, when there is no room for them, none and returns False. Lower urgency comes first."""
+        """Queues all tasks, or none if there is no room for all; returns whether it did. Lower numbers first."""
         with self._ready:
             if self._closed or len(self._tasks) + len(tasks) > self.tasks_max:
                 return False
@@ -212,7 +212,7 @@ class DecodePool:
         return len(self._tasks)
 
     def close(self) -> None:
-        """Drops what waits and returns when the threads have ended."""
+        """Drops waiting tasks and returns when the threads have ended."""
         with self._ready:
             self._closed = True
             self._tasks.clear()
@@ -232,4 +232,4 @@ class DecodePool:
                 task()
             except Exception:
                 _log.exception("a decoding task failed")
-            del task  # or the last task's buffers would live until the next one
+            del task  # or the last task's buffers would stay alive until the next one

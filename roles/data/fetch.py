@@ -22,12 +22,12 @@ _PIECE_BYTES: Final = 256 << 10
 _HTTP_PARTIAL: Final = 206
 
 Progress = Callable[[str, int, int], None]
-"""Called with a file's name, how many of its bytes are there, and how many there will be."""
+"""Called with a file's name, the bytes present so far, and its total bytes."""
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """What was done: `folder` holds the data set; files by whether they were there already or came now."""
+    """The result: `folder` holds the data set; lists the files that were present and those downloaded now."""
 
     folder: Path
     kept: tuple[str, ...]
@@ -44,20 +44,20 @@ def fetch(
     timeout_s: float = TIMEOUT_S,
     entry: CatalogueEntry | None = None,
 ) -> Fetched:
-    """Makes sure that every file of a data set is in `data_folder/name` with the right checksum.
+    """Makes sure that every file of a data set is in `data_folder/name` and has the right checksum.
 
-    What is there and right is kept. A file is downloaded under a temporary name, continued if an earlier attempt left a
-    part, verified, and only then renamed, so a download that went wrong never takes the place of a good file.
+    Correct files are kept. A file is downloaded under a temporary name (continuing a partial earlier attempt),
+    verified, and only then renamed, so a failed download never replaces a good file.
 
     Args:
         base_url: the only place to download from, instead of the catalogue's mirrors in turn.
-        timeout_s: of connecting and of each piece, not of a whole file.
-        entry: instead of the catalogue's.
+        timeout_s: for connecting and for each piece, not for a whole file.
+        entry: used instead of the catalogue's.
 
     Raises:
-        ConfigurationError: no such data set, or the folder cannot be written.
-        DamagedDataError: what a mirror gave has another checksum, and no other one gave the right file.
-        UnreachableError: no mirror gave the whole file; the message says why for each.
+        ConfigurationError: there is no such data set, or the folder cannot be written to.
+        DamagedDataError: a mirror's file has a wrong checksum, and no other mirror gave the right file.
+        UnreachableError: no mirror gave the complete file; the message says why for each.
     """
     entry = entry or CATALOGUE.get(name)
     if entry is None:
@@ -84,7 +84,7 @@ def fetch(
 
 
 def is_right(path: Path, file: CatalogueFile) -> bool:
-    """Returns whether a file is there with the catalogue's length and SHA-256."""
+    """Returns whether a file exists with the catalogue's length and SHA-256."""
     return path.is_file() and path.stat().st_size == file.size_bytes and _sha256(path) == file.sha256
 
 
@@ -95,7 +95,7 @@ def _sha256(path: Path) -> str:
 
 @contextmanager
 def _only_one(folder: Path) -> Iterator[None]:
-    """Two fetches into one folder would write the same temporary files."""
+    """Locks the folder, since two fetches into it would write the same temporary files."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         try:
@@ -108,7 +108,7 @@ def _only_one(folder: Path) -> Iterator[None]:
 
 
 class _TransferError(Exception):
-    """One mirror did not give the whole file."""
+    """A mirror did not give the complete file."""
 
 
 def _fetch_file(
@@ -136,13 +136,13 @@ def _fetch_file(
         raise DamagedDataError(f"{file.name}: no mirror gave the right file; nothing was replaced\n{lines}")
     lines = "\n".join(reasons)
     raise UnreachableError(
-        f"{file.name} could not be downloaded; run the command again to go on, or name another place with --url\n"
+        f"{file.name} could not be downloaded; run the command again to continue, or give another source with --url\n"
         f"{lines}"
     )
 
 
 def _download(url: str, part: Path, file: CatalogueFile, progress: Progress | None, timeout_s: float) -> None:
-    """Writes a file to `part`, going on after what is there. Raises _TransferError unless it is then whole."""
+    """Downloads a file to `part`, continuing what is there. Raises _TransferError unless it is then complete."""
     there = part.stat().st_size if part.exists() else 0
     if there >= file.size_bytes:
         part.unlink()
@@ -156,7 +156,7 @@ def _download(url: str, part: Path, file: CatalogueFile, progress: Progress | No
         raise _TransferError(_reason(error)) from error
     with answer, part.open("ab") as stream:
         if there and answer.status != _HTTP_PARTIAL:
-            stream.truncate(0)  # this mirror gives whole files only
+            stream.truncate(0)  # this mirror only sends whole files
             there = 0
         while there <= file.size_bytes:
             try:

@@ -1,4 +1,4 @@
-"""`adamctl data inspect`: what a data set holds, as plain values."""
+"""`adamctl data inspect`: describes a data set in plain values."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def inspect(
     """Reads every example of a data set once and describes it.
 
     Args:
-        input_shape: the model's input, to see the examples as the model does; None: as the files hold them (folders of
-            images, whose sizes differ, are then seen scaled to 64 x 64 and their sizes are given as well).
+        input_shape: the model's input, to show the examples as the model sees them; None: as they are in the files
+            (folders of images, whose sizes differ, are then scaled to 64 x 64 and their sizes are given as well).
 
     Returns:
         `schema_version, format, source, path, shape, dtype, stored_bytes, decoded_bytes, classes` (names), and
         `splits`: for train and test `examples, classes` (name -> count), `min, max, mean, std` of the unscaled values;
-        for folders of images also `sizes`, [lowest, highest] height and width, and `grey`, how many have no colour.
+        for folders of images also `sizes`, [lowest, highest] height and width, and `grey`, the number without colour.
 
     Raises:
-        ConfigurationError, DamagedDataError: as the readers do.
+        ConfigurationError, DamagedDataError: as raised by the readers.
     """
     path = find_source(config, search)
     shape = input_shape

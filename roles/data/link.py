@@ -1,4 +1,4 @@
-"""One data server as its client sees it: how it is reached, and for how long it is left alone after a failure."""
+"""One data server as its client sees it: how to reach it, and how long to avoid it after a failure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from adamctl.roles.context import RoleContext
 
 _CONNECT_S: Final = 5.0
-_AWAY_FIRST_S: Final = 0.05  # how long a server that failed is left alone, doubled up to the next one
+_AWAY_FIRST_S: Final = 0.05  # how long to avoid a server that failed, doubled up to the next constant
 _AWAY_MAX_S: Final = 2.0
 
 Connector = Callable[[], Awaitable[Connection]]
 
 
 class DataServerLink:
-    """`reason` is its last failure; its connection is made when it is needed."""
+    """`reason` is its last failure; the connection is made when needed."""
 
     def __init__(self, name: str, connect: Connector) -> None:
         self.name = name
@@ -58,7 +58,7 @@ class DataServerLink:
 
 
 def connector_over(connection: Connection) -> Connector:
-    """Returns a connector that gives this connection as long as it lasts."""
+    """Returns a connector that returns this connection while it is open."""
 
     async def connect() -> Connection:
         if connection.closed:
@@ -69,7 +69,7 @@ def connector_over(connection: Connection) -> Connector:
 
 
 def connector_of_node(context: RoleContext, node: str) -> Connector:
-    """Returns a connector that looks a node's addresses up each time."""
+    """Returns a connector that looks up a node's addresses each time."""
 
     async def connect() -> Connection:
         from adamctl.config.records import NodeRecord, node_key

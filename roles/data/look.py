@@ -1,6 +1,6 @@
-"""A quick look at a run's data before any role starts: headers, all labels, and as many examples as a moment allows.
+"""A quick check of a run's data before any role starts: headers, all labels, and as many examples as time allows.
 
-What is wrong further in is found when it is first read, and named the same way.
+Errors further in are found when that part is first read, and reported in the same way.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from adamctl.roles.data.readers.source import FILE_SPLITS, FileSplit, Labels, Pe
 
 EXAMPLES_MAX: Final = 1000
 LOOK_S_MAX: Final = 0.3
-"""For decoding images: one takes milliseconds."""
+"""Time limit for decoding images, each of which takes milliseconds."""
 _BLOCK_EXAMPLES: Final = 1024
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a run needs of its data: `outputs` of the model's last layer, examples in a `batch`, a seed for splits."""
+    """What a run needs from its data: `outputs` of the model's last layer, examples in a `batch`, a seed for splits."""
 
     input_shape: tuple[int, ...]
     outputs: int
@@ -37,7 +37,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Looked:
-    """What was found: `examples` of train, validation and test, how many classes, and what a person should know."""
+    """The result: `examples` of train, validation and test, the number of classes, and notes for the user."""
 
     examples: dict[str, int]
     classes: int
@@ -45,11 +45,11 @@ class Looked:
 
 
 def look(config: DataConfig, needs: Needs, *, full: bool = False) -> Looked:
-    """Looks at data; `full` reads every example.
+    """Checks data; `full` reads every example.
 
     Raises:
-        ConfigurationError: the data are not there, or do not fit the model or the batch.
-        DamagedDataError: a file is not what it should be, or an example's values are not finite; the message names it.
+        ConfigurationError: the data was not found, or does not fit the model or the batch.
+        DamagedDataError: a file is damaged, or an example's values are not finite; the message names it.
     """
     path = find_source(config)
     source: Source | Peek
@@ -90,12 +90,12 @@ def check_labels_fit(labels: Labels, outputs: int, origin: str) -> None:
         classes = int(labels.max()) + 1
         raise ConfigurationError(
             f"{origin}: example {beyond[0]} has label {labels[beyond[0]]}, but the model's last layer has {outputs} "
-            f"units, for labels 0 to {outputs - 1}: mend {len(beyond)} such labels, or set units to {classes}"
+            f"units, for labels 0 to {outputs - 1}: correct {len(beyond)} such labels, or set units to {classes}"
         )
 
 
 def _read(source: Source, split: FileSplit, examples_max: int | None) -> None:
-    """Decodes examples and looks whether they are finite."""
+    """Decodes examples and checks that they are finite."""
     examples = len(source.labels(split))
     until_s = time.monotonic() + LOOK_S_MAX
     count = examples if examples_max is None else min(examples, examples_max)

@@ -38,7 +38,7 @@ class DataServer:
     """Serves one `DataStore`. All methods are called on the event loop's thread and do not block."""
 
     def __init__(self, store: DataStore, loop: asyncio.AbstractEventLoop, roots: Sequence[str] = ()) -> None:
-        """`roots`: folders in which others may name a path."""
+        """`roots`: folders inside which other processes may name a path."""
         self.store = store
         self._roots = Roots(roots, "--data-root")
         self._loop = loop
@@ -60,7 +60,7 @@ class DataServer:
         return self.store.status() | {"opening": self._opening}
 
     def close(self) -> None:
-        """Ends the threads; what is still in work is never answered. Blocks until they have ended."""
+        """Stops the threads; unfinished requests are never answered. Blocks until the threads have ended."""
         self._openers.shutdown(cancel_futures=True)
         self.store.close()
 
@@ -81,7 +81,7 @@ class DataServer:
             report_failure(request, result)
         elif self._loop.time() > request.deadline_s:
             result.release()
-            request.fail(ErrorCode.DEADLINE_PASSED, "the range was made ready too late")
+            request.fail(ErrorCode.DEADLINE_PASSED, "the range was ready too late")
         else:
             request.reply(DataReadReply(result.examples, result.labels_offset), (result.body,), result.release)
 
@@ -120,16 +120,16 @@ class DataServer:
             request.reply(DataOpenReply(result.name, result.examples, result.classes))
 
     def _post(self, action: Callable[[], None]) -> None:
-        """Has the event loop carry something out, unless it has ended meanwhile."""
+        """Runs an action on the event loop, unless the loop has ended meanwhile."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(action)
 
 
 def within_roots(config: DataConfig, roots: Roots) -> DataConfig:
-    """Returns what a data set may be looked for with: folders to search elsewhere than in the roots are left out.
+    """Returns the configuration without the search folders that lie outside the roots.
 
     Raises:
-        RemoteError: NOT_ALLOWED, its source is a path that leads out of the roots.
+        RemoteError: NOT_ALLOWED, its source is a path outside the roots.
     """
     source = config.source
     if config.format != "digits" and ("/" in source or source.startswith("~") or source in (".", "..")):

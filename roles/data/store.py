@@ -1,4 +1,4 @@
-"""Open data sets, and ranges of them made ready ahead of need in buffers that are sent as they are."""
+"""Open data sets, and ranges of them prepared ahead of need in buffers that are sent as they are."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from adamctl.wire.constants import ErrorCode
 
 DATASETS_MAX: Final = 32
 MEMORY_SHARE_MAX: Final = 0.9
-"""Whoever opens a data set says how much of this machine's memory it may take; others need some as well."""
+"""A client that opens a data set says how much of this machine's memory it may use; others need some as well."""
 IDLE_S_MIN: Final = 60.0  # a data set read more recently is not closed for another one
 _TASKS_MAX: Final = 16384
-_CHUNK_EXAMPLES: Final = 16  # of a range of files to decode, so that several threads work on it
+_CHUNK_EXAMPLES: Final = 16  # a range of files is decoded in chunks, so that several threads work on it
 _BUFFERS_BYTES_MAX: Final = 512 << 20
 _URGENT, _AHEAD, _FILL = 0, 1, 2
 
@@ -68,11 +68,11 @@ _Key = tuple[str, Range]
 
 @dataclass(eq=False)
 class _Job:
-    """A range being made ready. All fields are guarded by the store's lock."""
+    """A range being prepared. The store's lock guards all fields."""
 
     ready: ReadyRange
     tasks_left: int
-    done: Done | None = None  # None while nobody has asked for it
+    done: Done | None = None  # None until it is requested
     error: Exception | None = None
     dropped: bool = False
     finished: bool = False
@@ -80,7 +80,7 @@ class _Job:
 
 @dataclass
 class Counters:
-    """Reads by how they found their range: made ready ahead, still in work, not begun."""
+    """Counts reads by the state of their range: prepared ahead, in progress, not begun."""
 
     ready: int = 0
     in_work: int = 0
@@ -97,10 +97,10 @@ class DataStore:
     ) -> None:
         """
         Args:
-            search: folders for bare names, after those that a data set's own configuration names.
-            threads: that decode.
-            ahead: how many ranges are kept ready before each pass's readers.
-            memory_bytes: what `memory_share` is a share of; None: this machine's memory.
+            search: folders for bare names, used after those in a data set's own configuration.
+            threads: the number of decoding threads.
+            ahead: how many ranges are kept ready ahead of each pass's readers.
+            memory_bytes: the memory of which `memory_share` is a share; None: this machine's.
         """
         if memory_bytes is None:
             import psutil
@@ -114,17 +114,17 @@ class DataStore:
         self._lock = threading.RLock()  # guards all below
         self._datasets: dict[str, OpenDataSet] = {}
         self._opening: dict[str, Future[OpenDataSet]] = {}
-        self._jobs: dict[_Key, _Job] = {}  # made ready ahead and not asked for yet, as the ledger books them
+        self._jobs: dict[_Key, _Job] = {}  # prepared ahead and not requested yet, as the ledger books them
         self._ledger: Ledger[_Key] = Ledger(self._buffers.quota_bytes // 2)
         self._planner = AheadPlanner(ahead)
 
     # --- data sets --------------------------------------------------------------------------------------------------
 
     def open(self, config: DataConfig, input_shape: Sequence[int], seed: int) -> OpenDataSet:
-        """Opens a data set, or returns it if it is open. Blocks while files are read.
+        """Opens a data set, or returns it if it is already open. Blocks while files are read.
 
         Raises:
-            ConfigurationError, DamagedDataError: as the readers do.
+            ConfigurationError, DamagedDataError: as raised by the readers.
         """
         name = dataset_identity(config, input_shape, seed)
         with self._lock:
@@ -170,7 +170,7 @@ class DataStore:
         return dataset
 
     def _make_room(self, wanted_bytes: int, budget_bytes: int) -> None:
-        """Closes data sets that have been idle long enough. Called with the lock."""
+        """Closes data sets that have been idle long enough. Called with the lock held."""
         now = time.monotonic()
         holders = [Holder(other.name, other.size_bytes, now - other.read_at_s) for other in self._datasets.values()]
         for name in datasets_to_close(holders, wanted_bytes, budget_bytes, IDLE_S_MIN):
@@ -179,7 +179,7 @@ class DataStore:
             self.close_dataset(min(self._datasets.values(), key=lambda other: other.read_at_s).name)
 
     def close_dataset(self, name: str) -> None:
-        """Forgets a data set; who still reads it opens it again."""
+        """Forgets a data set; a client that still reads it opens it again."""
         with self._lock:
             self._datasets.pop(name, None)
             self._planner.forget(name)
@@ -190,16 +190,16 @@ class DataStore:
     # --- reads ------------------------------------------------------------------------------------------------------
 
     def read(self, name: str, wanted: Range, done: Done) -> ReadyRange | None:
-        """Returns a range if it is ready; else None, and a decoding thread will call `done` with it or what went wrong.
+        """Returns a range if it is ready; else None, and a decoding thread will call `done` with it or with the error.
 
         Raises:
             RemoteError: UNKNOWN_DATASET or BAD_RANGE.
-            BackpressureError: too much is asked for at once; try again later.
+            BackpressureError: too many requests at once; try again later.
         """
         with self._lock:
             dataset = self._datasets.get(name)
             if dataset is None:
-                raise RemoteError(ErrorCode.UNKNOWN_DATASET, f"the data set {name} is not open on this server: open it")
+                raise RemoteError(ErrorCode.UNKNOWN_DATASET, f"data set {name} is not open on this server; open it")
             if problem := range_problem(wanted, dataset.examples, dataset.elements):
                 raise RemoteError(ErrorCode.BAD_RANGE, problem)
             dataset.read_at_s = time.monotonic()
@@ -222,7 +222,7 @@ class DataStore:
 
     def _begin_urgent(self, dataset: OpenDataSet, wanted: Range, done: Done) -> None:
         buffer = self._allocate(dataset, wanted)
-        while buffer is None and self._jobs:  # what was asked for goes before what may be
+        while buffer is None and self._jobs:  # requested ranges take precedence over prepared ones
             key = next(iter(self._jobs))
             self._ledger.remove(key)
             self._drop(key)
@@ -231,7 +231,7 @@ class DataStore:
             if buffer is not None:
                 buffer.release()
             self.counters.refused += 1
-            raise BackpressureError("the data server has as many reads in work as it can hold; ask again later")
+            raise BackpressureError("the data server has as many reads in progress as it can hold; try again later")
 
     def _begin_ahead(self, dataset: OpenDataSet, asked: Range) -> None:
         ranges = self._planner.asked(dataset.name, asked, dataset.examples[asked.split])
@@ -259,7 +259,7 @@ class DataStore:
         return None if buffer is None else ReadyRange(buffer, examples, labels_offset)
 
     def _submit(self, dataset: OpenDataSet, wanted: Range, job: _Job, urgency: int) -> bool:
-        """Queues the work of a range, in chunks where files are to be decoded. Called with the lock."""
+        """Queues the work of a range, in chunks if files must be decoded. Called with the lock held."""
         examples = job.ready.examples
         chunk = examples if dataset.source.resident else _CHUNK_EXAMPLES
         size = examples * dataset.elements
@@ -302,13 +302,13 @@ class DataStore:
             done(job.ready if job.error is None else job.error)
 
     def _forget_failed(self, job: _Job) -> None:
-        """What failed ahead of need is tried again, and reported, when it is needed."""
+        """Drops a range whose preparation failed; it is tried again, and errors reported, when it is requested."""
         for key in [key for key, other in self._jobs.items() if other is job]:
             del self._jobs[key]
             self._ledger.remove(key)
 
     def _drop(self, key: _Key) -> None:
-        """Gives up a range that nobody has asked for. Called with the lock."""
+        """Drops a range that was not requested. Called with the lock held."""
         job = self._jobs.pop(key)
         job.dropped = True
         if job.finished:
@@ -345,7 +345,7 @@ class DataStore:
         }
 
     def close(self) -> None:
-        """Ends the threads and closes all data sets; reads in work are never answered."""
+        """Stops the threads and closes all data sets; reads in progress are never answered."""
         self._decoders.close()
         for name in list(self._datasets):
             self.close_dataset(name)

@@ -1,4 +1,4 @@
-"""Moving images by whole pixels in place, so that each pass trains on another variant of them (Adam 3.1)."""
+"""Moves images by whole pixels in place, so that each pass trains on another variant of them (Adam 3.1)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from adamctl.roles.data.core import Shifts
 
 
 def translate(images: NDArray[np.float32], shifts: Shifts, border: float) -> None:
-    """Moves each image by its shift and fills what that uncovers.
+    """Moves each image by its shift and fills the uncovered pixels.
 
     Args:
         images: [n, height, width, channels], C-contiguous; changed in place.
@@ -19,7 +19,7 @@ def translate(images: NDArray[np.float32], shifts: Shifts, border: float) -> Non
     examples, _, width, channels = images.shape
     flat = images.reshape(examples, -1)
     for image, values, (down, right) in zip(images, flat, shifts.tolist(), strict=True):
-        # One move of contiguous values: what runs over a row's end lands where the border will be.
+        # One move of contiguous values: what crosses a row's end lands where the border will be written.
         distance = (down * width + right) * channels
         if distance > 0:
             values[distance:] = values[:-distance]

@@ -184,8 +184,7 @@ class Lockstep:
 
 
 def _answered(push: asyncio.Task[bool]) -> bool:
-    """Whether servers have answered. A failed push may not have been applied: it ends the session, and others do its
-    part."""
+    """Whether servers have answered. A failed push, perhaps not applied, ends the session; others do its part."""
     return push.done() and not push.cancelled() and push.result()
 
 

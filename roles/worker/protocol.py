@@ -57,8 +57,7 @@ class PushProtocol:
         applies_locally: bool,
         log: logging.Logger,
     ) -> None:
-        """`copies`: how many times each tensor's activations are sent; `applies_locally`: gradients are used here
-        too."""
+        """`copies`: how often each tensor's activations are sent; `applies_locally`: gradients are used here too."""
         chosen = factor_tensors(train, layout, copies)
         examples = train.batch * train.steps_per_push
         others = [

@@ -51,8 +51,7 @@ class Replica:
         following: Following | None = None,
         foresight: Momentum | None = None,
     ) -> None:
-        """`foresight` says how far the weights are moved ahead of the fetched ones; with it, nothing is applied
-        locally."""
+        """`foresight`: how far weights are moved ahead of the fetched ones; with it, nothing is applied locally."""
         self.layout, self.factor_tensors = layout, tuple(factor_tensors)
         self.core = SlotCore(threads, slots_per_thread, n_push, n_fetch, applies_locally, following)
         self.applies_locally = applies_locally

@@ -211,8 +211,7 @@ class EtcdClient:
         return Changes(revision, tuple(entries), (), True)
 
     def _changes(self, events: list[Json]) -> Changes:
-        """Returns the changes that events describe, by the events' own revisions: a reply's header may be ahead of
-        them."""
+        """Returns the changes that events describe, by the events' own revisions: a reply's header may be ahead."""
         found: dict[str, ConfigEntry | None] = {}
         revision = 0
         for event in events:

@@ -195,8 +195,7 @@ class Changer:
         attempts: Attempts,
         until_s: float,
     ) -> Json:
-        """Makes a transaction conditional on the marker's revision; it writes `value` to the marker unless that is
-        None."""
+        """Makes a transaction conditional on the marker's revision; unless `value` is None, it sets the marker."""
         put = {"key": session.marker, "value": encoded(value or ""), "lease": session.lease}
         message = {
             "compare": [compare_revision(session.marker, session.revision), *compare],

@@ -41,8 +41,7 @@ class TrainingClock:
 
 
 class RunStats:
-    """Sums over reports. `staleness[i]` counts pushes of staleness i, the last entry those of i or more; so does
-    `ages`."""
+    """Sums over reports. `staleness[i]` counts pushes of staleness i (the last entry: or more); `ages` likewise."""
 
     def __init__(self) -> None:
         self.examples = 0

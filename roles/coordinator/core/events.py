@@ -223,8 +223,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class WriteCheckpoint:
-    """Have every server write its part, then a manifest with `snapshot`; answer with `CheckpointWritten` or
-    `-Failed`."""
+    """Have every server write its part, then a manifest with `snapshot`; answer with one of the two events."""
 
     number: int
     snapshot: RunSnapshot

@@ -78,8 +78,7 @@ class Pace:
         return slowest + self.bound - clock.offset
 
     def is_slowest(self, replica: WorkerKey) -> bool:
-        """Whether the replica is at work and no other one at work has done less: such a replica never waits for
-        others."""
+        """Whether the replica is at work and no other one at work has done less: then it never waits for others."""
         clock = self.clock(replica)
         return clock.active and clock.time == self._slowest()
 

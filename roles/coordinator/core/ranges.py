@@ -115,8 +115,7 @@ class PassLedger:
 
 
 class RangeAllocator:
-    """All passes of a run. A pass begins when the one before has ended; ended passes may still have outstanding
-    ranges."""
+    """All passes of a run. A pass begins when the previous one ends; ended passes may have outstanding ranges."""
 
     def __init__(self, passes: int, examples: int, range_examples: int, pass_fraction: float) -> None:
         self.passes = passes

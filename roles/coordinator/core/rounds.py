@@ -47,8 +47,7 @@ class Rounds:
         self._orphans.clear()
 
     def plan(self, members: Sequence[WorkerKey], task_id: Callable[[], int], now_s: float) -> bool:
-        """Plans a round, or hands out what nobody has; returns False if there is nothing or enough is planned
-        already."""
+        """Plans a round, or hands out what nobody has; False if there is nothing, or enough is planned."""
         if not members:
             return False
         if self._orphans:

@@ -106,8 +106,7 @@ class RunCore(RunState):
                 self._run_steps.gather()
 
     def _admit_early_ones(self) -> None:
-        """Answers workers that came before the run was ready: once it is ready or over, or when they waited too
-        long."""
+        """Answers workers that came too early, once the run is ready or over or they have waited long enough."""
         waiting, self._joining = self._joining, []
         for event, until_s in waiting:
             if self._ready or self.final_state:

@@ -58,8 +58,7 @@ class Ending:
     give_up_s: float = inf
 
     def put_off(self, now_s: float, patience_s: float) -> bool:
-        """Schedules a retry of the failed last checkpoint; returns False after `patience_s` of retries, or after a
-        stop."""
+        """Schedules a retry of the failed last checkpoint; False after `patience_s` of retries, or after a stop."""
         if not self.retries:
             self.give_up_s = now_s + patience_s
         if self.reason == "stop" or now_s >= self.give_up_s:
@@ -127,8 +126,7 @@ class RunState:
         return self.ending is not None and self.ending.checkpoint > 0
 
     def is_early(self, evaluation: Evaluation) -> bool:
-        """Whether the training that an evaluation should follow is not done yet: all outstanding ranges, or its
-        passes."""
+        """Whether the training before an evaluation is not done yet: all outstanding ranges, or its passes."""
         if evaluation.exclusive:
             return self.clock.ranges_out > 0
         return self.ending is None and self.book.done < floor(evaluation.passes * self.book.examples)

@@ -1,4 +1,4 @@
-"""The 1,797 handwritten digits that install with scikit-learn: data that needs no download.
+"""The 1,797 handwritten digits that are installed with scikit-learn: data that needs no download.
 
 Source: E. Alpaydin, C. Kaynak, "Optical Recognition of Handwritten Digits" (UCI), its test part, 8 x 8, values 0..16.
 """
@@ -28,7 +28,7 @@ def open_digits(input_shape: Sequence[int] | None = None) -> TableSource:
 
     Raises:
         ConfigurationError: scikit-learn is not installed, or the model's input is neither [8, 8, 1] nor [64].
-        DamagedDataError: its file is not what it should be.
+        DamagedDataError: its file is damaged.
     """
     path = _path()
     try:
@@ -64,5 +64,5 @@ def _path() -> Path:
         if path.is_file():
             return path
     raise ConfigurationError(
-        "the digits data set installs with scikit-learn, which is not installed here: pip install 'adamctl[examples]'"
+        "the digits data set comes with scikit-learn, which is not installed here: pip install 'adamctl[examples]'"
     )

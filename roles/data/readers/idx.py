@@ -30,18 +30,18 @@ from adamctl.roles.data.readers.source import (
 _DTYPES: Final = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _DIMENSIONS_MAX: Final = 4
 _GZIP_MAGIC: Final = b"\x1f\x8b"
-_GZIP_WINDOW: Final = 31  # zlib's number for: a gzip stream with its checksum
-_DEFLATE_RATIO_MAX: Final = 1032  # no deflate stream grows more than this
+_GZIP_WINDOW: Final = 31  # zlib's wbits for a gzip stream with its checksum
+_DEFLATE_RATIO_MAX: Final = 1032  # no deflate stream expands by more than this
 _PIECE_BYTES: Final = 1 << 20
 _HEADER_BYTES_MAX: Final = 4 + 4 * _DIMENSIONS_MAX
 _NAMES: Final[dict[FileSplit, str]] = {"train": "train", "test": "t10k"}
 
 
 def open_idx(folder: Path, input_shape: Sequence[int] | None = None) -> TableSource:
-    """Opens a folder with the images and labels of training and test set in the usual spellings.
+    """Opens a folder with the images and labels of the training and test sets under the usual names.
 
     Names: `train-images-idx3-ubyte` or `train-images.idx3-ubyte`, likewise train-labels, t10k-images and t10k-labels,
-    each with or without `.gz`; those of the test set may be missing. Byte images keep their bytes in memory.
+    each with or without `.gz`; the test set may be missing. Byte images stay bytes in memory.
 
     Raises:
         ConfigurationError: a file is missing, or the images do not fit the model's input.
@@ -74,7 +74,7 @@ def peek_idx(folder: Path, input_shape: Sequence[int] | None, examples_max: int)
     """Reads headers, labels and the first examples of a folder that `open_idx` would open.
 
     Raises:
-        ConfigurationError, DamagedDataError: as `open_idx`, of what has been read.
+        ConfigurationError, DamagedDataError: like `open_idx`, for what was read.
     """
     parts: dict[FileSplit, tuple[tuple[int, ...], NDArray[Any], NDArray[np.int32]]] = {}
     for split, (image_path, label_path) in _files(folder).items():
@@ -87,10 +87,10 @@ def peek_idx(folder: Path, input_shape: Sequence[int] | None, examples_max: int)
 
 
 def _peek(path: Path, rows_max: int) -> tuple[tuple[int, ...], NDArray[Any]]:
-    """Returns the shape that a file's header says and its first rows; a file whose length is wrong is damaged."""
+    """Returns the shape in a file's header and its first rows; a file of the wrong length is damaged."""
     with path.open("rb") as file:
         packed = file.read(2) == _GZIP_MAGIC
-        if packed:  # the last four bytes are the length of what was packed, modulo 2^32 (RFC 1952)
+        if packed:  # the last four bytes are the uncompressed length modulo 2^32 (RFC 1952)
             file.seek(-4, os.SEEK_END)
             found = int.from_bytes(file.read(4), "little")
         else:
@@ -101,7 +101,7 @@ def _peek(path: Path, rows_max: int) -> tuple[tuple[int, ...], NDArray[Any]]:
         row_bytes = prod(shape[1:]) * dtype.itemsize
         expected = header_bytes + prod(shape) * dtype.itemsize
         if found != (expected % 2**32 if packed else expected):
-            read_idx(path)  # says what is wrong, unless it was packed in pieces
+            read_idx(path)  # raises what is wrong, unless it has several gzip members
         rows = min(rows_max, shape[0])
         if packed:
             content = unpack.take(rows * row_bytes)
@@ -118,7 +118,7 @@ def _check_dimensions(path: Path, found: int) -> None:
 
 
 def _files(folder: Path) -> dict[FileSplit, tuple[Path, Path]]:
-    """Returns images and labels of each split; a folder may have no test part."""
+    """Returns the image and label files of each split; the test split may be missing."""
     if not folder.is_dir():
         raise ConfigurationError(f"expected a folder with IDX files, found a file: {folder}")
     prefixes = {
@@ -131,7 +131,7 @@ def _files(folder: Path) -> dict[FileSplit, tuple[Path, Path]]:
 
 
 def _find(folder: Path, stem: str) -> Path:
-    """Finds one file in one of its spellings; of a plain and a compressed one, the plain one."""
+    """Finds a file under one of its names; prefers a plain file to a compressed one."""
     for ending in ("", ".gz"):
         for path in sorted(folder.glob(f"{stem}*ubyte{ending}")):
             rest = path.name.removeprefix(stem).removesuffix(ending)
@@ -147,8 +147,8 @@ def read_idx(path: Path) -> NDArray[Any]:
     """Returns the array of one IDX file, native byte order.
 
     Raises:
-        ConfigurationError: it takes more memory than there is.
-        DamagedDataError: the file is not IDX, or shorter or longer than its header says (expected and found bytes).
+        ConfigurationError: it needs more memory than there is.
+        DamagedDataError: the file is not IDX, or its length differs from its header (expected and found bytes).
     """
     unpack = _Unpacker(path, path.read_bytes())
     dtype, shape, header_bytes = _header(path, unpack)
@@ -157,7 +157,7 @@ def read_idx(path: Path) -> NDArray[Any]:
 
 
 def _header(path: Path, unpack: _Unpacker) -> tuple[np.dtype[Any], tuple[int, ...], int]:
-    """Returns type and shape of the values and the bytes of the header."""
+    """Returns type and shape of the values and the length of the header."""
     magic = unpack.take(4)
     kind, dimensions = magic[2], magic[3]
     if magic[:2] != b"\0\0" or kind not in _DTYPES or not 1 <= dimensions <= _DIMENSIONS_MAX:
@@ -171,14 +171,14 @@ def _header(path: Path, unpack: _Unpacker) -> tuple[np.dtype[Any], tuple[int, ..
 
 
 class _Unpacker:
-    """Hands out the bytes of a plain or gzip file and never allocates more than its length can stand for."""
+    """Returns the bytes of a plain or gzip file and never allocates more than its length can expand to."""
 
     def __init__(self, path: Path, content: bytes) -> None:
         self._path = path
         self._content = memoryview(content)
         self._position = 0
         self._inflate = zlib.decompressobj(_GZIP_WINDOW) if content[:2] == _GZIP_MAGIC else None
-        self._spare = b""  # inflated but not handed out yet
+        self._spare = b""  # inflated but not returned yet
 
     def take(self, size: int) -> bytes:
         """Returns the next `size` bytes of the header."""
@@ -188,7 +188,7 @@ class _Unpacker:
         return piece
 
     def rest(self, header_bytes: int, size: int) -> bytearray:
-        """Returns the values, which must be exactly `size` bytes to the end of the file."""
+        """Returns the values, which must be the last `size` bytes of the file."""
         expected = f"{self._path}: expected {header_bytes + size} bytes (header {header_bytes}, values {size})"
         ratio_max = 1 if self._inflate is None else _DEFLATE_RATIO_MAX
         if size > len(self._content) * ratio_max:

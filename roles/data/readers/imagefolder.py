@@ -20,16 +20,16 @@ _ENDINGS: Final = (".jpg", ".jpeg", ".png")
 _MODES: Final = {1: "L", 3: "RGB"}
 _MAGIC: Final = {b"\xff\xd8\xff": "JPEG", b"\x89PNG\r\n\x1a\n": "PNG"}
 PIXELS_MAX: Final = 32 << 20
-"""Of an image as it is decoded. A few hundred kilobytes of PNG can stand for gigabytes."""
+"""Bound on a decoded image. A few hundred kilobytes of PNG can expand to gigabytes."""
 
 
 class ImageFolderSource:
     """Images as bytes [height, width, channels], decoded when they are loaded.
 
-    Every image is scaled so that it just covers the model's input, then cropped around its centre; grey images become
-    RGB or colour images grey as the input's channels say. `folder/CLASS/*.jpg` or `folder/train/CLASS/*.jpg` and
+    Every image is scaled so that it just covers the model's input, then cropped around its centre; it is converted to
+    RGB or grey to match the input's channels. Layout: `folder/CLASS/*.jpg`, or `folder/train/CLASS/*.jpg` and
     `folder/test/CLASS/*.jpg`; without a test folder, the files whose name has a hash in the lowest `TEST_SHARE` are the
-    test set: adding files never moves an old one to the other side. Other files are left alone.
+    test set, so adding files never moves an old one to the other set. Other files are ignored.
     """
 
     format = "imagefolder"
@@ -38,7 +38,7 @@ class ImageFolderSource:
     resident = False
 
     def __init__(self, folder: Path, input_shape: Sequence[int]) -> None:
-        """Raises ConfigurationError: no Pillow, no images, unequal classes, or an input that is not an image's."""
+        """Raises ConfigurationError: no Pillow, no images, different classes, or an input that is not an image."""
         _pillow()
         if len(input_shape) != 3 or input_shape[2] not in _MODES:
             raise ConfigurationError(
@@ -66,10 +66,10 @@ class ImageFolderSource:
 
 
 def peek_images(folder: Path, input_shape: Sequence[int], examples_max: int, seconds_max: float) -> Peek:
-    """Lists a folder as `ImageFolderSource` does and decodes some of its images.
+    """Lists a folder like `ImageFolderSource` and decodes some of its images.
 
     Raises:
-        ConfigurationError, DamagedDataError: as there, of what has been decoded.
+        ConfigurationError, DamagedDataError: like there, for what was decoded.
     """
     source = ImageFolderSource(folder, input_shape)
     paths = [path for split in FILE_SPLITS for path in source.paths(split)]
@@ -85,13 +85,13 @@ def decode_image(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """Returns one image as bytes of `shape` [height, width, channels], scaled to cover it and cropped at the centre.
 
     Raises:
-        DamagedDataError: the file is missing or cannot be decoded whole; the message names it.
+        DamagedDataError: the file is missing or cannot be decoded completely; the message names it.
     """
     image_module = _pillow()
     height, width, channels = shape
     try:
         with _open(path) as image:
-            image.draft(_MODES[channels], (width, height))  # JPEG: decode at 1/2, 1/4 or 1/8 where that is enough
+            image.draft(_MODES[channels], (width, height))  # JPEG: decode at 1/2, 1/4 or 1/8 if that is enough
             _check_pixels(image)
             image.load()
             if image.mode.startswith("I"):  # 16-bit grey: Pillow would clip it at 255
@@ -105,7 +105,7 @@ def decode_image(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
             return np.asarray(image.crop((left, top, left + width, top + height)), np.uint8).reshape(shape)
     except (OSError, ValueError, SyntaxError, EOFError, image_module.DecompressionBombError) as error:
         raise DamagedDataError(
-            f"{path}: expected a whole JPEG or PNG image, found: {error}; repair the file or take it away"
+            f"{path}: expected a complete JPEG or PNG image, found: {error}; repair or remove the file"
         ) from error
 
 
@@ -126,17 +126,17 @@ def image_size(path: Path) -> tuple[int, int, int]:
 
 @contextmanager
 def _open(path: Path) -> Iterator[Any]:
-    """Opens an image with the decoder that its first bytes name; its ending says nothing.
+    """Opens an image with the decoder that its first bytes indicate; ignores the file extension.
 
     Raises:
         ValueError: it is neither JPEG nor PNG.
-        OSError: as Pillow.
+        OSError: as raised by Pillow.
     """
     with path.open("rb") as file:
         first = file.read(max(map(len, _MAGIC)))
         kind = next((kind for magic, kind in _MAGIC.items() if first.startswith(magic)), None)
         if kind is None:
-            raise ValueError(f"its first bytes are {first.hex(' ') or 'none'}, those of neither a JPEG nor a PNG file")
+            raise ValueError(f"first bytes {first.hex(' ') or 'none'}, which is neither a JPEG nor a PNG file")
         file.seek(0)
         with _pillow().open(file, formats=(kind,)) as image:
             yield image
@@ -200,6 +200,6 @@ def _images(folder: Path) -> Iterator[Path]:
 
 
 def _is_test(path: Path) -> bool:
-    """Decides by class and file name, so the same on every machine."""
+    """Decides by class and file name, so that all machines agree."""
     digest = hashlib.blake2b(f"{path.parent.name}/{path.name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") < TEST_SHARE * 2**64

@@ -1,4 +1,4 @@
-"""NumPy's `.npz` archives with images and labels of training and test set. Nothing is ever unpickled."""
+"""NumPy `.npz` archives with images and labels of the training and test sets. Nothing is ever unpickled."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _KEYS: Final = (
     ("images", "labels", "test_images", "test_labels"),
 )
 _PLACES: Final[dict[FileSplit, int]] = {"train": 0, "test": 2}
-"""Where a split's images and labels are among those."""
+"""The positions of a split's images and labels in those."""
 
 
 def open_npz(path: Path, input_shape: Sequence[int] | None = None) -> TableSource:
     """Opens an archive with x_train, y_train, x_test, y_test, or images, labels, test_images, test_labels.
 
-    Those of the test set may be missing. Images are [examples, ...] of bytes (kept as bytes; `unit` maps 0..255 to
-    0..1) or of any other number type (made float32; `unit` leaves them as they are); labels are whole numbers from 0,
-    or texts, which are the names of the classes.
+    The test set may be missing. Images are [examples, ...] of bytes (kept as bytes; `unit` maps 0..255 to 0..1) or of
+    any other number type (converted to float32; `unit` leaves them unchanged); labels are whole numbers from 0, or
+    strings, which are the names of the classes.
 
     Raises:
-        ConfigurationError: the keys are missing, the images do not fit the model's input, or all of it not the memory.
+        ConfigurationError: keys are missing, or the images do not fit the model's input or the arrays the memory.
         DamagedDataError: the archive cannot be read, holds Python objects, or images and labels do not fit together.
     """
     with _opened(path) as (archive, keys):
@@ -73,7 +73,7 @@ def peek_npz(path: Path, input_shape: Sequence[int] | None, examples_max: int) -
     """Reads headers, labels and the first examples of an archive that `open_npz` would open.
 
     Raises:
-        ConfigurationError, DamagedDataError: as `open_npz`, of what has been read.
+        ConfigurationError, DamagedDataError: like `open_npz`, for what was read.
     """
     parts: dict[FileSplit, tuple[tuple[int, ...], NDArray[Any], NDArray[np.int32]]] = {}
     with _opened(path) as (archive, keys):
@@ -92,7 +92,7 @@ def peek_npz(path: Path, input_shape: Sequence[int] | None, examples_max: int) -
 
 
 def _peek(archive: Any, key: str, rows_max: int) -> tuple[tuple[int, ...], NDArray[Any]]:
-    """Returns an array's shape and its first rows; of one in Fortran order, which has no first rows, all of it."""
+    """Returns an array's shape and first rows; the whole array if it is in Fortran order, which has no first rows."""
     with archive.zip.open(f"{key}.npy") as member:
         shape, fortran_order, dtype = _header(member)
         if fortran_order or dtype.hasobject or not shape:
@@ -113,10 +113,10 @@ def _header(member: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    """Opens an archive: it and the keys of its arrays, those of the test part only if it has one.
+    """Opens an archive; yields it and the keys of its arrays, with those of the test set only if it has one.
 
     Raises:
-        ConfigurationError, DamagedDataError: as `open_npz`.
+        ConfigurationError, DamagedDataError: like `open_npz`.
     """
     if not path.is_file():
         raise ConfigurationError(f"expected an .npz file, found a folder: {path}")
@@ -137,17 +137,17 @@ def _opened(path: Path) -> Iterator[tuple[Any, tuple[str, ...]]]:
 
 
 def _has_half(archive: Any, keys: tuple[str, ...]) -> bool:
-    """Whether one array of the test part is there without the other."""
+    """Whether one array of the test set is present without the other."""
     (test,) = [full[2:] for full in _KEYS if full[:2] == keys[:2]]
     return len(keys) == 2 and any(key in archive for key in test)
 
 
 def _check_size(path: Path, archive: Any, keys: Sequence[str]) -> None:
-    """Refuses an archive before anything is unpacked: its headers say how large its arrays are.
+    """Refuses an archive that is too large before anything is unpacked, by the sizes in its headers.
 
     Raises:
-        ConfigurationError: they take more memory than there is.
-        DamagedDataError: a header says another size than the archive has.
+        ConfigurationError: the arrays need more memory than there is.
+        DamagedDataError: a header's size differs from the archive's.
     """
     total_bytes = 0
     for key in keys:
@@ -155,7 +155,7 @@ def _check_size(path: Path, archive: Any, keys: Sequence[str]) -> None:
         with archive.zip.open(found) as member:
             shape, _, dtype = _header(member)
             if dtype.hasobject:
-                continue  # which is refused when it is read
+                continue  # it is refused when it is read
             expected_bytes, found_bytes = prod(shape) * dtype.itemsize, found.file_size - member.tell()
         if expected_bytes != found_bytes:
             raise DamagedDataError(

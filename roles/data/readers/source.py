@@ -1,4 +1,4 @@
-"""What every reader gives: a `Source` of examples, and the checks that all of them share."""
+"""What every reader returns, a `Source` of examples, and the checks that all readers share."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ FileSplit = Literal["train", "test"]
 FILE_SPLITS: tuple[FileSplit, ...] = ("train", "test")
 Labels = NDArray[np.int32]
 CLASSES_MAX = 8192
-"""Their names travel in one header of a frame."""
+"""Bound on classes: their names are sent in one header of a frame."""
 
 
 class Source(Protocol):
-    """Examples as their files hold them, not yet scaled. Methods may be called from several threads at once.
+    """Examples as they are in their files, not yet scaled. Thread-safe.
 
     Attributes:
         format: the name in DataConfig.format.
         classes: names of the classes; a label is an index into it.
-        example_shape: shape of one example, equal to the model's input where one was given.
-        dtype: of the values: uint8 where the files hold bytes, else float32.
-        value_max: what `scale = "unit"` divides by: 255 for bytes, 1 where values stay as they are.
+        example_shape: shape of one example, equal to the model's input if one was given.
+        dtype: of the values: uint8 if the files contain bytes, else float32.
+        value_max: the divisor for `scale = "unit"`: 255 for bytes, 1 for values that stay unchanged.
         resident: True if all values are in memory, so that `load` only copies; False if `load` decodes files.
         resident_bytes: memory that the source itself holds.
         stored_bytes: size of the files.
@@ -57,14 +57,14 @@ class Source(Protocol):
 
 
 class Peek:
-    """What a quick look at files tells: labels, whole, and how examples are; a few of them have been looked at."""
+    """The result of a quick look at files: all labels, and the shape and type of the examples, some of them checked."""
 
     def __init__(self, classes: tuple[str, ...], labels: dict[FileSplit, Labels]) -> None:
         self.classes = classes
         self._labels = labels
 
     def labels(self, split: FileSplit) -> Labels:
-        """As `Source.labels`."""
+        """Like `Source.labels`."""
         return self._labels[split]
 
 
@@ -74,7 +74,7 @@ def peek_at_table(
     origin: str,
     classes: tuple[str, ...] = (),
 ) -> Peek:
-    """Checks the shape of all examples, the first examples themselves and all labels, by split; as `TableSource`.
+    """Checks the shape of all examples, the first examples and all labels of each split, like `TableSource`.
 
     Raises:
         ConfigurationError: the examples do not have the model's input shape.
@@ -105,12 +105,12 @@ def check_finite(values: NDArray[Any], indices: NDArray[np.int64], origin: str) 
         found = bad[~np.isfinite(bad)][0]
         raise DamagedDataError(
             f"{origin}: expected finite numbers, found {found} in example {int(indices[row])}; "
-            "mend the data or leave such examples out"
+            "correct the data or leave such examples out"
         )
 
 
 def number_names(labels: dict[FileSplit, Labels], origin: str) -> tuple[str, ...]:
-    """Returns names of classes that are only numbered.
+    """Returns names for classes that are only numbered.
 
     Raises:
         ConfigurationError: there are more than CLASSES_MAX.
@@ -172,12 +172,12 @@ class TableSource:
 
 
 def matching_shape(found: Sequence[int], wanted: Sequence[int] | None, origin: str) -> tuple[int, ...]:
-    """Returns the shape that examples are given in: the model's input, if examples of shape `found` can be seen so.
+    """Returns the shape of returned examples: the model's input, if examples of shape `found` can be viewed so.
 
-    A grey image [h, w] is [h, w, 1]; a model whose input is a flat [features] takes images row by row.
+    A grey image [h, w] becomes [h, w, 1]; a model whose input is a flat [features] gets images row by row.
 
     Raises:
-        ConfigurationError: they cannot; the message says what both are.
+        ConfigurationError: they cannot; the message gives both shapes.
     """
     natural = (*found, 1) if len(found) == 2 else tuple(found)
     if wanted is None:
@@ -191,13 +191,13 @@ def matching_shape(found: Sequence[int], wanted: Sequence[int] | None, origin: s
 
 
 def named_classes(labels: Sequence[NDArray[Any]], origin: str) -> tuple[tuple[str, ...], list[NDArray[Any]]]:
-    """Returns the names of classes in their order, and labels as indices into it, where labels are texts.
+    """Returns the names of classes in order, and labels as indices into them, if labels are strings.
 
-    Labels that are numbers are returned as they are, and no names.
+    Labels that are numbers are returned unchanged, without names.
 
     Raises:
         ConfigurationError: there are more than CLASSES_MAX names.
-        DamagedDataError: only some of the labels are texts, or a text of bytes is not UTF-8.
+        DamagedDataError: only some of the labels are strings, or a byte string is not UTF-8.
     """
     texts = [values.dtype.kind in "US" for values in labels]
     if not any(texts):
@@ -237,23 +237,23 @@ def checked_labels(values: NDArray[Any], examples: int, origin: str) -> Labels:
 
 
 def check_fits(size_bytes: int, origin: str) -> None:
-    """Refuses what this machine cannot hold before memory is taken for it.
+    """Refuses arrays that this machine cannot hold, before memory is allocated.
 
     Raises:
-        ConfigurationError: there is not so much memory left.
+        ConfigurationError: there is not enough memory left.
     """
     import psutil
 
     available_bytes = int(psutil.virtual_memory().available)
     if size_bytes > available_bytes:
         raise ConfigurationError(
-            f"{origin}: its arrays take {size_bytes:,} bytes of memory, and {available_bytes:,} are available here; "
+            f"{origin}: its arrays need {size_bytes:,} bytes of memory, and {available_bytes:,} are available here; "
             "take fewer examples, or a machine with more memory"
         )
 
 
 def check_same_kind(train: NDArray[Any], test: NDArray[Any], origin: str) -> None:
-    """Raises DamagedDataError unless training and test images, if there are any, are of one size and type."""
+    """Raises DamagedDataError unless training and test images, if there are any, have one size and type."""
     if not len(test):
         return
     if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:

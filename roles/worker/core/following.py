@@ -49,8 +49,7 @@ class Following:
         return self.is_near and self._applied < self._first_pushes and not is_alone
 
     def fetched(self, others: bool, applied: float = 0.0) -> None:
-        """Parameters with `applied` pushes have arrived; `others`: some of the new pushes are those of other
-        replicas."""
+        """Parameters with `applied` pushes have arrived; `others`: some new pushes are from other replicas."""
         self._applied = applied
         self._without_others = 0 if others else self._without_others + 1
 

@@ -24,8 +24,7 @@ class Member(_Part, frozen=True, order=True):
 
 
 class Ballot(_Part, frozen=True, order=True):
-    """The number of a leadership: higher ones win. No two members ever use the same one, and no member uses one
-    twice."""
+    """The number of a leadership: higher ones win. No two members use the same one, and none uses one twice."""
 
     round: int = 0
     identity: int = 0

@@ -275,8 +275,7 @@ class PaxosCore:
         leadership.count(acceptor.members)
 
     def _set_heartbeat(self, now: float) -> None:
-        """Sets the time of the next heartbeat. Other rounds do not delay it: it also resends what may have been
-        lost."""
+        """Sets the next heartbeat. Other rounds do not delay it: it also resends what may have been lost."""
         assert self.leadership is not None
         self.leadership.heartbeat_s = now + self._config.heartbeat_s if len(self.acceptor.members) > 1 else FOREVER
 
