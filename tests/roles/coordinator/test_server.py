@@ -198,7 +198,7 @@ async def test_an_experiment_that_a_worker_cannot_read_is_damage(tmp_path: Path)
     body = encode_join_body(make_experiment(tmp_path), ("data-0",)).replace(b"data-0", b"data-\xff")
     reply = SimpleNamespace(message=RunJoinReply("small", "", 1, 0, "", 2), body=body, release=lambda: None)
     client = CoordinatorClient(SimpleNamespace(request=AsyncMock(return_value=reply)))  # type: ignore[arg-type]
-    with pytest.raises(DamagedDataError, match="coordinator of small sent an experiment that does not parse"):
+    with pytest.raises(DamagedDataError, match="coordinator of small sent an experiment that cannot be parsed"):
         await client.join("w", 1, 1)
 
 

@@ -146,5 +146,5 @@ def test_a_damaged_image_among_those_looked_at_is_named(image_folder: Callable[.
     assert look(config, Needs((4, 4, 3), 2, 8, 1)).examples["train"] > 0
     for path in (folder / "cat").iterdir():
         path.write_bytes(path.read_bytes()[:40])
-    with pytest.raises(DamagedDataError, match="expected a whole JPEG or PNG image"):
+    with pytest.raises(DamagedDataError, match="expected a complete JPEG or PNG image"):
         look(config, Needs((4, 4, 3), 2, 8, 1))

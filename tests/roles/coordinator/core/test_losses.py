@@ -50,7 +50,7 @@ def said(instructions: list[Instruction]) -> list[str]:
 def part_lost(node: str, cause: str) -> FailRun:
     return FailRun(
         f"parameter server {node} ({node}:1) is gone: {cause}. Its part of the model is lost; "
-        "go on from the last checkpoint with --resume and this run's folder"
+        "continue from the last checkpoint with --resume and this run's folder"
     )
 
 

@@ -34,7 +34,7 @@ class TestDeath:
         run.advance()
         silent.silent, silent.tasks = True, []
         run.run()
-        assert any("silent is gone: no word" in text for text in run.said)
+        assert any("silent is gone: no message" in text for text in run.said)
         assert run.core.tally.examples == 1200
 
     def test_a_parked_request_is_a_sign_of_life(self) -> None:

@@ -124,9 +124,9 @@ def test_what_does_not_begin_as_jpeg_or_png_meets_no_decoder(tmp_path: Path, con
     """An EPS of that name would start Ghostscript."""
     path = tmp_path / "x.jpg"
     path.write_bytes(content)
-    with pytest.raises(DamagedDataError, match=r"x\.jpg: expected a whole JPEG or PNG image.*its first bytes are"):
+    with pytest.raises(DamagedDataError, match=r"x\.jpg: expected a complete JPEG or PNG image.*first bytes"):
         decode_image(path, (4, 4, 3))
-    with pytest.raises(DamagedDataError, match=r"x\.jpg: expected a JPEG or PNG image.*its first bytes are"):
+    with pytest.raises(DamagedDataError, match=r"x\.jpg: expected a JPEG or PNG image.*first bytes"):
         image_size(path)
 
 

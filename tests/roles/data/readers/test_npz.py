@@ -123,5 +123,5 @@ def test_an_archive_larger_than_memory_is_refused_before_it_is_unpacked(
     path = tmp_path / "data.npz"
     np.savez_compressed(path, x_train=np.zeros((1000, 10)), y_train=np.zeros(1000, int), x_test=IMAGES, y_test=LABELS)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=50_000))
-    with pytest.raises(ConfigurationError, match=r"data\.npz: its arrays take .* 50,000 are available here"):
+    with pytest.raises(ConfigurationError, match=r"data\.npz: its arrays need .* 50,000 are available here"):
         open_npz(path)
