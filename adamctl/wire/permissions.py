@@ -55,7 +55,7 @@ PERMISSIONS: Final[Mapping[Opcode, Permission]] = {
     Opcode.SHUTDOWN: _OPERATOR,
     Opcode.MEMORY_REGISTER: Permission(TRAINERS | {"coordinator"}),
     Opcode.CONFIG_READ: Permission(ALL - {"data", "bench"}),
-    Opcode.CONFIG_COMPARE_AND_SET: Permission(JOB_OWNERS | OPERATORS | {"ps"}),  # and by key: `core_permissions`
+    Opcode.CONFIG_COMPARE_AND_SET: Permission(JOB_OWNERS | OPERATORS | {"ps"}),  # and by key, in the controllers' core
     Opcode.CONFIG_WATCH: Permission(ALL - {"data", "bench"}),
     Opcode.NODE_REGISTER: _MEMBER,
     Opcode.NODE_BEACON: _MEMBER,

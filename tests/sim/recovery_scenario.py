@@ -1,4 +1,4 @@
-"""Servers that stay away for long or lose their disks, and an operator who goes on without them (core_recovery).
+"""Servers that stay away for long or lose their disks, and an operator who goes on without them (recovery).
 
 The operator sees what `adamctl recover` sees: the records and what living servers say of themselves; and acts on it a
 moment later, when it may no longer be so.

@@ -5,7 +5,7 @@ known is ignored. What a bucket becomes follows from its record and from what is
 
     record says       in memory             becomes
     primary           served                served, with the members of the record
-    primary           a copy                taken over (core_takeover), then served
+    primary           a copy                taken over (takeover.py), then served
     primary, a copy   nothing, just begun   made as the job began
     primary, a copy   nothing               lost: another copy takes over, or all wait for each other's stores
     a copy            served, handed over   a copy
