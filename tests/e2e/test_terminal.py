@@ -111,7 +111,10 @@ def test_a_run_without_a_terminal_is_found_watched_and_stopped(adamctl: Runner, 
                 break
         attached.interrupt()
         code, _, stderr = attached.wait()
-        assert (code, stderr.splitlines()[-1]) == (0, "small/001 goes on; adamctl attach small/001 shows it again")
+        assert (code, stderr.splitlines()[-1]) == (
+            0,
+            "small/001 keeps running; adamctl attach small/001 shows it again",
+        )
         last = adamctl.start("attach", "small/001", "--plain")
         assert last.process.stderr is not None and last.process.stderr.readline()
         assert adamctl.run("run", "stop") == (0, "run small/001 was asked to end\n", "")

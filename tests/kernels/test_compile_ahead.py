@@ -34,4 +34,4 @@ def test_each_kernel_is_named_when_it_is_in_the_cache(tmp_path: Path) -> None:
 def test_one_that_there_is_not_ends_it(tmp_path: Path) -> None:
     done = compile_ahead(tmp_path, "rules.none\nrules.address\n")
     assert not done.stdout
-    assert "expected the name of one; found 'rules.none'" in done.stderr
+    assert "expected the name of a kernel; found 'rules.none'" in done.stderr

@@ -100,5 +100,5 @@ def test_what_takes_longest_is_compiled_first() -> None:
 
 @pytest.mark.parametrize("name", ["losses.none", "none.sums", "tiles.none:3"])
 def test_a_kernel_that_there_is_none_of_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"expected the name of one; found '{name}'"):
+    with pytest.raises(ValueError, match=f"expected the name of a kernel; found '{name}'"):
         backend.load([name])

@@ -72,9 +72,9 @@ def test_in_any_order_of_arrival_all_stages_run_once_in_order(seed):
 def test_what_nobody_awaits_is_refused():
     walk = Walk(1, {0: ["peer"]})
     walk.arrive(0, "peer")
-    with pytest.raises(ValueError, match="nothing is awaited from 'peer'"):
+    with pytest.raises(ValueError, match="nothing is expected from 'peer'"):
         walk.arrive(0, "peer")
-    with pytest.raises(ValueError, match="nothing is awaited from 'stranger'"):
+    with pytest.raises(ValueError, match="nothing is expected from 'stranger'"):
         walk.arrive(0, "stranger")
     with pytest.raises(ValueError, match="cannot arrive while stage 0 is next"):
         walk.arrive(1)

@@ -92,7 +92,7 @@ async def test_a_node_joins_is_seen_reached_and_leaves() -> None:
         assert isinstance(reply.message, StatusReply) and reply.message.status["node"] == "ps-0"
         await cluster.stop("ps-0")
         assert await nodes(cluster.client, "ps") == []
-        with pytest.raises(UnreachableError, match="no living node is called ps-0"):
+        with pytest.raises(UnreachableError, match="there is no living node ps-0"):
             await other.connect("ps-0", 5)
 
 
