@@ -34,7 +34,7 @@ from adamctl.roles.ps.client.server_channel import ServerChannel
 from adamctl.roles.ps.client.session import Session
 from adamctl.roles.ps.client.shared_memory import SharedArrays
 from adamctl.roles.ps.client.wire_choice import WireChoice
-from adamctl.roles.ps.core.sync_steps import Place
+from adamctl.roles.ps.core.push import Place
 from adamctl.wire.messages import CheckpointFile, Hello
 
 if TYPE_CHECKING:

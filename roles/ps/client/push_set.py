@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from adamctl.kernels.numeric.convert import Narrow
 from adamctl.kernels.operation import Array
 from adamctl.model.layout import ParameterLayout, Tensor
-from adamctl.roles.ps.core.sync_steps import Place
+from adamctl.roles.ps.core.push import Place
 from adamctl.wire.constants import UpdateKind
 
 Numbers = NDArray[np.int64]

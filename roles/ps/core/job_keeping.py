@@ -1,26 +1,26 @@
-"""What a parameter server makes of its jobs: takes them up, makes or resumes their buckets, or frees them (pure).
+"""What a parameter server does with its jobs: it adds them, makes or resumes their buckets, or frees them (pure).
 
-What becomes of a job follows from its keys and from what is held here:
+A job's keys and what this server holds decide what happens to the job:
 
-    its keys say            held here       what follows
-    nothing, or what none   the job         it is kept: who does not know it may be wrong
-    can read
-    that it has ended, or   the job         it is freed
-    of a later one
-    a job                   nothing         it is taken up
-    a job with copies       the job         the replication core keeps it (`replication/core/job_buckets.py`)
+    its keys                held here       what happens
+    are missing, or cannot  the job         it is kept: whoever does not know it may be wrong
+    be read
+    say that it has ended,  the job         it is freed
+    or name a later one
+    name a job              nothing         it is added
+    name a job with copies  the job         the replication core keeps it (`replication/core/job_buckets.py`)
 
-Of a job that has a single copy of each bucket, the buckets that are placed here and are not in memory
+For a job with a single copy of each bucket, this happens to the buckets that are placed here but are not in memory:
 
-    were placed on          and             are
-    this process                            made as the job began: from its seed, or from a checkpoint
-    a former one of its     are all in the  read back from there, under new epochs
-    name                    store
-    a former one            were never      made as the job began, under new epochs
+    placed on               condition       what happens
+    this process                            they begin as the job began: from its seed, or from a checkpoint
+    an earlier process of   all are in the  they are read back, under new epochs
+    this name               store
+    an earlier process      none was ever   they begin as the job began, under new epochs
                             served
-    a former one            neither         lost: the job is given up here
+    an earlier process      otherwise       they are lost: the job is given up here
 
-Until new epochs are agreed the job is resuming, and nobody may attach to it.
+Until new epochs are agreed on, the job is resuming and nobody may attach to it.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from adamctl.wire.messages import ConfigChanges
 
 @dataclass(frozen=True, slots=True)
 class Stock:
-    """What there is of a job besides what is served of it.
+    """What this server has of a job besides what it serves.
 
     Attributes:
-        stored: bucket -> epoch of what the store was found to hold of this very job; None: it was found to hold none.
+        stored: bucket -> epoch of what the store holds of this very job; None: the store holds nothing of it.
         copied: the replication core keeps the job.
     """
 
@@ -61,21 +61,21 @@ class Stock:
 
 @dataclass(frozen=True, slots=True)
 class KeepUnknown(Instruction):
-    """Leave a job as it is, though it is not known, or cannot be read; say so."""
+    """Log the text. A job that is unknown, or whose keys cannot be read, stays as it is."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class FreeJob(Instruction):
-    """Hold nothing of a job any more, in memory or on disk; `JobKeeping.freed`."""
+    """Remove a job from memory and from disk; then `JobKeeping.freed`."""
 
     job: str
 
 
 @dataclass(frozen=True, slots=True)
 class AddJob(Instruction):
-    """Make a job of which nothing is held; then as `LookAt`."""
+    """Add a job of which nothing is held; then as `LookAt`."""
 
     name: str
     view: JobView
@@ -83,7 +83,7 @@ class AddJob(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class LookAt(Instruction):
-    """Find out what there is of a job; `JobKeeping.looked`."""
+    """Find out what this server has of a job; then `JobKeeping.looked`."""
 
     job: Job
     view: JobView
@@ -91,7 +91,7 @@ class LookAt(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class GiveUp(Instruction):
-    """Say why nothing is served of a job, which is noted in it."""
+    """Log why this server serves nothing of a job; the job has the reason."""
 
     job: Job
     text: str
@@ -99,7 +99,7 @@ class GiveUp(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class FreeFull(Instruction):
-    """Free what the store was found to hold of buckets that are not for us, and have all copies that they should."""
+    """Free buckets in the store that are not placed here and that have all their copies elsewhere."""
 
     name: str
     view: JobView
@@ -115,7 +115,7 @@ class Replicate(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class TakeUp(Instruction):
-    """Keep at hand what the store was found to hold of a job, until it is freed: its buckets begin with that."""
+    """Keep what the store holds of a job until the job is freed: its buckets begin with that."""
 
     name: str
     view: JobView
@@ -123,7 +123,7 @@ class TakeUp(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class RaiseEpochs(Instruction):
-    """Make buckets ours again, if nothing has changed meanwhile; `JobKeeping.raised`. `text`: to be said before."""
+    """Log the text; then give our buckets new epochs if nothing has changed meanwhile; then `JobKeeping.raised`."""
 
     job: str
     changes: ConfigChanges
@@ -132,7 +132,7 @@ class RaiseEpochs(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class Make(Instruction):
-    """Find out whether buckets fit into memory; `JobKeeping.measured`."""
+    """Find out whether buckets fit into memory; then `JobKeeping.measured`."""
 
     job: Job
     view: JobView
@@ -141,7 +141,7 @@ class Make(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class ForgetFound(Instruction):
-    """Free what the store was found to hold of a job that begins anew."""
+    """Free what the store holds of a job that begins again from its start."""
 
     name: str
     view: JobView
@@ -149,9 +149,9 @@ class ForgetFound(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class BuildBuckets(Instruction):
-    """Make the contents of buckets; `JobKeeping.built`, or `not_built`.
+    """Make the contents of buckets; then `JobKeeping.built` or `not_built`.
 
-    `stored`: shards of which the store has a record begin with it, all others as the job began.
+    `stored`: shards with a record in the store begin with that record, all others as the job began.
     """
 
     job: Job
@@ -162,7 +162,7 @@ class BuildBuckets(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class WriteHolding(Instruction):
-    """Write to disk that we hold buckets (-> epoch), before any shard of theirs."""
+    """Write to disk that we hold buckets (-> epoch), before any of their shards."""
 
     job: Job
     epochs: Mapping[int, int]
@@ -170,7 +170,7 @@ class WriteHolding(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class TellServed(Instruction):
-    """Have everybody know that we have served buckets of a job; `JobKeeping.told`."""
+    """Record in the configuration that we have served buckets of a job; then `JobKeeping.told`."""
 
     job: Job
     view: JobView
@@ -178,7 +178,7 @@ class TellServed(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class Serve(Instruction):
-    """Begin to serve buckets with their contents."""
+    """Start to serve buckets with their contents."""
 
     job: Job
     view: JobView
@@ -192,7 +192,7 @@ class JobKeeping:
     """All jobs of one server.
 
     Attributes:
-        registered_revision: of our node key; what was placed before was placed on former processes of our name.
+        registered_revision: of our node key; buckets placed before it were placed on earlier processes of our name.
     """
 
     def __init__(self, node: str, core: ServerCore, keys: JobKeys, keeps_store: bool) -> None:
@@ -204,7 +204,7 @@ class JobKeeping:
     # --- whole jobs -------------------------------------------------------------------------------------------------
 
     def changed(self, name: str) -> list[Instruction]:
-        """A job's keys may say something new."""
+        """A job's keys may have changed."""
         view, job = self._keys.view(name), self._core.jobs.get(name)
         out: list[Instruction] = []
         if job is not None and (view is None or job.identity != identity_of(view)):
@@ -219,7 +219,7 @@ class JobKeeping:
         return out
 
     def freed(self, name: str) -> None:
-        """Nothing is held of a job any more."""
+        """A job was removed from memory and disk."""
         self._resumed.pop(name, None)
 
     def give_up(self, job: Job, code: ErrorCode, text: str) -> list[Instruction]:
@@ -228,7 +228,7 @@ class JobKeeping:
         return [GiveUp(job, text)]
 
     def looked(self, job: Job, view: JobView, stock: Stock) -> list[Instruction]:
-        """What there is of a job is known."""
+        """It is known what this server has of a job."""
         out = self._check_store(job, view)
         if self._keeps_store:
             out.append(FreeFull(job.name, view))
@@ -237,7 +237,7 @@ class JobKeeping:
         return out + self._keep_single(job, view, stock.stored)
 
     def _check_store(self, job: Job, view: JobView) -> list[Instruction]:
-        """Serves nothing of a job that was placed here and needs a store; what others serve of it is not our affair."""
+        """Gives a job up that was placed here and needs a store, if this server has none."""
         ours = any(bucket.primary == self.node for bucket in view.buckets.values())
         if not job.durable or self._keeps_store or not ours or job.failed is not None:
             return []
@@ -247,7 +247,7 @@ class JobKeeping:
     # --- single copies ----------------------------------------------------------------------------------------------
 
     def _keep_single(self, job: Job, view: JobView, stored: Mapping[int, int] | None) -> list[Instruction]:
-        """Makes the buckets that we serve those that are placed here."""
+        """Serves exactly the buckets that are placed here."""
         out: list[Instruction] = []
         alone = self._alone(job, view)
         lost = self._lost(job, view, alone)
@@ -270,26 +270,26 @@ class JobKeeping:
         return out
 
     def _alone(self, job: Job, view: JobView) -> Collection[int]:
-        """Returns the buckets of which nobody else can have a copy that counts."""
+        """Returns the buckets of which no other server can have a valid copy."""
         return view.held_alone(self.node) | job.buckets.keys()
 
     def _lost(self, job: Job, view: JobView, alone: Collection[int]) -> list[int]:
-        """Returns the buckets that a former process of our name had alone."""
+        """Returns the buckets that only an earlier process of our name had."""
         lost = view.lost_by(self.node, self.registered_revision)
         return [bucket for bucket in lost if bucket in alone and not job.holds(bucket)]
 
     def _whole(self, lost: Sequence[int], stored: Mapping[int, int] | None) -> bool:
-        """Says whether the store has all that was lost."""
+        """Says whether the store has all lost buckets."""
         return stored is not None and all(bucket in stored for bucket in lost)
 
     def _never_served(self, view: JobView) -> bool:
-        """Says whether no process of our name has served anything of a job, so that nothing is lost."""
+        """Says whether no process of our name has ever served a bucket of the job, so that nothing is lost."""
         return self.node not in view.served
 
     def _resume(
         self, job: Job, view: JobView, lost: Sequence[int], stored: Mapping[int, int] | None
     ) -> list[Instruction]:
-        """Makes lost buckets ours again: those that our store has, or such as nobody has ever served."""
+        """Takes lost buckets back: our store has them, or nobody has ever served them."""
         job.resuming = True
         if job.name in self._raising:
             return []
@@ -301,7 +301,7 @@ class JobKeeping:
     def _new_epochs(
         self, name: str, view: JobView, lost: Sequence[int], stored: Mapping[int, int] | None
     ) -> ConfigChanges:
-        """Returns what makes epochs higher than any that was known, if nothing has changed meanwhile."""
+        """Returns changes to epochs higher than any known one; they apply only if nothing has changed meanwhile."""
         conditions = {bucket_key(name, index): view.bucket_revisions[index] for index in lost}
         conditions[node_key(self.node)] = self.registered_revision  # who counts as dead changes nothing
         if stored is None:
@@ -314,14 +314,14 @@ class JobKeeping:
         return ConfigChanges(conditions, puts)
 
     def raised(self, name: str) -> list[Instruction]:
-        """New epochs were asked for; whether they came to be, the keys will tell, and what follows comes with them."""
+        """The change of epochs has ended; the keys tell whether it was made."""
         self._raising.discard(name)
         return [Refresh(name)]
 
     # --- making buckets ---------------------------------------------------------------------------------------------
 
     def measured(self, job: Job, view: JobView, buckets: Sequence[int], problem: str | None) -> list[Instruction]:
-        """Whether buckets fit into memory is known; `problem` says why they do not."""
+        """It is known whether buckets fit into memory; `problem` says why not."""
         if problem is not None:
             return self.give_up(job, ErrorCode.OVER_QUOTA, problem)
         stored = self._resumed.get(job.name) is job
@@ -331,18 +331,18 @@ class JobKeeping:
         return [ForgetFound(job.name, view), build]  # of a job that looked the same, under another controller
 
     def built(self, job: Job, view: JobView, buckets: Sequence[int]) -> list[Instruction]:
-        """Buckets have their contents; who may have to look for those later is told of them first."""
+        """Buckets have their contents; before they are served, disk and configuration must say so."""
         out: list[Instruction] = []
         if self._keeps_store and self.wanted(job):
             out.append(WriteHolding(job, {bucket: job.building.get(bucket, 0) for bucket in buckets}))
         return [*out, TellServed(job, view)]
 
     def untold(self, job: Job, view: JobView) -> bool:
-        """Says whether others have still to be told that we serve buckets of a job."""
+        """Says whether the configuration does not yet say that we serve buckets of a job."""
         return self.node not in view.served and self._core.jobs.get(job.name) is job
 
     def told(self, job: Job, view: JobView, buckets: Sequence[int]) -> list[Instruction]:
-        """All is as it must be before buckets are served; some of them may have moved meanwhile."""
+        """Buckets may be served; some of them may have moved meanwhile."""
         if not self.wanted(job):
             return []
         return [Serve(job, view, [bucket for bucket in buckets if bucket in job.building])]
@@ -352,7 +352,7 @@ class JobKeeping:
         return self._core.jobs.get(job.name) is job and job.failed is None
 
     def not_built(self, job: Job, error: Exception, what: str = "buckets") -> list[Instruction]:
-        """Contents could not be made, or were not to be found whole."""
+        """Contents could not be made, or were incomplete."""
         if isinstance(error, (AdamctlError, OSError)):
             code = ErrorCode.DAMAGED_DATA if isinstance(error, DamagedDataError) else ErrorCode.INTERNAL
             return self.give_up(job, code, str(error))

@@ -20,8 +20,6 @@ from adamctl.roles.ps.core.exactly_once import Client, ClientKey
 from adamctl.roles.ps.core.push import Place, Push, Source, Update
 from adamctl.wire.constants import ErrorCode, UpdateKind
 
-__all__ = ["APPLIED_TOGETHER", "Place", "ShardSteps", "StepPart"]
-
 APPLIED_TOGETHER = 1 << 62
 """The base of a part: no push of other clients came between the parameters it was computed from and its application."""
 
