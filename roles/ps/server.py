@@ -182,9 +182,7 @@ class ParameterServer:
 
     def _replicate(self) -> None:
         """Starts replication; called once this server is a member of the cluster."""
-        replicating = ReplicationShell(
-            self._context, self.core, self._keeper.memory, self._carry_out, self._spawn, self._keeper.reconcile_all
-        )
+        replicating = ReplicationShell(self._context, self.core, self._keeper.memory, self._carry_out, self._spawn)
         copies = Copies(
             self._context, self.core, self._storing, self._keeper, replicating, self._carry_out, self._spawn
         )

@@ -1,28 +1,33 @@
-"""Planted faults of what a server makes of its jobs: each a mistake that is easily made."""
+"""Planted faults of what a server makes of buckets that it has lost: each a mistake that is easily made."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from adamctl.config.records import BucketRecord, decode, encode
+from adamctl.config.records import BucketRecord
 from adamctl.roles.ps.core.instructions import Instruction
 from adamctl.roles.ps.core.job import Job
-from adamctl.roles.ps.core.job_keeping import JobKeeping, Stock, WriteHolding
 from adamctl.roles.ps.core.job_records import JobView
-from adamctl.wire.messages import ConfigChanges
+from adamctl.roles.ps.jobs.copy_builder import Copies
+from adamctl.roles.ps.replication.core.instructions import Load
+from adamctl.roles.ps.replication.core.job_buckets import JobReplicas, VersionedRecord
+from adamctl.roles.ps.replication.core.outbox import Outbox
+from adamctl.roles.ps.replication.core.proposals import Proposals
 from tests.sim.server_cluster import ServerCluster, ServerFault
-from tests.sim.shell_mutants import one_copy
+from tests.sim.shell_mutants import MOVE_KINDS, one_copy
 
-_looked, _new_epochs = JobKeeping.looked, JobKeeping._new_epochs
-_measured, _built = JobKeeping.measured, JobKeeping.built
+_loaded, _emit = JobReplicas.loaded, Outbox.emit
+_propose = Proposals._propose
 
 
 def _restarts(cluster: ServerCluster) -> None:
     one_copy(cluster, "crash", "crash", "crash-all", "weather", "full", "controller")
+
+
+def _moves(cluster: ServerCluster) -> None:
+    one_copy(cluster, *MOVE_KINDS)
 
 
 def _full_disks(cluster: ServerCluster) -> None:
@@ -39,27 +44,30 @@ def _full_disks(cluster: ServerCluster) -> None:
 # --- what becomes of buckets that were lost -------------------------------------------------------------------------
 
 
-def _copies_kept_singly(self: JobKeeping, job: Job, view: JobView, stock: Stock) -> list[Instruction]:
-    return _looked(self, job, view, replace(stock, copied=False))
+def _alone_with_copies(self: JobReplicas, known: VersionedRecord) -> bool:
+    return known.record.primary == self.outbox.node
 
 
-def _under_old_epochs(self: JobKeeping, name: str, view: JobView, lost: Sequence[int], stored: Any) -> ConfigChanges:
-    changes = _new_epochs(self, name, view, lost, stored)
-    records = {key: decode(value, BucketRecord) for key, value in changes.puts.items()}
-    puts = {key: encode(msgspec.structs.replace(one, epoch=one.epoch - 1)) for key, one in records.items()}
-    return ConfigChanges(changes.conditions, puts)
+def _store_not_trusted(self: JobReplicas, bucket: int, contents: Any, now: float) -> None:
+    _loaded(self, bucket, None, now)
+
+
+def _under_old_epochs(self: Proposals, bucket: int, record: BucketRecord, conditions: Any = None) -> None:
+    if "from the store" in record.why:
+        record = msgspec.structs.replace(record, epoch=record.epoch - 1)
+    _propose(self, bucket, record, conditions)
+
+
+def _from_the_beginning(self: Outbox, *instructions: Instruction) -> None:
+    made = [Load(one.job, one.buckets, True) if isinstance(one, Load) else one for one in instructions]
+    _emit(self, *made)
 
 
 # --- making buckets -------------------------------------------------------------------------------------------------
 
 
-def _from_the_beginning(self: JobKeeping, job: Job, *rest: Any) -> list[Instruction]:
-    self._resumed.clear()
-    return _measured(self, job, *rest)
-
-
-def _holding_left_out(self: JobKeeping, job: Job, view: JobView, buckets: Sequence[int]) -> list[Instruction]:
-    return [one for one in _built(self, job, view, buckets) if not isinstance(one, WriteHolding)]
+async def _told_nobody(self: Copies, job: Job, view: JobView) -> None:
+    """Whoever is given a bucket tells nobody."""
 
 
 MUTANTS = {
@@ -68,37 +76,37 @@ MUTANTS = {
         ServerFault(
             "copies-kept-singly",
             "a server goes on alone with buckets that have other copies",
-            [(JobKeeping, "looked", _copies_kept_singly)],
+            [(JobReplicas, "is_alone", _alone_with_copies)],
         ),
         ServerFault(
             "store-not-trusted",
             "a job is given up though the store has all that was lost",
-            [(JobKeeping, "_whole", lambda self, lost, stored: False)],
+            [(JobReplicas, "loaded", _store_not_trusted)],
             _restarts,
         ),
         ServerFault(
             "taken-up-from-nothing",
-            "buckets are taken up again that the store does not have",
-            [(JobKeeping, "_whole", lambda self, lost, stored: True)],
+            "buckets that were served and are not in the store are made as the job began",
+            [(JobView, "never_served", lambda self, *members: True)],
             _full_disks,
         ),
         ServerFault(
             "under-old-epochs",
             "buckets are taken up again under the epochs that they had",
-            [(JobKeeping, "_new_epochs", _under_old_epochs)],
+            [(Proposals, "_propose", _under_old_epochs)],
             _restarts,
         ),
         ServerFault(
             "from-the-beginning",
             "what is taken up again is not read back from the store",
-            [(JobKeeping, "measured", _from_the_beginning)],
+            [(Outbox, "emit", _from_the_beginning)],
             _restarts,
         ),
         ServerFault(
-            "holding-left-out",
-            "buckets are served without a record that they are held",
-            [(JobKeeping, "built", _holding_left_out)],
-            _restarts,
+            "alone-untold",
+            "a server is left alone with a bucket before everybody can know that it has it",
+            [(Proposals, "_is_told", lambda self, node: True), (Copies, "_tell", _told_nobody)],
+            _moves,
         ),
     )
 }

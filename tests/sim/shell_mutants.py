@@ -12,18 +12,18 @@ import msgspec
 from adamctl.config.records import NodeRecord, node_key
 from adamctl.roles.configuration import read_record
 from adamctl.roles.ps import checkpoint_writer as saving
-from adamctl.roles.ps.core import job_keeping
 from adamctl.roles.ps.core.exactly_once import Client, ClientKey, ClientMemory, ClientRecord
 from adamctl.roles.ps.core.flush import Entry, FlushCore, Item, Slot
 from adamctl.roles.ps.core.job import Job
-from adamctl.roles.ps.core.job_records import JobView
 from adamctl.roles.ps.core.shard import Batch, Shard
 from adamctl.roles.ps.core.shard_message import CopyRecord, decode_body
 from adamctl.roles.ps.jobs import copy_builder as copies
 from adamctl.roles.ps.jobs.keeper import JobKeeper
 from adamctl.roles.ps.replication import shell as replicating
+from adamctl.roles.ps.replication.core import proposals
 from adamctl.roles.ps.replication.core.bucket_group import Member, ReplicaGroup, ShardReplica
 from adamctl.roles.ps.replication.core.instructions import Propose
+from adamctl.roles.ps.replication.core.job_buckets import JobReplicas, VersionedRecord
 from adamctl.roles.ps.replication.core.replica_link import Link
 from adamctl.roles.ps.replication.core.replication_core import ReplicationCore
 from adamctl.roles.ps.replication.shell import ReplicationShell
@@ -104,32 +104,39 @@ async def _not_awaited(self: StoreWriter, identity: JobIdentity, buckets: dict[i
     self.holdings.take(identity, buckets)
 
 
-def _adopt_in_new_places(
-    self: Holdings, job: Job, bucket: int, identity: JobIdentity, entries: Any, restored: bool = False
+def _keep_in_new_places(
+    self: Holdings, identity: JobIdentity, bucket: int, epoch: int, shards: Any, loaded: Any = None, *rest: Any
 ) -> None:
     """Where the records are that shards were read from is forgotten."""
-    _adopt(self, job, bucket, identity, {}, restored)
+    _keep(self, identity, bucket, epoch, shards, {} if loaded is not None else None, *rest)
 
 
-_writing, _append, _adopt = StoreWriter._writing, LogStore._append, Holdings.adopt
+def _inherit_nothing(self: Holdings, identity: JobIdentity, bucket: int, indices: Any) -> dict[int, Any]:
+    _inherited(self, identity, bucket, indices)
+    return {}
+
+
+_writing, _append, _keep = StoreWriter._writing, LogStore._append, Holdings.keep
+_inherited = Holdings._inherited
 _compact = FlushCore._compact
 _content = store_contents._content
 
 # --- jobs -----------------------------------------------------------------------------------------------------------
 
 
-async def _told_nobody(self: JobKeeper, job: Any, view: Any) -> None:
+async def _told_nobody(self: JobKeeper, job: Any, view: Any) -> bool:
     """Nobody is told that buckets have been served."""
+    return True
 
 
-def _nothing_lost(self: JobView, node: str, registered_revision: int) -> list[int]:
-    """A process takes up what a former one of its name served, as if it had it."""
-    return []
+def _nothing_lost(self: JobReplicas, known: VersionedRecord) -> bool:
+    """A process takes up what a former one of its name served, as if it had been placed on this one."""
+    return True
 
 
 async def _built_over(self: copies.Copies, job: Any, view: Any, buckets: Sequence[int]) -> Any:
     """What should be read back is made as the job began."""
-    return await _load(self, job, replace(view, served=frozenset()), buckets)
+    return await self._begin_again(job, view, buckets)
 
 
 async def _lost_and_not_noticed(self: JobKeeper) -> int:
@@ -141,8 +148,6 @@ async def _lost_and_not_noticed(self: JobKeeper) -> int:
 def _without_conditions(conditions: Any, puts: Any) -> ConfigChanges:
     return ConfigChanges({}, puts)
 
-
-_load = copies.Copies._load
 
 # --- checkpoints ----------------------------------------------------------------------------------------------------
 
@@ -252,7 +257,7 @@ MUTANTS = {
         ServerFault(
             "nothing-is-lost",
             "a process takes up what a former one of its name served",
-            [(JobView, "lost_by", _nothing_lost)],
+            [(JobReplicas, "_first", _nothing_lost)],
         ),
         ServerFault(
             "built-over-the-store",
@@ -318,13 +323,13 @@ MUTANTS = {
         ServerFault(
             "adopted-in-new-places",
             "where the records are that shards were read from is forgotten",
-            [(Holdings, "adopt", _adopt_in_new_places)],
+            [(Holdings, "keep", _keep_in_new_places), (Holdings, "_inherited", _inherit_nothing)],
             lambda cluster: one_copy(cluster, "crash", "crash", "crash-all", "weather", "full"),
         ),
         ServerFault(
             "taken-up-anyway",
             "a server takes its buckets up again whatever has become of them meanwhile",
-            [(job_keeping, "ConfigChanges", _without_conditions)],
+            [(proposals, "ConfigChanges", _without_conditions)],
             lambda cluster: one_copy(cluster, *MOVE_KINDS),
         ),
         ServerFault(

@@ -95,7 +95,7 @@ class ServerState(SimProcess):
     @property
     def registered_revision(self) -> int:
         """Of the configuration, when the process was registered; 0: it does not know yet."""
-        return self.keeper.keeping.registered_revision
+        return self.keeper.registered_revision
 
     @property
     def incarnation(self) -> int:

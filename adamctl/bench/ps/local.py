@@ -120,8 +120,8 @@ class _Server:
         self._layout = layout
         self.core = ServerCore(threads, queue_bytes_max=1 << 62)
         self._job = Job(_JOB, layout, make_rule(RuleConfig("add")))
-        self._job.configure({bucket.index: (1, True) for bucket in layout.buckets})
         for bucket in layout.buckets:
+            self._job.begin(bucket.index, 1)
             shards = layout.shards_of(bucket)
             memory = side_by_side([np.zeros(shard.size, np.float32) for shard in shards])
             self._job.install(

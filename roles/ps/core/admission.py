@@ -34,8 +34,8 @@ def attach_refusal(token: Token, job: Job, request: AttachRequest) -> Refuse | N
         )
     if job.building:
         return Refuse(token, ErrorCode.NOT_READY, f"job {job.name!r}: {len(job.building)} buckets are being built")
-    if job.resuming:
-        return Refuse(token, ErrorCode.NOT_READY, f"job {job.name!r}: being resumed from the store")
+    if not job.placed:
+        return Refuse(token, ErrorCode.NOT_READY, f"job {job.name!r}: it is not known yet where its buckets are")
     if job.taking:
         why = job.refusing.get(min(job.taking), "buckets are being taken over")
         return Refuse(token, ErrorCode.NOT_READY, f"job {job.name!r}: {why}")

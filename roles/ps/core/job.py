@@ -46,9 +46,7 @@ class Job:
         identity: distinguishes this job from others of the same name, for the shell.
         epochs: every bucket of the job -> the highest epoch we know of.
         buckets: those that are ready here, with this server as primary.
-        building: those that are being built.
-        resuming: waiting until the new epochs of this server's former buckets are agreed. Until then no client may
-            attach, because what it reports is stored with shards that are not here yet.
+        building: those that are being built -> the epoch under which they will be served.
         shards: the shards of `buckets`, by index.
         failed: (code, message) if the buckets could not be made, or values in them were lost.
         staleness: histogram of applied shard pushes by staleness: pushes of other clients since their base.
@@ -71,7 +69,6 @@ class Job:
         self.epochs: dict[int, int] = {}
         self.buckets: dict[int, BucketState] = {}
         self.building: dict[int, int] = {}
-        self.resuming = False
         self.shards: dict[int, Shard] = {}
         self.failed: tuple[int, str] | None = None
         self.staleness = [0] * (STALENESS_MAX + 1)
@@ -89,31 +86,18 @@ class Job:
 
     @property
     def ready(self) -> bool:
-        return not self.building and not self.resuming and self.failed is None
+        """Whether all that is to be served here is here."""
+        return self.placed and not self.building and not self.taking and self.failed is None
 
-    def holds(self, bucket: int) -> bool:
-        """Returns whether this server serves a bucket or is about to."""
-        return bucket in self.buckets or bucket in self.building
+    @property
+    def placed(self) -> bool:
+        """Whether it is known where the buckets are to be."""
+        return bool(self.epochs)
 
-    def configure(self, primaries: Mapping[int, tuple[int, bool]]) -> list[int]:
-        """Takes in the configuration of all buckets: bucket -> (epoch, whether this server is the primary).
-
-        Returns the buckets to build now. Epochs older than known ones are ignored.
-        """
-        to_build: list[int] = []
-        for bucket, (epoch, ours) in primaries.items():
-            if epoch < self.epochs.get(bucket, 0):
-                continue
-            self.epochs[bucket] = epoch
-            if not ours:
-                self.drop(bucket)
-            elif bucket in self.buckets:
-                self.buckets[bucket].epoch = epoch
-            else:
-                if bucket not in self.building:
-                    to_build.append(bucket)
-                self.building[bucket] = epoch
-        return to_build
+    def begin(self, bucket: int, epoch: int) -> None:
+        """Notes that a bucket is being built here, to be served under an epoch."""
+        self.epochs[bucket] = max(epoch, self.epochs.get(bucket, 0))
+        self.building[bucket] = epoch
 
     def install(self, bucket: Bucket, contents: Iterable[ShardContent], threads: int) -> None:
         """Starts to serve a bucket and redistributes all shards over the apply threads."""

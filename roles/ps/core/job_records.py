@@ -40,17 +40,15 @@ class JobView:
     bucket_revisions: dict[int, int]
     served: frozenset[str] = frozenset()
 
-    def held_alone(self, node: str) -> set[int]:
-        """Returns the buckets that this node serves and of which no other node has an in-sync copy."""
-        return {index for index, one in self.buckets.items() if one.primary == node and len(one.in_sync) <= 1}
+    def never_served(self, *members: str) -> bool:
+        """Returns whether nobody can have pushed to a bucket, given its members: none was ever about to serve it.
 
-    def lost_by(self, node: str, registered_revision: int) -> list[int]:
-        """Returns the buckets placed on a former process of this node name, whose memory is lost."""
-        return [
-            index
-            for index, bucket in self.buckets.items()
-            if bucket.primary == node and self.bucket_revisions[index] < registered_revision
-        ]
+        Whoever is to serve a bucket is in `served` before. With a single copy, only its holder matters. With several,
+        any member may once have got the bucket from a server that is no member any more.
+        """
+        if self.record.replication == 1 and len(members) == 1:
+            return members[0] not in self.served
+        return not self.served
 
 
 class Fate(Enum):

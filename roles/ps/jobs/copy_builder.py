@@ -50,8 +50,8 @@ class Copies:
         self._begin(instruction, self._build)
 
     def load(self, instruction: Load) -> None:
-        """Reads buckets back from the store."""
-        self._begin(instruction, self._load)
+        """Reads buckets back from the store, or makes those that nobody has ever served."""
+        self._begin(instruction, self._begin_again if instruction.initial else self._load)
 
     def _begin(
         self,
@@ -59,7 +59,7 @@ class Copies:
         work: Callable[[Job, JobView, Sequence[int]], Coroutine[Any, Any, list[Instruction]]],
     ) -> None:
         job, view = self._core.jobs.get(instruction.job), self._keeper.view(instruction.job)
-        if job is None or view is None:
+        if job is None or view is None or job.failed is not None:
             return  # it has ended meanwhile
         needed_bytes = bytes_needed(job.layout, instruction.buckets, job.rule)
         problem = self._keeper.memory.problem(job.name, needed_bytes)
@@ -77,39 +77,62 @@ class Copies:
                 await asyncio.to_thread(self._keeper.roots.check, view.record.restore)
             instructions = await work()
         except (AdamctlError, OSError) as error:
-            self._keeper.not_built(job, error, "copies")
+            self._keeper.not_made(job, error)
         except Exception as error:
-            self._log.exception("job %s: its copies could not be made", job.name)
-            self._keeper.not_built(job, error, "copies")
+            self._log.exception("job %s: its buckets could not be made", job.name)
+            self._keeper.not_made(job, error)
         else:
             self._carry_out(instructions)
         finally:
             self._keeper.memory.end(job.name, needed_bytes)
 
     async def _build(self, job: Job, view: JobView, buckets: Sequence[int]) -> list[Instruction]:
+        contents, _ = await self._as_begun(job, view, buckets)
+        instructions = self._replicating.built(job.name, contents) if self._keeper.keeping.wanted(job) else []
+        self._free_unwanted(job, view, buckets)
+        return instructions
+
+    async def _begin_again(self, job: Job, view: JobView, buckets: Sequence[int]) -> list[Instruction]:
+        contents, first = await self._as_begun(job, view, buckets)
+        if not self._keeper.keeping.wanted(job):
+            return []
+        self._log.info("job %s: nobody has served %d buckets yet, which are made as it began", job.name, len(buckets))
+        if not first:  # an earlier process of our name has served them after all
+            return self._replicating.loaded(job.name, dict.fromkeys(buckets))
+        return self._replicating.loaded(job.name, contents)
+
+    async def _as_begun(
+        self, job: Job, view: JobView, buckets: Sequence[int]
+    ) -> tuple[dict[int, list[ShardContent]], bool]:
+        """Makes buckets as their job began; on return, disk and configuration say that they are about to be served.
+
+        Also returns whether no earlier process of our name was about to serve buckets of the job.
+        """
         record = view.record
         contents = await asyncio.to_thread(build_buckets, job.layout, buckets, job.rule, record.seed, record.restore)
-        if any(view.buckets[bucket].primary == self._node for bucket in buckets):
-            await self._keeper.tell_served(job, view)
-        if self._core.jobs.get(job.name) is not job:
-            return []
-        return self._replicating.built(job.name, contents)
+        if self._storing is not None and self._keeper.keeping.wanted(job):
+            identity = stored_identity(job.name, view)
+            self._storing.holdings.free_found(identity, [job.layout.buckets[bucket] for bucket in buckets])
+            await self._storing.hold(identity, {bucket: view.buckets[bucket].epoch for bucket in buckets})
+        return contents, await self._keeper.tell_served(job, view)
+
+    def _free_unwanted(self, job: Job, view: JobView, buckets: Sequence[int]) -> None:
+        """Notes on disk that buckets are not held after all, as they have moved while they were made."""
+        if self._storing is not None and self._core.jobs.get(job.name) is job:
+            held = job.buckets.keys() | self._replicating.core.copies(job.name).keys()
+            for bucket in set(buckets) - held:
+                self._storing.holdings.let_go(stored_identity(job.name, view), bucket)
 
     async def _load(self, job: Job, view: JobView, buckets: Sequence[int]) -> list[Instruction]:
         found = self._found(job.name, view)
         there = [bucket for bucket in buckets if found is not None and bucket in found.holding.buckets]
         contents: dict[int, Sequence[ShardContent] | None] = dict.fromkeys(buckets)
-        if not view.served:  # nobody has ever pushed anything
-            record = view.record
-            contents |= await asyncio.to_thread(
-                build_buckets, job.layout, buckets, job.rule, record.seed, record.restore
-            )
-        elif found is not None and there:
+        if found is not None and there:
             contents |= await asyncio.to_thread(self._read_back, job, view, there, found)
             there = [bucket for bucket in there if contents[bucket] is not None]
         if self._core.jobs.get(job.name) is not job:
             return []
-        if found is not None and view.served:
+        if found is not None:
             for bucket in there:
                 self._loaded[job.name, bucket] = entries_that_count(found, job.layout, [bucket])
         self._log.info("job %s: the store has %d of %d buckets that were asked for", job.name, len(there), len(buckets))
@@ -153,7 +176,7 @@ class Copies:
         if job is None or view is None:
             return
         if view.record.replication == 1 and self._node not in view.served:  # before it can be ours alone
-            self._spawn(self._keeper.tell_served(job, view))
+            self._spawn(self._tell(job, view))
         self._keeper.memory.copies.pop((name, bucket), None)
         shards: Iterable[Shard | HeldShard]
         identity = stored_identity(name, view)
@@ -171,6 +194,9 @@ class Copies:
         if self._storing is not None:
             loaded, restored = self._loaded.pop((name, bucket), None), bool(view.record.restore)
             self._storing.holdings.keep(identity, bucket, instruction.epoch, shards, loaded, restored)
+
+    async def _tell(self, job: Job, view: JobView) -> None:
+        await self._keeper.tell_served(job, view)
 
     def kept(self, name: str) -> dict[int, Kept]:
         """Returns what the store has of buckets that this server should not hold, or is only being given."""

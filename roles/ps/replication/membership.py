@@ -17,31 +17,24 @@ CONTROLLER_PAUSE_S = 0.5
 
 
 class Neighbours:
-    """What is known about other servers; live servers are followed only once that is needed."""
+    """What is known about other servers."""
 
     def __init__(
         self,
         context: RoleContext,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         changed: Callable[[], None],
-        drained: Callable[[], None],
     ) -> None:
-        """`changed` is called after each change, `drained` before it if the set of draining servers changed."""
+        """`changed` is called after each change."""
         assert context.controller is not None
         self._store, self._log, self._spawn = context.controller, context.log, spawn
-        self._changed, self._drained = changed, drained
+        self._changed = changed
         self._keys = NodeKeys()
-        self._follows_nodes = False
 
     def begin(self) -> None:
-        """Starts to follow drains."""
+        """Starts to follow the keys of servers and of drains."""
         self._spawn(self._follow(DRAINS_PREFIX))
-
-    def follow_nodes(self) -> None:
-        """Also follows the live servers from now on."""
-        if not self._follows_nodes:
-            self._follows_nodes = True
-            self._spawn(self._follow(NODES_PREFIX))
+        self._spawn(self._follow(NODES_PREFIX))
 
     @property
     def told(self) -> bool:
@@ -65,12 +58,7 @@ class Neighbours:
         while True:
             try:
                 async for changes in follow(self._store, prefix):
-                    before = self._keys.draining
                     take(changes)
-                    if self._keys.drained:
-                        self.follow_nodes()
-                    if self._keys.draining != before:
-                        self._drained()
                     self._changed()
             except UnreachableError as error:
                 self._log.warning("the controller cannot be reached, so live servers are unknown: %s", error)

@@ -68,14 +68,12 @@ class ReplicationShell:
         memory: MemoryAccount,
         carry_out: Callable[[list[Instruction]], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
-        drained: Callable[[], None],
     ) -> None:
         """Create it only after registration.
 
         Args:
             carry_out: carries out the core's instructions.
             spawn: runs work in the background.
-            drained: called when `draining` has changed.
         """
         assert context.controller is not None
         self._context, self._log, self._store = context, context.log, context.controller
@@ -94,7 +92,7 @@ class ReplicationShell:
         self._threads: ThreadPoolExecutor | None = None
         self._own = partial(own_records, new=RecycledMemory().new)
         self._encode = partial(encode_body, checksum_of=Checksums().of)
-        self._neighbours = Neighbours(context, spawn, self._configure_all, drained)
+        self._neighbours = Neighbours(context, spawn, self._configure_all)
         self._neighbours.begin()
         self._views: dict[str, JobView] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -131,24 +129,14 @@ class ReplicationShell:
         self.core.registered(self._context.incarnation, revision)
 
     def configure(self, name: str, view: JobView) -> None:
-        """Takes in the records of a replicated job; from the first one on, live servers are followed."""
+        """Takes in a job's records."""
         self._views[name] = view
-        self._neighbours.follow_nodes()
         self._configure(name)
 
-    @property
-    def draining(self) -> frozenset[str]:
-        """Servers that should hold nothing."""
-        return self._neighbours.draining
-
     def over(self, name: str) -> None:
-        """Notes that a job has ended or is no longer replicated; call it before `ServerCore.remove_job`."""
+        """Notes that a job has ended; call it before `ServerCore.remove_job`."""
         if self._views.pop(name, None) is not None:
             self._tell(name, None)
-
-    def handles(self, name: str) -> bool:
-        """Returns whether the replication core manages a job."""
-        return name in self._views
 
     def _configure(self, name: str) -> None:
         if self._neighbours.told and name in self._views:
@@ -194,7 +182,10 @@ class ReplicationShell:
         self._timer, self._due_s = self._loop.call_at(when, self._tick), due_s
 
     def _tick(self) -> None:
-        now, self._timer, self._due_s = self._event_s(), None, inf
+        due_s, now = self._due_s, self._event_s()
+        self._timer, self._due_s = None, inf
+        if due_s - now < SOON_S:  # rounded, the loop's time may come just before ours
+            now = max(now, due_s)
         if self._views:
             self._do(self.core.tick(now))
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from adamctl.kernels.operation import Array
 from adamctl.model.layout import Bucket
 from adamctl.roles.ps.core.flush import Entry, FlushCore, Waiter
-from adamctl.roles.ps.core.job import Job
 from adamctl.roles.ps.core.job_records import JobView
 from adamctl.roles.ps.core.shard import Shard
 from adamctl.roles.ps.replication.core.held_bucket import HeldShard
@@ -39,14 +38,8 @@ class Holdings:
         self._held: dict[str, Held] = {}
 
     def take(self, identity: JobIdentity, buckets: Mapping[int, int]) -> Held:
-        """Notes that `buckets` (-> epoch) are built here, to be written; returns the job's holding.
-
-        Records found of the job's other buckets stay: the replication core may ask for them.
-        """
+        """Notes that `buckets` (-> epoch) are built here, to be written; returns the job's holding."""
         held = self._held_of(identity)
-        found = self.found.get(identity)
-        if found is not None and found.holding.buckets.keys() <= buckets.keys():
-            del self.found[identity]
         following = self._following
         for bucket, epoch in buckets.items():
             began = held.buckets[bucket][1] if bucket in held.buckets else following
@@ -82,7 +75,8 @@ class Holdings:
 
         `loaded`: the entries that they were read from. If None, the bucket comes from another server: records found of
         it stay until each shard's new state is on disk, since they are all there is if the other copies are lost
-        meanwhile. `restored`: see `adopt`.
+        meanwhile. `restored`: shards without a record come from a checkpoint, which may be deleted later, so they are
+        written too.
         """
         held = self._held_of(identity)
         shards = list(shards)
@@ -100,9 +94,10 @@ class Holdings:
                     self._write_once(shard.entry)
                 if shard.entry is old and loaded is None:
                     self._flush.changed(old, self._clock(), 0)
-        _, began = held.buckets.get(bucket, (0, self._following))
+        known, began = held.buckets.get(bucket, (0, self._following))
         held.buckets[bucket] = (epoch, began)
-        self._hurry(held)
+        if known != epoch:
+            self._hurry(held)
 
     def _inherited(self, identity: JobIdentity, bucket: int, indices: Iterable[int]) -> dict[int, Entry]:
         """Removes a bucket's shards from what was found, and returns the valid entries; they are not read any more."""
@@ -150,6 +145,13 @@ class Holdings:
             if node not in members and node not in record.learners and len(members) >= view.record.replication:
                 self.free(identity, bucket, range(described.shard_start, described.shard_stop))
 
+    def free_found(self, identity: JobIdentity, buckets: Iterable[Bucket]) -> None:
+        """Frees records found of buckets that begin as their job did: they are of a job that only looks the same."""
+        for bucket in buckets:
+            found = self.found.get(identity)
+            if found is not None and bucket.index in found.holding.buckets:
+                self.free(identity, bucket.index, range(bucket.shard_start, bucket.shard_stop))
+
     def free(self, identity: JobIdentity, bucket: int, indices: Iterable[int]) -> None:
         """Frees records found of a bucket that enough other servers hold; `indices`: its shards."""
         held, found = self._held_of(identity), self.found[identity]
@@ -174,29 +176,6 @@ class Holdings:
         self._flush.changed(held.entry, self._clock(), 0)
         self._flush.wait(Waiter(None), held.entry, held.entry.changes)
         self._kick()
-
-    def adopt(
-        self, job: Job, bucket: int, identity: JobIdentity, entries: Mapping[int, Entry], restored: bool = False
-    ) -> None:
-        """Gives the shards of a newly served bucket their entries in the log; `entries` are the existing ones.
-
-        `restored`: shards without a record come from a checkpoint, which may be deleted later, so they are written too.
-        """
-        described = job.layout.buckets[bucket]
-        for index in range(described.shard_start, described.shard_stop):
-            shard = job.shards[index]
-            shard.entry = entries.get(index) or Entry(None, 0, identity)
-            shard.entry.owner, shard.entry.size_bytes = shard, size_bytes(shard)
-            if restored:
-                self._write_once(shard.entry)
-
-    def resumed(self, found: FoundJob, bucket: Bucket, entries: Mapping[int, Entry]) -> None:
-        """Notes that a found bucket is served again: frees its records except `entries`, which its shards keep."""
-        found.holding.buckets.pop(bucket.index, None)
-        for index in range(bucket.shard_start, bucket.shard_stop):
-            one = found.shards.pop(index, None)
-            if one is not None and entries.get(index) is not one.entry:
-                self._flush.forget(one.entry)
 
     def _write_once(self, entry: Entry) -> None:
         if not entry.sequence and not entry.changes:

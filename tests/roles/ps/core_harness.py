@@ -49,7 +49,8 @@ class Harness:
         self.applier = Applier()
         self.core.add_job(self.job)
         buckets = range(len(self.layout.buckets))
-        for bucket in self.job.configure(dict.fromkeys(buckets, (1, True))):
+        for bucket in buckets:
+            self.job.begin(bucket, 1)
             described = self.layout.buckets[bucket]
             contents = [
                 ShardContent(s.index, np.zeros(s.size, np.float32), self.job.rule.initial_state(s.size))
@@ -57,6 +58,17 @@ class Harness:
             ]
             self.job.install(described, contents, threads)
         self.attach(1)
+
+    def raise_epochs(self, epoch: int, *buckets: int) -> None:
+        """As the replication core does for buckets (all if none are named) that stay here."""
+        for bucket in buckets or range(len(self.layout.buckets)):
+            self.job.epochs[bucket] = self.job.buckets[bucket].epoch = epoch
+
+    def move(self, epoch: int, *buckets: int) -> None:
+        """As the replication core does for buckets (all if none are named) that are served elsewhere from now on."""
+        for bucket in buckets or range(len(self.layout.buckets)):
+            self.job.epochs[bucket] = epoch
+            self.job.drop(bucket)
 
     def attach(self, connection: int, layout_hash: str | None = None, now: float = 0.0) -> Instruction:
         request = AttachRequest(JOB, layout_hash or self.layout.hash)

@@ -72,6 +72,7 @@ class Cluster:
         held: those, to be delivered by `deliver_held`.
         applies: batches are carried out as soon as their turn comes.
         proposals: compare-and-sets that were made: (server, record, done).
+        served: servers that have served buckets, or were about to, as everybody can know.
         without_store: servers that keep nothing on a disk; all others do if what is acknowledged is to be durable.
         propose_hook: called before one is; may return False: nobody knows what became of it.
     """
@@ -109,6 +110,7 @@ class Cluster:
         self._incarnations = 10
         self.servers: dict[str, Server] = {}
         wanted = min(replication, REPLICATION_MAX)  # a bucket may have a member more for a while
+        self.served: set[str] = set()
         self.record_of_job = JobRecord(
             "running", self.layout.hash, RuleConfig(rule), 3, "", "", acks, wanted, min_in_sync
         )
@@ -160,7 +162,7 @@ class Cluster:
     def view(self) -> JobView:
         buckets = {index: self.record(index) for index in range(len(self.layout.buckets))}
         revisions = {index: self.config.keys[bucket_key(JOB, index)][1] for index in buckets}
-        return JobView(self.record_of_job, self.layout, buckets, BORN, revisions, frozenset())
+        return JobView(self.record_of_job, self.layout, buckets, BORN, revisions, frozenset(self.served))
 
     def configure(self, *nodes: str) -> None:
         """Tells servers (all of them if none are named) what the records are now."""

@@ -105,8 +105,7 @@ class Server:
         elif isinstance(instruction, Build):
             cluster.later(lambda: self.build(instruction.buckets))
         elif isinstance(instruction, Load):
-            found = {bucket: self.store.get(bucket) for bucket in instruction.buckets}
-            cluster.later(lambda: self.take(self.replication.loaded(JOB, found, cluster.now)))
+            cluster.later(lambda: self.load(instruction))
         elif isinstance(instruction, Refuse) and callable(instruction.token):
             instruction.token(None, [], instruction.code)
         elif isinstance(instruction, (AnswerPush, AnswerPull, AnswerAttach, Refuse)):
@@ -114,6 +113,8 @@ class Server:
         else:
             assert isinstance(instruction, (Holds, LetGo, Notice, Keep, Free)), instruction
             self.said.append(instruction)
+            if isinstance(instruction, Holds) and cluster.record_of_job.replication == 1:
+                cluster.later(self.tell_served)
 
     def apply(self) -> None:
         """Carries out the batches that wait."""
@@ -123,15 +124,31 @@ class Server:
             self.take(self.core.completed(instruction.job, instruction.batches))
 
     def build(self, buckets: Iterable[int]) -> None:
+        self.tell_served()
+        self.take(self.replication.built(JOB, self.as_begun(buckets), self.cluster.now))
+
+    def load(self, instruction: Load) -> None:
+        found: dict[int, list[ShardContent] | None] = {bucket: self.store.get(bucket) for bucket in instruction.buckets}
+        if instruction.initial:
+            self.tell_served()
+            found |= self.as_begun(instruction.buckets)
+        self.take(self.replication.loaded(JOB, found, self.cluster.now))
+
+    def tell_served(self) -> None:
+        if self.node not in self.cluster.served:
+            self.cluster.served.add(self.node)
+            if self.cluster.record_of_job.replication == 1:  # whoever serves alone waits until that is known
+                self.cluster.configure()
+
+    def as_begun(self, buckets: Iterable[int]) -> dict[int, list[ShardContent]]:
         layout, rule = self.cluster.layout, self.job.rule
-        contents = {
+        return {
             bucket: [
                 ShardContent(s.index, np.zeros(s.size, np.float32), rule.initial_state(s.size))
                 for s in layout.shards_of(layout.buckets[bucket])
             ]
             for bucket in buckets
         }
-        self.take(self.replication.built(JOB, contents, self.cluster.now))
 
     def configure(self) -> None:
         if self.alive:

@@ -17,7 +17,7 @@ from adamctl.errors import RemoteError
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.ps import server
 from adamctl.roles.ps.client.parameter_client import load_parameters, read_checkpoint
-from adamctl.roles.ps.jobs import keeper as jobs
+from adamctl.roles.ps.jobs import copy_builder as jobs
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import (
     ConfigChanges,
@@ -314,7 +314,7 @@ async def test_memory_of_a_job_that_ends_while_it_is_made_is_given_back_once(
         await world.store.compare_and_set(ConfigChanges({}, {job_key("b"): ended}))
         while "b" in world.server.core.jobs:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        (making,) = (task for task in world.server._background.tasks if "_build" in str(task.get_coro()))
+        (making,) = (task for task in world.server._background.tasks if "_make" in str(task.get_coro()))
         go_on.set()
         await making
         assert not sum(world.server._keeper.memory.building.values())

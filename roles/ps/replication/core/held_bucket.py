@@ -117,12 +117,13 @@ class HeldCopy:
         begun: (epoch, number) with which its primary started to fill it; (epoch, 0) if it was made here.
         complete: it is a full copy: its primary has made it a member, or it was one from the start.
         stored: it was loaded from the store; used only if no copy is in memory anywhere.
+        initial: it was not even that, but made as the job began, since nobody had ever pushed to it.
         shards: all of the bucket's shards, by index.
     """
 
     def __init__(self, job: Job, bucket: Bucket, begun: tuple[int, int], complete: bool) -> None:
         self.job, self.bucket, self.begun, self.complete = job, bucket, begun, complete
-        self.stored = False
+        self.stored = self.initial = False
         arrays = 1 + len(job.rule.state_names)
         self.shards: dict[int, HeldShard] = {}
         for index in range(bucket.shard_start, bucket.shard_stop):

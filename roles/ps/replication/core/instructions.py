@@ -122,10 +122,15 @@ class Build(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class Load(Instruction):
-    """Load buckets from the store, as no copy is left in memory anywhere; then call `ReplicationCore.loaded`."""
+    """Load buckets, as no copy is left in memory anywhere; then call `ReplicationCore.loaded`.
+
+    `initial`: nobody has ever pushed to them, so they are made with the job's initial content, at epoch 0. Otherwise
+    they come from the store.
+    """
 
     job: str
     buckets: Sequence[int]
+    initial: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,11 @@ known is ignored. What a bucket becomes follows from its record and from what is
     primary           a copy                taken over (takeover.py), then served
     primary, a copy   nothing, just begun   made as the job began
     primary, a copy   nothing               lost: another copy takes over, or all wait for each other's stores
+    primary, alone    nothing               lost: read back from the store, or the job is given up here
     a copy            served, handed over   a copy
     a learner         a copy                filled by the primary
     nothing           anything              let go; on disk it stays until as many hold it as should
+A single copy is a group of one: the same rules hold for it, it waits for nobody, and it costs nothing more.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ from dataclasses import dataclass
 from adamctl.config.records import BucketRecord
 from adamctl.roles.ps.core.job import Job, ShardContent
 from adamctl.roles.ps.core.job_records import JobView
-from adamctl.roles.ps.replication.core.bucket_group import Member, ReplicaGroup
+from adamctl.roles.ps.replication.core.bucket_group import ReplicaGroup
 from adamctl.roles.ps.replication.core.held_bucket import HeldCopy, copy_of_contents, copy_of_shards, spare_records
 from adamctl.roles.ps.replication.core.instructions import Build, Holds, LetGo, Load, Notice
 from adamctl.roles.ps.replication.core.outbox import Outbox
-from adamctl.roles.ps.replication.core.replica_link import Link
+from adamctl.roles.ps.replication.core.replica_link import Links
 from adamctl.roles.ps.replication.core.takeover import Takeover
 from adamctl.wire.constants import ErrorCode
 
@@ -56,9 +58,9 @@ class JobReplicas:
         takeovers: buckets that are being taken over.
         building, loading: buckets that the shell is making, or is looking for in the store.
         lost: buckets that we should hold and do not.
-        links: (server, incarnation) -> what is sent there.
+        links: what is sent to the other members.
         abandoned: buckets that were damaged here, until another server is their primary.
-        taken_up: buckets that have been taken over of late, to be told.
+        taken_up: buckets that have been taken over and not yet logged.
         heard_s: server -> when it was heard of as a primary last.
     """
 
@@ -73,7 +75,7 @@ class JobReplicas:
         self.building: set[int] = set()
         self.loading: set[int] = set()
         self.lost: set[int] = set()
-        self.links: dict[tuple[str, int], Link] = {}
+        self.links = Links(outbox, job.name, view.revision)
         self.heard_s: dict[str, float] = {}
         self.taken_up: list[int] = []
         self.abandoned: set[int] = set()
@@ -82,6 +84,15 @@ class JobReplicas:
     @property
     def durable(self) -> bool:
         return self.view.record.acks == "durable"
+
+    @property
+    def single(self) -> bool:
+        """Whether the job wants one copy of each bucket."""
+        return self.view.record.replication == 1
+
+    def is_alone(self, known: VersionedRecord) -> bool:
+        """Returns whether no other server can have a copy of a bucket that counts."""
+        return known.members == (self.outbox.node,)
 
     # --- records ----------------------------------------------------------------------------------------------------
 
@@ -134,10 +145,10 @@ class JobReplicas:
             else:
                 self._take_over(bucket, known, now)
         elif bucket in self.building:
-            self.job.building[bucket] = known.record.epoch
-        elif self._first(known) or (self.view.record.replication == 1 and len(known.members) == 1):
+            self.job.begin(bucket, known.record.epoch)
+        elif self._first(known):
             self.building.add(bucket)
-            self.job.building[bucket] = known.record.epoch
+            self.job.begin(bucket, known.record.epoch)
             return True
         else:
             self.lost.add(bucket)
@@ -199,8 +210,7 @@ class JobReplicas:
         group = self.groups.pop(bucket, None)
         if group is not None:
             group.drop(self.outbox.over)
-            for link in self.links.values():
-                link.remove(group)
+            self.links.remove_group(group)
         if keep and group is not None and group.idle:
             shards = [replica.shard for replica in group.shards.values()]
             described = self.job.layout.buckets[bucket]
@@ -228,12 +238,12 @@ class JobReplicas:
         self.outbox.emit(Holds(self.job.name, bucket, known.record.epoch, False))
 
     def search(self, now: float) -> None:
-        """Has the shell look for lost buckets in the store.
+        """Has the shell look for lost buckets in the store, or make those that nobody has ever served.
 
         At once if no process that the record means lives any more; else if no other copy has taken the bucket over for
         long: its primary may be waiting for what is in our store.
         """
-        sought: list[int] = []
+        sought: dict[bool, list[int]] = {}
         for bucket in self.lost:
             if bucket in self.loading or bucket in self.copies:
                 continue
@@ -241,12 +251,12 @@ class JobReplicas:
             since_s = self._lost_since_s.setdefault(bucket, now)
             alone = all(self.outbox.registered_after(one, known.revision) for one in known.members) or self._ours(known)
             if alone or now - since_s >= self.outbox.config.lease_s:
-                sought.append(bucket)
+                sought.setdefault(self.view.never_served(*known.members), []).append(bucket)
         for bucket in [bucket for bucket in self._lost_since_s if bucket not in self.lost]:
             del self._lost_since_s[bucket]
-        if sought:
-            self.loading.update(sought)
-            self.outbox.emit(Load(self.job.name, sought))
+        for initial, buckets in sought.items():
+            self.loading.update(buckets)
+            self.outbox.emit(Load(self.job.name, buckets, initial))
 
     def _ours(self, known: VersionedRecord) -> bool:
         """Says whether this very process was made a bucket's primary, by itself or by an operator."""
@@ -262,6 +272,10 @@ class JobReplicas:
         copy = copy_of_contents(self.job, self.born, described, epoch, contents or ())
         copy.stored = True
         self.copies[bucket] = copy
+        if not copy.whole and self.is_alone(self.known[bucket]):
+            text = f"{self.outbox.node} was restarted and no longer has bucket {bucket} of job {self.job.name!r}"
+            self._give_up(bucket, text)
+            return
         self.outbox.emit(Holds(self.job.name, bucket, epoch, False))
         if self._ours(self.known[bucket]):
             self.lost.discard(bucket)
@@ -282,14 +296,13 @@ class JobReplicas:
         """Begins to serve a bucket that has been made whole."""
         takeover = self.takeovers.get(bucket)
         if takeover is None or not takeover.done:
-            if takeover is not None and takeover.patient and takeover.empty and self.job.failed is None:
+            if takeover is not None and takeover.patient and takeover.empty:
                 text = f"no server has bucket {bucket} of job {self.job.name!r} any more, in memory or in its store"
-                self.job.failed = (ErrorCode.INTERNAL, f"{text}; resume the run from its last checkpoint")
-                self.outbox.emit(Notice(self.job.name, bucket, text, True))
+                self._give_up(bucket, text)
             return
         del self.takeovers[bucket]
         copy = self.copies.pop(bucket)
-        self.job.building[bucket] = takeover.epoch
+        self.job.begin(bucket, takeover.epoch)
         entries = {index: shard.entry for index, shard in copy.shards.items()}
         self._serve(bucket, copy.contents(), takeover)
         for index, entry in entries.items():
@@ -299,9 +312,16 @@ class JobReplicas:
         self.taken_up.append(bucket)
         self.flag(bucket)
 
+    def _give_up(self, bucket: int, text: str) -> None:
+        """Nothing of the job can be served here any more, as a bucket is gone."""
+        if self.job.failed is None:
+            self.job.failed = (ErrorCode.INTERNAL, f"{text}; resume the run from its last checkpoint")
+            self.outbox.emit(Notice(self.job.name, bucket, text, True))
+
     def _serve(self, bucket: int, contents: Sequence[ShardContent], takeover: Takeover | None) -> None:
         known = self.known[bucket]
-        self.job.building.setdefault(bucket, known.record.epoch)
+        if bucket not in self.job.building:
+            self.job.begin(bucket, known.record.epoch)
         self.job.install(self.job.layout.buckets[bucket], contents, self.outbox.core.threads)
         self.job.buckets[bucket].epoch = known.record.epoch
         self._regroup(bucket, takeover)
@@ -329,7 +349,7 @@ class JobReplicas:
         record, settings = known.record, self.view.record
         group = self.groups.get(bucket)
         if group is None:
-            if settings.replication == 1 and not record.learners and len(known.members) == 1:
+            if self.single and not record.learners and self.is_alone(known):
                 return  # a single copy costs nothing
             minimum = settings.min_in_sync if settings.replication > 1 else 1
             group = ReplicaGroup(self.job, self.born, bucket, settings.acks != "applied", minimum)
@@ -343,35 +363,13 @@ class JobReplicas:
             if not self.outbox.registered_after(node, known.revision)
         }
         for member in group.follow(record, incarnations):
-            self._unlink(group, member)
+            self.links.remove(group, member)
             present.discard(member.node)  # it may be there anew, as a learner
         for node, member in group.members.items():
             if node not in present and not member.lost:
                 known_there = takeover.known(node) if takeover is not None and node in takeover.others else None
-                self.link(member).add(group, member, known_there)
+                self.links.to(member, self.durable).add(group, member, known_there)
         group.recount(self.outbox.over)
-
-    def link(self, member: Member) -> Link:
-        """Returns what leads to the process that holds a copy."""
-        key = (member.node, member.incarnation)
-        if key not in self.links:
-            self.links[key] = Link(self.outbox, self.job.name, self.born, self.durable, *key)
-        return self.links[key]
-
-    def _unlink(self, group: ReplicaGroup, member: Member) -> None:
-        link = self.links.get((member.node, member.incarnation))
-        if link is not None:
-            link.remove(group)
-
-    def links_of(self, group: ReplicaGroup) -> list[Link]:
-        """Returns what leads to the copies of a bucket that take states."""
-        found = (self.links.get((m.node, m.incarnation)) for m in group.members.values() if m.begun and not m.lost)
-        return [link for link in found if link is not None]
-
-    def forget_links(self) -> None:
-        """Drops links that lead to no copy any more; late answers find nothing of theirs."""
-        for key in [key for key, link in self.links.items() if not link.members]:
-            del self.links[key]
 
     # --- what clients are told --------------------------------------------------------------------------------------
 
@@ -385,7 +383,9 @@ class JobReplicas:
         elif bucket in self.abandoned:
             job.refusing[bucket] = f"bucket {bucket} was damaged here; another copy takes over"
         elif bucket in self.lost and self.known[bucket].record.primary == self.outbox.node:
-            job.refusing[bucket] = f"bucket {bucket} waits for servers that hold copies of it"
+            alone = self.is_alone(self.known[bucket])
+            waits = "is being resumed from the store" if alone else "waits for servers that hold copies of it"
+            job.refusing[bucket] = f"bucket {bucket} {waits}"
         elif group is not None and group.closing:
             job.refusing[bucket] = f"bucket {bucket} is being handed over to {group.closing}"
         elif group is not None and group.short:

@@ -42,11 +42,6 @@ class NodeKeys:
         return {name: view.record for name, view in self.nodes.items()}
 
     @property
-    def drained(self) -> bool:
-        """Whether there is any drain record, of a live server or not."""
-        return bool(self._drains)
-
-    @property
     def draining(self) -> frozenset[str]:
         """Servers that should hold nothing; a process started after the drain was requested is not included."""
         return frozenset(

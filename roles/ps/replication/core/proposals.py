@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from adamctl.config.records import BucketRecord, bucket_key, encode, node_key
 from adamctl.model.layout import bucket_ranges
 from adamctl.roles.ps.core.instructions import Refresh
@@ -143,7 +145,7 @@ class Proposals:
             if member.lost == SILENT and not group.can_spare(member):
                 member.lost = ""  # another member has been lost since
         lost = {member.node: member.lost for member in group.members.values() if member.lost}
-        ready = [member.node for member in group.members.values() if member.ready]
+        ready = [member.node for member in group.members.values() if member.ready and self._is_told(member.node)]
         if lost:
             self._remove(bucket, known, lost, now)
         elif ready:
@@ -159,6 +161,13 @@ class Proposals:
             self._propose(bucket, known.record.changed(self._outbox.unix_s(), "the outcome of a change is unknown"))
         elif group.closing:
             self._review_closing(bucket, known, group, now)
+
+    def _is_told(self, node: str) -> bool:
+        """Returns whether everybody can know that a learner has the bucket, before it can be the only one that does.
+
+        Else its next process would make the bucket as the job began (`JobView.never_served`).
+        """
+        return not self._copies.single or node in self._copies.view.served
 
     def _review_abandoned(self, bucket: int, known: VersionedRecord) -> None:
         """Gives a bucket that is damaged here to the first live member."""
@@ -264,14 +273,22 @@ class Proposals:
         It waits long enough for any member that does have it in memory to take it over.
         """
         outbox, members = self._outbox, known.members
+        if self._copies.job.failed is not None and self._copies.is_alone(known):
+            return
         present = all(node in outbox.nodes for node in members)
         wait_s = (len(members) + 1 + members.index(outbox.node)) * outbox.config.beacon_s
+        if self._copies.is_alone(known):
+            wait_s = 0.0
         if not present:
             self._dead_since_s.pop(bucket, None)
         elif now >= self._dead_s(bucket, known, now) + wait_s:
             why = "no copy was left in memory; resumed from the stores"
             conditions = {node_key(known.record.primary): outbox.revision_of(known.record.primary)}
-            changed = known.record.changed(outbox.unix_s(), why, primary=outbox.node, in_sync=members)
+            epoch = max(
+                known.record.epoch, *(shard.version[0] for shard in self._copies.copies[bucket].shards.values())
+            )
+            record = msgspec.structs.replace(known.record, epoch=epoch)  # the controllers may have lost their memory
+            changed = record.changed(outbox.unix_s(), why, primary=outbox.node, in_sync=members)
             self._propose(bucket, changed, conditions)
 
     # --- the plan ---------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ a hot shard costs one state per round trip, however often it is updated.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from adamctl.roles.ps.core.instructions import Image, Refresh
@@ -288,3 +288,42 @@ class Link:
     def _room(self) -> bool:
         """Whether another message with states may be sent."""
         return sum(1 for flight in self.flights.values() if flight.parts) < self._outbox.config.flights_max
+
+
+class Links:
+    """All links of one job, by the process that each leads to."""
+
+    def __init__(self, outbox: Outbox, job: str, born: int) -> None:
+        self._outbox, self._job, self._born = outbox, job, born
+        self._links: dict[tuple[str, int], Link] = {}
+
+    def __iter__(self) -> Iterator[Link]:
+        return iter(self._links.values())
+
+    def to(self, member: Member, durable: bool) -> Link:
+        """Returns what leads to the process that holds a copy."""
+        key = (member.node, member.incarnation)
+        if key not in self._links:
+            self._links[key] = Link(self._outbox, self._job, self._born, durable, *key)
+        return self._links[key]
+
+    def of(self, group: ReplicaGroup) -> list[Link]:
+        """Returns what leads to the copies of a bucket that take states."""
+        found = (self._links.get((m.node, m.incarnation)) for m in group.members.values() if m.begun and not m.lost)
+        return [link for link in found if link is not None]
+
+    def remove(self, group: ReplicaGroup, member: Member) -> None:
+        """Sends nothing more of a bucket to a member."""
+        link = self._links.get((member.node, member.incarnation))
+        if link is not None:
+            link.remove(group)
+
+    def remove_group(self, group: ReplicaGroup) -> None:
+        """Sends nothing more of a bucket to anybody."""
+        for link in self._links.values():
+            link.remove(group)
+
+    def forget_unused(self) -> None:
+        """Drops links that lead to no copy any more; late answers find nothing of theirs."""
+        for key in [key for key, link in self._links.items() if not link.members]:
+            del self._links[key]

@@ -101,8 +101,8 @@ class ReplicationCore:
     ) -> list[Instruction]:
         """Takes in a job's records, all live servers (role `ps`) and the draining ones; `view` None: the job is over.
 
-        Add the job to `ServerCore.jobs` before this; when it is over, call `ServerCore.remove_job` after this. It
-        replaces `Job.configure`, also for jobs with one copy: `Build` says what to build. Call it also when only
+        Add the job to `ServerCore.jobs` before this; when it is over, call `ServerCore.remove_job` after this. `Build`
+        and `Load` say what to make. Call it also when only
         `nodes` or `draining` have changed. Records older than the known ones are ignored.
         """
         self._outbox.follow(nodes, draining, now)
@@ -216,7 +216,7 @@ class ReplicationCore:
                 continue
             links = links_of.get(replica.group)
             if links is None:
-                links = links_of[replica.group] = one.copies.links_of(replica.group)
+                links = links_of[replica.group] = one.copies.links.of(replica.group)
                 touched.update(dict.fromkeys(links))
             for link in links:
                 link.changed(replica)
@@ -251,7 +251,7 @@ class ReplicationCore:
         due_s = now + self.config.heartbeat_s
         for one in self._jobs.values():
             due_s = min(due_s, one.proposals.next_deadline_s(now))
-            for link in one.copies.links.values():
+            for link in one.copies.links:
                 due_s = min(due_s, link.next_deadline_s(now))
             for takeover in one.copies.takeovers.values():
                 due_s = min(due_s, takeover.next_deadline_s(now))
@@ -272,7 +272,7 @@ class ReplicationCore:
     def stalled(self, now: float) -> None:
         """Restarts all silence timeouts, as this process did not run for a while; call it before the next event."""
         for one in self._jobs.values():
-            for link in one.copies.links.values():
+            for link in one.copies.links:
                 link.awoke(now)
             for takeover in one.copies.takeovers.values():
                 takeover.awoke(now)
@@ -297,10 +297,10 @@ class ReplicationCore:
             takeover.judge(now)
             takeover.advance(now)
             copies.finish_takeover(bucket)
-        for link in copies.links.values():
+        for link in copies.links:
             link.judge(now)
             link.tick(now)
-        copies.forget_links()
+        copies.links.forget_unused()
         copies.search(now)
         one.proposals.review(now)
         if copies.taken_up:

@@ -236,9 +236,9 @@ def test_a_bucket_that_leaves_meanwhile(event: str) -> None:
     bucket = h.layout.bucket_of_shard[1]
     match event:
         case "epoch":
-            h.job.configure({bucket: (2, True)})
+            h.raise_epochs(2, bucket)
         case "dropped":
-            h.job.configure({bucket: (2, False)})
+            h.move(2, bucket)
         case "refusing":
             h.job.refusing[bucket] = "it is on its way"
         case "lease":
@@ -270,6 +270,7 @@ def test_a_job_that_ends_meanwhile(again: bool) -> None:
         other = Harness()
         h.job = Job(JOB, h.layout, other.job.rule)
         h.core.add_job(h.job)
+        h.job.epochs = {0: 1}
         h.attach(1)
     assert push.come() == [False]
     push.complete()

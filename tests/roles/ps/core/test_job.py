@@ -24,15 +24,26 @@ def test_each_thread_owns_a_contiguous_stripe_of_about_the_same_bytes(threads: i
     assert max(sizes) - min(sizes) <= 2 * max(shard.size for shard in job.shards.values())
 
 
-def test_buckets_follow_their_configuration_and_older_ones_are_ignored() -> None:
+def test_a_bucket_that_begins_is_built_under_its_epoch_and_no_epoch_is_forgotten() -> None:
     job = Harness().job
-    last = len(job.layout.buckets) - 1
-    assert job.configure({0: (3, True), 1: (2, False), last: (1, True)}) == []
-    assert job.buckets[0].epoch == 3 and 1 not in job.buckets
-    assert job.configure({0: (2, False)}) == [] and 0 in job.buckets
-    assert job.configure({1: (5, True)}) == [1]
-    assert job.configure({1: (6, True)}) == []  # is being built already
-    assert job.building == {1: 6} and not job.ready
+    assert job.ready
+    job.drop(1)
+    job.begin(1, 5)
+    assert job.building == {1: 5} and job.epochs[1] == 5 and not job.ready
+    job.begin(1, 4)
+    assert job.building == {1: 4} and job.epochs[1] == 5
+
+
+@pytest.mark.parametrize("lacks", ["placed", "taking", "failed"])
+def test_a_job_is_ready_when_all_that_it_is_to_serve_is_there(lacks: str) -> None:
+    job = Harness().job
+    if lacks == "placed":
+        job.epochs.clear()
+    elif lacks == "taking":
+        job.taking.add(0)
+    else:
+        job.failed = (1, "gone")
+    assert not job.ready
 
 
 def test_quantiles_of_a_histogram() -> None:
@@ -56,8 +67,8 @@ def test_initial_values_of_a_bucket_that_is_taken_over_are_there_when_they_are_o
     """The primary before had them on its own disk, or had died before; and a record may be older than they are."""
     layout = cut_layout((Tensor("t", 0, (2, 2), 0, "given", 0.0),), 1)
     job = Job("j", layout, make_rule(RuleConfig("add")))
-    job.configure({bucket.index: (3, True) for bucket in layout.buckets})
     for bucket in layout.buckets:
+        job.begin(bucket.index, 3)
         contents = [ShardContent(shard.index, np.ones(shard.size, np.float32), [], 1, 1) for shard in
                     layout.shards_of(bucket)]  # fmt: skip
         job.install(bucket, contents, 1)

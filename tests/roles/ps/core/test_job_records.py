@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from msgspec import structs
 
 from adamctl.config.records import BucketRecord, JobRecord, LayoutRecord, bucket_key, encode, job_key, layout_key
 from adamctl.model.layout import Tensor
@@ -94,24 +97,6 @@ def test_rereading_one_job_does_not_take_in_another_with_a_longer_name() -> None
     assert keys.jobs == {"a"}
 
 
-def test_buckets_placed_before_a_server_registered_were_anothers_with_its_name() -> None:
-    keys = JobKeys()
-    keys.take(Changes(1, tuple(entries(revision=5))))
-    view = keys.view("a")
-    assert view is not None
-    assert view.lost_by("ps-0", 5) == [] and view.lost_by("ps-1", 9) == []
-    assert view.lost_by("ps-0", 6) == list(range(len(view.buckets)))
-
-
-def test_what_others_have_in_sync_is_not_held_alone() -> None:
-    keys = JobKeys()
-    shared = ConfigEntry(bucket_key("a", 0), encode(BucketRecord(2, "ps-0", ("ps-0", "ps-1"))), 6)
-    learning = ConfigEntry(bucket_key("a", 1), encode(BucketRecord(2, "ps-0", ("ps-0",), ("ps-1",))), 6)
-    keys.take(Changes(6, (*entries(), shared, learning)))
-    view = keys.view("a")
-    assert view is not None and view.held_alone("ps-0") == set(view.buckets) - {0} and not view.held_alone("ps-1")
-
-
 def test_what_is_told_late_does_not_undo_what_is_known() -> None:
     keys = JobKeys()
     keys.take_job("a", entries(revision=9), 9)
@@ -160,3 +145,15 @@ def test_a_job_whose_record_is_not_text_is_known_to_nobody() -> None:
         keys.take(Changes(1, (ConfigEntry(entry.key, entry.value.replace(b"name", b"\xffame"), 1),)))
     assert keys.fate("a", 1) is Fate.UNKNOWN
     assert keys.view("a") is None and "'a' cannot be read" in keys.problems["a"]
+
+
+def test_who_was_never_about_to_serve_a_bucket_has_no_pushes_of_it() -> None:
+    keys = JobKeys()
+    keys.take(Changes(1, tuple(entries())))
+    view = keys.view("a")
+    assert view is not None and view.never_served("ps-0")
+    served = replace(view, served=frozenset({"ps-1"}))
+    assert served.never_served("ps-0") and not served.never_served("ps-1")
+    assert not served.never_served("ps-0", "ps-2"), "another server may have filled them"
+    copied = replace(served, record=structs.replace(view.record, replication=3))
+    assert not copied.never_served("ps-0")

@@ -124,7 +124,7 @@ def test_a_learning_rate_that_is_not_finite_is_refused() -> None:
 
 def test_an_older_epoch_gets_the_newer_one_and_a_newer_one_makes_the_server_read_anew() -> None:
     h = Harness()
-    h.job.configure(dict.fromkeys(range(len(h.layout.buckets)), (5, True)))
+    h.raise_epochs(5)
     h.push("old", [(0, 1, 1.0)], epoch=4)
     assert h.results("old") == [(ErrorCode.STALE_EPOCH, 0)]
     assert h.answers["old"][-1].message.routing[h.layout.bucket_of_shard[0]] == 5
@@ -145,7 +145,7 @@ def test_an_older_epoch_gets_the_newer_one_and_a_newer_one_makes_the_server_read
 def test_an_update_that_was_queued_when_its_bucket_moved_away_is_not_acknowledged() -> None:
     h = Harness()
     h.push("p", [(0, 1, 1.0)])
-    h.job.configure({h.layout.bucket_of_shard[0]: (2, False)})
+    h.move(2, h.layout.bucket_of_shard[0])
     h.apply()
     assert h.results("p") == [(ErrorCode.STALE_EPOCH, 0)]
     h.push("later", [(0, 1, 1.0)], epoch=2)
@@ -312,15 +312,18 @@ def test_attaching_checks_the_layout_and_tells_which_numbers_are_known() -> None
     assert attached.message.epochs == h.epochs()
 
 
-def test_nobody_attaches_to_a_job_that_is_being_taken_up_again() -> None:
+def test_nobody_attaches_to_a_job_of_which_something_is_not_there_yet() -> None:
     """What an attaching client tells of its numbers would be lost: there are no shards yet to keep it with."""
     h = Harness()
-    h.job.resuming = True
+    h.job.taking, h.job.refusing = {1}, {1: "bucket 1 is being resumed from the store"}
     refused = h.attach(2)
     assert isinstance(refused, Refuse) and refused.code == ErrorCode.NOT_READY
     assert "resumed from the store" in refused.message
-    h.job.resuming = False
+    h.job.taking, h.job.refusing = set(), {}
     assert isinstance(h.attach(2), AnswerAttach)
+    h.job.epochs.clear()  # it was added, and its records are not known yet
+    refused = h.attach(2)
+    assert isinstance(refused, Refuse) and refused.code == ErrorCode.NOT_READY
 
 
 def test_nobody_pushes_or_pulls_without_having_attached() -> None:

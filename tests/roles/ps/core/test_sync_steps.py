@@ -166,7 +166,7 @@ def test_plain_pushes_to_the_same_shard_are_not_held() -> None:
 def test_parts_of_a_bucket_that_has_moved_are_sent_elsewhere() -> None:
     h = harness()
     part(h, "first", A, 1, (1, 0, 2))
-    h.job.configure(dict.fromkeys(range(len(h.layout.buckets)), (2, False)))
+    h.move(2)
     h.take(h.core.forget_left(h.job))
     assert codes(h, "first") == [ErrorCode.STALE_EPOCH]
     assert h.core.queued_updates == 0
@@ -268,7 +268,7 @@ def test_what_follows_a_held_number_goes_on_when_its_step_is_overtaken_or_its_bu
     h.apply()
     assert codes(h, "held 1") == codes(h, "follows 1") == [ErrorCode.OK]
     assert h.value(0) == 8 and h.job.shards[0].memory.sequence(A) == 2
-    h.job.configure(dict.fromkeys(range(len(h.layout.buckets)), (2, False)))
+    h.move(2)
     h.take(h.core.forget_left(h.job))
     assert codes(h, "held 2") == codes(h, "follows 2") == [ErrorCode.STALE_EPOCH]
     assert h.core.queued_bytes == h.core.queued_updates == 0

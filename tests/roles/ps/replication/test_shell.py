@@ -205,7 +205,7 @@ def test_copies_that_are_about_to_be_made_have_their_memory(monkeypatch: pytest.
     layout, rule = make_layout(), make_rule(RuleConfig("add"))
     buckets = [bucket.index for bucket in layout.buckets]
     needed_bytes = bytes_needed(layout, buckets, rule)
-    jobs = {name: SimpleNamespace(name=name, layout=layout, rule=rule) for name in ("a", "b")}
+    jobs = {name: SimpleNamespace(name=name, layout=layout, rule=rule, failed=None) for name in ("a", "b")}
     failed: list[tuple[str, int]] = []
     keeper = SimpleNamespace(
         memory=MemoryAccount("ps-0", needed_bytes * 3 // 2, lambda: 0),

@@ -14,6 +14,7 @@ from adamctl.config.records import BucketRecord, bucket_key, decode, encode
 from adamctl.model.layout import cut_layout
 from adamctl.roles.controller.core.service.controller_core import ControllerConfig
 from adamctl.roles.ps.core.flush import Entry, FlushCore
+from adamctl.roles.ps.replication.core.held_bucket import HeldShard
 from adamctl.roles.ps.replication.core.instructions import Propose
 from adamctl.roles.ps.replication.core.recovery import State, recovery
 from adamctl.roles.ps.store.log_index import Holdings
@@ -271,7 +272,7 @@ def shard_bytes(world: ReplicatedCluster, name: str) -> int:
 
 
 def test_what_was_found_of_other_buckets_stays_when_some_are_resumed() -> None:
-    """The replication core asks for it when nobody has them in memory (simulated servers, seed 4727)."""
+    """The core asks for it when nobody has them in memory (simulated servers, seed 4727)."""
     flush, identity, layout = FlushCore(), JobIdentity("a", 1, "hash", "sgd"), cut_layout(make_tensors(), 1)
     first, second = layout.buckets[:2]
     places = {index: Entry(None, 100, identity) for index in range(first.shard_start, second.shard_stop)}
@@ -280,11 +281,12 @@ def test_what_was_found_of_other_buckets_stays_when_some_are_resumed() -> None:
     found = FoundJob(Holding(identity, {0: (1, 1), 1: (1, 1)}), Entry(None, 256, identity))
     found.shards = {index: FoundShard(place.sequence, place) for index, place in places.items()}
     holdings = Holdings({identity: found}, {}, flush, lambda: 0.0, lambda: None)
+    found.shards[first.shard_start].sequence, found.holding.buckets[0] = 1, (1, 2)
     mine = {index: places[index] for index in range(first.shard_start + 1, first.shard_stop)}
-    holdings.take(identity, {0: 2})
-    holdings.resumed(found, first, mine)
+    held = [HeldShard(index, 8) for index in range(first.shard_start, first.shard_stop)]
+    holdings.keep(identity, 0, 2, held, mine)
     assert holdings.found == {identity: found} and set(found.holding.buckets) == {1}
     assert set(found.shards) == set(range(second.shard_start, second.shard_stop))
     assert places[first.shard_start].gone and not any(place.gone for place in mine.values())
-    holdings.take(identity, {1: 2})
-    assert not holdings.found
+    holdings.free_found(identity, [second])
+    assert not holdings.found and all(place.gone for place in places.values() if place not in mine.values())

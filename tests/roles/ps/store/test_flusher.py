@@ -17,7 +17,8 @@ from adamctl.kernels.rules.add import Add
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.controller.core.service.controller_core import ControllerConfig
 from adamctl.roles.ps.client.parameter_client import PushSet
-from adamctl.roles.ps.jobs import keeper as jobs
+from adamctl.roles.ps.jobs import copy_builder as jobs
+from adamctl.roles.ps.jobs import keeper
 from adamctl.roles.ps.jobs.keeper import JobKeeper
 from adamctl.roles.ps.store.flusher import StoreWriter
 from adamctl.roles.ps.store.record import JobIdentity
@@ -162,7 +163,7 @@ async def test_a_server_that_was_given_up_before_it_looked_around_touches_nothin
         client = await zeroed(cluster, "a", layout)
         await add(client, layout, 5.0)
         await cluster.stop("ps-0")
-        read = jobs.read_record
+        read = keeper.read_record
 
         looked = 0
 
@@ -177,7 +178,7 @@ async def test_a_server_that_was_given_up_before_it_looked_around_touches_nothin
             return await read(*arguments)
 
         with monkeypatch.context() as patch:
-            patch.setattr(jobs, "read_record", given_up_first)
+            patch.setattr(keeper, "read_record", given_up_first)
             context = await start(cluster, tmp_path, loss_window_s=0.1)
             await until(lambda: looked > 1 or context.status()["jobs"], "looked around")
             assert not context.status()["jobs"]
@@ -311,9 +312,9 @@ async def test_a_job_that_ends_while_it_is_made_is_not_held(tmp_path: Path, monk
             assert go_on.wait(20)
             return build(*arguments)
 
-        async def telling(keeper: JobKeeper, *arguments: Any) -> None:
+        async def telling(self: JobKeeper, *arguments: Any) -> bool:
             told.set()
-            await tell(keeper, *arguments)
+            return await tell(self, *arguments)
 
         async def holding(storing: StoreWriter, identity: JobIdentity, *arguments: Any) -> None:
             held.append(identity.name)
