@@ -16,6 +16,7 @@ What becomes of its buckets, of which there may be one copy each or several, is 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,23 @@ class AddJob(Instruction):
 
     name: str
     view: JobView
+
+
+@dataclass(frozen=True, slots=True)
+class FreeStored(Instruction):
+    """Free what the store holds of a job that is not served, and log why. `born`: the job's revision."""
+
+    name: str
+    born: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unload(Instruction):
+    """Free the memory of what was read from the store of a job that may not be needed; on disk it stays."""
+
+    name: str
+    born: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +124,17 @@ class JobKeeping:
         if self._keeps_store:
             out.append(FreeFull(job.name, view))
         return [*out, Replicate(job.name, view)]
+
+    def stored(self, jobs: Iterable[tuple[str, int]]) -> list[Instruction]:
+        """The store holds these jobs (name, revision), which are not served. Those that nobody knows stay on disk."""
+        out: list[Instruction] = []
+        for name, born in jobs:
+            fate = self._keys.fate(name, born)
+            if fate is Fate.UNKNOWN:
+                out.append(Unload(name, born))
+            elif fate is Fate.ENDED:
+                out.append(FreeStored(name, born, "it has ended"))
+        return out
 
     def give_up(self, job: Job, code: ErrorCode, text: str) -> list[Instruction]:
         """Nothing of a job can be served, for this reason."""

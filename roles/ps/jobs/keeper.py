@@ -84,7 +84,7 @@ class JobKeeper:
                         self._reconcile(name)
                     if not self._core.unknown.told:
                         self._core.unknown.begin(told=True)
-                    self._forget_ended()
+                    self._do(self.keeping.stored(sorted({(one.name, one.born) for one in self._stored()})))
             except UnreachableError as error:
                 self._log.warning("the controller cannot be reached, jobs are served on: %s", error)
                 await asyncio.sleep(CONTROLLER_PAUSE_S)
@@ -118,7 +118,7 @@ class JobKeeper:
         return self._keys.view(name)
 
     def refresh(self, name: str) -> None:
-        """Reads a job's keys anew: somebody knows a newer epoch than we do."""
+        """Reads a job's keys again: somebody knows a newer epoch than we do."""
         if name not in self._refreshing:
             self._refreshing.add(name)
             self._spawn(self._reread(name))
@@ -150,6 +150,11 @@ class JobKeeper:
                     self._add(name, view)
                 case keeping.GiveUp(job, text):
                     self._log.error("job %s: %s", job.name, text)
+                case keeping.Unload(name, born):
+                    for identity in self._stored_of(name, born):
+                        self._holdings.unload(self._stored()[identity])
+                case keeping.FreeStored(name, born, why):
+                    self._free_stored(name, born, why)
                 case keeping.FreeFull(name, view):
                     self._holdings.free_full(stored_identity(name, view), view, self._context.node)
                 case keeping.Replicate(name, view):
@@ -172,23 +177,17 @@ class JobKeeper:
             self._storing.holdings.release(name)
         self._log.info("job %s is freed", name)
 
-    def _forget_ended(self) -> None:
-        """Frees records of jobs that have ended; those that nobody knows are kept, on disk only."""
-        for identity, found in self._unserved():
-            fate = self._keys.fate(identity.name, identity.born)
-            if fate is not Fate.RUNNING:
-                assert self._storing is not None
-                self._storing.holdings.unload(found)
-            if fate is Fate.ENDED:
-                self._forget(identity, "it has ended")
+    def _stored(self) -> dict[JobIdentity, FoundJob]:
+        """Returns what the store holds of jobs that are not served."""
+        return self._storing.holdings.found if self._storing is not None else {}
 
-    def _unserved(self) -> list[tuple[JobIdentity, FoundJob]]:
-        return list(self._storing.holdings.found.items()) if self._storing is not None else []
+    def _stored_of(self, name: str, born: int) -> list[JobIdentity]:
+        return [identity for identity in self._stored() if (identity.name, identity.born) == (name, born)]
 
-    def _forget(self, identity: JobIdentity, why: str) -> None:
-        assert self._storing is not None
-        self._storing.holdings.forget_found(identity)
-        self._log.warning("the store's records of job %s are freed: %s", identity.name, why)
+    def _free_stored(self, name: str, born: int, why: str) -> None:
+        for identity in self._stored_of(name, born):
+            self._holdings.forget_found(identity)
+            self._log.warning("the store's records of job %s are freed: %s", name, why)
 
     async def forget_unknown(self, delay_s: float) -> None:
         """Frees jobs that no majority of the controllers has known for `delay_s`. Never returns."""
@@ -197,7 +196,7 @@ class JobKeeper:
             await asyncio.sleep(min(delay_s / LOOKS, LOOK_EVERY_S))
             self._unload()  # what has not been asked for by now is read again if it is
             held = [(name, job.identity[0]) for name, job in self._core.jobs.items()]
-            for name, born in {*held, *((identity.name, identity.born) for identity, _ in self._unserved())}:
+            for name, born in sorted({*held, *((one.name, one.born) for one in self._stored())}):
                 if self._keys.fate(name, born) is Fate.UNKNOWN:
                     await self._reread(name)  # an answer that a majority has confirmed
                 if unknown.look(name, born, self._keys.fate(name, born), asyncio.get_running_loop().time()):
@@ -207,9 +206,7 @@ class JobKeeper:
         job = self._core.jobs.get(name)
         if job is not None and job.identity[0] == born:
             self._free(name)
-        for identity, _ in self._unserved():
-            if (identity.name, identity.born) == (name, born):
-                self._forget(identity, why)
+        self._free_stored(name, born, why)
 
     def _add(self, name: str, view: JobView) -> None:
         try:

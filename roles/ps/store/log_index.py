@@ -169,7 +169,8 @@ class Holdings:
         found = self.found[identity]
         if not found.holding.buckets:
             self.unload(found)
-            self.forget_rest(self.found.pop(identity))
+            for one in self.found.pop(identity).shards.values():
+                self._flush.forget(one.entry)
 
     def _hurry(self, held: Held) -> None:
         """Puts the holding into the next group, before the job's shards with waiters."""
@@ -202,13 +203,6 @@ class Holdings:
         """Frees the memory of a job's loaded arrays; if they are needed after all, they are read again."""
         for one in found.shards.values():
             self._loaded.pop(one.sequence, None)
-
-    def forget_rest(self, found: FoundJob) -> None:
-        """Frees the remaining records of a job that was resumed: shards that are no longer held."""
-        if self.found.get(found.holding.job) is found:
-            del self.found[found.holding.job]
-        for one in found.shards.values():
-            self._flush.forget(one.entry)
 
     def release(self, name: str) -> None:
         """Frees a job's holding; the core frees its shards."""

@@ -24,10 +24,12 @@ from adamctl.roles.ps.core.job_keeping import (
     AddJob,
     FreeFull,
     FreeJob,
+    FreeStored,
     GiveUp,
     JobKeeping,
     KeepUnknown,
     Replicate,
+    Unload,
     identity_of,
 )
 from adamctl.roles.ps.core.job_records import JobKeys, JobView
@@ -240,3 +242,22 @@ def test_a_job_whose_buckets_cannot_be_made_is_given_up(error: Exception, code: 
     job = server.add(view_of(AFTER))
     assert server.keeping.not_made(job, error) == [GiveUp(job, text)]
     assert job.failed == (code, text)
+
+
+# --- jobs in the store that are not served --------------------------------------------------------------------------
+
+
+def test_what_the_store_has_of_a_running_job_stays_as_it_is() -> None:
+    server = Server()
+    server.take(BORN)
+    assert server.keeping.stored([("a", BORN)]) == []
+
+
+def test_what_the_store_has_of_an_ended_job_is_freed() -> None:
+    server = Server()
+    server.take(LATER, record=record_of(state="ended"))
+    assert server.keeping.stored([("a", BORN)]) == [FreeStored("a", BORN, "it has ended")]
+
+
+def test_what_the_store_has_of_an_unknown_job_stays_on_disk_alone() -> None:
+    assert Server().keeping.stored([("a", BORN)]) == [Unload("a", BORN)]

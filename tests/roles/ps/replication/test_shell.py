@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adamctl.config.records import DrainRecord, drain_key, encode
+from adamctl.config.records import DrainRecord, drain_key, encode, served_key
 from adamctl.errors import DamagedDataError, RemoteError
 from adamctl.kernels.rules.make import make_rule
 from adamctl.model.rule import RuleConfig
@@ -58,6 +58,17 @@ async def zeroed(world: ReplicatedCluster) -> ParameterClient:
 
 def values_of(arrays: list[np.ndarray]) -> set[float]:
     return {float(value) for array in arrays for value in np.unique(array)}
+
+
+async def test_whoever_holds_a_bucket_from_its_beginning_has_said_so() -> None:
+    """Any of them may serve it next; then the job must not begin again if all are lost (`JobView.never_served`)."""
+    async with replicated(69) as world:
+        await world.add_job(THREE, RuleConfig("add"))
+        client = await make_client(world.cluster, "a", "w")
+        await client.push(push_of(client.layout, constant(client.layout, 1.0), kind="delta"), deadline_s=60)
+        _, entries = await world.cluster.client.read(served_key("a", ""))
+        assert {entry.key for entry in entries} == {served_key("a", name) for name in THREE}
+        await client.close()
 
 
 @pytest.mark.parametrize("rule", ["add", "adam"])
