@@ -7,16 +7,16 @@ import errno
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from adamctl.errors import RemoteError
 from adamctl.net.transport import Request
 from adamctl.roles.ps.checkpoint_files import CheckpointWriter, FileDescriptor, ShardImage, ShardRecord, file_name
 from adamctl.roles.ps.core.admission import save_refusal
-from adamctl.roles.ps.core.instructions import Image, Instruction
 from adamctl.roles.ps.core.job import Job
 from adamctl.roles.ps.core.server_core import ServerCore
-from adamctl.roles.ps.core.shard import Shard
+from adamctl.roles.ps.core.shard import Image, Shard
 from adamctl.roles.rooted import Roots
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import CheckpointFile, CheckpointReply, CheckpointRequest
@@ -41,12 +41,11 @@ class Saver:
         core: ServerCore,
         node: str,
         log: logging.Logger,
-        carry_out: Callable[[list[Instruction]], None],
         roots: Roots,
         coordinator: Callable[[str], str],
     ) -> None:
         """`roots`: where checkpoints may be written; `coordinator`: returns a job's coordinator, "" if none."""
-        self._core, self._node, self._log, self._carry_out = core, node, log, carry_out
+        self._core, self._node, self._log = core, node, log
         self._roots, self._coordinator = roots, coordinator
 
     async def save(self, request: Request, message: CheckpointRequest) -> None:
@@ -90,8 +89,17 @@ class Saver:
 
     def _hold(self, shard: Shard) -> Awaitable[Image]:
         waiting: asyncio.Future[Image] = asyncio.get_running_loop().create_future()
-        self._carry_out(self._core.image(waiting, shard))
+        image = self._core.image(shard, partial(_give, waiting))
+        if image is not None:
+            waiting.set_result(image)
         return waiting
+
+
+def _give(waiting: asyncio.Future[Image], image: Image) -> None:
+    if waiting.done():  # the checkpoint was abandoned
+        image.release()
+    else:
+        waiting.set_result(image)
 
 
 async def save_shards(

@@ -30,7 +30,7 @@ from adamctl.roles.ps.core.instructions import (
     AnswerPush,
     Apply,
     Free,
-    Image,
+    GiveImage,
     Instruction,
     Keep,
     Recover,
@@ -112,7 +112,7 @@ class ParameterServer:
             context, self.core, self._storing, options.memory_bytes_max, self._carry_out, self._spawn
         )
         self._keeper.roots = roots
-        self._saver = Saver(self.core, context.node, context.log, self._carry_out, roots, self._coordinator)
+        self._saver = Saver(self.core, context.node, context.log, roots, self._coordinator)
         self._keeper.prepare = lambda rule: asyncio.to_thread(load_rule, rule)
         self._carriers: dict[type[Any], Callable[[Any], None]] = {
             Apply: self._threads.submit,
@@ -122,7 +122,7 @@ class ParameterServer:
             AnswerPull: self._answer_pull,
             AnswerAttach: self._answer_attach,
             Refuse: self._refuse,
-            Image: self._image,
+            GiveImage: lambda give: give.take(give.image),
             Recover: self._recover,
             Refresh: lambda refresh: self._keeper.refresh(refresh.job),
         }
@@ -313,16 +313,6 @@ class ParameterServer:
 
     def _refuse(self, instruction: Refuse) -> None:
         instruction.token.fail(instruction.code, instruction.message)
-
-    def _image(self, instruction: Image) -> None:
-        if callable(instruction.token):
-            instruction.token(instruction)
-            return
-        waiting: asyncio.Future[Image] = instruction.token
-        if waiting.done():  # the checkpoint was abandoned
-            instruction.release()
-        else:
-            waiting.set_result(instruction)
 
     # --- status ------------------------------------------------------------------------------------------------------
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from adamctl.roles.ps.core.exactly_once import MemoryRecord
 from adamctl.roles.ps.core.job import Job
 from adamctl.roles.ps.core.push import Token
-from adamctl.roles.ps.core.shard import Batch, State, Values
+from adamctl.roles.ps.core.shard import Batch, Image, Values
 from adamctl.wire.messages import AttachReply, PullReply, PushReply
 
 
@@ -89,24 +88,11 @@ class Refresh(Instruction):
 
 
 @dataclass(frozen=True, slots=True)
-class Image(Instruction):
-    """Take a shard at one version; values and state are held until `release`, to be called once they are written.
+class GiveImage(Instruction):
+    """Call `take` with the image that was asked for while a batch was in progress."""
 
-    `shard`: a `Shard`, or the `HeldShard` of a copy.
-    """
-
-    token: Token
-    shard: Any
-    epoch: int
-    counter: int
-    pushes: int
-    memory: MemoryRecord
-    values: Values
-    state: State
-
-    def release(self) -> None:
-        self.values.release()
-        self.state.release()
+    take: Callable[[Image], None]
+    image: Image
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How a pull or a snapshot gets a shard at one version, and its answer (pure)."""
+"""How a pull gets shards, each at one version, and its answer; what waits for a shard's batch to end (pure)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 from adamctl.model.wire_types import WIRE_ELEMENT_BYTES
 from adamctl.roles.ps.core.admission import NO_LEASE
-from adamctl.roles.ps.core.instructions import AnswerPull, Image, Instruction, Refuse
+from adamctl.roles.ps.core.instructions import AnswerPull, GiveImage, Instruction, Refuse
 from adamctl.roles.ps.core.job import Job
-from adamctl.roles.ps.core.push import Token
 from adamctl.roles.ps.core.shard import Pull, Shard
 from adamctl.roles.ps.core.validate import shard_refusal
 from adamctl.wire.constants import ErrorCode
@@ -62,7 +61,7 @@ def finish_pull(pull: Pull) -> AnswerPull:
 
 
 def answer_waiting(job: Job, shard: Shard, lost: str, lease_holds: Callable[[], bool], out: list[Instruction]) -> None:
-    """Gives a shard's new version to the pulls and snapshots that waited for its batch.
+    """Gives a shard's new version to the pulls, and to takers of images, that waited for its batch.
 
     `lost`: if not empty, why the version is unusable. A pull is refused if another server may serve its shards by now.
     """
@@ -85,14 +84,5 @@ def answer_waiting(job: Job, shard: Shard, lost: str, lease_holds: Callable[[], 
         else:
             out.append(finish_pull(pull))
     shard.waiting.clear()
-    for token in shard.images:
-        out.append(image_of(shard, token))
-    shard.images.clear()
-
-
-def image_of(shard: Shard, token: Token) -> Image:
-    """Holds a shard's whole state for a snapshot."""
-    shard.values.readers += 1
-    shard.state.readers += 1
-    memory = shard.memory.record()
-    return Image(token, shard, shard.bucket.epoch, shard.counter, shard.pushes, memory, shard.values, shard.state)
+    out.extend(GiveImage(take, shard.image()) for take in shard.image_takers)
+    shard.image_takers.clear()

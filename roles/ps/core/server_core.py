@@ -20,20 +20,12 @@ from adamctl.roles.ps.core.arriving_push import ArrivingPush
 from adamctl.roles.ps.core.exactly_once import NOBODY, ClientKey, Verdict
 from adamctl.roles.ps.core.flush import FlushCore
 from adamctl.roles.ps.core.held_bytes import HeldBytes
-from adamctl.roles.ps.core.instructions import (
-    AnswerPush,
-    Apply,
-    Instruction,
-    Keep,
-    Recover,
-    Refresh,
-    Refuse,
-)
+from adamctl.roles.ps.core.instructions import AnswerPush, Apply, Instruction, Keep, Recover, Refresh, Refuse
 from adamctl.roles.ps.core.job import Job
-from adamctl.roles.ps.core.pull import MOVED, answer_waiting, finish_pull, gather, image_of
+from adamctl.roles.ps.core.pull import MOVED, answer_waiting, finish_pull, gather
 from adamctl.roles.ps.core.push import Place, Push, Source, Token, Update
 from adamctl.roles.ps.core.replication import Replication
-from adamctl.roles.ps.core.shard import Batch, Pull, Shard
+from adamctl.roles.ps.core.shard import Batch, Image, Pull, Shard
 from adamctl.roles.ps.core.sync_steps import StepPart
 from adamctl.roles.ps.core.unknown_jobs import UnknownJobs
 from adamctl.roles.ps.core.validate import checked_source, part_problem, plain_problem, shard_refusal
@@ -390,9 +382,12 @@ class ServerCore:
             out.append(finish_pull(pull))
         return out
 
-    def image(self, token: Token, shard: Shard) -> list[Instruction]:
-        """Asks for a shard's whole state at one version; pushes go on meanwhile on copies."""
-        if shard.batch is not None:
-            shard.images.append(token)
-            return []
-        return [image_of(shard, token)]
+    def image(self, shard: Shard, take: Callable[[Image], None]) -> Image | None:
+        """Returns a shard's whole state at one version; while it is held, pushes go on on copies.
+
+        None if a batch is in progress: `GiveImage` gives the image to `take` when it is done.
+        """
+        if shard.batch is None:
+            return shard.image()
+        shard.image_takers.append(take)
+        return None

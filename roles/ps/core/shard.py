@@ -6,11 +6,13 @@ belongs to its apply thread from the instruction that hands it over until the ev
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import nan
+from typing import Any
 
 from adamctl.kernels.operation import Array
-from adamctl.roles.ps.core.exactly_once import Client, ClientKey, ClientMemory
+from adamctl.roles.ps.core.exactly_once import Client, ClientKey, ClientMemory, MemoryRecord
 from adamctl.roles.ps.core.flush import Entry
 from adamctl.roles.ps.core.push import Place, Push, Token, Update
 from adamctl.roles.ps.core.replicas import ShardReplicas
@@ -51,6 +53,26 @@ class State:
         self.readers -= 1
 
 
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A shard's whole state at one version; values and state are held until `release`.
+
+    `shard`: a `Shard`, or the `HeldShard` of a copy.
+    """
+
+    shard: Any
+    epoch: int
+    counter: int
+    pushes: int
+    memory: MemoryRecord
+    values: Values
+    state: State
+
+    def release(self) -> None:
+        self.values.release()
+        self.state.release()
+
+
 class BucketState:
     """A bucket whose primary is this server; `dropped` once it no longer is."""
 
@@ -74,7 +96,7 @@ class Shard:
         batch: the batch being applied, at most one at a time; None when idle.
         queue: accepted updates that are not yet in a batch, in order.
         waiting: pulls that wait for a batch that is being applied in place.
-        images: snapshots that wait for the batch to end.
+        image_takers: each is given the shard's image when the batch ends, once.
         spare: an unused buffer of the shard's size, or None.
         entry: its entry in the store's log, None without a store.
         replica: its copies on other servers, None if it should have none.
@@ -89,7 +111,7 @@ class Shard:
         "entry",
         "given",
         "home",
-        "images",
+        "image_takers",
         "index",
         "memory",
         "pushes",
@@ -126,7 +148,7 @@ class Shard:
         self.queue: list[Update] = []
         self.steps: ShardSteps | None = None
         self.waiting: list[tuple[Pull, int]] = []
-        self.images: list[Token] = []
+        self.image_takers: list[Callable[[Image], None]] = []
 
     @property
     def initial_values_volatile(self) -> bool:
@@ -138,6 +160,13 @@ class Shard:
         if not self.given or self.entry is None:
             return False
         return not self.entry.version[2] or (self.replica is not None and not self.replica.founded)
+
+    def image(self) -> Image:
+        """Holds the whole state at the current version; call it only while no batch is in progress."""
+        self.values.readers += 1
+        self.state.readers += 1
+        memory = self.memory.record()
+        return Image(self, self.bucket.epoch, self.counter, self.pushes, memory, self.values, self.state)
 
     def advance(self, batch: Batch) -> None:
         """Makes a batch's result the new version."""

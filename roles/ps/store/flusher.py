@@ -6,13 +6,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from adamctl.errors import AdamctlError, RunFailedError
 from adamctl.roles.ps.core.flush import FlushConfig, FlushCore, Group, Item, Waiter
-from adamctl.roles.ps.core.instructions import Image, Instruction
+from adamctl.roles.ps.core.instructions import Instruction
 from adamctl.roles.ps.core.server_core import ServerCore
-from adamctl.roles.ps.core.shard import Shard
+from adamctl.roles.ps.core.shard import Image, Shard
 from adamctl.roles.ps.replication.core.held_bucket import HeldShard
 from adamctl.roles.ps.store.lmdb_log import LogStore, NoSpaceError, UnconfirmedError, Writing
 from adamctl.roles.ps.store.log_index import Holdings
@@ -95,17 +96,20 @@ class StoreWriter:
         self._images.clear()
         for item in group.items:
             owner = item.entry.owner
-            if isinstance(owner, Shard) and not item.copy_of:
-                self._carry_out(self._core.image(_Taking(self, group, item), owner))
-            elif isinstance(owner, HeldShard) and not item.copy_of:
-                image = owner.image(None)
-                assert image is not None, "a shard without a state has no record"
-                self.took(group, item, image)
-            else:
+            if item.copy_of or not isinstance(owner, Shard | HeldShard):
                 self.flush.taken(item)
+                continue
+            take = partial(self._took, group, item)
+            if isinstance(owner, Shard):
+                image = self._core.image(owner, take)
+            else:
+                image = owner.image()
+                assert image is not None, "a shard without a state has no record"
+            if image is not None:
+                take(image)
         self._submit_if_whole(group)
 
-    def took(self, group: Group, item: Item, image: Image) -> None:
+    def _took(self, group: Group, item: Item, image: Image) -> None:
         """Notes a shard's image, which is its current state; submits the group once it has all images."""
         self.flush.taken(item)
         self._images[item.sequence] = image
@@ -274,16 +278,6 @@ class StoreWriter:
             "jobs_not_served": {identity.name: found.size_bytes for identity, found in self.holdings.found.items()},
             "copies_kept": {one.name: len(found.holding.buckets) for one, found in self.holdings.found.items()},
         }
-
-
-class _Taking:
-    """Receives a shard's image from the core."""
-
-    def __init__(self, storing: StoreWriter, group: Group, item: Item) -> None:
-        self._storing, self._group, self._item = storing, group, item
-
-    def __call__(self, image: Image) -> None:
-        self._storing.took(self._group, self._item, image)
 
 
 def _release(images: list[Image]) -> None:

@@ -15,7 +15,7 @@ from adamctl.roles.ps.core.instructions import (
     AnswerPull,
     AnswerPush,
     Apply,
-    Image,
+    GiveImage,
     Instruction,
     Keep,
     Refuse,
@@ -79,8 +79,10 @@ class Harness:
         for instruction in instructions:
             if isinstance(instruction, Apply):
                 self.waiting.append(instruction)
-            elif isinstance(instruction, (AnswerAttach, AnswerPush, AnswerPull, Refuse, Keep, Image)):
+            elif isinstance(instruction, (AnswerAttach, AnswerPush, AnswerPull, Refuse, Keep)):
                 self.answers.setdefault(instruction.token, []).append(instruction)
+            elif isinstance(instruction, GiveImage):
+                instruction.take(instruction.image)
             else:
                 self.others.append(instruction)
 

@@ -12,9 +12,8 @@ from enum import Enum, auto
 from adamctl.config.records import BucketRecord
 from adamctl.roles.ps.core.exactly_once import NO_CLIENTS
 from adamctl.roles.ps.core.flush import Waiter
-from adamctl.roles.ps.core.instructions import Image
 from adamctl.roles.ps.core.job import Job
-from adamctl.roles.ps.core.shard import Shard
+from adamctl.roles.ps.core.shard import Image, Shard
 from adamctl.roles.ps.core.shard_message import CopyRecord, ShardCopy, describe, lengths_of
 
 
@@ -122,7 +121,7 @@ class ShardReplica:
         copy, described = self.describe(since)
         values.readers += 1
         state.readers += 1
-        image = Image(None, shard, copy.epoch, copy.counter, copy.pushes, copy.memory, values, state)
+        image = Image(shard, copy.epoch, copy.counter, copy.pushes, copy.memory, values, state)
         return CopyRecord(copy, (values.array, *state.arrays), described), image
 
     def describe(self, since: int = -1) -> tuple[ShardCopy, bytes]:

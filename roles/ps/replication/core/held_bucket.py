@@ -16,10 +16,8 @@ from adamctl.kernels.operation import Array
 from adamctl.model.layout import Bucket
 from adamctl.roles.ps.core.exactly_once import NO_CLIENTS, ClientMemory
 from adamctl.roles.ps.core.flush import Entry
-from adamctl.roles.ps.core.instructions import Image
 from adamctl.roles.ps.core.job import Job, ShardContent
-from adamctl.roles.ps.core.push import Token
-from adamctl.roles.ps.core.shard import Shard, State, Values
+from adamctl.roles.ps.core.shard import Image, Shard, State, Values
 from adamctl.roles.ps.core.shard_message import CopyRecord, ShardCopy, lengths_of
 
 NOTHING = (-1, -1)
@@ -100,14 +98,14 @@ class HeldShard:
         """Its size in a message."""
         return self.size_bytes if self.copy is None else self.record().size_bytes
 
-    def image(self, token: Token) -> Image | None:
+    def image(self) -> Image | None:
         """Holds its state for a reader; None if no state has arrived yet."""
         if self.copy is None or self.values is None or self.state is None:
             return None
         self.values.readers += 1
         self.state.readers += 1
         copy, memory = self.copy, self.memory.record()
-        return Image(token, self, copy.epoch, copy.counter, copy.pushes, memory, self.values, self.state)
+        return Image(self, copy.epoch, copy.counter, copy.pushes, memory, self.values, self.state)
 
 
 class HeldCopy:
@@ -170,7 +168,7 @@ class HeldCopy:
     def image(self, index: int) -> Image | None:
         """Holds a shard's state while it is sent; None if it is not held."""
         held = self.shards.get(index)
-        return held.image(None) if held is not None else None
+        return held.image() if held is not None else None
 
     def contents(self) -> list[ShardContent]:
         """Returns a primary's initial content, which takes over the arrays."""

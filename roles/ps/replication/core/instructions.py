@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from adamctl.config.records import NodeRecord
 from adamctl.roles.ps.core.flush import Entry
-from adamctl.roles.ps.core.instructions import Image, Instruction
+from adamctl.roles.ps.core.instructions import Instruction
 from adamctl.roles.ps.core.push import Token
+from adamctl.roles.ps.core.shard import Image
 from adamctl.roles.ps.core.shard_message import CopyRecord
 from adamctl.wire.messages import ConfigChanges, Message
 

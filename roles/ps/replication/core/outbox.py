@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from adamctl.roles.ps.core.flush import Entry, Waiter
-from adamctl.roles.ps.core.instructions import Image, Instruction
+from adamctl.roles.ps.core.instructions import Instruction
 from adamctl.roles.ps.core.server_core import ServerCore
+from adamctl.roles.ps.core.shard import Image
 from adamctl.roles.ps.core.shard_message import CopyRecord
 from adamctl.roles.ps.replication.core.instructions import Ask, NodeView, ReplicationConfig
 from adamctl.wire.messages import Message

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from adamctl.roles.ps.core.instructions import Image, Refresh
+from adamctl.roles.ps.core.instructions import Refresh
+from adamctl.roles.ps.core.shard import Image
 from adamctl.roles.ps.core.shard_message import HEAD_BYTES, CopyRecord, record_bytes
 from adamctl.roles.ps.replication.core.bucket_group import Member, Part, ReplicaGroup, ShardReplica
 from adamctl.roles.ps.replication.core.outbox import Outbox

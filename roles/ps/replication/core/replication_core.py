@@ -13,7 +13,7 @@ from math import inf
 from typing import Any
 
 from adamctl.model.layout import bucket_ranges
-from adamctl.roles.ps.core.instructions import Image, Instruction
+from adamctl.roles.ps.core.instructions import Instruction
 from adamctl.roles.ps.core.job import Job, ShardContent
 from adamctl.roles.ps.core.job_records import JobView
 from adamctl.roles.ps.core.push import Token
@@ -21,7 +21,7 @@ from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.core.shard import Shard
 from adamctl.roles.ps.core.shard_message import CopyRecord
 from adamctl.roles.ps.replication.core.bucket_group import ReplicaGroup, ShardReplica
-from adamctl.roles.ps.replication.core.held_bucket import HeldCopy, HeldShard
+from adamctl.roles.ps.replication.core.held_bucket import HeldCopy
 from adamctl.roles.ps.replication.core.instructions import NodeView, Notice, ReadNode, ReplicationConfig
 from adamctl.roles.ps.replication.core.job_buckets import JobReplicas
 from adamctl.roles.ps.replication.core.outbox import Outbox
@@ -239,10 +239,6 @@ class ReplicationCore:
                 one.copies.abandon(bucket)
         self._pump(one, self._outbox.clock())
         return self._taken()
-
-    def image(self, token: Token, held: HeldShard) -> Image | None:
-        """Holds the state of a copy's shard, for the store; None if no state has arrived yet."""
-        return held.image(token)
 
     # --- time -------------------------------------------------------------------------------------------------------
 

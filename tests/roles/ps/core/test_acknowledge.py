@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from adamctl.roles.ps.core.flush import Entry, FlushConfig, FlushCore
-from adamctl.roles.ps.core.instructions import AnswerPush, Free, Image, Instruction, Keep, Refuse
+from adamctl.roles.ps.core.instructions import AnswerPush, Free, Instruction, Keep, Refuse
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import AttachRequest
 from tests.roles.ps.core_harness import JOB, Harness
@@ -37,8 +37,8 @@ class StoringHarness(Harness):
         if group is None:
             return []
         for item in group.items:
-            (image,) = self.core.image("image", item.entry.owner)
-            assert isinstance(image, Image)
+            image = self.core.image(item.entry.owner, lambda _: None)
+            assert image is not None
             self.flush.taken(item)
             image.release()
         waiters = self.flush.finished([item.entry.size_bytes for item in group.items])

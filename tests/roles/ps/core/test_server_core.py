@@ -8,7 +8,8 @@ import random
 import numpy as np
 import pytest
 
-from adamctl.roles.ps.core.instructions import AnswerAttach, AnswerPull, Image, Refresh, Refuse
+from adamctl.roles.ps.core.instructions import AnswerAttach, AnswerPull, Refresh, Refuse
+from adamctl.roles.ps.core.shard import Image
 from adamctl.roles.ps.core.unknown_jobs import UNKNOWN_JOB_GRACE_S
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import AttachRequest, PushPart, PushRequest, PushSource
@@ -286,11 +287,10 @@ def test_pulls_of_what_is_not_there_fail_part_by_part() -> None:
 def test_an_image_is_one_version_of_values_state_and_memory_while_updates_go_on() -> None:
     h = Harness("momentum")
     h.push("p", [(0, 1, 1.0)], kind=UpdateKind.GRADIENT)
-    h.take(h.core.image("image", h.job.shards[0]))
-    assert not h.answered("image")  # it waits for the batch that is being applied
+    images: list[Image] = []
+    assert h.core.image(h.job.shards[0], images.append) is None  # it waits for the batch that is being applied
     h.apply()
-    image = h.answers["image"][-1]
-    assert isinstance(image, Image)
+    (image,) = images
     values, state = image.values.array.copy(), image.state.arrays[0].copy()
     for sequence in (2, 3):
         h.push(sequence, [(0, sequence, 1.0)], kind=UpdateKind.GRADIENT)
@@ -299,6 +299,33 @@ def test_an_image_is_one_version_of_values_state_and_memory_while_updates_go_on(
     np.testing.assert_array_equal(image.state.arrays[0], state)
     assert (image.counter, image.pushes, image.memory.clients[0].sequence) == (1, 1, 1)
     assert not np.array_equal(h.job.shards[0].state.arrays[0], state)
+
+
+def test_an_image_of_an_idle_shard_is_there_at_once_and_later_batches_give_none() -> None:
+    h = Harness()
+    images: list[Image] = []
+    image = h.core.image(h.job.shards[0], images.append)
+    assert image is not None and image.counter == 0
+    h.push("p", [(0, 1, 1.0)])
+    h.apply()
+    assert images == [] and h.value(0) == 1.0 and image.values.array.max() == 0.0
+
+
+def test_each_taker_is_given_one_image_of_its_own_when_the_batch_is_done() -> None:
+    h = Harness()
+    h.push("p", [(0, 1, 1.0)])
+    first: list[Image] = []
+    second: list[Image] = []
+    for images in (first, second):
+        assert h.core.image(h.job.shards[0], images.append) is None
+    for sequence in (2, 3):
+        h.push(sequence, [(0, sequence, 1.0)])
+    h.apply()
+    assert [image.counter for image in (*first, *second)] == [1, 1]
+    assert first[0].values.readers == 2
+    for image in (*first, *second):
+        image.release()
+    assert first[0].values.readers == 0
 
 
 def test_attaching_checks_the_layout_and_tells_which_numbers_are_known() -> None:

@@ -188,7 +188,7 @@ def test_an_image_is_not_written_over_by_a_takeover() -> None:
     b = cluster["b"]
     held = b.held()
     assert held is not None
-    image = b.replication.image("token", held.shards[0])
+    image = held.shards[0].image()
     assert image is not None
     cluster.kill("a")
     cluster.configure("b", "c")
