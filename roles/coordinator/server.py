@@ -146,10 +146,10 @@ class Coordinator:
             await self._tell_everybody()
         finally:
             await self._close()
-        if core.final_state == "failed" and self._cause is None and "worker" not in service.role_counts:
-            raise UnreachableError(core.cause)  # no worker ever came
-        if core.final_state == "failed":
-            raise self._cause or RunFailedError(f"run {self.job} failed: {core.cause}")
+        if core.run.final_state == "failed" and self._cause is None and "worker" not in service.role_counts:
+            raise UnreachableError(core.run.cause)  # no worker ever came
+        if core.run.final_state == "failed":
+            raise self._cause or RunFailedError(f"run {self.job} failed: {core.run.cause}")
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(self._guard(work))
@@ -167,7 +167,7 @@ class Coordinator:
             self._fail(RunFailedError(f"{type(error).__name__}: {error}"))
 
     def _fail(self, error: AdamctlError) -> None:
-        if self._cause is None and not self.service.core.final_state:
+        if self._cause is None and not self.service.core.run.final_state:
             self._cause = error
         self.service.step(events.Failed(str(error)))
 
@@ -274,7 +274,7 @@ class Coordinator:
         await self._parameters.attach(deadline_s=deadline_s)
 
     async def _checkpoint(self, order: events.WriteCheckpoint) -> None:
-        ending = self.service.core.ending
+        ending = self.service.core.run.ending
         complete = ending is not None and ending.reason != "stop" and ending.checkpoint == order.number
         event: events.Event = events.CheckpointWritten(order.number)
         try:

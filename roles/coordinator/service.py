@@ -127,13 +127,13 @@ class RunService:
 
     def step(self, event: events.Event) -> None:
         """Steps the core and carries out what follows."""
-        state = self.core.state
+        state = self.core.run.state
         for instruction in self.core.step(event, self._loop.time()):
             self._carry_out(instruction)
-        if self.core.state != state:
-            self._log.info("run %s: %s", self.core.plan.job, self.core.state)
+        if self.core.run.state != state:
+            self._log.info("run %s: %s", self.core.run.plan.job, self.core.run.state)
             self._state_changed()
-        if self.core.final_state and not self.core.workers:
+        if self.core.run.final_state and not self.core.run.workers:
             self.workers_told.set()
         self._set_timer()
 
@@ -163,7 +163,7 @@ class RunService:
         assert self.join_reply is not None, "workers are admitted only when the run is ready"
         reply = msgspec.structs.replace(self.join_reply, replica=replica)
         request.reply(reply, (encode_join_body(self.experiment, self.data_servers),))
-        self.role_counts["worker"] = max(self.role_counts.get("worker", 0), len(self.core.workers))
+        self.role_counts["worker"] = max(self.role_counts.get("worker", 0), len(self.core.run.workers))
         self.say(f"worker {request.peer.node} takes part as replica {replica}", logging.INFO)
         self.waiting_for = ""
 
@@ -174,7 +174,7 @@ class RunService:
 
     def _set_timer(self) -> None:
         """Moves the timer only if it has to fire earlier; if it fires too early, it is set again."""
-        due_s = self.core.wakeup_s()
+        due_s = self.core.run.wakeup_s()
         if due_s >= self._timer_s:
             return
         if self._timer is not None:
@@ -184,7 +184,7 @@ class RunService:
 
     def _ring(self) -> None:
         self._timer, self._timer_s = None, inf
-        if self.core.wakeup_s() <= self._loop.time():
+        if self.core.run.wakeup_s() <= self._loop.time():
             self.step(events.Tick())
         else:
             self._set_timer()
@@ -192,9 +192,8 @@ class RunService:
     # --- status -----------------------------------------------------------------------------------------------------
 
     def progress(self) -> RunProgress:
-        self.core.now_s = max(self.core.now_s, self._loop.time()) if not self.core.final_state else self.core.now_s
         messages = [*self._messages, self.waiting_for] if self.waiting_for else list(self._messages)
-        found = run_progress(self.core, self.rows, messages, self.role_counts)
+        found = run_progress(self.core.as_of(self._loop.time()), self.rows, messages, self.role_counts)
         optimizer = self.experiment.optimizer
         rate = learning_rate(optimizer.lr, optimizer.schedule, found.progress)
         return msgspec.structs.replace(found, learning_rate=rate)
@@ -209,7 +208,7 @@ class RunService:
     def _status(self, request: Request, message: RunStatusRequest) -> None:
         self._readers.add(request.connection_id)
         full = len(self._status_waiters) >= STATUS_WAITERS_MAX
-        if message.wait_s <= 0 or message.after_state != self.core.state or self.core.final_state or full:
+        if message.wait_s <= 0 or message.after_state != self.core.run.state or self.core.run.final_state or full:
             self._answer_status(request)
             return
         handle = self._loop.call_later(min(message.wait_s, WAIT_S_MAX), self._status_timed_out, request)
@@ -223,7 +222,7 @@ class RunService:
 
     def _needs_no_telling(self, connection_id: int) -> None:
         self._readers.discard(connection_id)
-        if self.core.final_state and not self._readers:
+        if self.core.run.final_state and not self._readers:
             self.final_seen.set()
 
     @property
@@ -238,7 +237,7 @@ class RunService:
     def _state_changed(self) -> None:
         waiters, self._status_waiters = self._status_waiters, []
         for request, after_state, handle in waiters:
-            if after_state == self.core.state:
+            if after_state == self.core.run.state:
                 self._status_waiters.append((request, after_state, handle))
                 continue
             handle.cancel()

@@ -148,8 +148,8 @@ def test_4_1_when_a_replica_fails_the_others_go_on() -> None:
     run.until(lambda: len(run.handed_out) > 6)
     run.kill(lost)
     run.run()
-    assert run.core.final_state == "ended"
-    assert run.core.tally.examples == 3 * 200
+    assert run.core.run.final_state == "ended"
+    assert run.core.run.tally.examples == 3 * 200
 
 
 # --- 4.1 Adagrad ----------------------------------------------------------------------------------------------------
@@ -216,8 +216,8 @@ def test_4_1_warm_start_with_only_a_single_replica() -> None:
     run = Simulation(3, run_plan(warmstart_steps=20, evaluate_every=0.0), examples=400)
     for number in range(3):
         run.add_worker(f"w{number}")
-    run.until(lambda: run.core.tally.steps >= 10)
-    assert run.core.state == "warmstart"
+    run.until(lambda: run.core.run.tally.steps >= 10)
+    assert run.core.run.state == "warmstart"
     assert len({worker.node for _, worker in run.handed_out}) == 1
     run.run()
     assert {worker.node for _, worker in run.handed_out} == {"w0", "w1", "w2"}

@@ -6,7 +6,7 @@ from collections import Counter
 
 from adamctl.roles.coordinator.core.events import RunPlan, RunSnapshot
 from adamctl.roles.coordinator.core.ranges import Range, fitting_range
-from adamctl.roles.coordinator.core.run_core import RunCore
+from adamctl.roles.coordinator.core.state import RunState
 from adamctl.roles.coordinator.core.work import WorkerKey
 from adamctl.wire.messages import TaskReport, TrainTask
 from tests.sim.engine import ViolationError
@@ -91,20 +91,20 @@ class RunLedger:
 
     # --- what must hold ---------------------------------------------------------------------------------------------
 
-    def check(self, core: RunCore) -> None:
+    def check(self, run: RunState) -> None:
         """After each event: the core has counted what was reported, once, and nobody else has anything."""
-        over = bool(core.final_state) or (core.ending is not None and not core.clock.ranges_out)
-        self.held = {} if over else {given: held for given, held in self.held.items() if held[1] in core.workers}
-        if core.tally.examples != self.examples:
-            raise ViolationError(f"examples counted wrong: {core.tally.examples}, and {self.examples} are done")
-        if core.tally.duplicates != self.duplicates:
-            found = f"{core.tally.duplicates} as done twice, and {self.duplicates} were"
+        over = bool(run.final_state) or (run.ending is not None and not run.clock.ranges_out)
+        self.held = {} if over else {given: held for given, held in self.held.items() if held[1] in run.workers}
+        if run.tally.examples != self.examples:
+            raise ViolationError(f"examples counted wrong: {run.tally.examples}, and {self.examples} are done")
+        if run.tally.duplicates != self.duplicates:
+            found = f"{run.tally.duplicates} as done twice, and {self.duplicates} were"
             raise ViolationError(f"duplicates counted wrong: {found}")
 
-    def check_held(self, core: RunCore) -> None:
+    def check_held(self, run: RunState) -> None:
         """After the answers of an event have gone out: what is out is with those who were told of it."""
-        if not core.final_state and core.clock.ranges_out != len(self.held):
-            raise ViolationError(f"ranges out: {core.clock.ranges_out} for the core, truly {sorted(self.held)}")
+        if not run.final_state and run.clock.ranges_out != len(self.held):
+            raise ViolationError(f"ranges out: {run.clock.ranges_out} for the core, truly {sorted(self.held)}")
 
     def check_snapshot(self, snapshot: RunSnapshot) -> None:
         """A checkpoint remembers exactly what is done: of passes that it does not name, everything."""
@@ -119,14 +119,14 @@ class RunLedger:
             if missing:
                 raise ViolationError(f"a checkpoint of something else: pass {number} without {missing}")
 
-    def check_end(self, core: RunCore) -> None:
+    def check_end(self, run: RunState) -> None:
         """The run has ended, with all passes done; or with as much of each as was asked for."""
-        if core.final_state != "ended":
-            raise ViolationError(f"the run does not end well: {core.final_state or core.state}, {core.cause}")
+        if run.final_state != "ended":
+            raise ViolationError(f"the run does not end well: {run.final_state or run.state}, {run.cause}")
         for number in range(self.plan.passes):
             self._check_ended(number)
-        if self.plan.pass_fraction >= 1.0 and core.tally.examples != self.plan.passes * self.pass_examples:
-            raise ViolationError(f"examples are missing in the end: {core.tally.examples} are counted")
+        if self.plan.pass_fraction >= 1.0 and run.tally.examples != self.plan.passes * self.pass_examples:
+            raise ViolationError(f"examples are missing in the end: {run.tally.examples} are counted")
 
 
 def _within(one: Range, intervals: list[tuple[int, int]]) -> bool:

@@ -60,7 +60,7 @@ def _keeps_what_it_had(self: RunCore, key: WorkerKey, cause: str) -> None:
 def _lost_by_name(self: RunCore, event: Event, now_s: float) -> list[Instruction]:
     """Before the run is ready, who is lost is looked for by name."""
     if isinstance(event, WorkerLost):
-        early = [entry.incarnation for entry, _ in self._joining if entry.node == event.node]
+        early = [entry.incarnation for entry, _ in self.run.joining if entry.node == event.node]
         event = replace(event, incarnation=early[-1]) if early else event
     return _step(self, event, now_s)
 

@@ -160,7 +160,7 @@ class RunScenario(ServerScenario):
             return
         world, random, coordinator = self.world, self.world.random, self.cluster.coordinator
         worker = random.choice(self.cluster.workers)
-        if coordinator.alive and coordinator.core.state == "starting" and world.chance(0.3):
+        if coordinator.alive and coordinator.core.run.state == "starting" and world.chance(0.3):
             self._cut_links([(host, NAME) for host in self.cluster.hosts])  # it learns late that the worker is gone
             worker.crash()
         match kind := random.choice(TROUBLES):
@@ -217,7 +217,7 @@ class RunScenario(ServerScenario):
             one.start()
         kind = self.world.random.random()
         often = FOR_GOOD if self.cluster.replication > 1 else FOR_GOOD_ALONE
-        if kind < often and not self.cluster.coordinator.core.final_state:
+        if kind < often and not self.cluster.coordinator.core.run.final_state:
             self._lose_for_good(data=kind < FOR_GOOD / 2)
 
     def _lose_for_good(self, *, data: bool) -> None:
@@ -253,24 +253,24 @@ class RunScenario(ServerScenario):
         if not self.for_good:
             super()._demand_liveness()
             return
-        core, losses = self.cluster.coordinator.core, self.cluster.coordinator.losses
+        run, losses = self.cluster.coordinator.core.run, self.cluster.coordinator.losses
         plan = self.cluster.coordinator.loss_plan
         self.world.run_until(self.world.now_s + 1.1 * max(plan.server_again_s, plan.data_again_s) + NOTICED_S)
-        if not core.final_state:
-            raise ViolationError(f"the run waits for ever for servers: {core.state}")
-        if core.final_state == "failed" and (losses is None or core.cause != losses.cause):
-            raise ViolationError(f"the run fails of something else: {core.cause}")
+        if not run.final_state:
+            raise ViolationError(f"the run waits for ever for servers: {run.state}")
+        if run.final_state == "failed" and (losses is None or run.cause != losses.cause):
+            raise ViolationError(f"the run fails of something else: {run.cause}")
 
     def _stop_clients(self) -> None:
         """The run has to come to its end, and with it all pushes."""
         world, coordinator = self.world, self.cluster.coordinator
-        core, losses = coordinator.core, coordinator.losses
+        run, losses = coordinator.core.run, coordinator.losses
         until_s = world.now_s + RUN_S
-        while not core.final_state and world.now_s < until_s:
+        while not run.final_state and world.now_s < until_s:
             world.run_until(world.now_s + 0.1)
-        if losses is not None and losses.cause and core.cause == losses.cause:
+        if losses is not None and losses.cause and run.cause == losses.cause:
             return
-        coordinator.ledger.check_end(core)
+        coordinator.ledger.check_end(run)
         if losses is not None and not losses.part_lost:
             losses.check_known()
 

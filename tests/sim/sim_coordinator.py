@@ -157,7 +157,7 @@ class SimCoordinator(SimProcess):
 
     def _wants_tasks(self, end: End, number: int, request: NextTaskRequest) -> None:
         key = request.node, request.incarnation
-        for report in () if self.core.saves_its_end else request.reports:
+        for report in () if self.core.run.saves_its_end else request.reports:
             self.ledger.reports(key, report)
         self.step(events.TasksWanted(self._park(end, number, key), request))
 
@@ -175,16 +175,17 @@ class SimCoordinator(SimProcess):
 
     def step(self, event: events.Event, due_s: float = 0.0) -> None:
         """Steps the core and carries out what follows. `due_s`: what the clock shows, but for rounding."""
-        state, core, ledger = self.core.state, self.core, self.ledger
+        core, run, ledger = self.core, self.core.run, self.ledger
+        state = run.state
         if isinstance(event, events.WorkerJoins):
             ledger.loses(event.node)
-        instructions = core.step(event, max(self.clock.now(), core.now_s, due_s))
-        ledger.check(core)
+        instructions = core.step(event, max(self.clock.now(), run.now_s, due_s))
+        ledger.check(run)
         for instruction in instructions:
             self._carry_out(instruction)
-        ledger.check_held(core)
-        if core.state != state:
-            self.world.note(self.name, "state", core.state, core.cause)
+        ledger.check_held(run)
+        if run.state != state:
+            self.world.note(self.name, "state", run.state, run.cause)
         self._set_timer()
 
     def _carry_out(self, instruction: events.Instruction) -> None:
@@ -222,7 +223,7 @@ class SimCoordinator(SimProcess):
 
     def _write(self, number: int) -> None:
         """Servers write their parts; the last checkpoint of a run must not fail."""
-        ending = self.core.ending
+        ending = self.core.run.ending
         last = ending is not None and not ending.checkpoint
         event: events.Event = events.CheckpointWritten(number)
         if not last and self.world.chance(FAILS):
@@ -230,14 +231,14 @@ class SimCoordinator(SimProcess):
         self._view.after(self.world.random.random(), lambda: self._written(event))
 
     def _written(self, event: Any) -> None:
-        ending = self.core.ending
+        ending = self.core.run.ending
         if isinstance(event, events.CheckpointFailed) and ending is not None and ending.checkpoint == event.number:
             event = events.CheckpointWritten(event.number)
         self.step(event)
 
     def _set_timer(self) -> None:
         """One timer, which is moved only when it has to ring earlier."""
-        due_s = self.core.wakeup_s()
+        due_s = self.core.run.wakeup_s()
         if due_s < self._timer_s:
             self._timer_s = due_s
             self._view.after(self.clock.true_delay_s(due_s), partial(self._ring, due_s))
@@ -246,7 +247,7 @@ class SimCoordinator(SimProcess):
         if due_s != self._timer_s:
             return
         self._timer_s = inf
-        wakeup_s = self.core.wakeup_s()
+        wakeup_s = self.core.run.wakeup_s()
         if wakeup_s <= self.clock.now() + ROUNDING_S:
             self.step(events.Tick(), wakeup_s)
         else:

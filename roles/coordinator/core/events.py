@@ -173,7 +173,7 @@ class CheckpointFailed:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """The time `RunCore.wakeup_s` has come."""
+    """The time `RunState.wakeup_s` has come."""
 
 
 Event: TypeAlias = (

@@ -9,35 +9,35 @@ import msgspec
 
 from adamctl.roles.coordinator.core.evaluate import best_of, time_to
 from adamctl.roles.coordinator.core.progress import RoleRow, RunProgress
-from adamctl.roles.coordinator.core.run_core import RunCore
+from adamctl.roles.coordinator.core.state import RunState
 
 SCHEMA_VERSION: Final = 1
 
 
 def run_progress(
-    core: RunCore, roles: Sequence[RoleRow], messages: Sequence[str], role_counts: Mapping[str, int]
+    run: RunState, roles: Sequence[RoleRow], messages: Sequence[str], role_counts: Mapping[str, int]
 ) -> RunProgress:
     """Returns the run's progress; `roles` are the rows of processes that are not workers."""
-    tally, book, results = core.tally, core.book, core.desk.results
-    started = core.state != "starting" and book.examples > 1
-    seconds = core.train_seconds
+    tally, book, results = run.tally, run.book, run.desk.results
+    started = run.state != "starting" and book.examples > 1
+    seconds = run.train_seconds
     per_s = tally.examples / seconds if seconds > 0 else 0.0
     left = book.examples_total - tally.examples
     progress = book.handed_out / book.examples_total if started else 0.0
     ledger = book.ledgers[book.current]
     return RunProgress(
-        state=core.state,
-        job=core.plan.job,
-        passes_total=core.plan.passes,
+        state=run.state,
+        job=run.plan.job,
+        passes_total=run.plan.passes,
         pass_number=book.current,
         pass_share=ledger.done_examples / book.examples if started else 0.0,
         progress=progress,
         examples=tally.examples,
         examples_total=book.examples_total if started else 0,
         train_seconds=seconds,
-        elapsed_seconds=core.elapsed_s,
+        elapsed_seconds=run.elapsed_s,
         images_per_s=per_s,
-        connections_per_s=per_s * core.plan.connections,
+        connections_per_s=per_s * run.plan.connections,
         updates=tally.updates,
         updates_per_s=tally.updates / seconds if seconds > 0 else 0.0,
         loss=tally.recent_loss,
@@ -50,59 +50,59 @@ def run_progress(
         gradient_age_p50=tally.age_at(0.5),
         gradient_age_p99=tally.age_at(0.99),
         waiting_share=tally.waiting_share,
-        eta_seconds=None if core.final_state or per_s <= 0 else left / per_s,
+        eta_seconds=None if run.final_state or per_s <= 0 else left / per_s,
         duplicates=tally.duplicates,
-        step_waits=core.steps.waits,
-        step_wait_seconds=core.steps.wait_s,
-        steps_ahead_max=core.pace.lead_max,
-        roles=(*roles, *worker_rows(core)),
+        step_waits=run.steps.waits,
+        step_wait_seconds=run.steps.wait_s,
+        steps_ahead_max=run.pace.lead_max,
+        roles=(*roles, *worker_rows(run)),
         messages=tuple(messages),
-        failure=core.cause if core.final_state in ("failed", "stopped") else "",
-        result=run_result(core, role_counts) if core.final_state else None,
+        failure=run.cause if run.final_state in ("failed", "stopped") else "",
+        result=run_result(run, role_counts) if run.final_state else None,
     )
 
 
-def worker_rows(core: RunCore) -> list[RoleRow]:
+def worker_rows(run: RunState) -> list[RoleRow]:
     """Returns a row for each worker of the run."""
-    evaluation = core.desk.current
+    evaluation = run.desk.current
     rows = []
-    for key, worker in core.workers.items():
+    for key, worker in run.workers.items():
         evaluates = evaluation is not None and evaluation.worker == key
-        state = "evaluating" if evaluates else "training" if core.work.out(key) else "waiting"
+        state = "evaluating" if evaluates else "training" if run.work.out(key) else "waiting"
         rows.append(RoleRow(role="worker", node=key[0], state=state, detail=f"{worker.examples} examples"))
     return rows
 
 
-def run_result(core: RunCore, role_counts: Mapping[str, int]) -> dict[str, Any]:
+def run_result(run: RunState, role_counts: Mapping[str, int]) -> dict[str, Any]:
     """Returns the object that `adamctl train --json` prints (docs: "Numbers programs read").
 
     `test_top1` and `best_test_top1` are None if evaluations were on the validation split; `top1` and `best_top1` are of
     the split in `evaluated_on` in both cases.
     """
-    tally, results, seconds = core.tally, core.desk.results, core.train_seconds
+    tally, results, seconds = run.tally, run.desk.results, run.train_seconds
     top1 = results[-1].top1 if results else None
     best_index = best_of(results)
     best = None if best_index is None else results[best_index]
-    on_test = core.plan.evaluate_on == "test"
+    on_test = run.plan.evaluate_on == "test"
     per_s = tally.examples / seconds if seconds > 0 else 0.0
     return {
         "schema_version": SCHEMA_VERSION,
-        "run": core.plan.job,
-        "state": core.final_state,
-        "passes": round(tally.examples / core.book.examples, 4) if core.book.examples > 1 else 0,
+        "run": run.plan.job,
+        "state": run.final_state,
+        "passes": round(tally.examples / run.book.examples, 4) if run.book.examples > 1 else 0,
         "examples": tally.examples,
         "train_seconds": round(seconds, 6),
-        "elapsed_seconds": round(core.elapsed_s, 6),
+        "elapsed_seconds": round(run.elapsed_s, 6),
         "images_per_s": per_s,
-        "connections_per_s": per_s * core.plan.connections,
-        "evaluated_on": core.plan.evaluate_on,
+        "connections_per_s": per_s * run.plan.connections,
+        "evaluated_on": run.plan.evaluate_on,
         "test_top1": top1 if on_test else None,
         "best_test_top1": best.top1 if best is not None and on_test else None,
         "top1": top1,
         "best_top1": None if best is None else best.top1,
         "best": None if best is None else msgspec.to_builtins(best),
         "loss": tally.recent_loss,
-        "time_to": {name: round(at, 6) for name, at in time_to(results, core.plan.target).items()},
+        "time_to": {name: round(at, 6) for name, at in time_to(results, run.plan.target).items()},
         "roles": dict(role_counts),
         "updates": tally.updates,
         "staleness_p50": tally.staleness_at(0.5),
@@ -111,9 +111,9 @@ def run_result(core: RunCore, role_counts: Mapping[str, int]) -> dict[str, Any]:
         "gradient_age_p99": tally.age_at(0.99),
         "waiting_share": tally.waiting_share,
         "duplicates": tally.duplicates,
-        "consistency": "sync" if core.plan.in_step else "async",
-        "max_staleness": core.plan.max_staleness,
-        "step_waits": core.steps.waits,
-        "step_wait_seconds": round(core.steps.wait_s, 6),
-        "steps_ahead_max": core.pace.lead_max,
+        "consistency": "sync" if run.plan.in_step else "async",
+        "max_staleness": run.plan.max_staleness,
+        "step_waits": run.steps.waits,
+        "step_wait_seconds": round(run.steps.wait_s, 6),
+        "steps_ahead_max": run.pace.lead_max,
     }

@@ -8,7 +8,7 @@ from typing import Any
 
 from adamctl.roles.coordinator.core import events
 from adamctl.roles.coordinator.core.clock import RunStats, TrainingClock
-from adamctl.roles.coordinator.core.evaluate import EVALUATION_RANGE_EXAMPLES, Evaluation, EvaluationQueue, Marks
+from adamctl.roles.coordinator.core.evaluate import EVALUATION_RANGE_EXAMPLES, Evaluation, EvaluationQueue
 from adamctl.roles.coordinator.core.events import RunPlan, RunSnapshot
 from adamctl.roles.coordinator.core.hanging import HangWatch
 from adamctl.roles.coordinator.core.pace import Pace
@@ -68,7 +68,17 @@ class Ending:
 
 
 class RunState:
-    """The state of one run. Only `adamctl.roles.coordinator.core.run_core.RunCore` and its parts change it."""
+    """The state of one run. Only `adamctl.roles.coordinator.core.run_core.RunCore` and its parts change it.
+
+    Attributes:
+        ready: servers and data are there, so that training may begin.
+        evaluated: the last evaluation was of the parameters that the servers hold now.
+        best_is_written: while False, a single replica waits, so that the best parameters are written as evaluated.
+        warm_worker: the one that trains alone while the run is warming.
+        joining: workers that came before the run was ready, and how long each is kept waiting.
+        alone_since_s: since when no worker has been there, if none is.
+        gather_until_s: with replicas in step, when steps may begin without those who have not joined.
+    """
 
     def __init__(self, plan: RunPlan, now_s: float) -> None:
         self.plan, self.now_s, self.started_s = plan, now_s, now_s
@@ -82,28 +92,21 @@ class RunState:
         self.checkpoint_number = 0
         self.pace, self.steps = Pace(plan.max_staleness), StepBarrier(self.step_limit)
         self.hanging = HangWatch(plan.silent_after_s)
-        self._set_up(0.0)
-        self._ready = False
+        self.set_up(0.0)
+        self.ready = False
         self.trained_since_evaluation = False
-        self._checkpoint_wanted = False
-        self._checkpoint_writing = 0
-        self._evaluated = False  # the last evaluation was of the parameters that the servers hold now
-        self._best_is_written = True  # while False, a single replica waits: it is written as evaluated
-        self._saves_wanted: list[int] = []  # tokens of requests for the next checkpoint
-        self._saves_writing: list[int] = []  # tokens of requests for the checkpoint being written
+        self.evaluated = False
+        self.best_is_written = True
         self.warm_worker: WorkerKey | None = None
-        self._joining: list[tuple[events.WorkerJoins, float]] = []
-        self._alone_since_s = now_s
+        self.joining: list[tuple[events.WorkerJoins, float]] = []
+        self.alone_since_s = now_s
         self.gather_until_s = inf
-        self._replicas = 0
 
-    def _set_up(self, elapsed_before_s: float) -> None:
+    def set_up(self, elapsed_before_s: float) -> None:
         """Sets up what depends on how many examples a pass has."""
         book = self.book
         self.work = TrainingWork(book, self.clock, self.tally)
         self.rounds = Rounds(self.work, self.plan.batch, self.plan.range_batches)
-        self._evaluation_marks = Marks(self.plan.evaluate_every, book.examples, book.examples_total)
-        self._checkpoint_marks = Marks(self.plan.checkpoint_every, book.examples, book.examples_total)
         self._elapsed_before_s = elapsed_before_s
 
     # --- what can be asked at any time ------------------------------------------------------------------------------
@@ -112,7 +115,7 @@ class RunState:
     def state(self) -> str:
         if self.final_state:
             return self.final_state
-        if not self._ready:
+        if not self.ready:
             return "starting"
         if self.desk.exclusive:
             return "evaluating"
@@ -150,7 +153,7 @@ class RunState:
     @property
     def halted(self) -> bool:
         """Whether no training is handed out, while workers finish what they have."""
-        return self.ending is not None or self.desk.exclusive or not self._best_is_written
+        return self.ending is not None or self.desk.exclusive or not self.best_is_written
 
     @property
     def gathered(self) -> bool:
@@ -166,14 +169,14 @@ class RunState:
 
     def wakeup_s(self) -> float:
         """Returns the clock reading at which a `Tick` is due unless another event comes first; inf for never."""
-        if self.final_state or not self._ready:
-            return min((until_s for _, until_s in self._joining), default=inf)
-        times = [self._deadline_s(worker) for worker in self.workers.values()]
+        if self.final_state or not self.ready:
+            return min((until_s for _, until_s in self.joining), default=inf)
+        times = [self.deadline_s(worker) for worker in self.workers.values()]
         times += self.steps.wakeup_s(), self.hanging.wakeup_s()
         if self.now_s < self.gather_until_s:
             times.append(self.gather_until_s)
-        if self._needs_worker:
-            times.append(self._alone_since_s + self.plan.no_worker_s)
+        if self.needs_worker:
+            times.append(self.alone_since_s + self.plan.no_worker_s)
         if self.ending is not None and self.clock.ranges_out:
             times.append(self.ending.wait_until_s)
         if self.ending is not None and self.now_s < self.ending.retry_s:
@@ -194,7 +197,7 @@ class RunState:
                 found[key] = range_steps if evaluates else 1.0
         return found
 
-    def _deadline_s(self, worker: Worker) -> float:
+    def deadline_s(self, worker: Worker) -> float:
         return worker.parked[2] if worker.parked else worker.heard_s + self.plan.silent_after_s
 
     def snapshot(self) -> RunSnapshot:
@@ -216,13 +219,13 @@ class RunState:
             evaluations=list(self.desk.results),
             evaluation_due=self.desk.due,
             checkpoint=self.checkpoint_number,
-            evaluated=self._evaluated,
+            evaluated=self.evaluated,
         )
 
     @property
-    def _needs_worker(self) -> bool:
+    def needs_worker(self) -> bool:
         return not self.workers and (self.ending is None or self.desk.current is not None)
 
     @property
-    def _end_text(self) -> str:
+    def end_text(self) -> str:
         return f"{self.final_state}: {self.cause}" if self.cause else self.final_state

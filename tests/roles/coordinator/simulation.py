@@ -90,12 +90,12 @@ class Simulation:
     # --- the shell ------------------------------------------------------------------------------------------------
 
     def step(self, event: events.Event) -> None:
-        before = set(self.core.workers)
+        before = set(self.core.run.workers)
         for instruction in self.core.step(event, self.now_s):
             self._carry_out(instruction)
-        for worker in [w for w in self.workers if (w.node, w.incarnation) in before - set(self.core.workers)]:
+        for worker in [w for w in self.workers if (w.node, w.incarnation) in before - set(self.core.run.workers)]:
             self.forget(worker)
-        if self.core.ending is not None and self.now_s >= self.core.ending.wait_until_s:
+        if self.core.run.ending is not None and self.now_s >= self.core.run.ending.wait_until_s:
             self.out.clear()  # what is not there by now is left undone
         self._check()
 
@@ -204,7 +204,7 @@ class Simulation:
     def advance(self, limit_s: float = 1e9) -> bool:
         """Moves to the next moment at which something happens; False if nothing ever will."""
         for worker in [w for w in self.workers if not w.joined and not w.silent and not w.told_end]:
-            if len(self.core.workers) < self.plan.workers and self.finished is None:
+            if len(self.core.run.workers) < self.plan.workers and self.finished is None:
                 worker.tasks, worker.reports, worker.parked = [], [], None
                 self.join(worker)
         for worker in [w for w in self.workers if w.joined and not w.silent and not w.told_end]:
@@ -213,7 +213,7 @@ class Simulation:
                 self.ask(worker, ahead, worker.wait_s)
             elif worker.reports:
                 self.ask(worker, 0, 0.0)
-        moments = [self.core.wakeup_s(), *(at for at, _ in self.writing)]
+        moments = [self.core.run.wakeup_s(), *(at for at, _ in self.writing)]
         moments += [w.busy_until_s for w in self.workers if w.tasks]
         moment = max(min(moments), self.now_s)
         if moment > limit_s:
@@ -227,7 +227,7 @@ class Simulation:
             self.writing.remove(written)
             failed = events.CheckpointFailed(written[1], self.write_failure)
             self.step(failed if self.write_failure else events.CheckpointWritten(written[1]))
-        if self.core.wakeup_s() <= self.now_s:
+        if self.core.run.wakeup_s() <= self.now_s:
             self.step(events.Tick())
         return True
 
@@ -237,8 +237,8 @@ class Simulation:
             listening = [w for w in self.workers if w.joined and not w.silent and not w.told_end]
             if self.finished is not None and not listening:
                 return self
-            assert self.advance() or self.finished, f"nothing will ever happen again in state {self.core.state}"
-        raise AssertionError(f"still {self.core.state} after {steps_max} steps")
+            assert self.advance() or self.finished, f"nothing will ever happen again in state {self.core.run.state}"
+        raise AssertionError(f"still {self.core.run.state} after {steps_max} steps")
 
     def until(self, reached: Callable[[], object], steps_max: int = 20_000) -> None:
         """Goes on until something has come about."""
@@ -246,18 +246,18 @@ class Simulation:
             if reached():
                 return
             self.advance()
-        raise AssertionError(f"it never came about; state {self.core.state}")
+        raise AssertionError(f"it never came about; state {self.core.run.state}")
 
     # --- what must always hold ------------------------------------------------------------------------------------
 
     def _check(self) -> None:
         core = self.core
-        assert core.clock.ranges_out == len(self.out) or self.finished is not None
-        done = sum(len_of(book.done) for book in core.book.ledgers.values())
-        assert all(book.done_examples == len_of(book.done) for book in core.book.ledgers.values())
-        assert done <= core.tally.examples <= core.book.handed_out
-        assert abs(core.train_seconds - self.clock_s) < 1e-6
-        assert len(core.work.assignments) <= LOST_KEPT_MAX + 1000
+        assert core.run.clock.ranges_out == len(self.out) or self.finished is not None
+        done = sum(len_of(book.done) for book in core.run.book.ledgers.values())
+        assert all(book.done_examples == len_of(book.done) for book in core.run.book.ledgers.values())
+        assert done <= core.run.tally.examples <= core.run.book.handed_out
+        assert abs(core.run.train_seconds - self.clock_s) < 1e-6
+        assert len(core.run.work.assignments) <= LOST_KEPT_MAX + 1000
 
 
 def len_of(ranges: set[tuple[int, int]]) -> int:

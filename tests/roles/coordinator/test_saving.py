@@ -45,7 +45,7 @@ def test_it_is_begun_at_once_and_nothing_waits_for_it() -> None:
     for _ in range(6):
         run.advance()
     token = run.want()
-    assert len(run.checkpoints) == 1 and run.core.state == "training"
+    assert len(run.checkpoints) == 1 and run.core.run.state == "training"
     handed_out = len(run.handed_out)
     run.until(lambda: token in run.told)
     assert run.told[token] == 1
@@ -69,7 +69,7 @@ def test_one_asked_for_while_another_is_written_shows_the_run_as_it_was_after_th
 def test_during_an_evaluation_it_does_not_wait() -> None:
     run = Wanting(23)
     run.add_worker("w")
-    run.until(lambda: run.core.state == "evaluating")
+    run.until(lambda: run.core.run.state == "evaluating")
     run.want()
     assert run.checkpoints and run.checkpoints[-1].evaluation_due == 1.0
 
@@ -77,7 +77,7 @@ def test_during_an_evaluation_it_does_not_wait() -> None:
 def test_towards_the_end_the_last_one_serves_and_afterwards_nothing_is_promised() -> None:
     run = Wanting(24, plan(passes=1, checkpoint_every=0.0))
     run.add_worker("w")
-    run.until(lambda: run.core.state in ("finishing", "evaluating"))
+    run.until(lambda: run.core.run.state in ("finishing", "evaluating"))
     token = run.want()
     run.until(lambda: token in run.told)
     assert run.told[token] >= 1

@@ -33,12 +33,12 @@ def test_nothing_is_lost_or_counted_twice_whatever_happens(seed: int) -> None:
         chaos(run, chance, stop=part < 2 and chance.random() < 0.7)
         run.run()
         assert run.finished is not None
-        book = run.core.book
+        book = run.core.run.book
         left = sum(examples - ledger.done_examples for ledger in book.ledgers.values())
         left += (settings.passes - 1 - book.current) * examples
-        assert run.core.tally.examples == settings.passes * examples - left
+        assert run.core.run.tally.examples == settings.passes * examples - left
         distinct = len(run.reported)
-        assert run.core.tally.examples - done_before <= distinct
+        assert run.core.run.tally.examples - done_before <= distinct
         for ledger in book.ledgers.values():
             assert len_of(ledger.done) == ledger.done_examples
         if run.finished.state == "ended":
@@ -46,11 +46,12 @@ def test_nothing_is_lost_or_counted_twice_whatever_happens(seed: int) -> None:
             break
         assert run.finished.state == "stopped", run.finished
         if not run.checkpoints:
-            assert run.core.tally.examples == done_before or run.core.tally.examples == 0 or snapshot is not None
+            counted = run.core.run.tally.examples
+            assert counted == done_before or counted == 0 or snapshot is not None
             snapshot = snapshot
             continue
         snapshot = msgspec.json.decode(msgspec.json.encode(run.checkpoints[-1]), type=events.RunSnapshot)
-        assert snapshot.examples == run.core.tally.examples
+        assert snapshot.examples == run.core.run.tally.examples
 
 
 def chaos(run: Simulation, chance: random.Random, stop: bool) -> None:
@@ -69,7 +70,7 @@ def chaos(run: Simulation, chance: random.Random, stop: bool) -> None:
             silent = [w for w in run.workers if w.silent]
             for worker in silent:
                 worker.silent = False
-                if (worker.node, worker.incarnation) not in run.core.workers:
+                if (worker.node, worker.incarnation) not in run.core.run.workers:
                     worker.joined, worker.parked = False, None
                     run.ask(worker, 0, 0.0)
                     worker.joined = False
@@ -109,8 +110,8 @@ def test_resume_hands_out_what_was_not_done_and_nothing_else() -> None:
     everything = {(number, example) for number in range(2) for example in range(200)}
     assert set(resumed.reported) == everything - accepted
     assert max(resumed.reported.values()) == 1
-    assert resumed.core.tally.examples == 400
-    assert resumed.core.train_seconds > run.core.train_seconds
+    assert resumed.core.run.tally.examples == 400
+    assert resumed.core.run.train_seconds > run.core.run.train_seconds
 
 
 def test_resume_with_more_passes_goes_on_where_the_run_is_among_all_of_them() -> None:

@@ -77,7 +77,7 @@ def test_an_evaluation_of_a_pass_begins_when_the_pass_is_done_not_when_it_is_han
     first, second = run.add_worker("first"), run.add_worker("second")
     run.ask(first, 4, 5.0)
     run.ask(second, 1, 5.0)
-    assert len(first.tasks) == 4 and run.core.desk.current is not None
+    assert len(first.tasks) == 4 and run.core.run.desk.current is not None
     for _ in range(3):
         assert second.parked is not None and not second.tasks
         run.finish_task(first)

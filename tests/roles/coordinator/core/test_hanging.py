@@ -75,7 +75,7 @@ class Run:
             self.step(events.Tick())
 
     def alive(self, node: str) -> bool:
-        return (node, self.nodes[node]) in self.core.workers
+        return (node, self.nodes[node]) in self.core.run.workers
 
     def begin(self) -> None:
         """All have made the three steps of their first ranges."""
@@ -95,15 +95,15 @@ def test_one_whose_thread_hangs_is_dropped_and_the_others_go_on(name: str) -> No
     run.begin()
     run.wait(100.0, ahead(name, 3))
     assert run.alive("b")
-    assert run.core.wakeup_s() <= run.now_s + 25.0
+    assert run.core.run.wakeup_s() <= run.now_s + 25.0
     run.wait(30.0, ahead(name, 3))
     assert run.alive("a") and not run.alive("b")
     (text,) = run.said
     assert "worker b is gone: it has finished neither a step nor a range for 12" in text
-    before = run.core.tally.examples
+    before = run.core.run.tally.examples
     for _ in range(3):
         run.report("a")
-    assert run.core.tally.examples > before
+    assert run.core.run.tally.examples > before
 
 
 def test_without_a_bound_nobody_waits_and_nobody_is_dropped() -> None:

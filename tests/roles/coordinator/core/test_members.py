@@ -35,7 +35,7 @@ class TestDeath:
         silent.silent, silent.tasks = True, []
         run.run()
         assert any("silent is gone: no message" in text for text in run.said)
-        assert run.core.tally.examples == 1200
+        assert run.core.run.tally.examples == 1200
 
     def test_a_parked_request_is_a_sign_of_life(self) -> None:
         run = Simulation(4, plan(silent_after_s=3.0, warmstart_steps=10_000), examples=100, evaluation_examples=0)
@@ -52,16 +52,16 @@ class TestDeath:
         run.now_s += 10.0
         run.clock_s += 10.0
         run.step(events.Tick())
-        assert (late.node, late.incarnation) not in run.core.workers
+        assert (late.node, late.incarnation) not in run.core.run.workers
         late.silent = True
         other = run.add_worker("other")
         run.ask(other, 1, 1.0)
         run.finish_task(other)
         run.ask(other, 1, 1.0)
-        assert run.core.tally.examples == 4
+        assert run.core.run.tally.examples == 4
         run.finish_task(late)
         run.ask(late, 0, 0.0)
-        assert (run.core.tally.examples, run.core.tally.duplicates) == (4, 4)
+        assert (run.core.run.tally.examples, run.core.run.tally.duplicates) == (4, 4)
 
     def test_a_late_report_that_comes_first_counts_and_the_range_is_not_handed_out_again(self) -> None:
         run = Simulation(5, plan(passes=1, evaluate_every=0.0, silent_after_s=10.0), examples=16)
@@ -72,13 +72,13 @@ class TestDeath:
         run.step(events.Tick())
         run.finish_task(late)
         run.ask(late, 0, 0.0)
-        assert run.core.tally.examples == 4
+        assert run.core.run.tally.examples == 4
         assert [r.code for r in run.refused] == [ErrorCode.STALE_INCARNATION]
         run.workers.remove(late)
         run.add_worker("other")
         run.run()
         assert max(times_handed_out(run).values()) == 1
-        assert (run.core.tally.examples, run.core.tally.duplicates) == (16, 0)
+        assert (run.core.run.tally.examples, run.core.run.tally.duplicates) == (16, 0)
 
     def test_a_worker_that_leaves_gives_back_what_it_did_not_do(self) -> None:
         run = Simulation(6, plan(evaluate_every=0.0))
@@ -88,7 +88,7 @@ class TestDeath:
         run.workers.remove(leaver)
         run.add_worker("other")
         run.run()
-        assert run.core.tally.examples == 600
+        assert run.core.run.tally.examples == 600
 
     def test_a_restarted_worker_is_another_and_takes_the_place_of_its_former_self(self) -> None:
         run = Simulation(6, plan(workers=1, evaluate_every=0.0))
@@ -96,7 +96,7 @@ class TestDeath:
         again = run.add_worker("w")
         assert again.joined
         run.run()
-        assert run.core.tally.examples == 600
+        assert run.core.run.tally.examples == 600
 
     def test_a_run_without_any_worker_for_too_long_has_failed(self) -> None:
         run = Simulation(6, plan(no_worker_s=30.0))
@@ -115,13 +115,13 @@ class TestJoining:
     def test_who_comes_before_the_run_is_ready_is_admitted_the_moment_it_is(self) -> None:
         core = RunCore(plan(), 0.0)
         assert core.step(events.WorkerJoins(1, "w", 1, 1), 0.0) == []
-        assert core.state == "starting"
+        assert core.run.state == "starting"
         assert core.step(events.Ready(100, 100), 1.0) == [events.Admit(1, 0)]
 
     def test_who_comes_far_too_early_is_told_to_come_again(self) -> None:
         core = RunCore(plan(), 0.0)
         core.step(events.WorkerJoins(1, "w", 1, 1), 0.0)
-        (refused,) = core.step(events.Tick(), core.wakeup_s())
+        (refused,) = core.step(events.Tick(), core.run.wakeup_s())
         assert isinstance(refused, events.Refuse) and refused.code == ErrorCode.NOT_READY
 
     def test_nobody_joins_a_run_that_is_over(self) -> None:
@@ -137,7 +137,7 @@ class TestJoining:
         core.step(events.WorkerJoins(1, "w", 1, 1), 0.0)
         core.step(events.WorkerLost("w", 1, "gone"), 0.5)
         core.step(events.Ready(100, 100), 1.0)
-        assert not core.workers
+        assert not core.run.workers
 
     def test_who_comes_early_is_not_sent_away_for_the_process_before_it(self) -> None:
         """It would not ask again: the refusal is that of a process whose name another has."""

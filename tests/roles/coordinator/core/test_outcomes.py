@@ -15,9 +15,9 @@ class TestEvaluation:
         seen = 0
         while run.finished is None:
             assert run.advance()
-            if run.core.state == "evaluating" and any(hasattr(t, "evaluation") for t in worker.tasks):
+            if run.core.run.state == "evaluating" and any(hasattr(t, "evaluation") for t in worker.tasks):
                 seen += 1
-                assert run.core.clock.ranges_out == 0
+                assert run.core.run.clock.ranges_out == 0
         assert seen and worker.drained >= 12
         passes = [result.result.passes for result in run.evaluated]
         assert passes == [0.25 * number for number in range(1, 13)]
@@ -38,9 +38,9 @@ class TestEvaluation:
         while run.finished is None:
             before = len(run.handed_out)
             assert run.advance()
-            current = run.core.desk.current
+            current = run.core.run.desk.current
             if current is not None and current.worker is not None and not current.exclusive:
-                assert run.core.state in ("training", "finishing")
+                assert run.core.run.state in ("training", "finishing")
                 trained_meanwhile += len(run.handed_out) - before
         assert trained_meanwhile > 0
         owners: dict[int, set[str]] = {}
@@ -88,7 +88,7 @@ class TestEvaluation:
         run.run()
         assert run.finished == events.Finished("ended", "target 0.9 reached")
         assert len(run.evaluated) == 1
-        assert run.core.tally.examples == 200
+        assert run.core.run.tally.examples == 200
 
 
 class TestCheckpoints:
@@ -121,7 +121,7 @@ class TestCheckpoints:
         run.add_worker("w")
         run.write_failure = "disk full"
         run.until(lambda: len(run.said) > 1)
-        run.until(lambda: run.core.ending is not None and run.core.ending.retries > 3)
+        run.until(lambda: run.core.run.ending is not None and run.core.run.ending.retries > 3)
         run.write_failure = ""
         run.run()
         assert run.finished is not None and run.finished.state == "ended"
@@ -131,7 +131,7 @@ class TestCheckpoints:
         run = Simulation(13, plan(passes=2))
         run.add_worker("w")
         run.write_failure = "disk full"
-        run.until(lambda: run.core.tally.examples)
+        run.until(lambda: run.core.run.tally.examples)
         run.step(events.StopWanted("told to", True))
         run.run()
         assert run.finished is not None and run.finished.state == "failed"
@@ -150,7 +150,7 @@ class TestStop:
         assert len(run.handed_out) == before
         assert worker.drained
         assert len(run.checkpoints) == 1
-        assert run.checkpoints[0].examples == run.core.tally.examples
+        assert run.checkpoints[0].examples == run.core.run.tally.examples
 
     def test_does_not_wait_for_ever_for_a_slow_worker(self) -> None:
         run = Simulation(14, plan(stop_wait_s=5.0))
@@ -178,7 +178,7 @@ class TestStop:
     def test_during_an_evaluation_it_is_made_up_for_after_resuming(self) -> None:
         run = Simulation(15)
         run.add_worker("w")
-        run.until(lambda: run.core.state == "evaluating")
+        run.until(lambda: run.core.run.state == "evaluating")
         run.step(events.StopWanted("told to", True))
         run.run()
         assert run.checkpoints[-1].evaluation_due == 1.0

@@ -166,14 +166,14 @@ def test_a_request_waits_until_the_slower_one_has_told_of_its_step() -> None:
     assert run.ask("a", 2, 3) == {}
     waiting, run.now_s = run.token, 1.5
     assert run.ask("b", 1) == {run.token: 3, waiting: 3}
-    assert (run.core.steps.waits, run.core.steps.wait_s, run.core.pace.lead_max) == (1, 1.5, 2)
+    assert (run.core.run.steps.waits, run.core.run.steps.wait_s, run.core.run.pace.lead_max) == (1, 1.5, 2)
 
 
 def test_a_request_is_answered_when_its_time_is_over() -> None:
     run = Run(max_staleness=1)
     assert run.ask("a", 1, 2) == {}
     waiting = run.token
-    assert run.core.wakeup_s() == 5.0
+    assert run.core.run.wakeup_s() == 5.0
     run.now_s = 5.0
     assert run.step(events.Tick())[-1] == events.AnswerStep(waiting, events.RunStepReply(1))
 
@@ -190,7 +190,7 @@ def test_one_that_has_reported_everything_holds_nobody_up() -> None:
     run = Run(max_staleness=1)
     assert run.ask("a", 1, 2) == {}
     waiting = run.token
-    mine = [number for number, found in run.core.work.assignments.items() if found.worker == ("b", 2)]
+    mine = [number for number, found in run.core.run.work.assignments.items() if found.worker == ("b", 2)]
     run.tasks("b", tuple(TaskReport(number, 8, 1.0, 0, 2) for number in mine), wanted=0)
     assert [i.token for i in run.out if isinstance(i, events.AnswerStep)] == [waiting]
 
@@ -217,6 +217,6 @@ def test_one_that_is_taken_for_dead_is_told_so_where_it_waits() -> None:
 def test_without_a_bound_the_lead_is_seen_in_reports() -> None:
     run = Run()
     for _ in range(5):
-        mine = [number for number, found in run.core.work.assignments.items() if found.worker == ("a", 1)]
+        mine = [number for number, found in run.core.run.work.assignments.items() if found.worker == ("a", 1)]
         run.tasks("a", tuple(TaskReport(number, 8, 1.0, 0, 2) for number in mine))
-    assert run.core.pace.lead_max >= 8
+    assert run.core.run.pace.lead_max >= 8

@@ -133,7 +133,7 @@ class Replicas:
         """Takes the next step if all its parts are there, else has somebody ask again; False if nothing happens."""
         step = self.settled + 1
         held = {task.part for tasks in self.tasks.values() for task in tasks if covers(task, step)}
-        left_to_nobody = bool(self.core.rounds._orphans)  # until an evaluation is over that was waiting for them
+        left_to_nobody = bool(self.core.run.rounds._orphans)  # until an evaluation is over that was waiting for them
         if step in self.counts and not (left_to_nobody and not held):
             if held != set(range(self.counts[step])):
                 self._ask_all()
@@ -169,7 +169,7 @@ class Replicas:
         for _ in range(5000):
             if self.finished:
                 return
-            assert self.advance() or self.finished, f"nothing happens in state {self.core.state}"
+            assert self.advance() or self.finished, f"nothing happens in state {self.core.run.state}"
         raise AssertionError("no end")
 
 
@@ -182,7 +182,7 @@ def check(replicas: Replicas, passes: int = 3, examples: int = 150) -> None:
     assert len(replicas.examples) == passes * examples
     assert set(replicas.examples.values()) == {1}, "every example of every pass is part of one step"
     assert sorted(replicas.counts) == list(range(1, replicas.settled + 1))
-    assert replicas.core.rounds.settled == replicas.settled
+    assert replicas.core.run.rounds.settled == replicas.settled
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
@@ -194,7 +194,7 @@ def test_every_example_is_part_of_one_step(workers: int) -> None:
     check(replicas)
     batches = -(-150 // 4)
     assert replicas.settled == 3 * -(-batches // workers), "no step has fewer parts than it must"
-    assert replicas.core.tally.duplicates == 0
+    assert replicas.core.run.tally.duplicates == 0
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -238,7 +238,7 @@ def test_the_first_one_waits_for_the_others_but_not_for_ever() -> None:
     replicas = Replicas(1, 2)
     replicas.join()
     assert not replicas.tasks["w1"]
-    assert replicas.core.wakeup_s() == 30.0
+    assert replicas.core.run.wakeup_s() == 30.0
     replicas.now_s = 30.0
     replicas.step(events.Tick())
     assert len(replicas.tasks["w1"]) == ROUNDS_AHEAD
@@ -260,9 +260,9 @@ def test_an_evaluation_waits_for_the_step_and_the_steps_for_it() -> None:
     replicas = Replicas(1, 2)
     replicas.join()
     replicas.join()
-    while replicas.core.state == "training":
+    while replicas.core.run.state == "training":
         replicas.advance()
-    assert replicas.core.state == "evaluating"
+    assert replicas.core.run.state == "evaluating"
     while not any(replicas.evaluations.values()):
         replicas.advance()
     assert not any(replicas.tasks.values())

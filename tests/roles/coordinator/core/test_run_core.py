@@ -17,8 +17,8 @@ def test_one_worker_processes_every_example_of_every_pass_exactly_once() -> None
     run.run()
     assert run.finished == events.Finished("ended", "")
     assert run.reported == Counter({(number, example): 1 for number in range(3) for example in range(200)})
-    assert run.core.tally.examples == 600
-    assert run.core.tally.duplicates == 0
+    assert run.core.run.tally.examples == 600
+    assert run.core.run.tally.duplicates == 0
 
 
 def test_progress_follows_the_share_of_the_run_that_was_handed_out() -> None:
@@ -38,7 +38,7 @@ def test_adam_3_2_5_a_pass_ends_when_the_stated_fraction_is_done_and_the_next_be
     run.add_worker("fast", seconds_per_example=0.01)
     run.until(lambda: any(task.pass_number == 1 for task, _ in run.handed_out))
     assert slow.tasks, "the slow worker still has a range of the first pass"
-    assert run.core.book.current == 1
+    assert run.core.run.book.current == 1
     assert sum(count for (number, _), count in run.reported.items() if number == 0) >= 0.75 * 80
 
 
@@ -47,7 +47,7 @@ def test_what_is_still_worked_on_when_a_pass_ends_is_finished_and_counts() -> No
     run.add_worker("slow", seconds_per_example=1.0)
     run.add_worker("fast")
     run.run()
-    assert run.core.tally.examples == 320
+    assert run.core.run.tally.examples == 320
 
 
 def test_tasks_ahead_are_bounded() -> None:
@@ -62,10 +62,10 @@ def test_distbelief_4_1_warm_start_only_one_replica_trains_at_first() -> None:
     run = Simulation(3, plan(warmstart_steps=20, evaluate_every=0.0), examples=400)
     for number in range(3):
         run.add_worker(f"w{number}")
-    while run.core.state == "warmstart":
+    while run.core.run.state == "warmstart":
         assert len({worker.node for _, worker in run.handed_out}) <= 1
         assert run.advance()
-    assert run.core.tally.steps >= 20
+    assert run.core.run.tally.steps >= 20
     run.run()
     assert len({worker.node for _, worker in run.handed_out}) == 3
 
@@ -78,7 +78,7 @@ def test_another_replica_goes_on_with_the_warm_start_when_the_first_dies() -> No
     first = run.handed_out[0][1]
     run.kill(first)
     run.run()
-    assert run.core.tally.examples == 3 * 400
+    assert run.core.run.tally.examples == 3 * 400
 
 
 def test_a_lost_server_fails_the_run_with_the_cause_and_everybody_is_told() -> None:
