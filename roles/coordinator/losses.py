@@ -14,6 +14,15 @@ from adamctl.errors import AdamctlError, RunFailedError, UnreachableError
 from adamctl.roles.configuration import ConfigurationStore, read_record
 from adamctl.roles.context import RoleContext
 from adamctl.roles.coordinator.core import events, losses
+from adamctl.roles.coordinator.core.instructions import (
+    AttachAgain,
+    FailRun,
+    Instruction,
+    LoseWorker,
+    ReadKeys,
+    Say,
+    WatchServer,
+)
 from adamctl.roles.coordinator.core.losses import LossCore
 from adamctl.roles.coordinator.core.membership import Membership
 from adamctl.roles.coordinator.service import RunService
@@ -62,19 +71,19 @@ class Losses:
             self._carry_out(instruction)
         self._set_timer()
 
-    def _carry_out(self, instruction: losses.Instruction) -> None:
+    def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
-            case events.Say(text):
+            case Say(text):
                 self._service.say(text)
-            case events.WorkerLost():
-                self._service.step(instruction)
-            case losses.FailRun(cause):
+            case LoseWorker(node, incarnation, cause):
+                self._service.step(events.WorkerLost(node, incarnation, cause))
+            case FailRun(cause):
                 self._fail(RunFailedError(cause))
-            case losses.WatchServer(server):
+            case WatchServer(server):
                 self._spawn(watch_server(self._context, server, partial(self._server_lost, server)))
-            case losses.ReadKeys(wait, nodes):
+            case ReadKeys(wait, nodes):
                 self._spawn(self._read_keys(wait, nodes))
-            case losses.AttachAgain(node, deadline_s):
+            case AttachAgain(node, deadline_s):
                 self._spawn(self._attach_again(node, deadline_s))
 
     def _server_lost(self, server: NodeRecord, cause: str) -> None:

@@ -19,6 +19,7 @@ from adamctl.roles.configuration import ConfigurationStore, Waiting
 from adamctl.roles.context import RoleContext
 from adamctl.roles.coordinator.checkpoint.writer import CheckpointWriter, find_start
 from adamctl.roles.coordinator.core import events
+from adamctl.roles.coordinator.core.instructions import WriteCheckpoint
 from adamctl.roles.coordinator.core.losses import LossCore, LossPlan
 from adamctl.roles.coordinator.core.progress import RoleRow
 from adamctl.roles.coordinator.core.run_core import RunCore
@@ -273,7 +274,7 @@ class Coordinator:
         assert self._parameters is not None
         await self._parameters.attach(deadline_s=deadline_s)
 
-    async def _checkpoint(self, order: events.WriteCheckpoint) -> None:
+    async def _checkpoint(self, order: WriteCheckpoint) -> None:
         ending = self.service.core.run.ending
         complete = ending is not None and ending.reason != "stop" and ending.checkpoint == order.number
         event: events.Event = events.CheckpointWritten(order.number)

@@ -22,6 +22,18 @@ from adamctl.net.transport import Request
 from adamctl.roles.coordinator.checkpoint.manifest import checkpoint_folder
 from adamctl.roles.coordinator.client import encode_join_body
 from adamctl.roles.coordinator.core import events
+from adamctl.roles.coordinator.core.instructions import (
+    Admit,
+    Answer,
+    AnswerStep,
+    Evaluated,
+    Finished,
+    Instruction,
+    Refuse,
+    Saved,
+    Say,
+    WriteCheckpoint,
+)
 from adamctl.roles.coordinator.core.progress import EvaluationResult, RoleRow, RunProgress
 from adamctl.roles.coordinator.core.report import run_progress
 from adamctl.roles.coordinator.core.run_core import RunCore
@@ -70,7 +82,7 @@ class RunService:
         self.final_seen = asyncio.Event()
         self._readers: set[int] = set()
         self.checkpoints = Path()
-        self.on_checkpoint: Callable[[events.WriteCheckpoint], None] = lambda order: None
+        self.on_checkpoint: Callable[[WriteCheckpoint], None] = lambda order: None
         self.on_evaluated: Callable[[EvaluationResult], None] = lambda result: None
         self.on_finished: Callable[[RunProgress], None] = lambda progress: None
         self._messages: deque[str] = deque(maxlen=MESSAGES_KEPT)
@@ -137,24 +149,24 @@ class RunService:
             self.workers_told.set()
         self._set_timer()
 
-    def _carry_out(self, instruction: events.Instruction) -> None:
+    def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
-            case events.Answer(token, reply) | events.AnswerStep(token, reply):
+            case Answer(token, reply) | AnswerStep(token, reply):
                 self._requests.pop(token).reply(reply)
-            case events.Refuse(token, code, message):
+            case Refuse(token, code, message):
                 self._requests.pop(token).fail(code, message)
-            case events.Admit(token, replica):
+            case Admit(token, replica):
                 self._admit(self._requests.pop(token), replica)
-            case events.Say(text):
+            case Say(text):
                 self.say(text)
-            case events.Saved(token, number):
+            case Saved(token, number):
                 folder = str(checkpoint_folder(self.checkpoints, number))
                 self._requests.pop(token).reply(RunCheckpointReply(number, folder))
-            case events.Evaluated(result):
+            case Evaluated(result):
                 self.on_evaluated(result)
-            case events.WriteCheckpoint():
+            case WriteCheckpoint():
                 self.on_checkpoint(instruction)
-            case events.Finished():
+            case Finished():
                 self.waiting_for = ""
                 self.on_finished(self.progress())
                 self.final.set()

@@ -7,7 +7,8 @@ from dataclasses import replace
 from math import inf
 
 from adamctl.config.records import NodeRecord
-from adamctl.roles.coordinator.core.losses import AttachAgain, FailRun, LossCore, ProcessKey, Wait
+from adamctl.roles.coordinator.core.instructions import AttachAgain, FailRun
+from adamctl.roles.coordinator.core.losses import LossCore, ProcessKey, Wait
 from adamctl.roles.coordinator.core.membership import Membership
 from tests.sim.server_cluster import ServerFault
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from adamctl.roles.coordinator.core.events import Event, Instruction, WorkerLost
+from adamctl.roles.coordinator.core.events import Event, WorkerLost
+from adamctl.roles.coordinator.core.instructions import Instruction
 from adamctl.roles.coordinator.core.ranges import PassLedger, Range, RangeAllocator
 from adamctl.roles.coordinator.core.run_core import RunCore
 from adamctl.roles.coordinator.core.work import Assignment, TrainingWork, WorkerKey

@@ -13,6 +13,18 @@ from typing import Any
 
 from adamctl.config.records import NodeRecord, decode
 from adamctl.roles.coordinator.core import events
+from adamctl.roles.coordinator.core.instructions import (
+    Admit,
+    Answer,
+    AnswerStep,
+    Evaluated,
+    Finished,
+    Instruction,
+    Refuse,
+    Saved,
+    Say,
+    WriteCheckpoint,
+)
 from adamctl.roles.coordinator.core.losses import LossPlan
 from adamctl.roles.coordinator.core.run_core import RunCore
 from adamctl.roles.coordinator.core.work import WorkerKey
@@ -39,7 +51,7 @@ class Call:
     """A request on a connection, and its answer, which has the same number."""
 
     number: int
-    message: Message | events.Refuse
+    message: Message | Refuse
 
 
 @dataclass(frozen=True)
@@ -188,29 +200,29 @@ class SimCoordinator(SimProcess):
             self.world.note(self.name, "state", run.state, run.cause)
         self._set_timer()
 
-    def _carry_out(self, instruction: events.Instruction) -> None:
+    def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
-            case events.Answer(token, reply):
+            case Answer(token, reply):
                 for task in reply.train:
                     self.ledger.gave(self._parked[token].worker, task)
                 self._reply(token, reply)
-            case events.AnswerStep(token, step):
+            case AnswerStep(token, step):
                 self._reply(token, step)
-            case events.Refuse(token):
+            case Refuse(token):
                 self._reply(token, instruction)
-            case events.Admit(token, replica):
+            case Admit(token, replica):
                 self._reply(token, RunJoinReply("j", "h", 1, replica, "d", 10))
-            case events.Say(text):
+            case Say(text):
                 self.world.note(self.name, "says", text)
-            case events.Evaluated(result):
+            case Evaluated(result):
                 if result.top1 != 1.0:
                     raise ViolationError(f"an evaluation of something else: {result}")
-            case events.WriteCheckpoint(number, snapshot):
+            case WriteCheckpoint(number, snapshot):
                 self.ledger.check_snapshot(snapshot)
                 self._write(number)
-            case events.Finished():
+            case Finished():
                 self.over_s = self.world.now_s
-            case events.Saved():
+            case Saved():
                 raise ViolationError("a checkpoint that nobody asked for")
 
     def _reply(self, token: int, message: Any) -> None:

@@ -13,6 +13,15 @@ from typing import Protocol
 from adamctl.config.records import NodeRecord, decode
 from adamctl.roles.configuration import nodes_of
 from adamctl.roles.coordinator.core import events, losses
+from adamctl.roles.coordinator.core.instructions import (
+    AttachAgain,
+    FailRun,
+    Instruction,
+    LoseWorker,
+    ReadKeys,
+    Say,
+    WatchServer,
+)
 from adamctl.roles.coordinator.core.losses import LossCore, LossPlan
 from adamctl.roles.coordinator.core.membership import Membership
 from adamctl.wire.changes import Changes
@@ -102,23 +111,23 @@ class SimLosses:
             self._check_goes_on(event.node)
         self._set_timer()
 
-    def _carry_out(self, instruction: losses.Instruction) -> None:
+    def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
-            case events.Say(text):
+            case Say(text):
                 self.world.note(self.member.name, "says", text)
-            case events.WorkerLost():
-                self._step_run(instruction)
-            case losses.FailRun(cause):
+            case LoseWorker(node, incarnation, cause):
+                self._step_run(events.WorkerLost(node, incarnation, cause))
+            case FailRun(cause):
                 self._check_failure(cause)
                 self.cause = self.cause or cause
                 self._step_run(events.Failed(cause))
-            case losses.WatchServer(server):
+            case WatchServer(server):
                 self._check_is_new(server)
                 self._latest[server.node] = server
                 self.member.view.after(0.0, lambda: self._look(server))
-            case losses.ReadKeys(wait, nodes):
+            case ReadKeys(wait, nodes):
                 self.member.read(f"wait {wait}", "/nodes/", partial(self._read, wait, nodes))
-            case losses.AttachAgain(node):
+            case AttachAgain(node):
                 later_s = ATTACH_S_MAX * self.world.random.random()
                 self._attached[node] = max(each for name, each in self.core.servers if name == node)
                 self.member.view.after(later_s, lambda: self._step(losses.Attached(node)))

@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from adamctl.roles.coordinator.core.events import Refuse, RunPlan
+from adamctl.roles.coordinator.core.events import RunPlan
+from adamctl.roles.coordinator.core.instructions import Refuse
 from adamctl.roles.worker.server import REJOINS_MAX, TRY_LATER
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (

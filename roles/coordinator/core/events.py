@@ -1,8 +1,6 @@
-"""What goes into the coordinator's state machine and what comes out of it.
+"""What a run is, and what goes into its state machine; what comes out is in `instructions`.
 
-A `token` is the shell's handle on a waiting request; it comes back in exactly one `Answer`, `AnswerStep`, `Admit` or
-`Refuse`.
-Clock readings are seconds of one monotonic clock.
+A `token` is the shell's handle on a waiting request. Clock readings are seconds of one monotonic clock.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from adamctl.roles.coordinator.core.progress import EvaluationResult
-from adamctl.wire.messages import NextTaskReply, NextTaskRequest, RunStepReply, RunStepRequest
+from adamctl.wire.messages import NextTaskRequest, RunStepRequest
 
 # --- what a run is --------------------------------------------------------------------------------------------------
 
@@ -190,71 +188,3 @@ Event: TypeAlias = (
     | CheckpointFailed
     | Tick
 )
-
-# --- instructions ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Admit:
-    """The worker takes part, as this replica."""
-
-    token: int
-    replica: int
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    token: int
-    reply: NextTaskReply
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerStep:
-    token: int
-    reply: RunStepReply
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse:
-    token: int
-    code: int
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class WriteCheckpoint:
-    """Have every server write its part, then a manifest with `snapshot`; answer with one of the two events."""
-
-    number: int
-    snapshot: RunSnapshot
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """The checkpoint that was wanted is finished."""
-
-    token: int
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluated:
-    result: EvaluationResult
-
-
-@dataclass(frozen=True, slots=True)
-class Say:
-    """A message for users."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The run is over: `ended`, `failed` or `stopped`; all requests are answered with that."""
-
-    state: str
-    cause: str
-
-
-Instruction: TypeAlias = Admit | Answer | AnswerStep | Refuse | WriteCheckpoint | Saved | Evaluated | Say | Finished

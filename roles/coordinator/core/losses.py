@@ -19,7 +19,16 @@ from math import inf
 from typing import TypeAlias
 
 from adamctl.config.records import NodeRecord
-from adamctl.roles.coordinator.core.events import Say, Tick, WorkerLost
+from adamctl.roles.coordinator.core.events import Tick
+from adamctl.roles.coordinator.core.instructions import (
+    AttachAgain,
+    FailRun,
+    Instruction,
+    LoseWorker,
+    ReadKeys,
+    WatchServer,
+)
+from adamctl.roles.coordinator.core.outbox import Outbox
 
 NO_MEMBER = "it is no longer a member of the cluster"
 ATTACH_S_MIN = 1.0
@@ -84,39 +93,6 @@ class Attached:
 
 Event: TypeAlias = ServerLost | NodeGone | KeysRead | Attached | Tick
 
-# --- instructions ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class FailRun:
-    cause: str
-
-
-@dataclass(frozen=True, slots=True)
-class WatchServer:
-    """Keep a connection to this process; report its end with `ServerLost`."""
-
-    server: NodeRecord
-
-
-@dataclass(frozen=True, slots=True)
-class ReadKeys:
-    """Read the keys of these nodes once; answer with `KeysRead`."""
-
-    wait: int
-    nodes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AttachAgain:
-    """Have the run's own client attach to the servers within the given time; answer with `Attached`."""
-
-    node: str
-    deadline_s: float
-
-
-Instruction: TypeAlias = Say | FailRun | WorkerLost | WatchServer | ReadKeys | AttachAgain
-
 # --- the state machine ----------------------------------------------------------------------------------------------
 
 
@@ -151,7 +127,7 @@ class LossCore:
         self._gone: set[ProcessKey] = set()
         self._waits: dict[int, Wait] = {}
         self._last_wait = 0
-        self._instructions: list[Instruction] = []
+        self._out = Outbox()
 
     @property
     def waiting(self) -> bool:
@@ -176,19 +152,18 @@ class LossCore:
             case Tick():
                 pass  # deadlines are checked after every event
         self._look(now_s)
-        instructions, self._instructions = self._instructions, []
-        return instructions
+        return self._out.take()
 
     def wakeup_s(self) -> float:
         """Returns when a `Tick` is due, inf for never."""
         return min((min(wait.until_s, wait.look_s) for wait in self._waits.values()), default=inf)
 
     def _say(self, text: str) -> None:
-        self._instructions.append(Say(text))
+        self._out.say(text)
 
     def _node_gone(self, key: ProcessKey, now_s: float) -> None:
         if key[0] not in self._names:
-            self._instructions.append(WorkerLost(*key, NO_MEMBER))
+            self._out.put(LoseWorker(*key, NO_MEMBER))
             return
         self._server_lost(key, NO_MEMBER, now_s)
         self._gone.add(key)
@@ -213,11 +188,11 @@ class LossCore:
 
     def _server_back(self, again: NodeRecord, until_s: float, now_s: float) -> None:
         self.servers[again.node, again.incarnation] = again
-        self._instructions.append(WatchServer(again))
+        self._out.put(WatchServer(again))
         if self.plan.copies:
             self._say(f"parameter server {again.node} is back and gets new copies")
         else:
-            self._instructions.append(AttachAgain(again.node, max(until_s - now_s, ATTACH_S_MIN)))
+            self._out.put(AttachAgain(again.node, max(until_s - now_s, ATTACH_S_MIN)))
 
     # --- data servers -----------------------------------------------------------------------------------------------
 
@@ -263,7 +238,7 @@ class LossCore:
                 self._over(number, wait, now_s)
             if now_s >= wait.look_s and number in self._waits:
                 wait.look_s = inf
-                self._instructions.append(ReadKeys(number, wait.nodes))
+                self._out.put(ReadKeys(number, wait.nodes))
 
     def _over(self, number: int, wait: Wait, now_s: float) -> None:
         """Ends a wait in which no server came back in time."""
@@ -277,7 +252,7 @@ class LossCore:
         self._fail(cause if wait.lost is None else _part_lost(wait.lost, cause))
 
     def _fail(self, cause: str) -> None:
-        self._instructions.append(FailRun(cause))
+        self._out.put(FailRun(cause))
 
 
 def _part_lost(record: NodeRecord, cause: str) -> str:

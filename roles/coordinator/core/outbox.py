@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from adamctl.roles.coordinator.core import events
-from adamctl.roles.coordinator.core.events import Instruction
+from adamctl.roles.coordinator.core.instructions import Answer, Instruction, Refuse, Say
 from adamctl.wire.messages import NextTaskReply
 
 
@@ -25,13 +24,13 @@ class Outbox:
         self._instructions.extend(instructions)
 
     def answer(self, token: int, reply: NextTaskReply) -> None:
-        self.put(events.Answer(token, reply))
+        self.put(Answer(token, reply))
 
     def refuse(self, token: int, code: int, message: str) -> None:
-        self.put(events.Refuse(token, code, message))
+        self.put(Refuse(token, code, message))
 
     def say(self, text: str) -> None:
-        self.put(events.Say(text))
+        self.put(Say(text))
 
     def take(self) -> list[Instruction]:
         """Returns everything gathered so far, and forgets it."""

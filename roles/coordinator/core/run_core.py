@@ -23,7 +23,8 @@ from typing import Any
 from adamctl.roles.coordinator.core import events
 from adamctl.roles.coordinator.core.clock import TrainingClock
 from adamctl.roles.coordinator.core.evaluate import EvaluationQueue, Marks, best_of, enough_seen
-from adamctl.roles.coordinator.core.events import Event, Instruction, RunPlan
+from adamctl.roles.coordinator.core.events import Event, RunPlan
+from adamctl.roles.coordinator.core.instructions import Admit, Evaluated, Finished, Instruction
 from adamctl.roles.coordinator.core.outbox import Outbox
 from adamctl.roles.coordinator.core.progress import EvaluationResult
 from adamctl.roles.coordinator.core.ranges import RangeAllocator, fitting_range
@@ -126,7 +127,7 @@ class RunCore:
         else:
             key = (event.node, event.incarnation)
             run.workers[key] = Worker(key, 4 + 2 * max(event.threads, 1), run.now_s)
-            self._out.put(events.Admit(event.token, self._replicas))
+            self._out.put(Admit(event.token, self._replicas))
             self._replicas += 1
             if run.plan.in_step:
                 self._run_steps.gather()
@@ -195,7 +196,7 @@ class RunCore:
     def _on_evaluated(self, result: EvaluationResult, alone: bool) -> None:
         """`alone`: nothing was trained meanwhile."""
         run = self.run
-        self._out.put(events.Evaluated(result))
+        self._out.put(Evaluated(result))
         run.evaluated = True
         enough = enough_seen(run.plan, run.desk.results) if run.ending is None else None
         if enough is not None:
@@ -344,7 +345,7 @@ class RunCore:
             run.work.lose(key, run.now_s)
         run.final_state, run.cause = state, cause
         self._saving.refuse_all()
-        self._out.put(events.Finished(state, cause))
+        self._out.put(Finished(state, cause))
 
     def _tell_the_end(self) -> None:
         """Answers parked requests. Workers still in `workers` afterwards had none, so they have not been told yet."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from adamctl.roles.coordinator.core import events
 from adamctl.roles.coordinator.core.evaluate import Marks
+from adamctl.roles.coordinator.core.instructions import Saved, WriteCheckpoint
 from adamctl.roles.coordinator.core.outbox import Outbox
 from adamctl.roles.coordinator.core.state import RunState
 from adamctl.wire.constants import ErrorCode
@@ -68,7 +69,7 @@ class Saving:
         run.checkpoint_number += 1
         self.writing = run.checkpoint_number
         self._awaiting, self._asking = self._asking, []
-        self._out.put(events.WriteCheckpoint(run.checkpoint_number, run.snapshot()))
+        self._out.put(WriteCheckpoint(run.checkpoint_number, run.snapshot()))
         return run.checkpoint_number
 
     def ended(self, event: events.CheckpointWritten | events.CheckpointFailed) -> None:
@@ -80,7 +81,7 @@ class Saving:
         run.best_is_written = run.best_is_written or not self.wanted
         tokens, self._awaiting = self._awaiting, []
         if isinstance(event, events.CheckpointWritten):
-            self._out.extend(events.Saved(token, event.number) for token in tokens)
+            self._out.extend(Saved(token, event.number) for token in tokens)
             return
         text = f"checkpoint {event.number} could not be written: {event.cause}"
         for token in tokens:

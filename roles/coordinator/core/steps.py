@@ -6,8 +6,7 @@ from collections.abc import Callable
 from math import inf
 from typing import NamedTuple
 
-from adamctl.roles.coordinator.core import events
-from adamctl.roles.coordinator.core.events import Instruction
+from adamctl.roles.coordinator.core.instructions import AnswerStep, Instruction, Refuse
 from adamctl.roles.coordinator.core.work import WorkerKey
 from adamctl.wire.messages import RunStepReply, RunStepRequest
 
@@ -39,7 +38,7 @@ class StepBarrier:
         """Takes a request; if it has to wait, it replaces an earlier one that waits."""
         limit = self._limit(replica)
         if request.wanted <= limit or request.wait_s <= 0:
-            return [events.AnswerStep(token, RunStepReply(limit))]
+            return [AnswerStep(token, RunStepReply(limit))]
         answered = self._answer(replica, now_s)
         self.waits += 1
         self._waiting[replica] = Waiting(token, request.wanted, now_s, now_s + request.wait_s)
@@ -59,7 +58,7 @@ class StepBarrier:
 
     def leave(self, replica: WorkerKey, code: int, message: str) -> list[Instruction]:
         waiting = self._waiting.pop(replica, None)
-        return [] if waiting is None else [events.Refuse(waiting.token, code, message)]
+        return [] if waiting is None else [Refuse(waiting.token, code, message)]
 
     def wakeup_s(self) -> float:
         return min((waiting.until_s for waiting in self._waiting.values()), default=inf)
@@ -69,4 +68,4 @@ class StepBarrier:
         if waiting is None:
             return []
         self.wait_s += now_s - waiting.since_s
-        return [events.AnswerStep(waiting.token, RunStepReply(self._limit(replica)))]
+        return [AnswerStep(waiting.token, RunStepReply(self._limit(replica)))]

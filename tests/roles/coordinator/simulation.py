@@ -12,6 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from adamctl.roles.coordinator.core import events
+from adamctl.roles.coordinator.core.instructions import (
+    Admit,
+    Answer,
+    Evaluated,
+    Finished,
+    Instruction,
+    Refuse,
+    Say,
+    WriteCheckpoint,
+)
 from adamctl.roles.coordinator.core.run_core import RunCore
 from adamctl.roles.coordinator.core.work import LOST_KEPT_MAX
 from adamctl.wire.constants import ErrorCode
@@ -77,12 +87,12 @@ class Simulation:
         self.reported: Counter[tuple[int, int]] = Counter()
         self.clock_s = snapshot.train_seconds if snapshot else 0.0
         self.said: list[str] = []
-        self.evaluated: list[events.Evaluated] = []
+        self.evaluated: list[Evaluated] = []
         self.evaluation_order: list[EvaluateTask] = []
         self.checkpoints: list[events.RunSnapshot] = []
         self.writing: list[tuple[float, int]] = []
-        self.finished: events.Finished | None = None
-        self.refused: list[events.Refuse] = []
+        self.finished: Finished | None = None
+        self.refused: list[Refuse] = []
         self.write_s = 0.5
         self.write_failure = ""
         self.step(events.Ready(examples, evaluation_examples, snapshot))
@@ -99,27 +109,27 @@ class Simulation:
             self.out.clear()  # what is not there by now is left undone
         self._check()
 
-    def _carry_out(self, instruction: events.Instruction) -> None:
+    def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
-            case events.Answer(token, reply):
+            case Answer(token, reply):
                 self._answered(self.tokens.pop(token), token, reply)
-            case events.Admit(token, _):
+            case Admit(token, _):
                 self.tokens.pop(token).joined = True
-            case events.Refuse(token, code, _):
+            case Refuse(token, code, _):
                 self.refused.append(instruction)
                 worker = self.tokens.pop(token)
                 if worker.parked == token:
                     worker.parked = None
                 if code == ErrorCode.STALE_INCARNATION:
                     worker.joined = False
-            case events.WriteCheckpoint(number, snapshot):
+            case WriteCheckpoint(number, snapshot):
                 self.checkpoints.append(snapshot)
                 self.writing.append((self.now_s + self.write_s, number))
-            case events.Evaluated():
+            case Evaluated():
                 self.evaluated.append(instruction)
-            case events.Say(text):
+            case Say(text):
                 self.said.append(text)
-            case events.Finished():
+            case Finished():
                 assert self.finished is None, "finished twice"
                 self.finished = instruction
                 self.out.clear()

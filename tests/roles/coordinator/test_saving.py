@@ -11,6 +11,7 @@ from adamctl.cli.cluster.access import running_job
 from adamctl.errors import ConfigurationError
 from adamctl.roles.coordinator.checkpoint import manifest
 from adamctl.roles.coordinator.core import events
+from adamctl.roles.coordinator.core.instructions import Finished, Instruction, Refuse, Saved
 from adamctl.roles.coordinator.core.run_core import RunCore
 from adamctl.wire.constants import ErrorCode
 from tests.roles.coordinator.played_run import make_experiment, until, world
@@ -30,10 +31,10 @@ class Wanting(Simulation):
         self.step(events.CheckpointWanted(token))
         return token
 
-    def _carry_out(self, instruction: events.Instruction) -> None:
-        if isinstance(instruction, events.Saved):
+    def _carry_out(self, instruction: Instruction) -> None:
+        if isinstance(instruction, Saved):
             self.told[instruction.token] = instruction.number
-        elif isinstance(instruction, events.Refuse) and instruction.token not in self.tokens:
+        elif isinstance(instruction, Refuse) and instruction.token not in self.tokens:
             self.told[instruction.token] = -instruction.code
         else:
             super()._carry_out(instruction)
@@ -96,7 +97,7 @@ def test_a_failure_is_told_to_who_asked_and_the_run_goes_on() -> None:
     assert run.told[token] == -ErrorCode.INTERNAL and run.finished is None
     run.write_failure = ""
     run.run()
-    assert run.finished == events.Finished("ended", "")
+    assert run.finished == Finished("ended", "")
 
 
 def test_a_run_that_fails_leaves_nobody_waiting() -> None:
@@ -109,7 +110,7 @@ def test_a_run_that_fails_leaves_nobody_waiting() -> None:
 
 def test_before_the_run_is_ready_it_is_too_early() -> None:
     (refused,) = RunCore(PLAN, 0.0).step(events.CheckpointWanted(1), 0.0)
-    assert isinstance(refused, events.Refuse) and refused.code == ErrorCode.NOT_READY
+    assert isinstance(refused, Refuse) and refused.code == ErrorCode.NOT_READY
 
 
 async def test_a_real_one_while_a_worker_trains(tmp_path: Path) -> None:

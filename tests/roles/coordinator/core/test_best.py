@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from adamctl.roles.coordinator.core import events
 from adamctl.roles.coordinator.core.evaluate import best_of
+from adamctl.roles.coordinator.core.instructions import Finished, Instruction, WriteCheckpoint
 from adamctl.roles.coordinator.core.progress import EvaluationResult
 from tests.roles.coordinator.simulation import Simulation, plan
 
@@ -42,9 +42,9 @@ class Played(Simulation):
         for number in range(workers):
             self.add_worker(f"w{number}")
 
-    def _carry_out(self, instruction: events.Instruction) -> None:
+    def _carry_out(self, instruction: Instruction) -> None:
         self.accuracy = self.accuracies[min(len(self.evaluated), len(self.accuracies) - 1)]
-        if isinstance(instruction, events.WriteCheckpoint):
+        if isinstance(instruction, WriteCheckpoint):
             self.trained_at.append(len(self.handed_out))
         super()._carry_out(instruction)
 
@@ -66,7 +66,7 @@ def test_every_best_result_is_followed_by_a_checkpoint_and_by_nothing_trained_be
             handed.append(len(run.handed_out) - before)
     assert numbers(run) == [(1, True), (2, True), (5, True)], "two that were best, and the last"
     assert not any(handed)
-    assert run.finished == events.Finished("ended", "")
+    assert run.finished == Finished("ended", "")
 
 
 def test_without_it_only_what_is_due_is_written() -> None:
@@ -87,7 +87,7 @@ def test_a_best_checkpoint_that_cannot_be_written_does_not_stop_the_run() -> Non
     run.until(lambda: len(run.evaluated) == 2)
     run.write_failure = ""
     run.run()
-    assert run.finished == events.Finished("ended", "")
+    assert run.finished == Finished("ended", "")
 
 
 def test_patience_ends_the_run_with_its_last_checkpoint() -> None:
@@ -101,4 +101,4 @@ def test_patience_ends_the_run_with_its_last_checkpoint() -> None:
 def test_replicas_that_run_free_are_not_held_up() -> None:
     run = Played([0.5, 0.8, 0.7], workers=3, keep_best=True, checkpoint_every=0.0)
     run.run()
-    assert run.finished == events.Finished("ended", "") and run.reported.total() == 3 * 200
+    assert run.finished == Finished("ended", "") and run.reported.total() == 3 * 200

@@ -8,6 +8,7 @@ import pytest
 
 from adamctl.roles.coordinator.core import events
 from adamctl.roles.coordinator.core.hanging import FIRST_STEP, LONGEST_STEPS, HangWatch
+from adamctl.roles.coordinator.core.instructions import Answer, Say
 from adamctl.roles.coordinator.core.run_core import RunCore
 from adamctl.wire.messages import EvaluateTask, NextTaskRequest, RunStepRequest, TaskReport, TrainTask
 from tests.roles.coordinator.simulation import plan
@@ -42,9 +43,9 @@ class Run:
     def step(self, event: events.Event) -> None:
         for instruction in self.core.step(event, self.now_s):
             match instruction:
-                case events.Say(text) if "is gone" in text:
+                case Say(text) if "is gone" in text:
                     self.said.append(text)
-                case events.Answer(token, reply):
+                case Answer(token, reply):
                     self.tasks[self.asked.pop(token)] += [*reply.train, *reply.evaluate]
 
     def ask(self, node: str, reports: tuple[TaskReport, ...] = ()) -> None:

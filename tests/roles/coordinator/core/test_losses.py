@@ -7,22 +7,26 @@ from math import inf
 import pytest
 
 from adamctl.config.records import NodeRecord
-from adamctl.roles.coordinator.core.events import Say, Tick, WorkerLost
+from adamctl.roles.coordinator.core.events import Tick
+from adamctl.roles.coordinator.core.instructions import (
+    AttachAgain,
+    FailRun,
+    Instruction,
+    LoseWorker,
+    ReadKeys,
+    Say,
+    WatchServer,
+)
 from adamctl.roles.coordinator.core.losses import (
     ATTACH_S_MIN,
     NO_MEMBER,
-    AttachAgain,
     Attached,
     Event,
-    FailRun,
-    Instruction,
     KeysRead,
     LossCore,
     LossPlan,
     NodeGone,
-    ReadKeys,
     ServerLost,
-    WatchServer,
 )
 
 COPIES = LossPlan(copies=True, kept=True, server_again_s=60.0, data_again_s=30.0, look_every_s=0.25)
@@ -73,7 +77,7 @@ def test_every_parameter_server_is_watched_from_the_beginning(plan: LossPlan) ->
 @PLANS
 def test_who_is_no_server_of_the_run_may_be_a_worker_of_it(plan: LossPlan) -> None:
     core = core_of(plan)
-    assert core.step(NodeGone("w", 7), 1.0) == [WorkerLost("w", 7, NO_MEMBER)]
+    assert core.step(NodeGone("w", 7), 1.0) == [LoseWorker("w", 7, NO_MEMBER)]
     assert core.wakeup_s() == inf
 
 

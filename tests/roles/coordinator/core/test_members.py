@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from adamctl.roles.coordinator.core import events
+from adamctl.roles.coordinator.core.instructions import Admit, Refuse
 from adamctl.roles.coordinator.core.run_core import RunCore
 from adamctl.wire.constants import ErrorCode
 from tests.roles.coordinator.simulation import Simulation, plan
@@ -116,20 +117,20 @@ class TestJoining:
         core = RunCore(plan(), 0.0)
         assert core.step(events.WorkerJoins(1, "w", 1, 1), 0.0) == []
         assert core.run.state == "starting"
-        assert core.step(events.Ready(100, 100), 1.0) == [events.Admit(1, 0)]
+        assert core.step(events.Ready(100, 100), 1.0) == [Admit(1, 0)]
 
     def test_who_comes_far_too_early_is_told_to_come_again(self) -> None:
         core = RunCore(plan(), 0.0)
         core.step(events.WorkerJoins(1, "w", 1, 1), 0.0)
         (refused,) = core.step(events.Tick(), core.run.wakeup_s())
-        assert isinstance(refused, events.Refuse) and refused.code == ErrorCode.NOT_READY
+        assert isinstance(refused, Refuse) and refused.code == ErrorCode.NOT_READY
 
     def test_nobody_joins_a_run_that_is_over(self) -> None:
         core = RunCore(plan(), 0.0)
         core.step(events.WorkerJoins(1, "early", 1, 1), 0.0)
         instructions = core.step(events.Failed("a server is gone"), 1.0)
         instructions += core.step(events.WorkerJoins(2, "late", 1, 1), 1.0)
-        refused = [entry for entry in instructions if isinstance(entry, events.Refuse)]
+        refused = [entry for entry in instructions if isinstance(entry, Refuse)]
         assert [entry.code for entry in refused] == [ErrorCode.RUN_ENDED, ErrorCode.RUN_ENDED]
 
     def test_who_is_lost_before_the_run_is_ready_is_not_admitted(self) -> None:
@@ -144,4 +145,4 @@ class TestJoining:
         core = RunCore(plan(), 0.0)
         core.step(events.WorkerJoins(1, "w", 2, 1), 0.0)
         assert core.step(events.WorkerLost("w", 1, "it is no longer a member of the cluster"), 0.5) == []
-        assert core.step(events.Ready(100, 100), 1.0) == [events.Admit(1, 0)]
+        assert core.step(events.Ready(100, 100), 1.0) == [Admit(1, 0)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from adamctl.roles.coordinator.core import events
+from adamctl.roles.coordinator.core.instructions import Finished
 from tests.roles.coordinator.simulation import Simulation, plan
 
 
@@ -79,14 +80,14 @@ class TestEvaluation:
         run = Simulation(11, evaluation_examples=0)
         run.add_worker("w")
         run.run()
-        assert run.finished == events.Finished("ended", "")
+        assert run.finished == Finished("ended", "")
         assert not run.evaluated
 
     def test_early_stop_when_the_target_is_reached(self) -> None:
         run = Simulation(12, plan(target=0.9, passes=50), accuracy=0.95)
         run.add_worker("w")
         run.run()
-        assert run.finished == events.Finished("ended", "target 0.9 reached")
+        assert run.finished == Finished("ended", "target 0.9 reached")
         assert len(run.evaluated) == 1
         assert run.core.run.tally.examples == 200
 
@@ -146,7 +147,7 @@ class TestStop:
         run.step(events.StopWanted("told to", True))
         before = len(run.handed_out)
         run.run()
-        assert run.finished == events.Finished("stopped", "told to")
+        assert run.finished == Finished("stopped", "told to")
         assert len(run.handed_out) == before
         assert worker.drained
         assert len(run.checkpoints) == 1

@@ -7,10 +7,11 @@ from random import Random
 import pytest
 
 from adamctl.roles.coordinator.core import events
+from adamctl.roles.coordinator.core.instructions import Answer, AnswerStep, Instruction, Refuse
 from adamctl.roles.coordinator.core.pace import Pace
 from adamctl.roles.coordinator.core.run_core import RunCore
 from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import NextTaskRequest, RunStepRequest, TaskReport
+from adamctl.wire.messages import NextTaskRequest, RunStepReply, RunStepRequest, TaskReport
 from tests.roles.coordinator.simulation import plan
 
 A, B, C = ("a", 1), ("b", 2), ("c", 3)
@@ -134,7 +135,7 @@ class Run:
     def __init__(self, **changes: object) -> None:
         self.core = RunCore(plan(workers=2, checkpoint_every=0.0, evaluate_every=9.0, **changes), 0.0)
         self.now_s, self.token = 0.0, 0
-        self.out: list[events.Instruction] = []
+        self.out: list[Instruction] = []
         self.step(events.Ready(400, 0))
         for number, node in enumerate("ab"):
             self.step(events.WorkerJoins(self._token(), node, number + 1, 1))
@@ -144,20 +145,20 @@ class Run:
         self.token += 1
         return self.token
 
-    def step(self, event: events.Event) -> list[events.Instruction]:
+    def step(self, event: events.Event) -> list[Instruction]:
         self.out = self.core.step(event, self.now_s)
         return self.out
 
     def tasks(self, node: str, reports: tuple[TaskReport, ...] = (), wanted: int = 2) -> list[int]:
         request = NextTaskRequest(node, "ab".index(node) + 1, reports, wanted, 5.0 if wanted else 0.0)
         self.step(events.TasksWanted(self._token(), request))
-        return [t.id for i in self.out if isinstance(i, events.Answer) for t in i.reply.train]
+        return [t.id for i in self.out if isinstance(i, Answer) for t in i.reply.train]
 
     def ask(self, node: str, done: int, wanted: int = 0, wait_s: float = 5.0) -> dict[int, int]:
         """Returns the answers that come at once, as token -> limit; the request's own token is `self.token`."""
         request = RunStepRequest(node, "ab".index(node) + 1, done, wanted, wait_s if wanted else 0.0)
         self.step(events.StepWanted(self._token(), request))
-        return {i.token: i.reply.limit for i in self.out if isinstance(i, events.AnswerStep)}
+        return {i.token: i.reply.limit for i in self.out if isinstance(i, AnswerStep)}
 
 
 def test_a_request_waits_until_the_slower_one_has_told_of_its_step() -> None:
@@ -175,14 +176,14 @@ def test_a_request_is_answered_when_its_time_is_over() -> None:
     waiting = run.token
     assert run.core.run.wakeup_s() == 5.0
     run.now_s = 5.0
-    assert run.step(events.Tick())[-1] == events.AnswerStep(waiting, events.RunStepReply(1))
+    assert run.step(events.Tick())[-1] == AnswerStep(waiting, RunStepReply(1))
 
 
 def test_the_death_of_the_slower_one_lets_the_other_go_on() -> None:
     run = Run(max_staleness=1)
     assert run.ask("a", 1, 2) == {}
     run.step(events.WorkerLost("b", 2, "gone"))
-    (answer,) = [i for i in run.out if isinstance(i, events.AnswerStep)]
+    (answer,) = [i for i in run.out if isinstance(i, AnswerStep)]
     assert answer.reply.limit >= 2
 
 
@@ -192,17 +193,17 @@ def test_one_that_has_reported_everything_holds_nobody_up() -> None:
     waiting = run.token
     mine = [number for number, found in run.core.run.work.assignments.items() if found.worker == ("b", 2)]
     run.tasks("b", tuple(TaskReport(number, 8, 1.0, 0, 2) for number in mine), wanted=0)
-    assert [i.token for i in run.out if isinstance(i, events.AnswerStep)] == [waiting]
+    assert [i.token for i in run.out if isinstance(i, AnswerStep)] == [waiting]
 
 
 def test_strangers_are_sent_away_and_at_the_end_nobody_waits() -> None:
     run = Run(max_staleness=1)
     (refused,) = run.step(events.StepWanted(99, RunStepRequest("stranger", 9, 0, 1, 5.0)))
-    assert isinstance(refused, events.Refuse) and refused.code == ErrorCode.STALE_INCARNATION
+    assert isinstance(refused, Refuse) and refused.code == ErrorCode.STALE_INCARNATION
     run.ask("a", 1, 2)
     waiting = run.token
     run.step(events.Failed("lost"))
-    assert [i.token for i in run.out if isinstance(i, events.AnswerStep)] == [waiting]
+    assert [i.token for i in run.out if isinstance(i, AnswerStep)] == [waiting]
     assert run.ask("b", 0, 7) == {run.token: 1 << 62}
 
 
@@ -211,7 +212,7 @@ def test_one_that_is_taken_for_dead_is_told_so_where_it_waits() -> None:
     run.ask("a", 1, 2)
     waiting = run.token
     run.step(events.WorkerLost("a", 1, "gone"))
-    assert [i.token for i in run.out if isinstance(i, events.Refuse)] == [waiting]
+    assert [i.token for i in run.out if isinstance(i, Refuse)] == [waiting]
 
 
 def test_without_a_bound_the_lead_is_seen_in_reports() -> None:

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from adamctl.roles.coordinator.core import events
+from adamctl.roles.coordinator.core.instructions import Answer, AnswerStep, Finished, WriteCheckpoint
 from adamctl.roles.coordinator.core.ranges import RangeAllocator
 from adamctl.roles.coordinator.core.rounds import ROUNDS_AHEAD, take_round
 from adamctl.roles.coordinator.core.run_core import RunCore
@@ -81,15 +82,15 @@ class Replicas:
     def step(self, event: events.Event) -> None:
         for instruction in self.core.step(event, self.now_s):
             match instruction:
-                case events.Answer(token, reply):
+                case Answer(token, reply):
                     node = self.asked.pop(token)
                     if self.parked.get(node) == token:
                         del self.parked[node]
                     self._take(node, reply.train)
                     self.evaluations[node].extend(reply.evaluate)
-                case events.WriteCheckpoint(number, _):
+                case WriteCheckpoint(number, _):
                     self.step(events.CheckpointWritten(number))
-                case events.Finished(state, _):
+                case Finished(state, _):
                     self.finished = state
 
     def _take(self, node: str, tasks: tuple[TrainTask, ...]) -> None:
@@ -276,11 +277,11 @@ def test_who_has_no_part_in_a_step_may_ask_when_it_is_complete() -> None:
     def limit(done: int, wanted: int, wait_s: float = 5.0) -> list[int]:
         request = RunStepRequest("w2", 2, done, wanted, wait_s)
         out = replicas.core.step(events.StepWanted(99, request), replicas.now_s)
-        return [i.reply.limit for i in out if isinstance(i, events.AnswerStep)]
+        return [i.reply.limit for i in out if isinstance(i, AnswerStep)]
 
     assert limit(0, 0) == [1]
     assert limit(3, 5) == []
     (task,) = [t for t in replicas.tasks["w1"] if covers(t, 4)]
     request = NextTaskRequest("w1", 1, (TaskReport(task.id, 4, 1.0, 0, 1),), 0, 0.0)
     out = replicas.core.step(events.TasksWanted(98, request), replicas.now_s)
-    assert [i.reply.limit for i in out if isinstance(i, events.AnswerStep)] == [5]
+    assert [i.reply.limit for i in out if isinstance(i, AnswerStep)] == [5]

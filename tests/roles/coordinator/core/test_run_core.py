@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from adamctl.roles.coordinator.core import events
+from adamctl.roles.coordinator.core.instructions import Finished
 from tests.roles.coordinator.simulation import Simulation, plan
 
 
@@ -15,7 +16,7 @@ def test_one_worker_processes_every_example_of_every_pass_exactly_once() -> None
     run = Simulation(1)
     run.add_worker("w0")
     run.run()
-    assert run.finished == events.Finished("ended", "")
+    assert run.finished == Finished("ended", "")
     assert run.reported == Counter({(number, example): 1 for number in range(3) for example in range(200)})
     assert run.core.run.tally.examples == 600
     assert run.core.run.tally.duplicates == 0
@@ -87,7 +88,7 @@ def test_a_lost_server_fails_the_run_with_the_cause_and_everybody_is_told() -> N
     run.advance()
     run.step(events.Failed("parameter server ps-0 is gone"))
     run.run()
-    assert run.finished == events.Finished("failed", "parameter server ps-0 is gone")
+    assert run.finished == Finished("failed", "parameter server ps-0 is gone")
     assert worker.told_end == "failed: parameter server ps-0 is gone"
 
 
