@@ -16,7 +16,8 @@ from adamctl.config.names import NAME_EXPECTED, is_name
 from adamctl.errors import AdamctlError, ConfigurationError
 from adamctl.net.address import parse_address
 from adamctl.net.transport import Connection, Transport
-from adamctl.roles.controller.core.paxos.messages import Send, encode_peer
+from adamctl.roles.controller.core.instructions import Send
+from adamctl.roles.controller.core.paxos.messages import encode_peer
 from adamctl.roles.controller.core.paxos.paxos_core import PaxosCore
 from adamctl.wire.messages import ControllerPeerRequest, Hello
 

@@ -26,29 +26,28 @@ from adamctl.errors import ConfigurationError, RemoteError, RunFailedError
 from adamctl.net.address import parse_address
 from adamctl.net.transport import Request
 from adamctl.roles.context import RoleContext
-from adamctl.roles.controller.core.paxos.forming import cluster_identity
-from adamctl.roles.controller.core.paxos.messages import (
+from adamctl.roles.controller.core.instructions import (
+    Answer,
     Append,
-    Received,
+    Instruction,
+    Notice,
+    Probe,
+    Refuse,
     SaveSnapshot,
     SaveVote,
     Send,
-    decode_peer,
 )
+from adamctl.roles.controller.core.paxos.forming import cluster_identity
+from adamctl.roles.controller.core.paxos.messages import Received, decode_peer
 from adamctl.roles.controller.core.service.config import lease_config
 from adamctl.roles.controller.core.service.controller_core import ControllerCore
 from adamctl.roles.controller.core.service.events import (
-    Answer,
     Beacon,
     CompareAndSet,
     Disconnected,
     Event,
-    Instruction,
     Leave,
-    Notice,
-    Probe,
     Read,
-    Refuse,
     Register,
     Replace,
     Tick,

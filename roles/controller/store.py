@@ -16,16 +16,8 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from adamctl.errors import ConfigurationError, DamagedDataError, RunFailedError
-from adamctl.roles.controller.core.paxos.messages import (
-    Append,
-    Ballot,
-    Entry,
-    PaxosSnapshot,
-    SaveSnapshot,
-    SaveVote,
-    Vote,
-)
-from adamctl.roles.controller.core.service.events import Persist
+from adamctl.roles.controller.core.instructions import Append, Persist, SaveSnapshot, SaveVote
+from adamctl.roles.controller.core.paxos.messages import Ballot, Entry, PaxosSnapshot, Vote
 from adamctl.roles.controller.log_format import (
     FILE_HEADER,
     FORMAT_1_MAGICS,

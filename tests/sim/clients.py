@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from adamctl.roles.controller.core.service.events import Answer, CompareAndSet, Event, Read, Refuse
+from adamctl.roles.controller.core.instructions import Answer, Refuse
+from adamctl.roles.controller.core.service.events import CompareAndSet, Event, Read
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges, ConfigCompareAndSetReply, ConfigReadReply
 from tests.sim.controllers import SimController

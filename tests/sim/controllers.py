@@ -7,20 +7,20 @@ from functools import partial
 from typing import Protocol
 from zlib import crc32
 
-from adamctl.roles.controller.core.paxos.messages import (
+from adamctl.roles.controller.core.instructions import (
+    Answer,
     Append,
-    Ballot,
-    Entry,
-    PaxosSnapshot,
-    Received,
+    Instruction,
+    Persist,
+    Refuse,
     SaveSnapshot,
     SaveVote,
     Send,
-    Vote,
 )
+from adamctl.roles.controller.core.paxos.messages import Ballot, Entry, PaxosSnapshot, Received, Vote
 from adamctl.roles.controller.core.service.commands import Part, decode_commands
 from adamctl.roles.controller.core.service.controller_core import ControllerConfig, ControllerCore
-from adamctl.roles.controller.core.service.events import Answer, Event, Instruction, Persist, Refuse, Tick
+from adamctl.roles.controller.core.service.events import Event, Tick
 from tests.sim.engine import Clock, World
 
 Respond = Callable[[Answer | Refuse], None]

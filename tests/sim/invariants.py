@@ -6,15 +6,8 @@ from zlib import crc32
 
 import msgspec
 
-from adamctl.roles.controller.core.paxos.messages import (
-    Accepted,
-    Ballot,
-    Confirmed,
-    Entry,
-    Prepare,
-    Promise,
-    Send,
-)
+from adamctl.roles.controller.core.instructions import Send
+from adamctl.roles.controller.core.paxos.messages import Accepted, Ballot, Confirmed, Entry, Prepare, Promise
 from adamctl.roles.controller.core.service.commands import Change, Part, carry_out, decode_commands
 from adamctl.roles.controller.core.service.config import ControllerConfig
 from adamctl.roles.controller.core.service.state import KeyState

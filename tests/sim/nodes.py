@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from adamctl.roles.controller.core.service.events import Answer, Beacon, Event, Refuse, Register
+from adamctl.roles.controller.core.instructions import Answer, Refuse
+from adamctl.roles.controller.core.service.events import Beacon, Event, Register
 from adamctl.wire.messages import NodeRegisterReply, NodeRegisterRequest
 from tests.sim.clients import Caller
 from tests.sim.engine import Clock, ViolationError, World

@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any
 
 from adamctl.cli.cluster.stuck import findings, servers_of
-from adamctl.roles.controller.core.service.events import Answer, CompareAndSet, Read, Refuse
+from adamctl.roles.controller.core.instructions import Answer, Refuse
+from adamctl.roles.controller.core.service.events import CompareAndSet, Read
 from adamctl.roles.ps.replication.core.recovery import Finding, State, recovery
 from adamctl.wire.messages import ConfigChanges, ConfigCompareAndSetReply, ConfigEntry
 from tests.sim.clients import Caller

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from adamctl.roles.controller.core.instructions import Answer, Refuse
 from adamctl.roles.controller.core.paxos.messages import Ballot
 from adamctl.roles.controller.core.paxos.paxos_core import PaxosConfig
 from adamctl.roles.controller.core.service.commands import Part
 from adamctl.roles.controller.core.service.config import ControllerConfig
-from adamctl.roles.controller.core.service.events import Answer, Refuse, Replace
+from adamctl.roles.controller.core.service.events import Replace
 from tests.sim.clients import Caller, SimClient
 from tests.sim.controllers import SimController, SimCore
 from tests.sim.engine import Clock, NetworkFaults, ViolationError, World

@@ -26,18 +26,10 @@ from adamctl.config.records import (
 )
 from adamctl.model.layout import Distribution, ParameterLayout, Tensor, place_copies
 from adamctl.model.rule import RuleConfig
+from adamctl.roles.controller.core.instructions import Answer, Instruction, Probe, Refuse
 from adamctl.roles.controller.core.paxos.paxos_core import PaxosConfig
 from adamctl.roles.controller.core.service.config import ControllerConfig
-from adamctl.roles.controller.core.service.events import (
-    Answer,
-    CompareAndSet,
-    Disconnected,
-    Gone,
-    Instruction,
-    Probe,
-    Read,
-    Refuse,
-)
+from adamctl.roles.controller.core.service.events import CompareAndSet, Disconnected, Gone, Read
 from adamctl.wire.messages import ConfigChanges, ConfigReadReply
 from tests.sim.clients import Caller
 from tests.sim.controllers import SimController

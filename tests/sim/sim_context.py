@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from adamctl.config.records import NodeRecord
 from adamctl.errors import AdamctlError, UnreachableError
 from adamctl.roles.context import RoleContext
-from adamctl.roles.controller.core.service.events import Answer, Event, Read, Refuse, Watch
+from adamctl.roles.controller.core.instructions import Answer, Refuse
+from adamctl.roles.controller.core.service.events import Event, Read, Watch
 from adamctl.wire.changes import Changes
 from adamctl.wire.messages import (
     ConfigChanges,

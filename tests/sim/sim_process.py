@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from random import Random
 
-from adamctl.roles.controller.core.service.events import (
-    Answer,
-    Beacon,
-    CompareAndSet,
-    Event,
-    Read,
-    Refuse,
-    Register,
-    Watch,
-)
+from adamctl.roles.controller.core.instructions import Answer, Refuse
+from adamctl.roles.controller.core.service.events import Beacon, CompareAndSet, Event, Read, Register, Watch
 from adamctl.roles.lease import Lease
 from adamctl.wire.changes import Changes
 from adamctl.wire.constants import ErrorCode

@@ -12,7 +12,8 @@ import numpy as np
 
 from adamctl.config.records import BucketRecord, bucket_key, decode
 from adamctl.model.layout import ParameterLayout
-from adamctl.roles.controller.core.service.events import Answer, Read, Refuse
+from adamctl.roles.controller.core.instructions import Answer, Refuse
+from adamctl.roles.controller.core.service.events import Read
 from adamctl.roles.ps.client.delivery import GAPS_MAX, LATER, MOVED, REQUEST_LATER
 from adamctl.roles.ps.core.exactly_once import ClientKey
 from adamctl.roles.ps.core.instructions import Refuse as ServerRefuse

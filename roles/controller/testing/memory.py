@@ -11,20 +11,10 @@ from dataclasses import replace
 from typing import cast
 
 from adamctl.errors import RemoteError
+from adamctl.roles.controller.core.instructions import Answer, Instruction, Persist, Refuse
 from adamctl.roles.controller.core.paxos.messages import Entry, PaxosSnapshot, Vote
 from adamctl.roles.controller.core.service.controller_core import ControllerConfig, ControllerCore
-from adamctl.roles.controller.core.service.events import (
-    Answer,
-    CompareAndSet,
-    Disconnected,
-    Event,
-    Instruction,
-    Persist,
-    Read,
-    Refuse,
-    Tick,
-    Watch,
-)
+from adamctl.roles.controller.core.service.events import CompareAndSet, Disconnected, Event, Read, Tick, Watch
 from adamctl.wire.changes import Changes
 from adamctl.wire.messages import (
     ConfigChanges,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from adamctl.roles.controller.core.paxos.messages import Append
+from adamctl.roles.controller.core.instructions import Answer, Append, Instruction
 from adamctl.roles.controller.core.service.controller_core import ControllerConfig, ControllerCore
-from adamctl.roles.controller.core.service.events import Answer, CompareAndSet, Event, Instruction, Read, Register
+from adamctl.roles.controller.core.service.events import CompareAndSet, Event, Read, Register
 from adamctl.wire.messages import ConfigChanges, NodeRegisterRequest
 
 Kind = TypeVar("Kind")

@@ -20,9 +20,8 @@ from adamctl.roles.configuration import nodes, wait_for
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller import server
 from adamctl.roles.controller.client import ControllerClient
-from adamctl.roles.controller.core.paxos.messages import Append
+from adamctl.roles.controller.core.instructions import Append, Persist
 from adamctl.roles.controller.core.service.controller_core import ControllerConfig, ControllerCore
-from adamctl.roles.controller.core.service.events import Persist
 from adamctl.roles.controller.store import LogStore
 from adamctl.roles.controller.testing.memory import VolatileStore
 from adamctl.wire.constants import ErrorCode

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from adamctl.errors import ConfigurationError, DamagedDataError, RunFailedError
-from adamctl.roles.controller.core.paxos.messages import Append, Ballot, Entry, Member, PaxosSnapshot, SaveVote, Vote
+from adamctl.roles.controller.core.instructions import Append, SaveVote
+from adamctl.roles.controller.core.paxos.messages import Ballot, Entry, Member, PaxosSnapshot, Vote
 from adamctl.roles.controller.log_format import FILE_HEADER, encode_record, first_checksum
 from adamctl.roles.controller.store import LogStore
 

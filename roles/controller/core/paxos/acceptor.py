@@ -13,17 +13,8 @@ from typing import Protocol
 
 import msgspec
 
-from adamctl.roles.controller.core.paxos.messages import (
-    Append,
-    Ballot,
-    Entry,
-    Member,
-    PaxosInstruction,
-    PaxosSnapshot,
-    SaveSnapshot,
-    SaveVote,
-    Vote,
-)
+from adamctl.roles.controller.core.instructions import Append, Instruction, SaveSnapshot, SaveVote
+from adamctl.roles.controller.core.paxos.messages import Ballot, Entry, Member, PaxosSnapshot, Vote
 from adamctl.roles.controller.core.paxos.validate import snapshot_problem
 
 LOG_BYTES_MAX = 8 << 20
@@ -51,7 +42,7 @@ class Machine(Protocol):
 class Outbox(Protocol):
     """Where instructions go, in the order in which they are to be carried out."""
 
-    def put(self, instruction: PaxosInstruction) -> None: ...
+    def put(self, instruction: Instruction) -> None: ...
 
 
 class Acceptor:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from adamctl.roles.controller.core.instructions import Send
 from adamctl.roles.controller.core.paxos.acceptor import LOG_BYTES_MAX, Acceptor, Machine, Outbox
 from adamctl.roles.controller.core.paxos.catch_up import PART_BYTES, Giver, Taker
 from adamctl.roles.controller.core.paxos.forming import Forming
@@ -27,7 +28,6 @@ from adamctl.roles.controller.core.paxos.messages import (
     ProbeReply,
     Received,
     Refused,
-    Send,
     SnapshotPart,
     Vote,
 )

@@ -203,42 +203,6 @@ class Received:
     limits: str = ""
 
 
-# --- instructions ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class SaveVote:
-    """Replace the vote file and sync it before anything that follows is carried out."""
-
-    vote: Vote
-
-
-@dataclass(frozen=True, slots=True)
-class Append:
-    """Add an entry to the log and sync it before anything that follows is carried out."""
-
-    entry: Entry
-
-
-@dataclass(frozen=True, slots=True)
-class SaveSnapshot:
-    """Replace log and snapshot with this one and sync before anything that follows is carried out."""
-
-    snapshot: PaxosSnapshot
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send to a member at `address`; the message may be lost. `destination` 0: whatever member is there."""
-
-    address: str
-    destination: int
-    message: PeerMessage
-
-
-PaxosInstruction: TypeAlias = SaveVote | Append | SaveSnapshot | Send
-
-
 def encode_peer(message: PeerMessage) -> bytes:
     return msgspec.msgpack.encode(message)
 

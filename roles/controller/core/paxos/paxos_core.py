@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from adamctl.roles.controller.core.instructions import SaveVote
 from adamctl.roles.controller.core.paxos.acceptor import Acceptor, Outbox
 from adamctl.roles.controller.core.paxos.catch_up import Giver, Taker
 from adamctl.roles.controller.core.paxos.forming import Forming
@@ -33,7 +34,6 @@ from adamctl.roles.controller.core.paxos.messages import (
     Promise,
     Received,
     Refused,
-    SaveVote,
     Vote,
 )
 

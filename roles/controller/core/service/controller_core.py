@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from adamctl.config.records import NodeRecord
+from adamctl.roles.controller.core.instructions import Instruction, Notice
 from adamctl.roles.controller.core.paxos.forming import Forming
 from adamctl.roles.controller.core.paxos.messages import Entry, Member, PaxosSnapshot, Received, Vote
 from adamctl.roles.controller.core.paxos.paxos_core import PaxosCore
@@ -33,9 +34,7 @@ from adamctl.roles.controller.core.service.events import (
     Disconnected,
     Event,
     Gone,
-    Instruction,
     Leave,
-    Notice,
     Read,
     Register,
     Replace,

@@ -1,20 +1,15 @@
-"""What goes into the configuration service's core and what comes out: events and instructions.
+"""What goes into the configuration service's core: events. What comes out is in `core/instructions.py`.
 
-`token` is the shell's handle on a request; it comes back in exactly one Answer or Refuse. `connection` names the
-requester's connection for as long as it lasts. Pure.
+`token` is the shell's handle on a request, `connection` names the requester's connection for as long as it lasts. Pure.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
-from adamctl.config.records import NodeRecord
-from adamctl.roles.controller.core.paxos.messages import Append, Received, SaveSnapshot, SaveVote, Send
-from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import ConfigChanges, ConfigEntry, Message, NodeRegisterRequest
-
-# --- events ---------------------------------------------------------------------------------------------------------
+from adamctl.roles.controller.core.paxos.messages import Received
+from adamctl.wire.messages import ConfigChanges, NodeRegisterRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,40 +95,3 @@ class Replace:
 Event: TypeAlias = (
     Read | CompareAndSet | Watch | Register | Beacon | Leave | Disconnected | Gone | Tick | Replace | Received
 )
-
-# --- instructions ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Reply to a request. `entries` is the body, None for a reply without one."""
-
-    token: int
-    message: Message
-    entries: tuple[ConfigEntry, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse:
-    token: int
-    code: ErrorCode
-    message: str
-    details: dict[str, object] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """Find out at once whether this node's process has certainly ended; if it has, say so with `Gone`."""
-
-    record: NodeRecord
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """Something that people should read in the log."""
-
-    message: str
-
-
-Persist: TypeAlias = SaveVote | Append | SaveSnapshot
-Instruction: TypeAlias = Persist | Send | Answer | Refuse | Probe | Notice

@@ -19,7 +19,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from adamctl.config.records import JobRecord, NodeRecord, decode, job_key, node_key, served_key
-from adamctl.roles.controller.core.service.events import CompareAndSet, Refuse
+from adamctl.roles.controller.core.instructions import Refuse
+from adamctl.roles.controller.core.service.events import CompareAndSet
 from adamctl.roles.controller.core.service.state import KeyState
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges

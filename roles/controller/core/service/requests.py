@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from adamctl.config.names import NAME_CHARACTERS_MAX, NAME_EXPECTED, is_name
 from adamctl.config.records import NodeRecord
+from adamctl.roles.controller.core.instructions import Answer, Notice, Probe, Refuse
 from adamctl.roles.controller.core.paxos.forming import cluster_identity
 from adamctl.roles.controller.core.paxos.messages import Entry, Member
 from adamctl.roles.controller.core.service.commands import (
@@ -22,19 +23,7 @@ from adamctl.roles.controller.core.service.commands import (
     encode_commands,
     within_bytes,
 )
-from adamctl.roles.controller.core.service.events import (
-    Answer,
-    Beacon,
-    CompareAndSet,
-    Leave,
-    Notice,
-    Probe,
-    Read,
-    Refuse,
-    Register,
-    Replace,
-    Watch,
-)
+from adamctl.roles.controller.core.service.events import Beacon, CompareAndSet, Leave, Read, Register, Replace, Watch
 from adamctl.roles.controller.core.service.nodes import NODES_PREFIX, Node
 from adamctl.roles.controller.core.service.permissions import refused
 from adamctl.roles.controller.core.service.shared import Shared

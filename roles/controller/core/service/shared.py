@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
+from adamctl.roles.controller.core.instructions import Instruction, Refuse
 from adamctl.roles.controller.core.paxos.messages import Member
 from adamctl.roles.controller.core.paxos.paxos_core import PaxosCore
 from adamctl.roles.controller.core.service.config import ControllerConfig
-from adamctl.roles.controller.core.service.events import Instruction, Refuse
 from adamctl.roles.controller.core.service.nodes import NodeTable
 from adamctl.roles.controller.core.service.state import KeyState
 from adamctl.wire.constants import ErrorCode

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from adamctl.roles.controller.core.instructions import Append, Notice, SaveSnapshot, SaveVote, Send
 from adamctl.roles.controller.core.paxos.messages import (
     Accept,
-    Append,
     Ballot,
     Confirm,
     Entry,
@@ -23,13 +23,9 @@ from adamctl.roles.controller.core.paxos.messages import (
     Promise,
     Received,
     Refused,
-    SaveSnapshot,
-    SaveVote,
-    Send,
     SnapshotPart,
 )
 from adamctl.roles.controller.core.paxos.validate import ROUND_LEAP_MAX
-from adamctl.roles.controller.core.service.events import Notice
 from adamctl.roles.controller.core.service.state import SessionMemory, Snapshot
 from tests.roles.controller.core.paxos.test_paxos_core import Three
 

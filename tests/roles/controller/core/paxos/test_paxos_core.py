@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from adamctl.roles.controller.core.instructions import Answer, Append, Notice, Refuse, SaveSnapshot, SaveVote, Send
 from adamctl.roles.controller.core.paxos.member import PaxosConfig
 from adamctl.roles.controller.core.paxos.messages import (
     Accept,
-    Append,
     Ballot,
     Confirm,
     Confirmed,
@@ -16,26 +16,12 @@ from adamctl.roles.controller.core.paxos.messages import (
     Prepare,
     Promise,
     Received,
-    SaveSnapshot,
-    SaveVote,
-    Send,
     SnapshotPart,
     decode_peer,
     encode_peer,
 )
 from adamctl.roles.controller.core.service.controller_core import ControllerConfig, ControllerCore
-from adamctl.roles.controller.core.service.events import (
-    Answer,
-    Beacon,
-    CompareAndSet,
-    Event,
-    Notice,
-    Read,
-    Refuse,
-    Register,
-    Replace,
-    Tick,
-)
+from adamctl.roles.controller.core.service.events import Beacon, CompareAndSet, Event, Read, Register, Replace, Tick
 from adamctl.roles.controller.core.service.limits import limits_of
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges, NodeRegisterRequest

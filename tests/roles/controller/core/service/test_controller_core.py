@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
+from adamctl.roles.controller.core.instructions import Answer, Append, Refuse
 from adamctl.roles.controller.core.paxos.forming import cluster_identity
-from adamctl.roles.controller.core.paxos.messages import Append
 from adamctl.roles.controller.core.service.controller_core import ControllerConfig, ControllerCore
-from adamctl.roles.controller.core.service.events import (
-    Answer,
-    Beacon,
-    CompareAndSet,
-    Disconnected,
-    Leave,
-    Read,
-    Refuse,
-    Tick,
-    Watch,
-)
+from adamctl.roles.controller.core.service.events import Beacon, CompareAndSet, Disconnected, Leave, Read, Tick, Watch
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges, ConfigCompareAndSetReply, ConfigWatchReply, NodeRegisterReply
 from tests.roles.controller.driven_core import CONFIG, Driven, only

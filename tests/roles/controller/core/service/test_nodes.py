@@ -6,23 +6,10 @@ import pytest
 
 from adamctl.config.records import NodeRecord, decode, node_key
 from adamctl.errors import ConfigurationError
+from adamctl.roles.controller.core.instructions import Answer, Append, Instruction, Notice, Probe, Refuse
 from adamctl.roles.controller.core.paxos.forming import cluster_identity
-from adamctl.roles.controller.core.paxos.messages import Append
 from adamctl.roles.controller.core.service.config import lease_config
-from adamctl.roles.controller.core.service.events import (
-    Answer,
-    Beacon,
-    Disconnected,
-    Gone,
-    Instruction,
-    Leave,
-    Notice,
-    Probe,
-    Refuse,
-    Register,
-    Tick,
-    Watch,
-)
+from adamctl.roles.controller.core.service.events import Beacon, Disconnected, Gone, Leave, Register, Tick, Watch
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigWatchReply, Empty, NodeRegisterReply, NodeRegisterRequest
 from tests.roles.controller.driven_core import Driven, only

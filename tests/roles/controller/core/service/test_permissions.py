@@ -20,7 +20,8 @@ from adamctl.config.records import (
     served_key,
 )
 from adamctl.model.rule import RuleConfig
-from adamctl.roles.controller.core.service.events import Answer, CompareAndSet, Instruction, Refuse
+from adamctl.roles.controller.core.instructions import Answer, Instruction, Refuse
+from adamctl.roles.controller.core.service.events import CompareAndSet
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigChanges, ConfigCompareAndSetReply
 from tests.roles.controller.core.paxos.test_paxos_core import Three

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from adamctl.config.records import RETIRED_KEY, RetiredRecord, decode
+from adamctl.roles.controller.core.instructions import Answer
 from adamctl.roles.controller.core.service.config import ControllerConfig
 from adamctl.roles.controller.core.service.controller_core import ControllerCore
-from adamctl.roles.controller.core.service.events import Answer, Beacon, Leave, Read, Tick
+from adamctl.roles.controller.core.service.events import Beacon, Leave, Read, Tick
 from adamctl.wire.messages import ConfigChanges, NodeRegisterReply
 from tests.roles.controller.driven_core import Driven, only
 
