@@ -152,6 +152,23 @@ def test_cores_are_pure(module: str) -> None:
         assert imported.split(".")[0] not in IMPURE, f"{module} imports {imported}"
 
 
+@pytest.mark.parametrize("role", ROLES)
+def test_all_instructions_of_a_role_derive_from_one_class(role: str) -> None:
+    paths = [path for module, path in MODULES.items() if is_core(module) and role_of(module) == role]
+    trees = [ast.parse(path.read_text()) for path in paths]
+    classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    assert sum(node.name == "Instruction" for node in classes) <= 1
+    aliases = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.AnnAssign)]
+    assert not any(ast.unparse(node.target).endswith("Instruction") for node in aliases)
+
+
+def test_cores_are_composed_of_parts_and_inherit_nothing() -> None:
+    for module in filter(is_core, MODULES):
+        for node in ast.walk(ast.parse(MODULES[module].read_text())):
+            if isinstance(node, ast.ClassDef) and node.name.endswith("Core"):
+                assert not node.bases, f"{module}.{node.name} derives from {ast.unparse(node.bases[0])}"
+
+
 def test_whoever_imports_a_core_loads_no_network_and_no_disk() -> None:
     """In a fresh interpreter, and whatever is imported on the way: the file itself may look innocent."""
     cores = [module for module in MODULES if is_core(module)]
