@@ -94,12 +94,13 @@ class Copies:
 
     async def _begin_again(self, job: Job, view: JobView, buckets: Sequence[int]) -> list[Instruction]:
         contents, first = await self._as_begun(job, view, buckets)
-        if not self._keeper.keeping.wanted(job):
-            return []
-        self._log.info("job %s: nobody has served %d buckets yet, which are made as it began", job.name, len(buckets))
-        if not first:  # an earlier process of our name has served them after all
-            return self._replicating.loaded(job.name, dict.fromkeys(buckets))
-        return self._replicating.loaded(job.name, contents)
+        instructions: list[Instruction] = []
+        if self._keeper.keeping.wanted(job):
+            self._log.info("job %s: %d buckets that nobody has served are made as it began", job.name, len(buckets))
+            found = contents if first else dict.fromkeys(buckets)  # not first: they have been served after all
+            instructions = self._replicating.loaded(job.name, found)
+        self._free_unwanted(job, view, buckets)
+        return instructions
 
     async def _as_begun(
         self, job: Job, view: JobView, buckets: Sequence[int]

@@ -124,16 +124,18 @@ class Proposals:
 
     def review(self, now: float) -> None:
         """Proposes all changes that are due."""
-        for bucket, known in tuple(self._copies.known.items()):
+        copies = self._copies
+        for bucket in sorted({*copies.groups, *copies.abandoned, *copies.takeovers, *copies.copies}):
+            known = copies.known[bucket]
             if bucket in self._busy or now < self._retry_s.get(bucket, now):
                 continue
-            if bucket in self._copies.groups:
+            if bucket in copies.groups:
                 self._review_group(bucket, known, self._copies.groups[bucket], now)
-            elif bucket in self._copies.abandoned:
+            elif bucket in copies.abandoned:
                 self._review_abandoned(bucket, known)
-            elif bucket in self._copies.takeovers:
+            elif bucket in copies.takeovers:
                 self._review_takeover(bucket, known, now)
-            elif bucket in self._copies.copies:
+            elif bucket in copies.copies:
                 self._review_copy(bucket, known, now)
         if now >= self.plan_s:
             self.plan_s = now + self._outbox.config.heartbeat_s
