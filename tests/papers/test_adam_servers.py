@@ -187,5 +187,5 @@ def test_4_3_1_connections_trained_per_second() -> None:
     run = Simulation(1, run_plan(passes=2, connections=756_000), examples=100)
     run.add_worker("w0")
     run.run()
-    result = run_result(run.core, {})
+    result = run_result(run.core.run, {})
     assert result["connections_per_s"] * result["train_seconds"] == pytest.approx(756_000 * 100 * 2, rel=1e-4)

@@ -39,17 +39,16 @@ ROWS, ROW_SIZE = 8, 1 << 16  # 2 MiB in shards of a quarter of a MiB
 JOB = "a"
 
 
-async def filled_store(addresses: tuple[str, ...]) -> MemoryConfigurationStore:
-    """The configuration of one job of rule `add` and zeros, the same in every process that asks."""
-    store = MemoryConfigurationStore()
+async def fill(store: MemoryConfigurationStore, addresses: tuple[str, ...]) -> None:
+    """Registers a server and places a job of rule `add` and zeros on it, alike in every process that does so."""
+    node = encode(NodeRecord("ps-0", "ps", 1, addresses, host_id(), 1))
+    await store.compare_and_set(ConfigChanges({}, {node_key("ps-0"): node}))
     record = LayoutRecord((Tensor("t", 0, (ROWS, ROW_SIZE), 0, "zeros", 0.0),), 1)
     layout = record.layout()
     puts = {job_key(JOB): encode(JobRecord("running", layout.hash, RuleConfig("add"), 1))}
     puts[layout_key(JOB)] = encode(record)
-    puts[node_key("ps-0")] = encode(NodeRecord("ps-0", "ps", 1, addresses, host_id(), 1))
     puts |= {bucket_key(JOB, bucket.index): encode(BucketRecord(1, "ps-0")) for bucket in layout.buckets}
     await store.compare_and_set(ConfigChanges({}, puts))
-    return store
 
 
 class SharingWorld:
@@ -81,7 +80,7 @@ class SharingWorld:
 @asynccontextmanager
 async def sharing_world(folder: Path, threads: int = 1, memory: str = "80%") -> AsyncIterator[SharingWorld]:
     """A server that listens on TCP and a Unix socket in `folder`; everything is closed afterwards."""
-    store = await filled_store(())
+    store = MemoryConfigurationStore()
     context = RoleContext(
         "ps", "ps-0", {}, StreamTransport(kind="auto"), store, asyncio.Event(), logging.getLogger("p")
     )
@@ -91,8 +90,7 @@ async def sharing_world(folder: Path, threads: int = 1, memory: str = "80%") -> 
     try:
         while not context.ready:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        record = encode(NodeRecord("ps-0", "ps", 1, context.addresses, host_id(), 1))
-        await store.compare_and_set(ConfigChanges({}, {node_key("ps-0"): record}))
+        await fill(store, context.addresses)
         world = SharingWorld(server, context, store)
         yield world
         for client in world.clients:
@@ -120,7 +118,9 @@ def delta_of(client: ParameterClient, flat: np.ndarray) -> PushSet:
 
 async def push_for_ever(address: str) -> None:
     """Pushes ones from shared memory as fast as it goes; says so after the first was acknowledged."""
-    client = await attached(await filled_store((address,)), 1000, "shared")
+    store = MemoryConfigurationStore()
+    await fill(store, (address,))
+    client = await attached(store, 1000, "shared")
     ones = client.shared.new_array(client.layout.flat_size)
     ones[:] = 1
     await client.push(delta_of(client, ones))
