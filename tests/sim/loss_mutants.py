@@ -79,13 +79,13 @@ def _back_and_forgotten(self: LossCore, again: NodeRecord, until_s: float, now_s
 
 def _back_without_clients(self: LossCore, again: NodeRecord, until_s: float, now_s: float) -> None:
     _server_back(self, again, until_s, now_s)
-    self._instructions = [one for one in self._instructions if not isinstance(one, AttachAgain)]
+    self._out.extend([one for one in self._out.take() if not isinstance(one, AttachAgain)])
 
 
 def _each_data_server_is_needed(self: LossCore, key: ProcessKey, now_s: float) -> None:
     _data_lost(self, key, now_s)
     if self.data:
-        self._instructions.append(FailRun(f"data server {key[0]} is gone"))
+        self._out.put(FailRun(f"data server {key[0]} is gone"))
 
 
 def _last_data_server_is_not_waited_for(self: LossCore, key: ProcessKey, now_s: float) -> None:
