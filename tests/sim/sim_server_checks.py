@@ -175,6 +175,8 @@ class ServerChecks(ServerState):
             after = _done(job, index, client)
             if after > found:
                 self.invariants.ledger.passed_over(self.name, index, client, found + 1, after)
+                assert job is not None
+                self._check(job.shards[index])  # a memory that has changed is a version of its own
 
 
 def _done(job: Job | None, index: int, client: ClientKey) -> Any:
