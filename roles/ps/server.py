@@ -54,8 +54,7 @@ from adamctl.roles.ps.replication.core.instructions import (
     Reply,
 )
 from adamctl.roles.ps.replication.shell import ReplicationShell
-from adamctl.roles.ps.retired_clients import follow_retired
-from adamctl.roles.ps.retirement_writer import keep_retired
+from adamctl.roles.ps.retired_clients import follow_retired, keep_retired
 from adamctl.roles.ps.statistics import Rates
 from adamctl.roles.ps.store.flusher import StoreWriter
 from adamctl.roles.ps.store.lmdb_log import LogStore

@@ -17,7 +17,7 @@ from adamctl.net.address import host_id
 from adamctl.roles.configuration import nodes, read_record, wait_for
 from adamctl.roles.controller.etcd.client import EtcdClient
 from adamctl.roles.controller.etcd.gateway import EtcdError, Json, _AskAgainError
-from adamctl.roles.ps.retirement_writer import keep_retired
+from adamctl.roles.ps.retired_clients import keep_retired
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import ConfigEntry, NodeRegisterRequest
 from tests.ports import free_ports
