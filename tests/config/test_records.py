@@ -29,7 +29,7 @@ from adamctl.config.records import (
 )
 from adamctl.model.layout import Tensor
 from adamctl.model.rule import RuleConfig
-from adamctl.roles.controller.core.service.records import record_problem
+from adamctl.roles.controller.core.service.validate import record_problem
 from adamctl.wire.unreadable import UNREADABLE
 
 

@@ -20,7 +20,7 @@ from adamctl.model.rule import RuleConfig
 from adamctl.net.handshake import make_hello
 from adamctl.net.transport import Connection
 from adamctl.roles.controller.core.paxos.messages import PeerMessage
-from adamctl.roles.controller.core.service.records import record_problem
+from adamctl.roles.controller.core.service.validate import record_problem
 from adamctl.roles.data import server as data_server
 from adamctl.roles.worker import server as worker_server
 from adamctl.wire import codec
