@@ -25,10 +25,10 @@ from adamctl.roles.coordinator.core.instructions import (
     FailRun,
     Instruction,
     LoseWorker,
+    Outbox,
     ReadKeys,
     WatchServer,
 )
-from adamctl.roles.coordinator.core.outbox import Outbox
 
 NO_MEMBER = "it is no longer a member of the cluster"
 ATTACH_S_MIN = 1.0

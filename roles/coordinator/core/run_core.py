@@ -24,8 +24,7 @@ from adamctl.roles.coordinator.core import events
 from adamctl.roles.coordinator.core.clock import TrainingClock
 from adamctl.roles.coordinator.core.evaluate import EvaluationQueue, Marks, best_of, enough_seen
 from adamctl.roles.coordinator.core.events import Event, RunPlan
-from adamctl.roles.coordinator.core.instructions import Admit, Evaluated, Finished, Instruction
-from adamctl.roles.coordinator.core.outbox import Outbox
+from adamctl.roles.coordinator.core.instructions import Admit, Evaluated, Finished, Instruction, Outbox
 from adamctl.roles.coordinator.core.progress import EvaluationResult
 from adamctl.roles.coordinator.core.ranges import RangeAllocator, fitting_range
 from adamctl.roles.coordinator.core.run_steps import RunSteps

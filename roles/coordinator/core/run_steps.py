@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from adamctl.roles.coordinator.core import events
-from adamctl.roles.coordinator.core.outbox import Outbox
+from adamctl.roles.coordinator.core.instructions import Outbox
 from adamctl.roles.coordinator.core.state import RunState, Worker
 from adamctl.roles.coordinator.core.work import WorkerKey
 from adamctl.wire.constants import ErrorCode

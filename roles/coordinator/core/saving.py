@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from adamctl.roles.coordinator.core import events
 from adamctl.roles.coordinator.core.evaluate import Marks
-from adamctl.roles.coordinator.core.instructions import Saved, WriteCheckpoint
-from adamctl.roles.coordinator.core.outbox import Outbox
+from adamctl.roles.coordinator.core.instructions import Outbox, Saved, WriteCheckpoint
 from adamctl.roles.coordinator.core.state import RunState
 from adamctl.wire.constants import ErrorCode
 
