@@ -24,11 +24,10 @@ from adamctl.roles.coordinator.core.losses import LossCore, LossPlan
 from adamctl.roles.coordinator.core.progress import RoleRow
 from adamctl.roles.coordinator.core.run_core import RunCore
 from adamctl.roles.coordinator.job import Servers, choose_name, create_job, end_job, find_servers
-from adamctl.roles.coordinator.losses import Losses
+from adamctl.roles.coordinator.losses import LOOK_EVERY_S, Losses
 from adamctl.roles.coordinator.records import RunRecords
 from adamctl.roles.coordinator.room import check_room, jobs_in_step
 from adamctl.roles.coordinator.service import RunService
-from adamctl.roles.coordinator.watch import LOOK_EVERY_S
 from adamctl.roles.data.client import DataClient, DataSet
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.wire.messages import RunJoinReply

@@ -1,14 +1,18 @@
-"""What a run does when one of its servers or workers is lost."""
+"""Whom a run takes for lost, and what it does when one of its servers or workers is."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from adamctl.errors import RemoteError, RunFailedError
-from adamctl.roles.coordinator import server
+from adamctl.config.records import NodeRecord
+from adamctl.errors import RemoteError, RunFailedError, UnreachableError
+from adamctl.roles.coordinator import losses, server
 from adamctl.roles.data import server as data_server
 from adamctl.roles.ps import server as ps_server
 from tests.roles.coordinator.played_run import (
@@ -121,3 +125,74 @@ async def test_a_killed_worker_does_not_end_the_run(tmp_path: Path) -> None:
         await w.ended()
         summary = json.loads((tmp_path / "001" / "summary.json").read_text())
         assert summary["examples"] == 2 * EXAMPLES
+
+
+# --- what a connection to a server says -------------------------------------------------------------------------------
+
+SERVER = NodeRecord("p", "ps", 5, ("p:1",), "h", 1)
+
+
+@dataclass
+class Peer:
+    incarnation: int
+
+
+@dataclass
+class FakeConnection:
+    peer: Peer
+    closed: bool = False
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class FakeContext:
+    """Whom it reaches says one incarnation after the other; with none left it is refused."""
+
+    incarnations: list[int]
+    made: list[FakeConnection] = field(default_factory=list)
+    none_left: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def connect(self, record: NodeRecord, deadline_s: float) -> FakeConnection:
+        if not self.incarnations:
+            raise UnreachableError("refused")
+        self.made.append(FakeConnection(Peer(self.incarnations.pop(0))))
+        if not self.incarnations:
+            self.none_left.set()
+        return self.made[-1]
+
+
+@pytest.fixture
+def looking_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "LOOK_EVERY_S", 0.001)
+
+
+async def causes_of(context: FakeContext) -> list[str]:
+    causes: list[str] = []
+    async with asyncio.timeout(10):
+        await losses.watch_server(cast(Any, context), SERVER, causes.append)
+    return causes
+
+
+@pytest.mark.usefixtures("looking_often")
+async def test_one_that_refuses_is_gone() -> None:
+    assert await causes_of(FakeContext([])) == ["refused"]
+
+
+@pytest.mark.usefixtures("looking_often")
+async def test_another_process_in_its_place_means_that_it_is_gone() -> None:
+    assert await causes_of(FakeContext([6])) == ["it has restarted, and what it held is lost"]
+
+
+@pytest.mark.usefixtures("looking_often")
+async def test_one_that_has_not_heard_yet_that_it_is_a_member_is_asked_again() -> None:
+    """It listens before it is registered, and its record is there before it is told so."""
+    context = FakeContext([0, 0, 5])
+    task = asyncio.ensure_future(causes_of(context))
+    async with asyncio.timeout(10):
+        await context.none_left.wait()
+        await asyncio.sleep(0.01)
+    assert not task.done() and [one.closed for one in context.made] == [True, True, False]
+    context.made[-1].closed = True
+    assert await task == ["refused"]
