@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from adamctl.live.picture import Photographer, draw
+from adamctl.cli.run.picture import Photographer, draw
 from adamctl.live.view import view_of
 from tests.live.test_view import PROGRESS
 
