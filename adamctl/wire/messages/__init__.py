@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from adamctl.wire.constants import Opcode
-from adamctl.wire.messages.base import Message
 from adamctl.wire.messages.common import (
     BenchBlockRequest,
     CreditGrant,
@@ -18,6 +17,7 @@ from adamctl.wire.messages.common import (
     Hello,
     HelloReply,
     MemoryRegisterRequest,
+    Message,
     ProveReply,
     ProveRequest,
     ShutdownRequest,

@@ -1,10 +1,14 @@
-"""Typed headers that every role understands."""
+"""The base of all typed headers, and those that every role understands."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from adamctl.wire.messages.base import Message
+import msgspec
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True):
+    """Base of every typed header."""
 
 
 class Hello(Message, frozen=True):

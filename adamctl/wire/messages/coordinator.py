@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from adamctl.wire.messages.base import Message
+from adamctl.wire.messages.common import Message
 
 
 class RunJoinRequest(Message, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from adamctl.wire.messages.base import Message
+from adamctl.wire.messages.common import Message
 
 
 class AttachRequest(Message, frozen=True):

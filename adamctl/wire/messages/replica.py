@@ -7,7 +7,7 @@ bodies in the format of `adamctl.roles.ps.core.shard_message`.
 
 from __future__ import annotations
 
-from adamctl.wire.messages.base import Message
+from adamctl.wire.messages.common import Message
 
 
 class ReplicaPrepareRequest(Message, frozen=True):
