@@ -10,6 +10,7 @@ Another package adds `adamctl myrole start` by declaring
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 GROUP = "adamctl.roles"
@@ -49,3 +50,19 @@ class Role:
     needs_controller: bool = True
     default_port: int = 0
     begins_anew: bool = False
+
+
+def summaries(exclude: frozenset[str]) -> dict[str, str]:
+    """Returns name -> summary of the roles that are not built in.
+
+    Their descriptions are imported, which is cheap by contract; one that fails to import is listed with the reason, so
+    that a broken package is visible and harms nothing else.
+    """
+    return {point.name: _summary(point) for point in entry_points(group=GROUP) if point.name not in exclude}
+
+
+def _summary(point: EntryPoint) -> str:
+    try:
+        return str(point.load().summary)
+    except Exception as error:
+        return f"(cannot be loaded from {point.value}: {error})"

@@ -79,7 +79,7 @@ class Application(LazyGroup):
         return None
 
     def _third_party(self) -> dict[str, str]:
-        from adamctl.cli.third_party import summaries
+        from adamctl.roles.registry import summaries
 
         return summaries(exclude=frozenset(BUILT_IN_ROLES))
 
