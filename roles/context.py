@@ -15,9 +15,8 @@ from typing import Any
 
 from adamctl.config.records import AddressKind, NodeRecord, node_key
 from adamctl.errors import AdamctlError, UnreachableError, WrongClusterError
-from adamctl.net.address import host_id, parse_address
+from adamctl.net.address import TransportKind, host_id, parse_address, usable
 from adamctl.net.handshake import make_hello
-from adamctl.net.kinds import TransportKind, usable
 from adamctl.net.transport import ArrivalHandler, Connection, Handler, Request, Server, Transport
 from adamctl.roles.addresses import BoundAddresses, places
 from adamctl.roles.beacons import BeaconPlan, Beacons, LoopBeacons, OwnedSender, ThreadBeacons, send_beacons

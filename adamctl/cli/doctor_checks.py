@@ -156,14 +156,14 @@ def _network() -> Iterator[Finding]:
 def _shared_memory() -> Iterator[Finding]:
     from adamctl.errors import ConfigurationError, RemoteError
     from adamctl.net import shared_memory
-    from adamctl.net.kinds import VARIABLE, chosen_kind
+    from adamctl.net.address import TRANSPORT_VARIABLE, chosen_kind
     from adamctl.net.regions import RegionQuota, RegionTable
     from adamctl.wire.messages import MemoryRegisterRequest
 
     name, way = "parameters by", "Unix socket"
     try:
         kind = chosen_kind()
-        forced = f"; {VARIABLE}={kind}" if kind != "auto" else ""
+        forced = f"; {TRANSPORT_VARIABLE}={kind}" if kind != "auto" else ""
         if not shared_memory.SUPPORTED or kind in ("tcp", "unix"):
             advice = "" if forced else "memory is shared between processes on Linux only"
             yield Finding(name, "-", f"{'TCP' if kind == 'tcp' else way} between roles on this machine{forced}", advice)
@@ -179,7 +179,7 @@ def _shared_memory() -> Iterator[Finding]:
         memory.close()
         yield Finding(name, "ok", f"shared memory between roles on this machine{forced}")
     except ConfigurationError as error:
-        yield Finding(name, "bad", str(error), f"unset {VARIABLE}, or correct it")
+        yield Finding(name, "bad", str(error), f"unset {TRANSPORT_VARIABLE}, or correct it")
     except (RemoteError, MemoryError) as error:
         advice = f"a {way} is used instead, at about half the rate; mount /proc, allow memfd_create"
         yield Finding(name, "slow", str(error), advice)

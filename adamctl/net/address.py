@@ -1,4 +1,7 @@
-"""Addresses in users' notation: `tcp://host:port`, `host:port`, `unix:///path`, `memory://name`."""
+"""Addresses in users' notation: `tcp://host:port`, `host:port`, `unix:///path`, `memory://name`; and which one is used.
+
+`ADAMCTL_TRANSPORT` forces one kind if several are possible, e.g. for benchmarks.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,11 @@ import ipaddress
 import os
 import platform
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from adamctl.errors import ConfigurationError
-from adamctl.net.kinds import TransportKind, usable
 
 UNIX_PATH_BYTES_MAX = 103
 """The shortest limit of the systems we run on (macOS: 104 with the final zero byte; Linux: 108)."""
@@ -19,6 +21,13 @@ UNIX_PATH_BYTES_MAX = 103
 DEFAULT_CONTROLLER_PORT = 7070
 DEFAULT_CONTROLLER = f"tcp://127.0.0.1:{DEFAULT_CONTROLLER_PORT}"
 """Where a controller listens by default, and where others look for one."""
+
+TransportKind: TypeAlias = Literal["auto", "tcp", "unix", "shared"]
+"""`auto` uses the fastest kind that both ends support: shared memory with a Unix socket, a Unix socket, TCP. `tcp` uses
+only TCP, `unix` Unix sockets without shared memory, `shared` Unix sockets with it; data in memory that a server cannot
+map goes through the socket with `shared`, too."""
+
+TRANSPORT_VARIABLE = "ADAMCTL_TRANSPORT"
 
 _EXPECTED = "expected tcp://host:port, host:port or unix:///path"
 
@@ -89,6 +98,29 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def chosen_kind(environment: Mapping[str, str] | None = None) -> TransportKind:
+    """Returns the value of ADAMCTL_TRANSPORT, `auto` if unset.
+
+    Raises:
+        ConfigurationError: its value is unknown.
+    """
+    return kind_named((os.environ if environment is None else environment).get(TRANSPORT_VARIABLE) or "auto")
+
+
+def kind_named(name: str) -> TransportKind:
+    """Returns the kind of this name. Raises ConfigurationError: there is no such kind."""
+    for kind in get_args(TransportKind):
+        if name == kind:
+            found: TransportKind = kind
+            return found
+    raise ConfigurationError(f"{TRANSPORT_VARIABLE}: expected {', '.join(get_args(TransportKind))}; found {name!r}")
+
+
+def usable(scheme: str, kind: TransportKind) -> bool:
+    """Whether an address of this scheme may be used."""
+    return kind == "auto" or scheme == "memory" or scheme == ("tcp" if kind == "tcp" else "unix")
 
 
 def prefer(addresses: Iterable[str], peer_host_id: str, kind: TransportKind = "auto") -> str:

@@ -12,9 +12,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from adamctl.errors import ConfigurationError, DeadlineError, UnreachableError
-from adamctl.net.address import Address, parse_address
+from adamctl.net.address import Address, TransportKind, chosen_kind, parse_address
 from adamctl.net.connection import ClientProtocol, StreamConnection
-from adamctl.net.kinds import TransportKind, chosen_kind
 from adamctl.net.limits import ClientLimits, ServerLimits
 from adamctl.net.pool import BufferPool
 from adamctl.net.server import StreamServer

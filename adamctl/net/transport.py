@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from adamctl.net.kinds import TransportKind
+from adamctl.net.address import TransportKind
 from adamctl.net.limits import ServerLimits
 from adamctl.net.shared_memory import Region
 from adamctl.wire.messages import Hello, HelloReply, Message

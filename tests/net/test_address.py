@@ -1,4 +1,4 @@
-"""Addresses as users write them."""
+"""Addresses as users write them, and which kind of connection is used: the fastest that both can, or a forced one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 from adamctl.errors import ConfigurationError
-from adamctl.net.address import Address, format_address, host_id, is_loopback, parse_address, prefer
+from adamctl.net.address import (
+    TRANSPORT_VARIABLE,
+    Address,
+    chosen_kind,
+    format_address,
+    host_id,
+    is_loopback,
+    parse_address,
+    prefer,
+)
+from adamctl.net.stream import StreamTransport
 
 
 @pytest.mark.parametrize(
@@ -58,3 +68,26 @@ def test_the_machine_has_one_name() -> None:
 def test_a_loopback_host_is_another_machine_for_everybody() -> None:
     assert all(map(is_loopback, ("127.0.0.1", "[::1]", "localhost")))
     assert not any(map(is_loopback, ("10.0.0.1", "head")))
+
+
+def test_the_environment_forces_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chosen_kind({}) == chosen_kind({TRANSPORT_VARIABLE: ""}) == "auto"
+    assert chosen_kind({TRANSPORT_VARIABLE: "shared"}) == "shared"
+    with pytest.raises(ConfigurationError, match="expected auto, tcp, unix, shared; found 'udp'"):
+        chosen_kind({TRANSPORT_VARIABLE: "udp"})
+    monkeypatch.setenv(TRANSPORT_VARIABLE, "tcp")
+    assert StreamTransport().kind == "tcp"
+    assert StreamTransport(kind="unix").kind == "unix"
+
+
+def test_only_addresses_of_a_forced_kind_are_used(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "s"))
+        unix, tcp = f"unix://{tmp_path}/s", "tcp://127.0.0.1:7070"
+        both = (tcp, unix)
+        assert prefer(both, host_id()) == prefer(both, host_id(), "unix") == prefer(both, host_id(), "shared") == unix
+        assert prefer(both, host_id(), "tcp") == prefer(both, "another machine") == tcp
+        with pytest.raises(ConfigurationError, match="by unix"):
+            prefer(both, "another machine", "unix")
+        with pytest.raises(ConfigurationError, match="by tcp"):
+            prefer((unix,), host_id(), "tcp")

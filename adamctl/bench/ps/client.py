@@ -21,7 +21,7 @@ from adamctl.bench.role_processes import connect_store, role_hello
 from adamctl.errors import AdamctlError, RunFailedError
 from adamctl.kernels.operation import Array
 from adamctl.model.wire_types import WireType
-from adamctl.net.kinds import kind_named
+from adamctl.net.address import kind_named
 from adamctl.net.loop import run
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.ps.client.parameter_client import ParameterClient, PendingPush, PushOutcome, PushSet

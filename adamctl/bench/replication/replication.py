@@ -26,7 +26,7 @@ from adamctl.bench.ps.job import FactorsSize, check_factors, check_weights, fact
 from adamctl.bench.report import make_report
 from adamctl.bench.role_processes import connect_store, role_hello
 from adamctl.errors import AdamctlError, ConfigurationError, RunFailedError
-from adamctl.net.kinds import kind_named
+from adamctl.net.address import kind_named
 from adamctl.net.loop import run
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.ps.client.parameter_client import ParameterClient, PendingPush, PushSet

@@ -17,9 +17,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from adamctl.errors import ConfigurationError, DeadlineError, UnreachableError
-from adamctl.net.address import parse_address
+from adamctl.net.address import TransportKind, parse_address
 from adamctl.net.connection import ClientProtocol, StreamConnection
-from adamctl.net.kinds import TransportKind
 from adamctl.net.limits import ClientLimits, ServerLimits
 from adamctl.net.pool import BufferPool
 from adamctl.net.server import StreamServer

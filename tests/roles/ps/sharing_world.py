@@ -24,9 +24,8 @@ from adamctl.config.records import (
 )
 from adamctl.model.layout import Tensor
 from adamctl.model.rule import RuleConfig
-from adamctl.net.address import host_id
+from adamctl.net.address import TransportKind, host_id
 from adamctl.net.handshake import make_hello
-from adamctl.net.kinds import TransportKind
 from adamctl.net.stream import StreamTransport
 from adamctl.roles.context import RoleContext
 from adamctl.roles.controller.testing.memory import MemoryConfigurationStore
