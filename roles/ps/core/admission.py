@@ -1,4 +1,9 @@
-"""Decides whether a job accepts attaches, pushes and pulls at this moment (pure)."""
+"""Decides whether requests are let in at this moment (pure).
+
+A job that is not known here may still become known, so at first its clients are told to retry. A part of a step is
+admitted regardless of how much is queued, since the others may be waiting for it: a separate limit per client keeps a
+client whose steps never complete from using all the memory.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +13,17 @@ from adamctl.roles.ps.core.exactly_once import ClientKey
 from adamctl.roles.ps.core.flush import FlushCore
 from adamctl.roles.ps.core.instructions import AnswerAttach, Instruction, Refuse
 from adamctl.roles.ps.core.job import Job
-from adamctl.roles.ps.core.push import Token
+from adamctl.roles.ps.core.push import Push, Token
 from adamctl.roles.ps.core.replication import Replication
 from adamctl.wire.constants import ErrorCode
-from adamctl.wire.messages import AttachReply, AttachRequest
+from adamctl.wire.messages import AttachReply, AttachRequest, PushRequest
 
 LOST = "the server failed while it overwrote parameters, see its log; resume the run from its last checkpoint"
 RECOVERS = "the server failed while it overwrote parameters, see its log; start it again, it continues from its store"
 NO_LEASE = "this server's lease has expired, so another server may serve its buckets now; retry"
+UNKNOWN_JOB_GRACE_S = 10.0
+UNKNOWN_JOBS_MAX = 256
+STARTING = "this server is still starting (the first one on a machine compiles its kernels)"
 
 
 def attach_refusal(token: Token, job: Job, request: AttachRequest) -> Refuse | None:
@@ -91,3 +99,69 @@ def not_now(token: Token, job: Job, epochs: Iterable[int], pushes: bool) -> Refu
             if bucket in reasons:
                 return Refuse(token, ErrorCode.NOT_READY, reasons[bucket])
     return None
+
+
+class UnknownJobs:
+    """Remembers since when unknown jobs have been asked for; the oldest are forgotten first.
+
+    Attributes:
+        told: whether this server has received the cluster's jobs at all. A server that just started has not, and
+            clients may connect before that.
+    """
+
+    def __init__(self) -> None:
+        self.told = True
+        self._since: dict[str, float] = {}
+
+    def begin(self, told: bool) -> None:
+        """Starts over."""
+        self.told = told
+        self._since.clear()
+
+    def known(self, name: str) -> None:
+        self._since.pop(name, None)
+
+    def refuse(self, token: Token, name: str, now: float) -> Refuse:
+        """Refuses a request for an unknown job; at first with NOT_READY, as the job may still become known."""
+        if len(self._since) >= UNKNOWN_JOBS_MAX and name not in self._since:
+            self._since.pop(next(iter(self._since)))
+        since = self._since.setdefault(name, now)
+        if not self.told:
+            return Refuse(token, ErrorCode.NOT_READY, f"job {name!r} is not known here yet: {STARTING}")
+        if now - since < UNKNOWN_JOB_GRACE_S:
+            return Refuse(token, ErrorCode.NOT_READY, f"job {name!r} is not known here yet")
+        return Refuse(token, ErrorCode.UNKNOWN_JOB, f"there is no job {name!r} here")
+
+
+class HeldBytes:
+    """Per client, bytes of pushes with parts that are held for steps, or wait behind such parts."""
+
+    def __init__(self, bytes_max: int) -> None:
+        """`bytes_max`: limit per client; one more body may exceed it."""
+        self._bytes_max = bytes_max
+        self._bytes: dict[ClientKey, int] = {}
+
+    def of(self, client: ClientKey) -> int:
+        return self._bytes.get(client, 0)
+
+    def admits(self, job: Job, client: ClientKey, request: PushRequest) -> bool:
+        """Returns whether a push may be taken in: its client is within its limit, or others wait for it."""
+        if self.of(client) <= self._bytes_max:
+            return True
+        shards = (job.shards.get(part.shard) for part in request.parts)
+        steps = (shard.steps for shard in shards if shard is not None)
+        return any(one is not None and one.lacks(request.step, request.step_part, client) for one in steps)
+
+    def take(self, client: ClientKey, push: Push) -> None:
+        push.holder = client
+        self._bytes[client] = self.of(client) + push.held_bytes
+
+    def give_back(self, push: Push) -> None:
+        """Releases a push's bytes when it is answered."""
+        if push.holder is None:
+            return
+        left = self.of(push.holder) - push.held_bytes
+        if left:
+            self._bytes[push.holder] = left
+        else:
+            self._bytes.pop(push.holder, None)

@@ -15,11 +15,19 @@ from collections.abc import Callable, Iterable
 
 from adamctl.model.wire_types import WIRE_ELEMENT_BYTES, not_known
 from adamctl.roles.ps.core.acknowledge import Acknowledgements
-from adamctl.roles.ps.core.admission import LOST, NO_LEASE, RECOVERS, attach_refusal, attached, not_now
+from adamctl.roles.ps.core.admission import (
+    LOST,
+    NO_LEASE,
+    RECOVERS,
+    HeldBytes,
+    UnknownJobs,
+    attach_refusal,
+    attached,
+    not_now,
+)
 from adamctl.roles.ps.core.arriving_push import ArrivingPush
 from adamctl.roles.ps.core.exactly_once import NOBODY, ClientKey, Verdict
 from adamctl.roles.ps.core.flush import FlushCore
-from adamctl.roles.ps.core.held_bytes import HeldBytes
 from adamctl.roles.ps.core.instructions import AnswerPush, Apply, Instruction, Keep, Recover, Refresh, Refuse
 from adamctl.roles.ps.core.job import Job
 from adamctl.roles.ps.core.pull import MOVED, answer_waiting, finish_pull, gather
@@ -27,7 +35,6 @@ from adamctl.roles.ps.core.push import Place, Push, Source, Token, Update
 from adamctl.roles.ps.core.replication import Replication
 from adamctl.roles.ps.core.shard import Batch, Image, Pull, Shard
 from adamctl.roles.ps.core.sync_steps import StepPart
-from adamctl.roles.ps.core.unknown_jobs import UnknownJobs
 from adamctl.roles.ps.core.validate import checked_source, part_problem, plain_problem, shard_refusal
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import (

@@ -8,9 +8,9 @@ import random
 import numpy as np
 import pytest
 
+from adamctl.roles.ps.core.admission import UNKNOWN_JOB_GRACE_S
 from adamctl.roles.ps.core.instructions import AnswerAttach, AnswerPull, Refresh, Refuse
 from adamctl.roles.ps.core.shard import Image
-from adamctl.roles.ps.core.unknown_jobs import UNKNOWN_JOB_GRACE_S
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from adamctl.wire.messages import AttachRequest, PushPart, PushRequest, PushSource
 from tests.roles.ps.core_harness import JOB, Harness

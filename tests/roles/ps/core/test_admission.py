@@ -1,13 +1,17 @@
-"""A client whose steps are never complete takes its own room, and leaves that of others alone."""
+"""What is let in: jobs that a server does not know, and clients whose steps are never complete."""
 
 from __future__ import annotations
 
+from adamctl.roles.ps.core.admission import STARTING, UNKNOWN_JOB_GRACE_S, UNKNOWN_JOBS_MAX, UnknownJobs
 from adamctl.roles.ps.core.instructions import Refuse
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from tests.roles.ps.core_harness import Harness
 
 A, B = ("a", 1), ("b", 1)
 SHARDS = 3
+
+
+# --- a client whose steps are never complete takes its own room, and leaves that of others alone ----------------------
 
 
 def harness() -> tuple[Harness, int]:
@@ -80,3 +84,38 @@ def test_plain_pushes_are_not_counted() -> None:
     for sequence in range(1, 4):
         h.push(f"plain {sequence}", [(0, sequence, 1.0)], client=A, kind=UpdateKind.GRADIENT)
     assert h.core.queued_bytes and h.core.held.of(A) == 0
+
+
+# --- jobs that a server does not know: for a while it may yet hear of them --------------------------------------------
+
+
+def code(jobs: UnknownJobs, now: float, name: str = "a") -> int:
+    return jobs.refuse(object(), name, now).code
+
+
+def test_first_not_yet_and_then_never() -> None:
+    jobs = UnknownJobs()
+    assert code(jobs, 5.0) == ErrorCode.NOT_READY
+    assert code(jobs, 4.9 + UNKNOWN_JOB_GRACE_S) == ErrorCode.NOT_READY
+    assert code(jobs, 5.0 + UNKNOWN_JOB_GRACE_S) == ErrorCode.UNKNOWN_JOB
+    jobs.known("a")
+    assert code(jobs, 6.0 + UNKNOWN_JOB_GRACE_S) == ErrorCode.NOT_READY
+
+
+def test_who_has_not_been_told_of_any_job_denies_none() -> None:
+    """A server that loads for longer than clients are patient must not send them away for good."""
+    jobs = UnknownJobs()
+    jobs.begin(told=False)
+    assert code(jobs, 0.0) == code(jobs, 1000.0) == ErrorCode.NOT_READY
+    assert STARTING in jobs.refuse(object(), "a", 1000.0).message
+    jobs.begin(told=True)
+    assert STARTING not in jobs.refuse(object(), "a", 1000.5).message
+    assert code(jobs, 1001.0) == ErrorCode.NOT_READY, "the time counts from when it was told"
+    assert code(jobs, 1001.0 + UNKNOWN_JOB_GRACE_S) == ErrorCode.UNKNOWN_JOB
+
+
+def test_names_are_bounded() -> None:
+    jobs = UnknownJobs()
+    for number in range(2 * UNKNOWN_JOBS_MAX):
+        assert code(jobs, 0.0, f"job-{number}") == ErrorCode.NOT_READY
+    assert len(jobs._since) == UNKNOWN_JOBS_MAX
