@@ -163,7 +163,7 @@ class Acknowledgements:
                 out.append(token)
         return out
 
-    def in_vain(self, waiters: Iterable[Waiter], code: int, message: str) -> list[Instruction]:
+    def fail_waiters(self, waiters: Iterable[Waiter], code: int, message: str) -> list[Instruction]:
         """Refuses pushes that waited for shards no longer held here: they were applied, but will never be durable."""
         out: list[Instruction] = []
         for waiter in waiters:

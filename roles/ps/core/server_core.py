@@ -137,7 +137,7 @@ class ServerCore:
         left, job.left = job.left, []
         waiters = [waiter for entry in left for waiter in self.flush.leave(entry)]
         what = f"job {job.name!r} is no longer held here in full; what was pushed may not be durable"
-        out.extend(self.acknowledgements.in_vain(waiters, ErrorCode.NOT_READY, what))
+        out.extend(self.acknowledgements.fail_waiters(waiters, ErrorCode.NOT_READY, what))
         return out
 
     def find(self, token: Token, connection: int, name: str, now: float) -> Job | Refuse:

@@ -131,7 +131,7 @@ class Replies:
                 entry.owner = None  # the record has the newest state, so memory can be freed
         acknowledgements = self._outbox.core.acknowledgements
         if waiters and acknowledgements is not None:
-            self._outbox.emit(*acknowledgements.in_vain(waiters, ErrorCode.NOT_READY, "the copy was started over"))
+            self._outbox.emit(*acknowledgements.fail_waiters(waiters, ErrorCode.NOT_READY, "the copy was started over"))
 
     def _take(
         self,
