@@ -46,7 +46,7 @@ __all__ = ["CommonOptions", "RoleContext", "run_role"]
 CANCEL_DEADLINE_S = 3.0
 BEACON_ATTEMPT_S_MAX = 2.0
 GC_ALLOCATIONS = 50_000
-BEGIN_ANEW = 75
+RESTART = 75
 """An exit status, EX_TEMPFAIL, for programs that start roles without the command line."""
 
 
@@ -54,8 +54,8 @@ def run_role(role: Role, options: CommonOptions, role_options: Mapping[str, Any]
     """Runs a role until it ends and returns the process's exit code; messages go to stderr and the log file.
 
     0 at the end of the run or when told by a SHUTDOWN request, 130, 143 and 129 after SIGINT, SIGTERM and SIGHUP, the
-    code of an `AdamctlError`, 1 with a traceback for any other exception. BEGIN_ANEW if the process is no longer a
-    member and the role starts over in that case: the caller does that, with `adamctl.roles.process.begin_anew`.
+    code of an `AdamctlError`, 1 with a traceback for any other exception. RESTART if the process is no longer a
+    member and the role starts over in that case: the caller does that, with `adamctl.roles.process.restart_process`.
     """
     report: ReadyReport | None = None
     log = logging.getLogger("adamctl")
@@ -120,9 +120,9 @@ async def _run(
             await _until_ended(context, task)
         failure = _failure(context, task)
         # Before this process leaves: after that, others fail because of it.
-        if isinstance(failure, MembershipLostError) and role.begins_anew:
+        if isinstance(failure, MembershipLostError) and role.restarts:
             log.warning("%s; starting over", failure)
-            exit_code = BEGIN_ANEW
+            exit_code = RESTART
         else:
             exit_code = context.exit_code if failure is None else _tell(failure, log, report)
     finally:

@@ -179,7 +179,7 @@ def end_by_force(socket_address: str | None, folder: Path | None) -> NoReturn:
     os._exit(1)
 
 
-def begin_anew(*descriptors: int | None) -> NoReturn:
+def restart_process(*descriptors: int | None) -> NoReturn:
     """Replaces this process with a fresh start of the same command, so that none of its state remains.
 
     `descriptors` are those that it was started with and keeps.

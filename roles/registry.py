@@ -39,7 +39,7 @@ class Role:
         options: flags of its own, besides those every role has.
         needs_controller: False only for the controller itself.
         default_port: TCP port if `--port` is not given; 0 is any free one.
-        begins_anew: a process that is no longer a member of its cluster, because it was silent for too long, starts
+        restarts: a process that is no longer a member of its cluster, because it was silent for too long, starts
             over as a new incarnation instead of ending.
     """
 
@@ -49,7 +49,7 @@ class Role:
     options: tuple[Option, ...] = ()
     needs_controller: bool = True
     default_port: int = 0
-    begins_anew: bool = False
+    restarts: bool = False
 
 
 def summaries(exclude: frozenset[str]) -> dict[str, str]:

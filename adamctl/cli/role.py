@@ -130,15 +130,15 @@ def start_command(role: Role) -> click.Command:
     common_names = {parameter.name for parameter in common}
 
     def start(**values: Any) -> int:
-        from adamctl.roles.driver import BEGIN_ANEW, CommonOptions, run_role
-        from adamctl.roles.process import begin_anew
+        from adamctl.roles.driver import RESTART, CommonOptions, run_role
+        from adamctl.roles.process import restart_process
 
         shared = {name: value for name, value in values.items() if name in common_names}
         if role.needs_controller:
             shared["controller"] = options.addresses(shared["controller"])
         code = run_role(role, CommonOptions(**shared), {name: values[name] for name in own})
-        if code == BEGIN_ANEW:
-            begin_anew(shared["ready_fd"], shared["lifeline_fd"])
+        if code == RESTART:
+            restart_process(shared["ready_fd"], shared["lifeline_fd"])
         return code
 
     return click.Command(

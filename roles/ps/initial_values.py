@@ -114,5 +114,5 @@ def _restored(layout: ParameterLayout, index: int, rule: Rule, checkpoint: Check
     if record is None or checkpoint.descriptor.layout_hash != layout.hash:
         return ShardContent(index, values, state)
     memory = ClientMemory.restored(record.memory)
-    memory.begin_anew()
+    memory.restart()
     return ShardContent(index, values, state, record.counter, record.pushes, memory)

@@ -33,5 +33,5 @@ ROLE = Role(
             multiple=True,
         ),
     ),
-    begins_anew=True,
+    restarts=True,
 )

@@ -9,8 +9,8 @@ from typing import Any
 
 from adamctl.errors import DamagedDataError, UnreachableError
 from adamctl.roles.controller.role import ROLE as CONTROLLER
-from adamctl.roles.driver import BEGIN_ANEW, CommonOptions, RoleContext, run_role
-from adamctl.roles.process import begin_anew
+from adamctl.roles.driver import RESTART, CommonOptions, RoleContext, run_role
+from adamctl.roles.process import restart_process
 from adamctl.roles.registry import Role
 from adamctl.wire.messages import Empty
 
@@ -76,11 +76,11 @@ def main(kind: str, *settings: str) -> int:
         elif name == "controller":
             values[name] = (value,)
     needs_controller = "controller" in values
-    begins_anew = values.pop("begins_anew", "") == "True"
-    role = Role("sample", "", f"__main__:{kind}", (), needs_controller, begins_anew=begins_anew)
+    restarts = values.pop("restarts", "") == "True"
+    role = Role("sample", "", f"__main__:{kind}", (), needs_controller, restarts=restarts)
     code = run_role(CONTROLLER if kind == "controller" else role, CommonOptions(**values), own)
-    if code == BEGIN_ANEW:
-        begin_anew(values.get("ready_fd"), values.get("lifeline_fd"))
+    if code == RESTART:
+        restart_process(values.get("ready_fd"), values.get("lifeline_fd"))
     return code
 
 

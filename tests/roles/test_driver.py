@@ -208,16 +208,16 @@ def test_peers_that_stop_first_are_no_failure(tmp_path: Path) -> None:
         assert one.end()[0] == 143
 
 
-@pytest.mark.parametrize("begins_anew", [True, False])
+@pytest.mark.parametrize("restarts", [True, False])
 def test_a_process_that_slept_too_long_is_another_incarnation_or_ends(
-    tmp_path: Path, hasty_controller: str, begins_anew: bool
+    tmp_path: Path, hasty_controller: str, restarts: bool
 ) -> None:
-    with process(tmp_path, "serve", controller=hasty_controller, port=0, begins_anew=begins_anew) as role:
+    with process(tmp_path, "serve", controller=hasty_controller, port=0, restarts=restarts) as role:
         first = role.ready()
         os.kill(role.popen.pid, signal.SIGSTOP)
         time.sleep(1.5)
         os.kill(role.popen.pid, signal.SIGCONT)
-        if begins_anew:
+        if restarts:
             second = role.ready()
             assert second["pid"] == first["pid"] and second["incarnation"] > first["incarnation"]
             assert "starting over" in role.log.read_text()

@@ -51,8 +51,8 @@ def run(suite: Suite, arguments: argparse.Namespace) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    if ledger.anew:
-        print("begins anew: the sources have changed since that progress was made")
+    if ledger.restarted:
+        print("starts again: the sources have changed since that progress was made")
     shown_s = 0.0
 
     def tell(progress: Progress, last: bool) -> None:

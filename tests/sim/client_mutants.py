@@ -29,7 +29,7 @@ def _newest_first(self: ServerChannel, order: Order) -> bool:
     return not self._unfinished or order >= max(self._unfinished)
 
 
-def _numbered_anew(self: Delivery, envelope: Envelope, unanswered: set[int]) -> None:
+def _numbered_again(self: Delivery, envelope: Envelope, unanswered: set[int]) -> None:
     """What goes elsewhere takes the next number there."""
     session = self._session
     for shard in unanswered:
@@ -132,9 +132,9 @@ MUTANTS = {
             [(ServerChannel, "is_next", _newest_first)],
         ),
         ServerFault(
-            "numbered-anew",
+            "numbered-again",
             "a part that goes to another server takes a new number",
-            [(Delivery, "_move", _numbered_anew)],
+            [(Delivery, "_move", _numbered_again)],
         ),
         ServerFault(
             "all-settled",

@@ -180,7 +180,7 @@ MUTANTS = {
         ServerFault(
             "marks-of-another-cluster",
             "whom the cluster that wrote a checkpoint had forgotten is kept out of this one",
-            [(ClientMemory, "begin_anew", lambda self: None)],
+            [(ClientMemory, "restart", lambda self: None)],
             _restored,
         ),
         ServerFault(

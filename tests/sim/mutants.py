@@ -70,7 +70,7 @@ def _no_sessions_in_the_snapshot(core: SimCore) -> None:
     )
 
 
-def _forgotten_sessions_begin_anew(core: SimCore) -> None:
+def _forgotten_sessions_begin_again(core: SimCore) -> None:
     """Whoever has no session is taken for somebody new."""
     change = core._requests.change
     core._requests.change = lambda event: change(  # type: ignore[method-assign]
@@ -150,7 +150,7 @@ MUTANTS = {
         ),
         Planted("adopts-lowest-ballot", "it takes the oldest of the accepted values", _adopts_the_lowest_ballot),
         Planted("sessions-left-out-of-snapshot", "a snapshot has the keys only", _no_sessions_in_the_snapshot),
-        Planted("forgotten-session-begins-anew", "a first request is always new", _forgotten_sessions_begin_anew),
+        Planted("forgotten-session-begins-again", "a first request is always new", _forgotten_sessions_begin_again),
         Planted(
             "leads-without-own-value",
             "a new leader answers before a value of its own is decided",

@@ -159,11 +159,11 @@ class Progress(msgspec.Struct):
 
 
 class Ledger:
-    """Keeps progress in a file, if there is one. Seeds that ran with other sources do not count: it begins anew."""
+    """Keeps progress in a file, if there is one. Seeds that ran with other sources do not count: it starts again."""
 
     def __init__(self, path: Path | None, suite: Suite, members: int, first: int) -> None:
         self.path = path
-        self.anew = False
+        self.restarted = False
         self.progress = Progress(suite.name, members, suite.fingerprint(), first)
         if path is None or not path.exists():
             return
@@ -177,8 +177,8 @@ class Ledger:
                 f"{path} is about {found.suite}, {found.members} members, from seed {found.first}; expected "
                 f"{suite.name}, {members} members, from seed {first}: give another file"
             )
-        self.anew = found.sources != self.progress.sources
-        if not self.anew:
+        self.restarted = found.sources != self.progress.sources
+        if not self.restarted:
             self.progress = found
 
     def save(self) -> None:

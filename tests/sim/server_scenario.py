@@ -285,7 +285,7 @@ class ServerScenario:
         if kind < 0.5:
             client.crash()
         elif kind < 0.8:
-            client.begin_anew()
+            client.restart()
         else:
             self.world.note(client.name, "paused")
             client.pause()

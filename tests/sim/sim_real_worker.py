@@ -93,12 +93,12 @@ class RealWorker(SimWorker):
         self.ledger.dead.difference_update(client.keys)
         self.loop.do(client.begin)
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """The process closes its clients, as when its coordinator is gone, and begins a new session."""
         if not self.alive or self.paused or self.client is None:
             return
         client = self._leave()
-        self.world.note(self.name, "anew", "with", len(client.open), "calls under way")
+        self.world.note(self.name, "restart", "with", len(client.open), "calls under way")
         start(self.loop, self._close_and_begin(client))
 
     async def _close_and_begin(self, client: RealClient) -> None:

@@ -247,7 +247,7 @@ class RunWorker(SimWorker):
     def stop_pushing(self) -> None:
         """The run tells it when there is nothing left to push."""
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         if self.alive and not self.paused and self.client is not None:
             self._join_again()
 
@@ -304,7 +304,7 @@ class RunWorker(SimWorker):
             self._rejoins = 0
             self.crash()
             return
-        self.world.note(self.name, "anew", "joins again")
+        self.world.note(self.name, "restart", "joins again")
         self._give_up()
         member = self.member
         member.view.after(AGAIN_S * self.world.random.random(), lambda: self._begin_session(member))

@@ -122,11 +122,11 @@ class SimWorker(SimProcess):
         client.evicted = self.crash  # only another process has another incarnation
         client.begin()
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """The process gives up what is under way, as when its coordinator is gone, and begins a new session."""
         if not self.alive or self.paused or self.client is None:
             return
-        self.world.note(self.name, "anew", "with", len(self.client.open), "pushes under way")
+        self.world.note(self.name, "restart", "with", len(self.client.open), "pushes under way")
         self._give_up()
         self._begin_session(self.member)
 

@@ -80,7 +80,7 @@ def test_progress_of_other_sources_does_not_count(tmp_path: Path) -> None:
     file = tmp_path / "progress"
     run_seeds(SUITE, 0, 1, 5, ledger=Ledger(file, SUITE, 0, 1))
     ledger = Ledger(file, replace(SUITE, sources=("tests/sim/engine.py",)), 0, 1)
-    assert ledger.anew and ledger.progress.clean_to == 0
+    assert ledger.restarted and ledger.progress.clean_to == 0
 
 
 def test_progress_of_something_else_is_refused(tmp_path: Path) -> None:

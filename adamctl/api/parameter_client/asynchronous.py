@@ -325,7 +325,7 @@ class AsyncParameterClient:
             if self._servers is not forgotten:
                 return self._registered()
             log.warning("job %s: the servers have forgotten this client; joining again", self.job)
-            await self._identity.begin_anew()
+            await self._identity.restart()
             servers = self._client_of(self.job)
             servers.shared = forgotten.shared
             try:

@@ -79,7 +79,7 @@ class Identity:
         self.incarnation, self._cluster = reply.incarnation, reply.cluster
         self._beacons = asyncio.create_task(self._send_beacons(reply.beacon_interval_s))
 
-    async def begin_anew(self) -> None:
+    async def restart(self) -> None:
         """Becomes a member again, under the same name, which owns the jobs that it created. Raises as `begin`."""
         await self.end_beacons()
         await self.leave()

@@ -118,10 +118,10 @@ def _call(build: Build, batch: int, step: bool, with_input_error: bool, backend:
         forward()
         operation.backward(error, inputs, weights, gradients, buffers, with_input_error)
 
-    def both_anew() -> None:
+    def both_again() -> None:
         np.copyto(error, kept)
         both()
 
     both()
     # Many operations change the error in place; repeated, it would shrink to denormal numbers, which are slow.
-    return both if np.array_equal(error, kept) else both_anew
+    return both if np.array_equal(error, kept) else both_again

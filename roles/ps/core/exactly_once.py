@@ -270,7 +270,7 @@ class ClientMemory:
         memory._before = record.before
         return memory
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Prepares a memory from a checkpoint for a new job, which counts steps from 1, perhaps in another cluster.
 
         Incarnations start over there, so the old cluster's must not exclude anyone. Numbers stay: a client that

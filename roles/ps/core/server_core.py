@@ -184,7 +184,7 @@ class ServerCore:
         if (job.refusing or job.short) and (refusal := not_now(token, job, request.epochs, True)):
             return [refusal]
         if arriving is not None and arriving.job is not job:
-            return [Refuse(token, ErrorCode.NOT_READY, f"job {job.name!r} was made anew while this arrived; retry")]
+            return [Refuse(token, ErrorCode.NOT_READY, f"job {job.name!r} was made again while this arrived; retry")]
         if self.crowded and not request.step:  # a part of a step may be what all the others wait for
             return [Refuse(token, ErrorCode.OVER_QUOTA, f"{self.queued_bytes} bytes of updates wait; retry later")]
         if not self.held.admits(job, client, request):
@@ -245,7 +245,7 @@ class ServerCore:
             return None
         entry = shard.memory.find(client)
         if entry is None:
-            message = "this client was forgotten here, so its pushes can no longer be told apart; register anew"
+            message = "this client was forgotten here, so its pushes can no longer be told apart; register again"
             push.settle(position, shard.result(ErrorCode.CLIENT_EVICTED, message))
             return None
         verdict = entry.judge(part.sequence)

@@ -335,7 +335,7 @@ async def test_refused_parts_are_counted_and_training_goes_on() -> None:
 async def test_to_be_forgotten_by_a_server_ends_in_on_failure_and_is_not_counted_as_a_refusal() -> None:
     """Else the run goes on while every gradient is dropped."""
     async with world() as w:
-        refused = RefusedPart(1, ErrorCode.CLIENT_EVICTED, "this client was forgotten here; register anew")
+        refused = RefusedPart(1, ErrorCode.CLIENT_EVICTED, "this client was forgotten here; register again")
         w.servers.outcome = PushOutcome((0,), (refused,), 10)
         w.step(0)
         await w.downpour.settled()

@@ -182,7 +182,7 @@ class JobReplicas:
         if held is None or bucket in self.job.buckets or bucket in self.takeovers:
             self.let_go(bucket, spare=True)
         else:
-            held.complete = False  # it stays on disk until the primary fills it anew
+            held.complete = False  # it stays on disk until the primary fills it again
 
     def let_go(self, bucket: int, spare: bool = False) -> None:
         """Nothing of a bucket is held in memory here any more, nor on disk unless it is spared there."""
@@ -364,7 +364,7 @@ class JobReplicas:
         }
         for member in group.follow(record, incarnations):
             self.links.remove(group, member)
-            present.discard(member.node)  # it may be there anew, as a learner
+            present.discard(member.node)  # it may be there again, as a learner
         for node, member in group.members.items():
             if node not in present and not member.lost:
                 known_there = takeover.known(node) if takeover is not None and node in takeover.others else None

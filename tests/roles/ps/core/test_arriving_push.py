@@ -277,7 +277,7 @@ def test_a_job_that_ends_meanwhile(again: bool) -> None:
     answer = h.answers["p"][-1]
     assert isinstance(answer, Refuse)
     if again:  # its body is not whole any more
-        assert answer.code == ErrorCode.NOT_READY and "made anew" in answer.message
+        assert answer.code == ErrorCode.NOT_READY and "made again" in answer.message
 
 
 def test_strangers_come_as_ever() -> None:

@@ -128,7 +128,7 @@ def test_a_copy_that_is_told_what_has_changed_has_the_same_memory_whatever_it_ha
         numbers = {("w", incarnation): 1 for incarnation in rng.sample(range(1, 90), rng.randint(0, clients_max))}
         for key in numbers:
             accept(memory, key)
-        memory.begin_anew()
+        memory.restart()
         history = [encoded(memory)]
         for counter in range(1, 30):
             for _ in range(rng.randint(0, 3)):
@@ -163,7 +163,7 @@ def test_a_client_of_before_the_job_began_keeps_nobody_out_when_it_is_forgotten(
     memory = ClientMemory(clients_max=2, marks_max=1)
     for incarnation in (77, 78):
         accept(memory, ("w", incarnation))
-    memory.begin_anew()
+    memory.restart()
     for incarnation in (4, 5, 6):  # one takes each place, and one the mark's
         accept(memory, ("w", incarnation), 1, incarnation)
     assert list(memory.clients) == [("w", 5), ("w", 6)]
