@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -31,9 +32,64 @@ TIER_OF_PACKAGE = {
 }
 SHELLS = {"server", "role", "driver", "registry"}
 LOADED_BY_NO_CORE = {"asyncio", "socket", "uvloop", "lmdb"}
-LINES_LOOKED_AT, LINES_MAX = 400, 600
+LINES_LOOKED_AT, LINES_MAX, LINES_MIN = 400, 600, 60
 LONG: dict[str, str] = {}
 """Modules of more than 400 lines, and why each is one thing."""
+SHORT = {
+    "adamctl/__main__.py": "runs before anything else is imported",
+    "adamctl/api/network.py": "loads nothing but models",
+    "adamctl/bench/kernels/cases.py": "lies below the files of cases and the benchmark that runs them",
+    "adamctl/bench/kernels/sample_models.py": "a table of networks, for `bench kernels` without an experiment",
+    "adamctl/bench/report.py": "the same for every benchmark",
+    "adamctl/cli/*": "one command, one file",
+    "adamctl/config/names.py": "names and foreign text are checked in every tier",
+    "adamctl/config/schedule.py": "formulas that coordinator and workers both compute",
+    "adamctl/importing.py": "is imported before all else, by the command line, roles and kernels",
+    "adamctl/launch/checking.py": "`train` asks it, and so does `config check`, which starts nothing",
+    "adamctl/launch/failure.py": "reads logs, for a run that is watched and for one that is detached",
+    "adamctl/launch/readings.py": "loads psutil, which only what shows readings needs",
+    "adamctl/launch/terminal.py": "is about this process alone; front.py is about the roles of a run",
+    "adamctl/launch/troubles.py": "a loop of its own, which starts and stops nothing, beside those of front.py",
+    "adamctl/launch/waits.py": "pure, as front.py is not",
+    "adamctl/live/plain.py": "one way to show a run, one file: display.py is the other",
+    "adamctl/live/units.py": "numbers for people, in the live view and in commands",
+    "adamctl/model/initial.py": "draws with NumPy, which layout.py does without",
+    "adamctl/model/rule.py": "lies below experiments, the records of a cluster, and kernels",
+    "adamctl/model/wire_types.py": "lies below experiments and protocol.py",
+    "adamctl/net/arriving.py": "where the pieces of a body go; server.py, which receives them, has no room for it",
+    "adamctl/net/handler.py": "the same for every transport, so in none of them",
+    "adamctl/net/large_pages.py": "lies below the buffers of connections and the arrays of parameter servers",
+    "adamctl/net/loop.py": "whatever starts an event loop chooses it here",
+    "adamctl/net/peer_user.py": "asks the system, as sources.py, being pure, does not",
+    "adamctl/net/token_file.py": "the command line, the Python interface and benchmarks read it, before they connect",
+    "adamctl/wire/changes.py": "no message, and lies below every configuration service and the cores that follow one",
+    "adamctl/wire/checksum.py": "one choice, for frames, the store and checkpoints",
+    "adamctl/wire/messages/*": "one role's messages, one file",
+    "adamctl/wire/unreadable.py": "one list, for all code that decodes what others wrote",
+    "kernels/array.py": "lies below native.py, which operation.py needs",
+    "kernels/compile_ahead.py": "a program",
+    "kernels/compiled/*": "one kind of kernel, one file: they are loaded and compiled by its name",
+    "kernels/layers/*": "one layer, or what two of them share, in one file",
+    "kernels/numeric/*": "one operation on arrays, one file",
+    "kernels/rules/*": "one rule, one file: whoever adds one copies it",
+    "kernels/tiling.py": "lies below backend.py, which layers that cut by it need",
+    "roles/*/role.py": "what the registry loads to know a role, without the role's imports",
+    "roles/coordinator/core/membership.py": "pure, as losses.py, which uses it, is not",
+    "roles/data/translation.py": "one operation on images",
+    "roles/ps/apply/load_meter.py": "lies below both ways to apply, by threads and while a push arrives",
+    "roles/ps/apply/update_sources.py": "lies below applier.py and fused.py",
+    "roles/ps/background.py": "knows nothing of what a server runs in it",
+    "roles/ps/client/cost_estimate.py": "lies below session.py, which parameter_client.py needs",
+    "roles/ps/core/ended_incarnations.py": "pure, as retired_clients.py, which uses it, is not",
+    "roles/ps/core/replicas.py": "lies below shard.py, which replication.py needs",
+    "roles/ps/core/replication.py": "lies below admission.py and server_core.py, above shard.py",
+    "roles/ps/replication/checksums.py": "locks, which shell.py, on its loop, does without",
+    "roles/ps/statistics.py": "rates of any counters: a server's, and those of its copies",
+    "roles/ps/store/writer_thread.py": "an executor, for any work; flusher.py gives it the store's",
+    "roles/worker/core/shares.py": "one decision, with its reasons",
+    "roles/worker/divergence.py": "lies below session.py, which raises it and has no room for it",
+}
+"""Files of fewer than 60 lines (patterns of paths), and why each stands alone."""
 
 
 def sources() -> Iterator[tuple[str, Path]]:
@@ -204,6 +260,22 @@ def test_files_stay_readable(module: str) -> None:
     assert lines <= LINES_LOOKED_AT or module in LONG, (
         f"{MODULES[module]} has {lines} lines; split it, or say in LONG why it is one thing"
     )
+
+
+def short_files() -> list[str]:
+    """Returns the files of fewer than 60 lines, without what says only what is in a folder."""
+    paths = [path for path in MODULES.values() if path.name != "__init__.py"]
+    return [path.relative_to(ROOT).as_posix() for path in paths if path.read_text().count("\n") < LINES_MIN]
+
+
+def test_a_short_file_has_a_reason() -> None:
+    without = [name for name in short_files() if not any(fnmatch(name, pattern) for pattern in SHORT)]
+    assert without == [], "merge it with what it is one thing with, or say in SHORT why it stands alone"
+
+
+@pytest.mark.parametrize("pattern", SHORT)
+def test_the_reason_of_a_short_file_is_needed(pattern: str) -> None:
+    assert any(fnmatch(name, pattern) for name in short_files()), f"{pattern} covers no short file any more"
 
 
 def test_every_package_is_installed() -> None:
