@@ -16,7 +16,7 @@ from adamctl.roles.ps.replication.core.job_buckets import JobReplicas, Versioned
 from adamctl.roles.ps.replication.core.outbox import Outbox
 from adamctl.roles.ps.replication.core.proposals import Proposals
 from tests.sim.server_cluster import ServerCluster, ServerFault
-from tests.sim.shell_mutants import MOVE_KINDS, one_copy
+from tests.sim.shell_mutants import one_copy
 
 _loaded, _emit = JobReplicas.loaded, Outbox.emit
 _propose = Proposals._propose
@@ -27,7 +27,8 @@ def _restarts(cluster: ServerCluster) -> None:
 
 
 def _moves(cluster: ServerCluster) -> None:
-    one_copy(cluster, *MOVE_KINDS)
+    """Buckets move to a server on which none was placed, and it dies."""
+    one_copy(cluster, *("fourth", "drain", "drain", "drain", "crash", "crash", "crash-all", "heal"))
 
 
 def _full_disks(cluster: ServerCluster) -> None:
