@@ -29,30 +29,28 @@ from adamctl.roles.ps.core.instructions import (
     AnswerPull,
     AnswerPush,
     Apply,
+    Ask,
+    Build,
     Free,
     GiveImage,
+    Holds,
     Instruction,
     Keep,
+    LetGo,
+    Load,
+    Notice,
+    Propose,
+    ReadNode,
     Recover,
     Refresh,
     Refuse,
+    Reply,
 )
 from adamctl.roles.ps.core.job import Job, quantile
 from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.jobs.copy_builder import Copies
 from adamctl.roles.ps.jobs.keeper import JobKeeper
 from adamctl.roles.ps.options import ServerOptions, server_options
-from adamctl.roles.ps.replication.core.instructions import (
-    Ask,
-    Build,
-    Holds,
-    LetGo,
-    Load,
-    Notice,
-    Propose,
-    ReadNode,
-    Reply,
-)
 from adamctl.roles.ps.replication.shell import ReplicationShell
 from adamctl.roles.ps.retired_clients import follow_retired, keep_retired
 from adamctl.roles.ps.statistics import Rates

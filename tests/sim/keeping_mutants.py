@@ -7,11 +7,10 @@ from typing import Any
 import msgspec
 
 from adamctl.config.records import BucketRecord
-from adamctl.roles.ps.core.instructions import Instruction
+from adamctl.roles.ps.core.instructions import Instruction, Load
 from adamctl.roles.ps.core.job import Job
 from adamctl.roles.ps.core.job_records import JobView
 from adamctl.roles.ps.jobs.copy_builder import Copies
-from adamctl.roles.ps.replication.core.instructions import Load
 from adamctl.roles.ps.replication.core.job_buckets import JobReplicas, VersionedRecord
 from adamctl.roles.ps.replication.core.outbox import Outbox
 from adamctl.roles.ps.replication.core.proposals import Proposals

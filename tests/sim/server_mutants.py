@@ -9,14 +9,13 @@ import msgspec
 from adamctl.roles.ps.core.acknowledge import Acknowledgements, CopyWaiter
 from adamctl.roles.ps.core.arriving_push import ArrivingPush
 from adamctl.roles.ps.core.exactly_once import Client, ClientKey, ClientMemory, MemoryRecord, Verdict
-from adamctl.roles.ps.core.instructions import AnswerPush
+from adamctl.roles.ps.core.instructions import AnswerPush, Reply
 from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.core.shard import Batch, Shard
 from adamctl.roles.ps.core.shard_message import CopyRecord
 from adamctl.roles.ps.replication.core import placement as core_plan
 from adamctl.roles.ps.replication.core import proposals as core_proposals
 from adamctl.roles.ps.replication.core.bucket_group import Member, Part, ReplicaGroup, ShardReplica
-from adamctl.roles.ps.replication.core.instructions import Reply
 from adamctl.roles.ps.replication.core.job_buckets import JobReplicas, VersionedRecord
 from adamctl.roles.ps.replication.core.placement import AddLearner, RemoveMember, Situation, Step
 from adamctl.roles.ps.replication.core.secondary import Replies

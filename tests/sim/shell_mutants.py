@@ -14,6 +14,7 @@ from adamctl.roles.configuration import read_record
 from adamctl.roles.ps import checkpoint_writer as saving
 from adamctl.roles.ps.core.exactly_once import Client, ClientKey, ClientMemory, ClientRecord
 from adamctl.roles.ps.core.flush import Entry, FlushCore, Item, Slot
+from adamctl.roles.ps.core.instructions import Propose
 from adamctl.roles.ps.core.job import Job
 from adamctl.roles.ps.core.shard import Batch, Shard
 from adamctl.roles.ps.core.shard_message import CopyRecord, decode_body
@@ -22,7 +23,6 @@ from adamctl.roles.ps.jobs.keeper import JobKeeper
 from adamctl.roles.ps.replication import shell as replicating
 from adamctl.roles.ps.replication.core import proposals
 from adamctl.roles.ps.replication.core.bucket_group import Member, ReplicaGroup, ShardReplica
-from adamctl.roles.ps.replication.core.instructions import Propose
 from adamctl.roles.ps.replication.core.job_buckets import JobReplicas, VersionedRecord
 from adamctl.roles.ps.replication.core.replica_link import Link
 from adamctl.roles.ps.replication.core.replication_core import ReplicationCore

@@ -17,83 +17,24 @@ What becomes of its buckets, of which there may be one copy each or several, is 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from adamctl.errors import AdamctlError, DamagedDataError
-from adamctl.roles.ps.core.instructions import Instruction
+from adamctl.roles.ps.core.instructions import (
+    AddJob,
+    FreeFull,
+    FreeJob,
+    FreeStored,
+    GiveUp,
+    Instruction,
+    KeepUnknown,
+    Replicate,
+    Unload,
+)
 from adamctl.roles.ps.core.job import Job
 from adamctl.roles.ps.core.job_records import Fate, JobKeys, JobView
 from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.wire.constants import ErrorCode
-
-# --- what is to be done ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class KeepUnknown(Instruction):
-    """Log the text. A job that is unknown, or whose keys cannot be read, stays as it is."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class FreeJob(Instruction):
-    """Remove a job from memory and from disk."""
-
-    job: str
-
-
-@dataclass(frozen=True, slots=True)
-class AddJob(Instruction):
-    """Add a job of which nothing is held; then `JobKeeping.added`."""
-
-    name: str
-    view: JobView
-
-
-@dataclass(frozen=True, slots=True)
-class FreeStored(Instruction):
-    """Free what the store holds of a job that is not served, and log why. `born`: the job's revision."""
-
-    name: str
-    born: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unload(Instruction):
-    """Free the memory of what was read from the store of a job that may not be needed; on disk it stays."""
-
-    name: str
-    born: int
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp(Instruction):
-    """Log why this server serves nothing of a job; the job has the reason."""
-
-    job: Job
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class FreeFull(Instruction):
-    """Free buckets in the store that are not placed here and that have all their copies elsewhere."""
-
-    name: str
-    view: JobView
-
-
-@dataclass(frozen=True, slots=True)
-class Replicate(Instruction):
-    """Hand a job's records to the replication core."""
-
-    name: str
-    view: JobView
-
-
-# --- what is decided ------------------------------------------------------------------------------------------------
 
 
 class JobKeeping:

@@ -9,7 +9,7 @@ from typing import Any
 from adamctl.errors import AdamctlError, DamagedDataError
 from adamctl.roles.context import RoleContext
 from adamctl.roles.ps.core.flush import Entry
-from adamctl.roles.ps.core.instructions import Instruction
+from adamctl.roles.ps.core.instructions import Build, Holds, Instruction, LetGo, Load
 from adamctl.roles.ps.core.job import Job, ShardContent
 from adamctl.roles.ps.core.job_records import JobView
 from adamctl.roles.ps.core.server_core import ServerCore
@@ -17,7 +17,6 @@ from adamctl.roles.ps.core.shard import Shard
 from adamctl.roles.ps.initial_values import build_buckets, bytes_needed
 from adamctl.roles.ps.jobs.keeper import JobKeeper, stored_identity
 from adamctl.roles.ps.replication.core.held_bucket import HeldShard
-from adamctl.roles.ps.replication.core.instructions import Build, Holds, LetGo, Load
 from adamctl.roles.ps.replication.core.recovery import Kept
 from adamctl.roles.ps.replication.shell import ReplicationShell
 from adamctl.roles.ps.store.flusher import StoreWriter

@@ -12,8 +12,17 @@ from adamctl.kernels.rules.make import make_rule
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.configuration import ConfigurationStore, follow, read_record
 from adamctl.roles.context import RoleContext
-from adamctl.roles.ps.core import job_keeping as keeping
-from adamctl.roles.ps.core.instructions import Instruction
+from adamctl.roles.ps.core.instructions import (
+    AddJob,
+    FreeFull,
+    FreeJob,
+    FreeStored,
+    GiveUp,
+    Instruction,
+    KeepUnknown,
+    Replicate,
+    Unload,
+)
 from adamctl.roles.ps.core.job import Job
 from adamctl.roles.ps.core.job_keeping import JobKeeping, identity_of
 from adamctl.roles.ps.core.job_records import JOBS_PREFIX, Fate, JobKeys, JobView, Unknown
@@ -142,22 +151,22 @@ class JobKeeper:
     def _do(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
             match instruction:
-                case keeping.KeepUnknown(text):
+                case KeepUnknown(text):
                     self._log.error("%s", text)
-                case keeping.FreeJob(name):
+                case FreeJob(name):
                     self._free(name)
-                case keeping.AddJob(name, view):
+                case AddJob(name, view):
                     self._add(name, view)
-                case keeping.GiveUp(job, text):
+                case GiveUp(job, text):
                     self._log.error("job %s: %s", job.name, text)
-                case keeping.Unload(name, born):
+                case Unload(name, born):
                     for identity in self._stored_of(name, born):
                         self._holdings.unload(self._stored()[identity])
-                case keeping.FreeStored(name, born, why):
+                case FreeStored(name, born, why):
                     self._free_stored(name, born, why)
-                case keeping.FreeFull(name, view):
+                case FreeFull(name, view):
                     self._holdings.free_full(stored_identity(name, view), view, self._context.node)
-                case keeping.Replicate(name, view):
+                case Replicate(name, view):
                     assert self.replicating is not None
                     self.replicating.configure(name, view)
                 case _:

@@ -10,8 +10,7 @@ from adamctl.config.records import NodeRecord, node_key
 from adamctl.errors import UnreachableError
 from adamctl.roles.configuration import follow
 from adamctl.roles.context import RoleContext
-from adamctl.roles.ps.replication.core.instructions import NodeView
-from adamctl.roles.ps.replication.core.node_keys import DRAINS_PREFIX, NODES_PREFIX, NodeKeys
+from adamctl.roles.ps.replication.core.node_keys import DRAINS_PREFIX, NODES_PREFIX, NodeKeys, NodeView
 
 CONTROLLER_PAUSE_S = 0.5
 

@@ -18,7 +18,7 @@ from typing import Any
 from adamctl.errors import AdamctlError, DamagedDataError, RemoteError, UnreachableError
 from adamctl.net.transport import Request
 from adamctl.roles.context import RoleContext
-from adamctl.roles.ps.core.instructions import Instruction
+from adamctl.roles.ps.core.instructions import Ask, Instruction, Notice, Propose, ReadNode, Reply
 from adamctl.roles.ps.core.job import ShardContent
 from adamctl.roles.ps.core.job_records import JobView
 from adamctl.roles.ps.core.server_core import ServerCore
@@ -28,7 +28,7 @@ from adamctl.roles.ps.initial_values import bytes_needed
 from adamctl.roles.ps.memory_budget import MemoryAccount, RecycledMemory
 from adamctl.roles.ps.replication.checksums import Checksums
 from adamctl.roles.ps.replication.connections import PeerLinks
-from adamctl.roles.ps.replication.core.instructions import Ask, Notice, Propose, ReadNode, ReplicationConfig, Reply
+from adamctl.roles.ps.replication.core.outbox import ReplicationConfig
 from adamctl.roles.ps.replication.core.recovery import Kept
 from adamctl.roles.ps.replication.core.replication_core import ReplicationCore
 from adamctl.roles.ps.replication.membership import Neighbours

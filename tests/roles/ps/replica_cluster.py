@@ -22,12 +22,14 @@ from adamctl.config.records import (
 )
 from adamctl.model.layout import Bucket, ParameterLayout
 from adamctl.model.rule import RuleConfig
+from adamctl.roles.ps.core.instructions import Ask, Propose
 from adamctl.roles.ps.core.job_records import JobView
 from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.core.shard_message import CopyRecord
 from adamctl.roles.ps.replication.core.bucket_group import ShardReplica
 from adamctl.roles.ps.replication.core.held_bucket import HeldCopy
-from adamctl.roles.ps.replication.core.instructions import Ask, NodeView, Propose, ReplicationConfig
+from adamctl.roles.ps.replication.core.node_keys import NodeView
+from adamctl.roles.ps.replication.core.outbox import ReplicationConfig
 from adamctl.wire.messages import ConfigChanges, ConfigCompareAndSetReply, Message
 from tests.roles.ps.ps_cluster import make_tensors
 from tests.roles.ps.replica_server import JOB, Server, copied

@@ -18,27 +18,25 @@ from adamctl.roles.ps.core.instructions import (
     AnswerPull,
     AnswerPush,
     Apply,
-    Free,
-    Instruction,
-    Keep,
-    Refresh,
-    Refuse,
-)
-from adamctl.roles.ps.core.job import Job, ShardContent
-from adamctl.roles.ps.core.server_core import ServerCore
-from adamctl.roles.ps.core.shard_message import CopyRecord
-from adamctl.roles.ps.replication.core.held_bucket import HeldCopy
-from adamctl.roles.ps.replication.core.instructions import (
     Ask,
     Build,
+    Free,
     Holds,
+    Instruction,
+    Keep,
     LetGo,
     Load,
     Notice,
     Propose,
     ReadNode,
+    Refresh,
+    Refuse,
     Reply,
 )
+from adamctl.roles.ps.core.job import Job, ShardContent
+from adamctl.roles.ps.core.server_core import ServerCore
+from adamctl.roles.ps.core.shard_message import CopyRecord
+from adamctl.roles.ps.replication.core.held_bucket import HeldCopy
 from adamctl.roles.ps.replication.core.replication_core import ReplicationCore
 from adamctl.wire.constants import UpdateKind
 from adamctl.wire.messages import AttachRequest, PullRequest, PushPart, PushRequest, PushResult, PushSource

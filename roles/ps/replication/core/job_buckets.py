@@ -21,11 +21,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from adamctl.config.records import BucketRecord
+from adamctl.roles.ps.core.instructions import Build, Holds, LetGo, Load, Notice
 from adamctl.roles.ps.core.job import Job, ShardContent
 from adamctl.roles.ps.core.job_records import JobView
 from adamctl.roles.ps.replication.core.bucket_group import ReplicaGroup
 from adamctl.roles.ps.replication.core.held_bucket import HeldCopy, copy_of_contents, copy_of_shards, spare_records
-from adamctl.roles.ps.replication.core.instructions import Build, Holds, LetGo, Load, Notice
 from adamctl.roles.ps.replication.core.outbox import Outbox
 from adamctl.roles.ps.replication.core.replica_link import Links
 from adamctl.roles.ps.replication.core.takeover import Takeover

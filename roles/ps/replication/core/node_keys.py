@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from adamctl.config.records import DrainRecord, NodeRecord, RecordT, decode
-from adamctl.roles.ps.replication.core.instructions import NodeView
 from adamctl.wire.changes import Changes
 from adamctl.wire.messages import ConfigEntry
 from adamctl.wire.unreadable import UNREADABLE
@@ -13,6 +13,14 @@ from adamctl.wire.unreadable import UNREADABLE
 NODES_PREFIX = "/nodes/"
 DRAINS_PREFIX = "/drains/"
 ROLE = "ps"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A live server in the configuration service; `revision`: of its key, from when the process registered."""
+
+    record: NodeRecord
+    revision: int
 
 
 class NodeKeys:

@@ -1,17 +1,65 @@
-"""What the parts of the replication core share: this server's identity, the live servers, pending requests (pure)."""
+"""What the parts of the replication core share: bounds, this server's identity, live servers, pending requests (pure).
+
+Times are in seconds of a monotonic clock of this process that includes suspension. Clocks of different hosts are never
+compared.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from adamctl.roles.ps.core.flush import Entry, Waiter
-from adamctl.roles.ps.core.instructions import Instruction
+from adamctl.roles.ps.core.instructions import Ask, Instruction
 from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.roles.ps.core.shard import Image
 from adamctl.roles.ps.core.shard_message import CopyRecord
-from adamctl.roles.ps.replication.core.instructions import Ask, NodeView, ReplicationConfig
+from adamctl.roles.ps.replication.core.node_keys import NodeView
 from adamctl.wire.messages import Message
+
+
+@dataclass(frozen=True)
+class ReplicationConfig:
+    """Bounds.
+
+    Attributes:
+        lease_s: how long a lease lasts (D).
+        beacon_s: the n-th live member waits n times this before it takes over.
+        heartbeat_s: a primary sends to each member at least this often.
+        member_silent_s: a member that has not answered for this long is removed; a secondary that has heard nothing
+            from its primary for this long reads the primary's key.
+        retry_s: pause after a failed request or change.
+        settle_s: nothing is moved just for balance for this long after servers came or went.
+        back_off_s: this server gives no learner to a server for this long after it did not answer or refused a copy.
+        message_bytes_max: size limit of one message, unless one shard alone is larger.
+        flights_max: messages with records in flight to one server for one job.
+        learner_bytes_per_s: rate limit for filling learners, for all of them together.
+    """
+
+    lease_s: float = 4.0
+    beacon_s: float = 1.0
+    heartbeat_s: float = 1.0
+    member_silent_s: float = 2.0
+    retry_s: float = 0.05
+    settle_s: float = 10.0
+    back_off_s: float = 10.0
+    message_bytes_max: int = 8 << 20
+    flights_max: int = 4
+    learner_bytes_per_s: float = 256e6
+
+    @classmethod
+    def of_lease(cls, lease_s: float, **others: float) -> ReplicationConfig:
+        """Returns the defaults for leases of another length."""
+        fields: dict[str, float] = {
+            "lease_s": lease_s,
+            "beacon_s": lease_s / 4,
+            "heartbeat_s": lease_s / 4,
+            "member_silent_s": lease_s / 2,
+            "settle_s": 2.5 * lease_s,
+            "back_off_s": 2.5 * lease_s,
+        }
+        return cls(**{**fields, **others})  # type: ignore[arg-type]
 
 
 class Asker(Protocol):

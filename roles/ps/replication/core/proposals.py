@@ -15,9 +15,8 @@ import msgspec
 
 from adamctl.config.records import BucketRecord, bucket_key, encode, node_key
 from adamctl.model.layout import bucket_ranges
-from adamctl.roles.ps.core.instructions import Refresh
+from adamctl.roles.ps.core.instructions import Notice, Propose, Refresh
 from adamctl.roles.ps.replication.core.bucket_group import ReplicaGroup
-from adamctl.roles.ps.replication.core.instructions import Notice, Propose
 from adamctl.roles.ps.replication.core.job_buckets import JobReplicas, VersionedRecord
 from adamctl.roles.ps.replication.core.outbox import Outbox
 from adamctl.roles.ps.replication.core.placement import (

@@ -21,8 +21,8 @@ from enum import Enum
 from typing import Any
 
 from adamctl.config.records import BucketRecord, bucket_key, node_key
-from adamctl.roles.ps.replication.core.instructions import NodeView
 from adamctl.roles.ps.replication.core.job_buckets import VersionedRecord
+from adamctl.roles.ps.replication.core.node_keys import NodeView
 from adamctl.roles.ps.replication.core.proposals import Change, put_together
 from adamctl.wire.messages import ConfigChanges
 

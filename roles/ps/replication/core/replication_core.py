@@ -13,7 +13,7 @@ from math import inf
 from typing import Any
 
 from adamctl.model.layout import bucket_ranges
-from adamctl.roles.ps.core.instructions import Instruction
+from adamctl.roles.ps.core.instructions import Instruction, Notice, ReadNode
 from adamctl.roles.ps.core.job import Job, ShardContent
 from adamctl.roles.ps.core.job_records import JobView
 from adamctl.roles.ps.core.push import Token
@@ -22,9 +22,9 @@ from adamctl.roles.ps.core.shard import Shard
 from adamctl.roles.ps.core.shard_message import CopyRecord
 from adamctl.roles.ps.replication.core.bucket_group import ReplicaGroup, ShardReplica
 from adamctl.roles.ps.replication.core.held_bucket import HeldCopy
-from adamctl.roles.ps.replication.core.instructions import NodeView, Notice, ReadNode, ReplicationConfig
 from adamctl.roles.ps.replication.core.job_buckets import JobReplicas
-from adamctl.roles.ps.replication.core.outbox import Outbox
+from adamctl.roles.ps.replication.core.node_keys import NodeView
+from adamctl.roles.ps.replication.core.outbox import Outbox, ReplicationConfig
 from adamctl.roles.ps.replication.core.proposals import Proposals
 from adamctl.roles.ps.replication.core.recovery import Kept
 from adamctl.roles.ps.replication.core.replica_link import Link

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from adamctl.roles.ps.core.acknowledge import CopyWaiter
-from adamctl.roles.ps.core.instructions import Refresh, Refuse
+from adamctl.roles.ps.core.instructions import Holds, Refresh, Refuse, Reply
 from adamctl.roles.ps.core.push import Token
 from adamctl.roles.ps.core.shard_message import HEAD_BYTES, CopyRecord
 from adamctl.roles.ps.replication.core.held_bucket import HeldCopy, HeldShard
-from adamctl.roles.ps.replication.core.instructions import Holds, Reply
 from adamctl.roles.ps.replication.core.job_buckets import JobReplicas
 from adamctl.roles.ps.replication.core.outbox import Outbox
 from adamctl.wire.constants import ErrorCode

@@ -19,19 +19,18 @@ from adamctl.errors import DamagedDataError, UnreachableError
 from adamctl.kernels.rules.make import make_rule
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.ps.core.flush import FlushCore
-from adamctl.roles.ps.core.job import Job
-from adamctl.roles.ps.core.job_keeping import (
+from adamctl.roles.ps.core.instructions import (
     AddJob,
     FreeFull,
     FreeJob,
     FreeStored,
     GiveUp,
-    JobKeeping,
     KeepUnknown,
     Replicate,
     Unload,
-    identity_of,
 )
+from adamctl.roles.ps.core.job import Job
+from adamctl.roles.ps.core.job_keeping import JobKeeping, identity_of
 from adamctl.roles.ps.core.job_records import JobKeys, JobView
 from adamctl.roles.ps.core.server_core import ServerCore
 from adamctl.wire.changes import Changes

@@ -19,11 +19,11 @@ from adamctl.model.rule import RuleConfig
 from adamctl.roles.controller.core.service.controller_core import ControllerConfig
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.roles.ps.core.exactly_once import MemoryRecord
+from adamctl.roles.ps.core.instructions import Build, Reply
 from adamctl.roles.ps.core.shard_message import CopyRecord, ShardCopy, encode_body, lengths_of, own_records
 from adamctl.roles.ps.initial_values import bytes_needed
 from adamctl.roles.ps.jobs.copy_builder import Copies
 from adamctl.roles.ps.memory_budget import MemoryAccount
-from adamctl.roles.ps.replication.core.instructions import Build, Reply
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import CheckpointRequest, ConfigChanges, ReplicaFetchReply, ReplicaPrepareRequest
 from tests.cluster import memory_cluster

@@ -14,8 +14,8 @@ from adamctl.config.records import BucketRecord, bucket_key, decode, encode
 from adamctl.model.layout import cut_layout
 from adamctl.roles.controller.core.service.controller_core import ControllerConfig
 from adamctl.roles.ps.core.flush import Entry, FlushCore
+from adamctl.roles.ps.core.instructions import Propose
 from adamctl.roles.ps.replication.core.held_bucket import HeldShard
-from adamctl.roles.ps.replication.core.instructions import Propose
 from adamctl.roles.ps.replication.core.recovery import State, recovery
 from adamctl.roles.ps.store.log_index import Holdings
 from adamctl.roles.ps.store.record import Holding, JobIdentity

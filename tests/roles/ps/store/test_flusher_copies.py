@@ -11,9 +11,9 @@ import pytest
 from adamctl.roles.controller.core.service.controller_core import ControllerConfig
 from adamctl.roles.ps.core.exactly_once import MemoryRecord
 from adamctl.roles.ps.core.flush import Entry, FlushConfig, FlushCore, Slot
+from adamctl.roles.ps.core.instructions import Holds
 from adamctl.roles.ps.core.shard_message import CopyRecord, ShardCopy
 from adamctl.roles.ps.replication.core.held_bucket import HeldShard
-from adamctl.roles.ps.replication.core.instructions import Holds
 from adamctl.roles.ps.store.lmdb_log import LogStore
 from adamctl.roles.ps.store.log_index import Holdings
 from adamctl.roles.ps.store.record import Holding, JobIdentity, ShardState

@@ -5,9 +5,8 @@ from __future__ import annotations
 from adamctl.config.records import RetiredRecord
 from adamctl.roles.ps.core.exactly_once import Client
 from adamctl.roles.ps.core.flush import Entry
-from adamctl.roles.ps.core.instructions import AnswerPull, Refuse
+from adamctl.roles.ps.core.instructions import AnswerPull, Ask, Refuse
 from adamctl.roles.ps.core.shard_message import ALIGNMENT, encode_body
-from adamctl.roles.ps.replication.core.instructions import Ask
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import Message, ReplicaPrepareReply, ReplicaPrepareRequest
 from tests.roles.ps.replica_cluster import MANY, Cluster

@@ -13,10 +13,9 @@ from adamctl.config.records import Acks, bucket_key, encode
 from adamctl.roles.ps.core.acknowledge import Acknowledgements
 from adamctl.roles.ps.core.exactly_once import ClientRecord, MemoryChange, MemoryRecord
 from adamctl.roles.ps.core.flush import Entry, FlushCore
-from adamctl.roles.ps.core.instructions import Instruction
+from adamctl.roles.ps.core.instructions import Holds, Instruction
 from adamctl.roles.ps.core.shard_message import CopyRecord, ShardCopy
 from adamctl.roles.ps.replication.core.held_bucket import HeldShard
-from adamctl.roles.ps.replication.core.instructions import Holds
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     Message,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from adamctl.config.records import BucketRecord, bucket_key, encode
-from adamctl.roles.ps.replication.core.instructions import NodeView
+from adamctl.roles.ps.replication.core.node_keys import NodeView
 from adamctl.wire.constants import ErrorCode, UpdateKind
 from tests.roles.ps.replica_cluster import Cluster
 from tests.roles.ps.replica_server import JOB, Server

@@ -11,8 +11,8 @@ from adamctl.config.records import BucketRecord, NodeRecord, bucket_key, decode,
 from adamctl.roles.ps.core.instructions import AnswerAttach
 from adamctl.roles.ps.core.job import ShardContent
 from adamctl.roles.ps.replication.core import replication_core as core_replication
-from adamctl.roles.ps.replication.core.instructions import NodeView
 from adamctl.roles.ps.replication.core.job_buckets import VersionedRecord
+from adamctl.roles.ps.replication.core.node_keys import NodeView
 from adamctl.roles.ps.replication.core.proposals import CHANGES_MAX
 from adamctl.roles.ps.replication.core.recovery import Finding, Kept, State, examine, examine_all, recovery
 from adamctl.wire.constants import ErrorCode

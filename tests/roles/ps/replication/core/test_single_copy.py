@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from adamctl.config.records import BucketRecord, bucket_key, encode, node_key
-from adamctl.roles.ps.core.instructions import Refuse
-from adamctl.roles.ps.replication.core.instructions import Build, Load, Notice, Propose
+from adamctl.roles.ps.core.instructions import Build, Load, Notice, Propose, Refuse
 from adamctl.wire.constants import ErrorCode
 from tests.roles.ps.replica_cluster import MANY, Cluster
 from tests.roles.ps.replica_server import JOB, Server
