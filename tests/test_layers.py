@@ -216,6 +216,14 @@ def test_all_instructions_of_a_role_derive_from_one_class(role: str) -> None:
     assert sum(node.name == "Instruction" for node in classes) <= 1
     aliases = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.AnnAssign)]
     assert not any(ast.unparse(node.target).endswith("Instruction") for node in aliases)
+    listed = {
+        path.name
+        for path, tree in zip(paths, trees, strict=True)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "Instruction" for base in node.bases)
+    }
+    assert listed <= {"instructions.py"}, "all instructions of a role are listed in its core/instructions.py"
+    assert sum(path.name == "instructions.py" for path in paths) <= 1
 
 
 def test_cores_are_composed_of_parts_and_inherit_nothing() -> None:
