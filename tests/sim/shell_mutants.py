@@ -336,7 +336,7 @@ MUTANTS = {
             "lost-before-it-read",
             "a process that was lost before it knew when it was registered takes nothing for lost",
             [(JobKeeper, "_own_revision", _lost_and_not_noticed)],
-            lambda cluster: one_copy(cluster, "crash", "crash-all", "drain", "weather"),
+            lambda cluster: one_copy(cluster, "alone", "alone", "one-way", "crash", "weather"),
         ),
         ServerFault(
             "proposed-anyway",
