@@ -175,7 +175,8 @@ class Copies:
         job, view = self._core.jobs.get(name), self._keeper.view(name)
         if job is None or view is None:
             return
-        if view.record.replication == 1 and self._node not in view.served:  # before it can be ours alone
+        told = self._node in view.served or self._keeper.is_told(job)  # the watch may lag
+        if view.record.replication == 1 and not told:  # before it can be ours alone
             self._spawn(self._tell(job, view))
         self._keeper.memory.copies.pop((name, bucket), None)
         shards: Iterable[Shard | HeldShard]

@@ -76,6 +76,7 @@ class JobKeeper:
         """Of our node key; buckets placed before it were placed on earlier processes of our name."""
         self.keeping = JobKeeping(context.node, core, self._keys, storing is not None)
         self._refreshing: set[str] = set()
+        self._told: dict[tuple[str, int], bool] = {}  # (job, its revision) -> what `tell_served` has returned
 
     async def follow(self) -> None:
         """Keeps up with `/jobs/`; without the controller, what is served is served on. Never returns."""
@@ -182,6 +183,7 @@ class JobKeeper:
             self.replicating.over(name)
         self._carry_out(self._core.remove_job(name))
         self.memory.free_copies(name)
+        self._told = {key: first for key, first in self._told.items() if key[0] != name}
         if self._storing is not None:
             self._storing.holdings.release(name)
         self._log.info("job %s is freed", name)
@@ -229,19 +231,25 @@ class JobKeeper:
 
     # --- what others are told, and why a job is given up --------------------------------------------------------------
 
+    def is_told(self, job: Job) -> bool:
+        """Returns whether this process has recorded that it serves buckets of a job, or is about to."""
+        return (job.name, job.identity[0]) in self._told
+
     async def tell_served(self, job: Job, view: JobView) -> bool:
         """Records that this server serves buckets of a job, or is about to; returns when everybody can know.
 
         Returns whether no earlier process of our name had been about to: False also if the job is over.
         """
+        if self.is_told(job):
+            return self._told[job.name, job.identity[0]]
         key, mine = served_key(job.name, self._context.node), self._context.incarnation
         while self._core.jobs.get(job.name) is job:
             try:
                 reply = await self._store.compare_and_set(ConfigChanges({key: 0}, {key: encode(ServedRecord(mine))}))
-                if not reply.conflicts:
-                    return True
-                found = await read_record(self._store, key, ServedRecord)
-                return found is not None and found[0].incarnation == mine
+                found = await read_record(self._store, key, ServedRecord) if reply.conflicts else None
+                first = not reply.conflicts or (found is not None and found[0].incarnation == mine)
+                self._told[job.name, job.identity[0]] = first
+                return first
             except UnreachableError as error:
                 self._log.warning("job %s: %s", job.name, error)
                 await asyncio.sleep(CONTROLLER_PAUSE_S)

@@ -16,6 +16,7 @@ from adamctl.config.records import DrainRecord, drain_key, encode, served_key
 from adamctl.errors import DamagedDataError, RemoteError
 from adamctl.kernels.rules.make import make_rule
 from adamctl.model.rule import RuleConfig
+from adamctl.roles.controller.client import ControllerClient
 from adamctl.roles.controller.core.service.controller_core import ControllerConfig
 from adamctl.roles.ps.client.parameter_client import ParameterClient
 from adamctl.roles.ps.core.exactly_once import MemoryRecord
@@ -68,6 +69,22 @@ async def test_whoever_holds_a_bucket_from_its_beginning_has_said_so() -> None:
         await client.push(push_of(client.layout, constant(client.layout, 1.0), kind="delta"), deadline_s=60)
         _, entries = await world.cluster.client.read(served_key("a", ""))
         assert {entry.key for entry in entries} == {served_key("a", name) for name in THREE}
+        await client.close()
+
+
+async def test_what_is_served_is_recorded_once_for_all_buckets_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch that tells of it comes later than the next bucket."""
+    told, change = [], ControllerClient.compare_and_set
+
+    async def counted(client: ControllerClient, changes: ConfigChanges, **options: Any) -> Any:
+        told.extend(key for key in changes.puts if "/served/" in key)
+        return await change(client, changes, **options)
+
+    monkeypatch.setattr(ControllerClient, "compare_and_set", counted)
+    async with replicated(68, "ps-0") as world:
+        await world.add_job(["ps-0"], RuleConfig("add"), copies=1, min_in_sync=1)
+        client = await make_client(world.cluster, "a", "w")
+        assert len(client.layout.buckets) > 1 and told == [served_key("a", "ps-0")]
         await client.close()
 
 
