@@ -116,6 +116,8 @@ class ServerState(SimProcess):
         return {index: until_s for index in job.buckets if index not in job.refusing}
 
     def why_not_serving(self, index: int) -> str:
+        if self.core is None:
+            return "it has not started its replication yet"
         return str(self.replication.status()) + f" lease {self.lease.valid()}"
 
     # --- shards -----------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ CONTROLLERS = Suite(
     "controllers",
     Scenario,
     MUTANTS,
-    ("roles/controller/core*.py", *(f"tests/sim/{part}.py" for part in _PARTS)),
+    ("roles/controller/core/**/*.py", *(f"tests/sim/{part}.py" for part in _PARTS)),
     EVENTS_MIN,
 )
 _SERVER_PARTS = (
@@ -38,8 +38,8 @@ SERVERS = Suite(
     ServerScenario,
     SERVER_MUTANTS | SHELL_MUTANTS | KEEPING_MUTANTS | CLIENT_MUTANTS | JOB_MUTANTS,
     (
-        "roles/controller/core*.py",
-        "roles/ps/*.py",
+        "roles/controller/core/**/*.py",
+        "roles/ps/**/*.py",
         *(f"tests/sim/{part}.py" for part in (*_PARTS, *_SERVER_PARTS)),
     ),
     SERVER_EVENTS_MIN,
@@ -48,7 +48,7 @@ RUNS = Suite(
     "runs",
     RunScenario,
     RUN_MUTANTS | LOSS_MUTANTS,
-    ("roles/coordinator/core/*.py", "tests/sim/run_[ls]*.py", *SERVERS.sources),
+    ("roles/coordinator/core/**/*.py", "tests/sim/run_[ls]*.py", *SERVERS.sources),
     SERVER_EVENTS_MIN,
 )
 SUITES = {suite.name: suite for suite in (CONTROLLERS, SERVERS, RUNS)}

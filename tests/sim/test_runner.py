@@ -9,6 +9,7 @@ import pytest
 
 from tests.sim.engine import ViolationError, World
 from tests.sim.runner import (
+    ROOT,
     Block,
     Ledger,
     Suite,
@@ -18,6 +19,7 @@ from tests.sim.runner import (
     run_seeds,
     write_table,
 )
+from tests.sim.suites import SUITES
 
 
 @dataclass
@@ -81,6 +83,20 @@ def test_progress_of_other_sources_does_not_count(tmp_path: Path) -> None:
     run_seeds(SUITE, 0, 1, 5, ledger=Ledger(file, SUITE, 0, 1))
     ledger = Ledger(file, replace(SUITE, sources=("tests/sim/engine.py",)), 0, 1)
     assert ledger.restarted and ledger.progress.clean_to == 0
+
+
+@pytest.mark.parametrize("suite", SUITES.values(), ids=SUITES)
+def test_sources_are_the_whole_of_what_decides(suite: Suite) -> None:
+    """Patterns that match nothing would let the progress of other code count."""
+    assert all(list(ROOT.glob(pattern)) for pattern in suite.sources)
+    sources = {file for pattern in suite.sources for file in ROOT.glob(pattern)}
+    decides = {
+        "controllers": ["roles/controller/core"],
+        "servers": ["roles/controller/core", "roles/ps"],
+        "runs": ["roles/controller/core", "roles/ps", "roles/coordinator/core"],
+    }
+    for folder in decides[suite.name]:
+        assert {file for file in (ROOT / folder).rglob("*.py")} <= sources
 
 
 def test_progress_of_something_else_is_refused(tmp_path: Path) -> None:
