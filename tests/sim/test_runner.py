@@ -96,7 +96,7 @@ def test_sources_are_the_whole_of_what_decides(suite: Suite) -> None:
         "runs": ["roles/controller/core", "roles/ps", "roles/coordinator/core"],
     }
     for folder in decides[suite.name]:
-        assert {file for file in (ROOT / folder).rglob("*.py")} <= sources
+        assert set((ROOT / folder).rglob("*.py")) <= sources
 
 
 def test_progress_of_something_else_is_refused(tmp_path: Path) -> None:
