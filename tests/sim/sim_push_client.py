@@ -196,11 +196,14 @@ class SimPushClient:
         if not lane.attached:
             self.lanes.attach(lane)
             return
-        orders = sorted(lane.unfinished)
-        if lane.careful is not None:
-            orders = orders[:1]
-        for order in orders:
+        older: set[int] = set()  # shards of the envelopes before, for which later ones wait
+        for order in sorted(lane.unfinished):
             envelope = lane.unfinished.get(order)
+            if envelope is not None and lane.careful is not None:
+                waits = not older.isdisjoint(envelope.parts)
+                older.update(envelope.parts)
+                if waits:
+                    continue
             if envelope is not None and envelope.idle and envelope.later_s <= self.world.now_s:
                 self._send(lane, envelope)
 

@@ -124,7 +124,7 @@ class Delivery:
         self._envelopes += 1
         order = (self._number, self._envelopes)
         unanswered = {part.shard for part in envelope.parts}
-        async with channel.unfinished(order):
+        async with channel.unfinished(order, unanswered):
             if self._rounding is not None:
                 await self._rounding.until(envelope)
             attempt, gaps = 0, 0
@@ -140,6 +140,7 @@ class Delivery:
                     await self._session.tell_numbers(channel)
                 self._move(envelope, unanswered)
                 if unanswered:
+                    await channel.answered()
                     await self._session.pause(attempt)
                     attempt += 1
 

@@ -1,13 +1,15 @@
 """A client's view of one server: a connection that is restored when lost, and pushes that stay in order.
 
-Servers apply only the next number of a client on a shard. So after a failure pushes are sent one at a time, oldest
-first, until everything that was in flight at the failure is answered. Otherwise pushes are pipelined.
+Servers apply only the next number of a client on a shard. So after a failure the pushes of a shard are sent one at a
+time, oldest first, until everything that was in flight at the failure is answered. Otherwise pushes are pipelined.
+Envelopes without a common shard never wait for each other: a part of a step is held until all parts of its shard are
+there, and those may lie in an envelope that would wait (see `adamctl.roles.ps.core.sync_steps`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Set
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
@@ -39,7 +41,7 @@ class ServerChannel:
         self._connect = connect
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
-        self._unfinished: set[Order] = set()
+        self._unfinished: dict[Order, Set[int]] = {}
         self._careful_until: Order | None = None
         self._progress = asyncio.Condition()
 
@@ -91,18 +93,22 @@ class ServerChannel:
             await connection.close()
 
     @asynccontextmanager
-    async def unfinished(self, order: Order) -> AsyncIterator[None]:
-        """Counts the envelope as unanswered inside the `with` block."""
-        self._unfinished.add(order)
+    async def unfinished(self, order: Order, shards: Set[int]) -> AsyncIterator[None]:
+        """Counts the envelope as unanswered inside the `with` block; `shards` are those that are not answered yet."""
+        self._unfinished[order] = shards
         try:
             yield
         finally:
-            self._unfinished.discard(order)
+            del self._unfinished[order]
             if self._careful_until is not None:
                 if not self._unfinished or min(self._unfinished) > self._careful_until:
                     self._careful_until = None
-                async with self._progress:
-                    self._progress.notify_all()
+                await self._tell()
+
+    async def answered(self) -> None:
+        """Lets envelopes go on that waited for shards which are no longer unanswered."""
+        if self._careful_until is not None:
+            await self._tell()
 
     async def turn(self, order: Order) -> bool:
         """Waits until the envelope may be sent; returns whether it had to wait."""
@@ -113,10 +119,15 @@ class ServerChannel:
         return True
 
     def is_next(self, order: Order) -> bool:
-        """Returns whether no unfinished envelope is older."""
-        return not self._unfinished or order <= min(self._unfinished)
+        """Returns whether no older envelope waits for an answer of one of this envelope's shards."""
+        own = self._unfinished[order]
+        return all(own.isdisjoint(shards) for other, shards in self._unfinished.items() if other < order)
 
     def be_careful(self) -> None:
-        """Sends one envelope at a time, oldest first, from now on: something was lost or refused for its order."""
+        """Sends a shard's pushes one at a time, oldest first, from now on: something was lost or came out of order."""
         if self._unfinished:
             self._careful_until = max(self._unfinished)
+
+    async def _tell(self) -> None:
+        async with self._progress:
+            self._progress.notify_all()
