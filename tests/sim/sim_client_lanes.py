@@ -43,6 +43,7 @@ class Envelope:
     attempt: int = 0
     idle: bool = True
     later_s: float = 0.0
+    gaps: int = 0
 
 
 @dataclass
@@ -55,7 +56,11 @@ class Lane:
     attaching: int = 0
     unfinished: dict[tuple[int, int], Envelope] = field(default_factory=dict)
     careful: tuple[int, int] | None = None
-    gaps: int = 0
+
+    def is_next(self, envelope: Envelope) -> bool:
+        """Returns whether no older envelope waits for an answer of one of its shards."""
+        own = envelope.parts.keys()
+        return all(own.isdisjoint(other.parts) for order, other in self.unfinished.items() if order < envelope.order)
 
 
 class Lanes:

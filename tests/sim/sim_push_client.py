@@ -196,14 +196,10 @@ class SimPushClient:
         if not lane.attached:
             self.lanes.attach(lane)
             return
-        older: set[int] = set()  # shards of the envelopes before, for which later ones wait
         for order in sorted(lane.unfinished):
             envelope = lane.unfinished.get(order)
-            if envelope is not None and lane.careful is not None:
-                waits = not older.isdisjoint(envelope.parts)
-                older.update(envelope.parts)
-                if waits:
-                    continue
+            if envelope is not None and lane.careful is not None and not lane.is_next(envelope):
+                continue
             if envelope is not None and envelope.idle and envelope.later_s <= self.world.now_s:
                 self._send(lane, envelope)
 
@@ -293,11 +289,10 @@ class SimPushClient:
     def _settle(self, lane: Lane, envelope: Envelope, reply: PushReply) -> None:
         push = envelope.order[0]
         moved = False
-        oldest = envelope.order == min(lane.unfinished, default=envelope.order)
         gap = any(result.code == ErrorCode.SEQUENCE_GAP for result in reply.results)
-        lane.gaps = lane.gaps + 1 if oldest and gap else 0
-        if lane.gaps >= GAPS_MAX:  # nobody older is on the way there: the server has lost what it had acknowledged
-            lane.gaps = 0
+        envelope.gaps = envelope.gaps + 1 if lane.is_next(envelope) and gap else 0
+        if envelope.gaps >= GAPS_MAX:  # nobody older is on the way there: the server has lost what it had acknowledged
+            envelope.gaps = 0
             self.lanes.drop(lane)
         for result in reply.results:
             number = envelope.parts.get(result.shard)
