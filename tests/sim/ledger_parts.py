@@ -138,7 +138,10 @@ class Bounds:
             return
         last = self._last.get((client, shard), 0)
         place, others = self._places[client, shard][max(last, min(self._places[client, shard]))]
-        others = others | (set(issues[place:]) - {client})
+        begun = ledger.begun.done.get(shard, {})
+        if not last and client in begun:  # known from the checkpoint, and unused since
+            place, others = 0, set(begun)
+        others = (others | set(issues[place:])) - {client}
         forgotten = not last and len(set(issues)) >= self.clients_max + self.marks_max
         if len(others) < self.clients_max and not forgotten:
             raise ViolationError(
