@@ -175,7 +175,9 @@ class Replica:
         fetch brings the servers' values (Adam 3.2.2 accepts the same between threads).
         """
         with self._room:
-            lacking = self.core.fetched(base, np.flatnonzero(self._filled).tolist())
+            # Steps write these flags meanwhile, without the interpreter lock: numpy's own search would raise an error.
+            begun = [index for index, filled in enumerate(self._filled.tolist()) if filled]
+            lacking = self.core.fetched(base, begun)
         if self.foresight is None:
             self._reapply(lacking)
         else:

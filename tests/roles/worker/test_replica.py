@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import threading
+
 import numpy as np
 import pytest
 
@@ -132,3 +135,26 @@ def test_stop_wakes_a_thread_that_waits_for_a_slot(network: Network) -> None:
         one_step(network, replica, context)
     replica.stop()
     assert replica.begin_step(0) is None
+
+
+def test_fetched_parameters_are_installed_while_steps_begin_and_end(network: Network) -> None:
+    """Native steps write whether a slot holds anything without the interpreter lock."""
+    replica, stopping = make(network), threading.Event()
+    replica._filled = np.zeros(1 << 20, np.int64)  # so many that they change while somebody looks
+    address, size_bytes = replica._filled.ctypes.data, replica._filled.nbytes
+
+    def write() -> None:
+        byte = 0
+        while not stopping.is_set():
+            byte = 1 - byte
+            ctypes.memset(address, byte, size_bytes)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(3):
+            replica.fetch_started()
+            replica.install(nothing_contained(replica))
+    finally:
+        stopping.set()
+        writer.join()
