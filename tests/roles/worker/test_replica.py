@@ -140,7 +140,7 @@ def test_stop_wakes_a_thread_that_waits_for_a_slot(network: Network) -> None:
 def test_fetched_parameters_are_installed_while_steps_begin_and_end(network: Network) -> None:
     """Native steps write whether a slot holds anything without the interpreter lock."""
     replica, stopping = make(network), threading.Event()
-    replica._filled = np.zeros(1 << 20, np.int64)  # so many that they change while somebody looks
+    replica._filled = np.zeros(1 << 21, np.int64)  # so many that they change while somebody looks
     address, size_bytes = replica._filled.ctypes.data, replica._filled.nbytes
 
     def write() -> None:
@@ -152,7 +152,7 @@ def test_fetched_parameters_are_installed_while_steps_begin_and_end(network: Net
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        for _ in range(3):
+        for _ in range(6):
             replica.fetch_started()
             replica.install(nothing_contained(replica))
     finally:
