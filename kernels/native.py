@@ -16,13 +16,13 @@ import ctypes
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.kernels.array import Array
+from adamctl.kernels.blas import Argument, Size, blas, can_multiply, routine
 
 NativeSteps: TypeAlias = Callable[[int, int], int]
 """Takes the address of a table of int64 words and how many of its rows to process, at least one.
@@ -32,8 +32,6 @@ Returns 0, or the status of the first kernel that failed, or REFUSED.
 
 REFUSED = -1  # no kernel's status
 
-NO_TRANSPOSE, TRANSPOSE, ROW_MAJOR = 111, 112, 101  # as in every CBLAS
-SYMBOLS = ("scipy_cblas_sgemm64_", "cblas_sgemm64_", "scipy_cblas_sgemm", "cblas_sgemm")  # of numpy's BLAS
 RESULT_WORDS = 4
 DATA_OFFSET_BYTES = object.__basicsize__  # of an array's address in its object: its first own field
 LLVM_MIN = (15, 0, 0)  # the first with opaque pointers
@@ -50,7 +48,7 @@ Result: TypeAlias = NDArray[np.int64] | Word
 
 
 class NativeCall(NamedTuple):
-    """A compiled kernel and its arguments: arrays, int, float, bool or Word as its signature says."""
+    """A compiled kernel and its arguments: arrays, int, float, bool, float32 or Word as its signature says."""
 
     kernel: Any
     arguments: tuple[Any, ...]
@@ -68,7 +66,11 @@ class NativeCheck(NamedTuple):
 
 
 class NativeProduct(NamedTuple):
-    """out = a b, matrices of float32, `out` C-contiguous, `a` and `b` C-contiguous or transposed."""
+    """out = a b, matrices of float32 or stacks of them.
+
+    In a stack [count, rows, columns] one product follows the other; `a` or `b` may be one matrix for all. Rows of
+    `a` and `b`, or columns, and rows of `out` lie in one piece each.
+    """
 
     a: Array
     b: Array
@@ -95,11 +97,8 @@ def can_compile() -> bool:
 
 
 def product(a: Array, b: Array, out: Array) -> list[Call] | None:
-    """Returns the product as a call, or None where numpy uses another method: without BLAS, for vectors, for itself."""
-    matrices = _stored(a) is not None and _stored(b) is not None and out.flags.c_contiguous
-    if blas() is None or not matrices or min(*a.shape, *b.shape) < 2 or np.shares_memory(a, b):
-        return None
-    return [NativeProduct(a, b, out)]
+    """Returns a product as a call; None without numpy's BLAS, or where numpy does not use it as it does here."""
+    return [NativeProduct(a, b, out)] if can_multiply(_first(a), _first(b), _first(out)) else None
 
 
 def joined(*parts: list[Call] | None) -> list[Call] | None:
@@ -112,28 +111,12 @@ def joined(*parts: list[Call] | None) -> list[Call] | None:
     return calls
 
 
-@cache
-def blas() -> tuple[int, int] | None:
-    """Returns the address of numpy's own float32 matrix product and the bits of its sizes; None if it is not found."""
-    from threadpoolctl import threadpool_info
-
-    np.ones((2, 2), np.float32) @ np.ones((2, 2), np.float32)
-    own = Path(np.__file__).parent.parent  # another package may have its own BLAS
-    libraries = [one for one in threadpool_info() if one["user_api"] == "blas" and one["internal_api"] == "openblas"]
-    for library in sorted(libraries, key=lambda one: Path(one["filepath"]).parent != own / "numpy.libs"):
-        loaded = ctypes.CDLL(library["filepath"])
-        for symbol in SYMBOLS:
-            if hasattr(loaded, symbol):
-                address = ctypes.cast(getattr(loaded, symbol), ctypes.c_void_p).value
-                return (address, 64 if symbol.endswith("64_") else 32) if address is not None else None
-    return None
-
-
 def compile_calls(
     calls: Sequence[Call],
     stand_ins: Mapping[int, NDArray[Any]] | None = None,
     words: int = 1,
     objects: Collection[int] = (),
+    in_row: Mapping[int, NDArray[Any]] | None = None,
 ) -> NativeSteps:
     """Returns one function that makes all calls in order, for each row of a table, until one fails.
 
@@ -144,6 +127,7 @@ def compile_calls(
         words: length of a row.
         objects: the words that hold the `id` of an array instead of its address, which takes Python a microsecond to
             look up.
+        in_row: word of a row -> argument of the calls that is replaced by the row itself from that word on.
 
     Raises:
         TypeError: an argument does not fit its kernel.
@@ -151,7 +135,7 @@ def compile_calls(
     """
     import llvmlite.binding as llvm
 
-    source = _Source(stand_ins or {}, words, objects)
+    source = _Source(stand_ins or {}, words, objects, in_row or {})
     for call in calls:
         source.add(call)
     if not can_compile():
@@ -171,11 +155,17 @@ class _Source:
         held: objects that must live as long as the function.
     """
 
-    def __init__(self, stand_ins: Mapping[int, NDArray[Any]], words: int, objects: Collection[int]) -> None:
+    def __init__(
+        self,
+        stand_ins: Mapping[int, NDArray[Any]],
+        words: int,
+        objects: Collection[int],
+        in_row: Mapping[int, NDArray[Any]],
+    ) -> None:
         self._words_of_row, self._names = words, 0
-        self._variables = {_address(array): f"ptr %at{word}" for word, array in stand_ins.items()}
+        self._variables = {_address(array): f"ptr %at{word}" for word, array in {**stand_ins, **in_row}.items()}
         self._scratch = np.zeros(RESULT_WORDS, np.int64)
-        self.held: list[Any] = [*stand_ins.values(), self._scratch]
+        self.held: list[Any] = [*stand_ins.values(), *in_row.values(), self._scratch]
         self._lines: list[str] = []
         for word in stand_ins:
             place = self._name("place")
@@ -186,6 +176,7 @@ class _Source:
                 self._lines.append(f"{array} = load ptr, ptr {found}")
                 self._lines.append(f"{place} = getelementptr i8, ptr {array}, i64 {DATA_OFFSET_BYTES}")
             self._lines.append(f"%at{word} = load ptr, ptr {place}")
+        self._lines += [f"%at{word} = {self._place(word)}" for word in in_row]
         self._failures: list[str] = []
         self._block = "row"
 
@@ -246,24 +237,57 @@ class _Source:
         self._lines += [f"br i1 {good}, label %{self._block}, label %failed", f"{self._block}:"]
 
     def _add_product(self, call: NativeProduct) -> None:
-        found = blas()
+        found, count = blas(), _count(call)
         assert found is not None
-        address, bits = found
-        (rows, inner), columns = call.a.shape, call.b.shape[1]
-        if call.b.shape[0] != inner or call.out.shape != (rows, columns):
-            raise TypeError(
-                f"product: expected [m, k], [k, n] and [m, n]; found {[list(array.shape) for array in call]}"
-            )
-        stored_a, stored_b = _stored(call.a), _stored(call.b)
-        assert stored_a is not None and stored_b is not None
+        name, arguments = routine(*map(_first, call))
         self.held.append(call)
-        sizes = [f"i{bits} {size}" for size in (rows, columns, inner)]
-        words = [
-            f"i32 {ROW_MAJOR}", f"i32 {stored_a[0]}", f"i32 {stored_b[0]}", *sizes, "float 1.0",
-            self._pointer(call.a), f"i{bits} {stored_a[1]}", self._pointer(call.b), f"i{bits} {stored_b[1]}",
-            "float 0.0", self._pointer(call.out), f"i{bits} {columns}",
-        ]  # fmt: skip
-        self._lines.append(f"call void {_function(words, address)}")
+        number = self._begin_loop() if count > 1 else None
+        steps = {_address(array): array.strides[0] for array in call if array.ndim > 2 and count > 1}
+        words = [self._blas_word(argument, found.bits, steps, number) for argument in arguments]
+        called = _function(words, found.addresses[name])
+        if name == "dot":
+            value, place = self._name("dot"), self._blas_word(call.out, found.bits, steps, number)
+            self._lines += [f"{value} = call float {called}", f"store float {value}, {place}"]
+        else:
+            self._lines.append(f"call void {called}")
+        if number is not None:
+            self._end_loop(number, count)
+
+    def _blas_word(self, argument: Argument, bits: int, steps: Mapping[int, int], number: str | None) -> str:
+        """Returns an argument; an array with a step moves by that many bytes with the number of the loop's turn."""
+        if isinstance(argument, float):
+            return f"float {_hexadecimal(argument)}"
+        if isinstance(argument, int):
+            return f"i{bits if isinstance(argument, Size) else 32} {argument:d}"
+        step = steps.get(_address(argument), 0)
+        if not step:
+            return self._pointer(argument)
+        offset, place = self._name("offset"), self._name("place")
+        self._lines += [
+            f"{offset} = mul i64 {number}, {step}",
+            f"{place} = getelementptr i8, {self._pointer(argument)}, i64 {offset}",
+        ]
+        return f"ptr {place}"
+
+    def _begin_loop(self) -> str:
+        """Begins a block that is gone through again and again; returns the number of its turn, from 0 on."""
+        before, number = self._block, self._name("turn")
+        self._block = self._name("loop")[1:]
+        self._lines += [
+            f"br label %{self._block}",
+            f"{self._block}:",
+            f"{number} = phi i64 [0, %{before}], [{number}next, %{self._block}]",
+        ]
+        return number
+
+    def _end_loop(self, number: str, count: int) -> None:
+        begun, self._block, more = self._block, self._name("after")[1:], self._name("more")
+        self._lines += [
+            f"{number}next = add i64 {number}, 1",
+            f"{more} = icmp slt i64 {number}next, {count}",
+            f"br i1 {more}, label %{begun}, label %{self._block}",
+            f"{self._block}:",
+        ]
 
     def _words(self, argument: Any) -> list[str]:
         if isinstance(argument, Word):
@@ -271,7 +295,9 @@ class _Source:
             self._lines += [f"{place} = {self._place(argument.number)}", f"{value} = load float, ptr {place}"]
             return [f"float {value}"]
         if isinstance(argument, float):
-            return [f"double 0x{struct.unpack('<Q', struct.pack('<d', argument))[0]:016X}"]
+            return [f"double {_hexadecimal(argument)}"]
+        if isinstance(argument, np.float32):
+            return [f"float {_hexadecimal(float(argument))}"]
         if not isinstance(argument, np.ndarray):
             return [f"i64 {int(argument)}"]
         size = [f"i64 {argument.size}", f"i64 {argument.itemsize}"]
@@ -317,17 +343,30 @@ def _fits(kind: Any, argument: Any) -> bool:
         return alike and bool(argument.flags.c_contiguous)
     if isinstance(argument, Word):
         return str(kind) == "float32"
-    return str(kind) == {bool: "bool", int: "int64", float: "float64"}.get(type(argument))
+    return str(kind) == {bool: "bool", int: "int64", float: "float64", np.float32: "float32"}.get(type(argument))
 
 
 def _function(words: Sequence[str], address: int) -> str:
     return f"inttoptr (i64 {address} to ptr)({', '.join(words)})"
 
 
-def _stored(matrix: Array) -> tuple[int, int] | None:
-    """Returns whether a matrix is stored row by row or transposed, and the elements from row to row."""
-    if matrix.ndim != 2 or matrix.dtype != np.float32:
-        return None
-    if matrix.flags.c_contiguous:
-        return NO_TRANSPOSE, max(matrix.shape[1], 1)
-    return (TRANSPOSE, max(matrix.shape[0], 1)) if matrix.flags.f_contiguous else None
+def _hexadecimal(value: float) -> str:
+    """Returns a constant as LLVM reads it; those of float32, too, are written as float64."""
+    return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
+
+
+def _first(array: Array) -> Array:
+    """Returns the first matrix of a stack."""
+    return array[0] if array.ndim > 2 else array
+
+
+def _count(call: NativeProduct) -> int:
+    """Returns how many products a call makes.
+
+    Raises:
+        TypeError: stacks are not of one length.
+    """
+    counts = {len(array) for array in (call.a, call.b) if array.ndim > 2}
+    if counts != ({len(call.out)} if call.out.ndim > 2 else set()):
+        raise TypeError(f"product: expected stacks of one length; found {[list(array.shape) for array in call]}")
+    return len(call.out) if counts else 1

@@ -16,6 +16,7 @@ from adamctl.kernels.step.network import Network
 from adamctl.model.description import Conv2D, Dense, Dropout, MaxPool2D, Model, Softmax
 from tests.kernels.kernel_checks import BACKENDS
 
+needs_blas = pytest.mark.skipif(native.blas() is None, reason="numpy's BLAS is not one that is known")
 pytestmark = pytest.mark.skipif("numba" not in BACKENDS or not native.can_compile(), reason="no compiler here")
 
 PLAIN = (Conv2D(5, 3, activation="relu"), MaxPool2D(2), Dense(7, "relu"), Dense(6, "relu"), Softmax(4))
@@ -27,30 +28,70 @@ def matrix(rows: int, columns: int, seed: int = 1) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((rows, columns)).astype(np.float32)
 
 
+def stack(count: int, rows: int, columns: int, seed: int = 1) -> np.ndarray:
+    return matrix(count * rows, columns, seed).reshape(count, rows, columns)
+
+
 def address(array: np.ndarray) -> int:
     return int(array.ctypes.data)
 
 
-@pytest.mark.parametrize("sizes", [(2, 2, 2), (5, 7, 3), (32, 400, 320)])
-@pytest.mark.parametrize("transposed", [(False, False), (False, True), (True, False), (True, True)])
-def test_products_are_numpys_to_the_bit(sizes: tuple[int, int, int], transposed: tuple[bool, bool]) -> None:
-    if native.blas() is None:
-        pytest.skip("numpy's BLAS is not one that is known")
-    m, n, k = sizes
-    a = matrix(k, m).T if transposed[0] else matrix(m, k)
-    b = matrix(n, k, 2).T if transposed[1] else matrix(k, n, 2)
-    out = np.zeros((m, n), np.float32)
+SIZES = [
+    (2, 2, 2),
+    (5, 7, 3),
+    (32, 400, 320),
+    (1, 7, 5),
+    (7, 1, 5),
+    (7, 5, 1),
+    (1, 1, 5),
+    (1, 5, 1),
+    (5, 1, 1),
+    (1, 1, 1),
+]
+BOTH_WAYS = [(False, False), (False, True), (True, False), (True, True)]
+
+
+def multiplied(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
     calls = native.product(a, b, out)
     assert calls is not None
     assert native.compile_calls(calls)(0, 1) == 0
-    np.testing.assert_array_equal(out, a @ b)
+    return out
 
 
-def test_vectors_and_products_of_a_matrix_with_itself_are_left_to_numpy() -> None:
+@needs_blas
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("transposed", BOTH_WAYS)
+def test_products_are_numpys_to_the_bit(sizes: tuple[int, int, int], transposed: tuple[bool, bool]) -> None:
+    m, n, k = sizes
+    a = matrix(k, m).T if transposed[0] else matrix(m, k)
+    b = matrix(n, k, 2).T if transposed[1] else matrix(k, n, 2)
+    np.testing.assert_array_equal(multiplied(a, b, np.full((m, n), np.nan, np.float32)), a @ b)
+
+
+@needs_blas
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("transposed", BOTH_WAYS)
+@pytest.mark.parametrize("count", [1, 4])
+def test_stacks_are_products_one_after_the_other(
+    sizes: tuple[int, int, int], transposed: tuple[bool, bool], count: int
+) -> None:
+    """Also where results of one product lie between those of others, or one matrix serves all."""
+    m, n, k = sizes
+    a = stack(count, k, m).transpose(0, 2, 1) if transposed[0] else stack(count, m, k)
+    b = stack(count, n, k, 2).transpose(0, 2, 1) if transposed[1] else stack(count, k, n, 2)
+    between = np.full((m, count, n), np.nan, np.float32).transpose(1, 0, 2)
+    expected = np.matmul(a, b, out=np.zeros_like(between))
+    np.testing.assert_array_equal(multiplied(a, b, between), expected)
+    for one, other in ((a[0], b), (a, b[0])):
+        expected = np.matmul(one, other, out=np.zeros((count, m, n), np.float32))
+        np.testing.assert_array_equal(multiplied(one, other, np.full_like(expected, np.nan)), expected)
+
+
+def test_products_of_what_lies_apart_or_of_a_matrix_with_itself_are_left_to_numpy() -> None:
     a, out = matrix(4, 4), np.zeros((4, 4), np.float32)
     assert native.product(a, a.T, out) is None
-    assert native.product(matrix(1, 4), matrix(4, 4), np.zeros((1, 4), np.float32)) is None
     assert native.product(matrix(4, 8)[:, ::2], matrix(4, 4), out) is None
+    assert native.product(a, matrix(4, 4, 2), out.T) is None
     assert native.joined([], None) is None
 
 
@@ -78,6 +119,13 @@ def test_an_argument_that_does_not_fit_is_named_before_anything_is_compiled() ->
         native.compile_calls([native.NativeCall(add_bias, (matrix(2, 6)[:, ::2], np.zeros(3, np.float32), 0))])
     with pytest.raises(TypeError, match=r"product: expected .* found \[\[2, 3\], \[4, 2\], \[2, 2\]\]"):
         native.compile_calls([native.NativeProduct(matrix(2, 3), matrix(4, 2), matrix(2, 2))])
+    for stacks in ((stack(2, 2, 3), stack(3, 3, 2), stack(2, 2, 2)), (stack(2, 2, 3), matrix(3, 2), matrix(2, 2))):
+        with pytest.raises(TypeError, match="product: expected stacks of one length; found"):
+            native.compile_calls([native.NativeProduct(*stacks)])
+    kernels, one = compiled("contrast"), np.zeros((1, 2, 2, 3), np.float32)
+    rest = (np.zeros((1, 2, 2), np.float32), np.ones((1, 2, 2), np.float32), one.copy(), 0, 0, 0)
+    with pytest.raises(TypeError, match=r"divide: expected .* 0\.5"):
+        native.compile_calls([native.NativeCall(kernels.divide, (one, *rest, 0.5))])
 
 
 def test_a_kernel_that_fails_ends_the_calls_with_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,11 +168,10 @@ def test_a_native_step_is_the_python_step_to_the_bit(
                 np.testing.assert_array_equal(factors[0].activations, factors[1].activations)
 
 
+@needs_blas
 @pytest.mark.parametrize(("layers", "pieces"), [(PLAIN, 1), (DRAWN, 2)])
 def test_a_network_without_python_between_its_layers_is_one_function(layers: tuple[...], pieces: int) -> None:
     """After what Python draws, if there is any."""
-    if native.blas() is None:
-        pytest.skip("numpy's BLAS is not one that is known")
     network = Network(Model((9, 8, 2), layers), 8, "numba")
     context, weights = network.context(0), np.zeros(network.flat_size, np.float32)
     network.prepare(context, weights)
@@ -178,6 +225,17 @@ def test_a_word_below_zero_ends_the_calls_where_it_is_looked_at() -> None:
     np.testing.assert_array_equal(outputs, 4)
     assert steps(address(table), 4) == native.REFUSED
     np.testing.assert_array_equal(outputs, 9)
+
+
+def test_words_of_a_row_are_an_argument_where_they_lie() -> None:
+    kernels, dropped = compiled("elementwise"), np.zeros((2, 2), np.float32)
+    bias = np.zeros(2, np.float32)
+    steps = native.compile_calls([native.NativeCall(kernels.add_bias, (dropped, bias, 0))], words=2, in_row={1: bias})
+    table = np.zeros((3, 2), np.int64)
+    table.view(np.float32)[:, 2:] = [(1, 2), (10, 20), (100, 200)]
+    assert steps(address(table), 3) == 0
+    np.testing.assert_array_equal(dropped, [[111, 222]] * 2)
+    np.testing.assert_array_equal(bias, 0)
 
 
 @pytest.mark.parametrize("local", [True, False])
