@@ -27,11 +27,15 @@ __all__ = [
     "Buffers",
     "Factors",
     "Forward",
+    "Key",
     "Operation",
     "SlicedOperation",
     "empty_buffers",
     "image_shape",
 ]
+
+Key: TypeAlias = NDArray[np.uint32]
+"""The two words of a step's key (`adamctl.kernels.numeric.mix.step_key`), low one first; read anew in every step."""
 
 Forward: TypeAlias = Callable[[Array], Array]
 """A layer's training `forward` with everything but the inputs bound."""
@@ -115,11 +119,11 @@ class Operation(ABC):
         weights: Sequence[Array],
         buffers: Buffers,
         training: bool,
-        generator: np.random.Generator,
+        key: Key,
     ) -> Array:
         """Computes the outputs of inputs [n, *input_shape], n <= batch_max, into `buffers.output[:n]` and returns that.
 
-        `training` enables training behaviour (dropout draws its mask from `generator`).
+        `training` enables training behaviour, in which `key` decides what is left to chance.
         """
 
     @abstractmethod
@@ -148,15 +152,13 @@ class Operation(ABC):
             the loss gradient with respect to the inputs, `buffers.input_error[:n]`, or None if not needed.
         """
 
-    def bind_forward(
-        self, batch: int, weights: Sequence[Array], buffers: Buffers, generator: np.random.Generator
-    ) -> Forward:
+    def bind_forward(self, batch: int, weights: Sequence[Array], buffers: Buffers, key: Key) -> Forward:
         """Returns `forward` for training batches of exactly `batch` examples, as a function of only the inputs.
 
         Layers of small networks create their views here and check nothing later: their inputs come from another layer.
         A subclass that overrides `forward` overrides this, too, or leaves both to this class.
         """
-        return lambda inputs: self.forward(inputs, weights, buffers, True, generator)
+        return lambda inputs: self.forward(inputs, weights, buffers, True, key)
 
     def bind_backward(
         self,
@@ -169,15 +171,12 @@ class Operation(ABC):
         """Returns `backward` as a function of only the output error and the inputs; as `bind_forward`."""
         return lambda error, inputs: self.backward(error, inputs, weights, gradients, buffers, needs_input_error)
 
-    def native_draw(self, buffers: Buffers, generator: np.random.Generator) -> Callable[[], None] | None:
-        """Returns a function that makes random draws in Python before each step with `native_forward`; None (the
-        default): no draws."""
-        return None
-
     def native_forward(
-        self, batch: int, weights: Sequence[Array], buffers: Buffers, inputs: Array
+        self, batch: int, weights: Sequence[Array], buffers: Buffers, inputs: Array, key: Key
     ) -> list[Call] | None:
         """Returns `bind_forward`'s work on these inputs as calls of compiled kernels and products.
+
+        The calls take `key` as it is: many steps of one native call each have their own in its place.
 
         None, the default: it needs more than such calls, and Python does it.
         """

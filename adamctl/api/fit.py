@@ -63,7 +63,7 @@ class Run:
         stored = self.parameters()
         for tensor, view in zip(network.tensors, network.views(flat), strict=True):
             view[...] = stored[tensor.name]
-        return np.array(network.predict(network.context(0, training=False), flat, images))
+        return np.array(network.predict(network.context(training=False), flat, images))
 
 
 def fit(

@@ -63,7 +63,7 @@ def classify(trained: Trained, files: Sequence[Path], data: Sequence[str], top: 
 
 def predict(trained: Trained, values: Floats) -> Floats:
     """Returns the outputs [n, units] for prepared examples [n, *input shape]."""
-    context = trained.network.context(0, training=False)
+    context = trained.network.context(training=False)
     parts = [values[start : start + BATCH] for start in range(0, len(values), BATCH)]
     outputs = [np.array(trained.network.predict(context, trained.parameters, part)) for part in parts]
     return np.concatenate(outputs) if outputs else np.empty((0, trained.network.shapes[-1].output[0]), np.float32)

@@ -150,7 +150,7 @@ def evaluate(trained: Trained, data: OpenDataSet, split: str) -> dict[str, Any]:
     shape = trained.experiment.model.input
     images = np.empty((min(BATCH, total), prod(shape)), np.float32)
     labels = np.empty(len(images), np.int32)
-    context = trained.network.context(0, training=False)
+    context = trained.network.context(training=False)
     views = trained.network.views(trained.parameters)
     loss_sum, correct = 0.0, 0
     for start in range(0, total, BATCH):

@@ -23,19 +23,25 @@ def mixed(value: Any) -> Any:
     return np.uint32(value ^ (value >> LOW))
 
 
-@kernel((IN2, readable(u32, 1), writable(u32, 1), readable(u32, 1), IN1, OUT2, OUT2))
-def drop(inputs: Any, positions: Any, hashes: Any, words: Any, scales: Any, mask: Any, outputs: Any) -> None:
-    """outputs = inputs * mask [n, features]; mask = scale where the hash of (key, position, example) is kept.
+WORDS = readable(u32, 1)
 
-    `words` are the key's two and the threshold; `mask` may have more rows.
+
+@kernel((IN2, WORDS, writable(u32, 1), WORDS, WORDS, IN1, OUT2, OUT2))
+def drop(
+    inputs: Any, positions: Any, hashes: Any, key: Any, words: Any, scales: Any, mask: Any, outputs: Any
+) -> None:  # fmt: skip
+    """outputs = inputs * mask [n, features]; mask = scale where the hash of (key, layer, position, example) is kept.
+
+    `key` has two words; `words` are layer and threshold; `mask` may have more rows.
     """
     rows, features = inputs.shape
-    key, key_of_examples, threshold, scale = words[0], words[1], words[2], scales[0]
+    layer, threshold, scale = words[0], words[1], scales[0]
+    own, own_of_examples = mixed(np.uint32(key[0] + layer)), mixed(np.uint32(key[1] + layer))
     for feature in range(features):
-        hashes[feature] = mixed(np.uint32(positions[feature] + key))
+        hashes[feature] = mixed(np.uint32(positions[feature] + own))
     zero = np.float32(0)
     for row in range(rows):
-        example, given, factor, output = mixed(np.uint32(row + key_of_examples)), inputs[row], mask[row], outputs[row]
+        example, given, factor, output = mixed(np.uint32(row + own_of_examples)), inputs[row], mask[row], outputs[row]
         for feature in range(features):
             kept = mixed(np.uint32(hashes[feature] ^ example)) >= threshold
             factor[feature] = scale if kept else zero

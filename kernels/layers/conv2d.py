@@ -20,7 +20,7 @@ import numpy as np
 from adamctl.kernels.layers.activations import CODES, BiasActivation, activate
 from adamctl.kernels.layers.direct_convolution import DirectConvolution, Extents
 from adamctl.kernels.native import Call
-from adamctl.kernels.operation import Array, Buffers, Operation, SlicedOperation, empty_buffers, image_shape
+from adamctl.kernels.operation import Array, Buffers, Key, Operation, SlicedOperation, empty_buffers, image_shape
 from adamctl.kernels.slicing import OutputSlice, check_slice, halo
 from adamctl.model.description import Activation, Padding, Size, pair
 from adamctl.model.shapes import same_padding, window_output
@@ -94,7 +94,7 @@ class Conv2D(Operation):
         weights: Sequence[Array],
         buffers: Buffers,
         training: bool,
-        generator: np.random.Generator,
+        key: Key,
     ) -> Array:
         self._check("inputs", inputs, self.input_shape)
         self.check_room(len(inputs), weights, buffers)
@@ -153,7 +153,7 @@ class Conv2D(Operation):
         return image_errors
 
     def native_forward(
-        self, batch: int, weights: Sequence[Array], buffers: Buffers, inputs: Array
+        self, batch: int, weights: Sequence[Array], buffers: Buffers, inputs: Array, key: Key
     ) -> list[Call] | None:
         code = CODES[self.activation.activation]
         if self._direct is None or code > CODES["relu"]:

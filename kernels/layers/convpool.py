@@ -18,7 +18,7 @@ from adamctl.kernels.layers.activations import CODES, activate
 from adamctl.kernels.layers.conv2d import Conv2D
 from adamctl.kernels.layers.maxpool2d import MaxPool2D
 from adamctl.kernels.native import Call, NativeCall
-from adamctl.kernels.operation import Array, Backward, Buffers, Forward, Operation, SlicedOperation, empty_buffers
+from adamctl.kernels.operation import Array, Backward, Buffers, Forward, Key, Operation, SlicedOperation, empty_buffers
 from adamctl.kernels.slicing import OutputSlice, check_slice, halo
 from adamctl.kernels.tiling import WIDEST, round_up
 
@@ -80,11 +80,11 @@ class ConvPool(Operation):
         weights: Sequence[Array],
         buffers: Buffers,
         training: bool,
-        generator: np.random.Generator,
+        key: Key,
     ) -> Array:
         self._check("inputs", inputs, self.input_shape)
         self.convolution.check_room(len(inputs), weights, buffers)
-        return self.bind_forward(len(inputs), weights, buffers, generator)(inputs)
+        return self.bind_forward(len(inputs), weights, buffers, key)(inputs)
 
     def backward(
         self,
@@ -113,9 +113,7 @@ class ConvPool(Operation):
         pooling = MaxPool2D(convolution.output_shape, pooling.size, pooling.stride, pooling.backend)
         return SlicedOperation(ConvPool(convolution, pooling), sliced.inputs, outputs, sliced.parameters)
 
-    def bind_forward(
-        self, batch: int, weights: Sequence[Array], buffers: Buffers, generator: np.random.Generator
-    ) -> Forward:
+    def bind_forward(self, batch: int, weights: Sequence[Array], buffers: Buffers, key: Key) -> Forward:
         run, arguments = self._compiled.forward, self._forward_arguments(batch, weights, buffers)
         outputs, activation = buffers.output[:batch], self.activation if self._code > CODES["relu"] else None
 
@@ -145,7 +143,7 @@ class ConvPool(Operation):
         return backward
 
     def native_forward(
-        self, batch: int, weights: Sequence[Array], buffers: Buffers, inputs: Array
+        self, batch: int, weights: Sequence[Array], buffers: Buffers, inputs: Array, key: Key
     ) -> list[Call] | None:
         if self._code > CODES["relu"]:
             return None

@@ -19,6 +19,7 @@ from adamctl.kernels.operation import (
     Buffers,
     Factors,
     Forward,
+    Key,
     Operation,
     SlicedOperation,
     empty_buffers,
@@ -52,7 +53,7 @@ class Dense(Operation):
         weights: Sequence[Array],
         buffers: Buffers,
         training: bool,
-        generator: np.random.Generator,
+        key: Key,
     ) -> Array:
         outputs = self.product(inputs, weights, buffers)
         self.activation.forward(outputs, weights[1])
@@ -88,9 +89,7 @@ class Dense(Operation):
         np.matmul(output_error, weights[0], out=error.reshape(rows, self.features))
         return error
 
-    def bind_forward(
-        self, batch: int, weights: Sequence[Array], buffers: Buffers, generator: np.random.Generator
-    ) -> Forward:
+    def bind_forward(self, batch: int, weights: Sequence[Array], buffers: Buffers, key: Key) -> Forward:
         product, outputs = self._bind_product(batch, weights, buffers), buffers.output[:batch]
         activate = self.activation.bind_forward(outputs, weights[1])
 
@@ -135,7 +134,7 @@ class Dense(Operation):
         return backward
 
     def native_forward(
-        self, batch: int, weights: Sequence[Array], buffers: Buffers, inputs: Array
+        self, batch: int, weights: Sequence[Array], buffers: Buffers, inputs: Array, key: Key
     ) -> list[Call] | None:
         outputs = buffers.output[:batch]
         return joined(

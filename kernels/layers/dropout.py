@@ -1,15 +1,15 @@
 """Inverted dropout: in training, each input is zeroed with probability `rate`, the rest is scaled by 1 / (1 - rate).
 
-Outside training the layer is the identity, so nothing needs scaling there (Srivastava et al. 2014, section
-10). Whether an input is kept depends on one number drawn per step, the example's place in the batch and the
-input's place in the layer, and on nothing else: h = mix(mix(position + key) ^ mix(example + key')), kept where h
->= rate * 2^32. So a slice computes, without its neighbours, exactly its part of the whole layer's mask, if its
-generator is in the same state as the whole layer's would be.
+Outside training the layer is the identity, so nothing needs scaling there (Srivastava et al. 2014, section 10). Whether
+an input is kept depends on the step's key (seed, pass and first example of the batch), the layer, the example's place
+in the batch and the input's place in the layer, and on nothing else: h = mix(mix(position + mix(low + layer)) ^
+mix(example + mix(high + layer))), kept where h >= rate * 2^32; low and high are the key's words. So all threads and
+implementations make the same mask of a batch, and a slice computes, without its neighbours, exactly its part of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from adamctl.kernels.backend import Backend, choose, compiled_if
 from adamctl.kernels.native import Call, NativeCall
 from adamctl.kernels.numeric.mix import WORD_BITS, Words, mix
-from adamctl.kernels.operation import Array, Buffers, Operation, SlicedOperation, empty_buffers
+from adamctl.kernels.operation import Array, Buffers, Key, Operation, SlicedOperation, empty_buffers
 from adamctl.kernels.slicing import OutputSlice, Region, check_slice
 
 
@@ -32,15 +32,19 @@ class Dropout(Operation):
         rate: float,
         backend: str | None = None,
         positions: NDArray[np.uint32] | None = None,
+        layer: int = 0,
     ) -> None:
-        """`positions` [*input_shape] are the inputs' places in the whole layer if this is a slice of one."""
+        """Args:
+        positions: [*input_shape], the inputs' places in the whole layer if this is a slice of one.
+        layer: a number that no other dropout of the network has.
+        """
         super().__init__(input_shape, input_shape)
         self.rate, self.features = rate, prod(input_shape)
         self.backend: Backend = choose(backend)
         self._compiled = compiled_if(self.backend, "dropout")
         places = np.arange(self.features, dtype=np.uint32) if positions is None else positions.reshape(self.features)
         self.positions: Words = np.ascontiguousarray(places)
-        self._threshold = np.uint32(min(round(rate * 2**WORD_BITS), 2**WORD_BITS - 1))
+        self.layer, self._threshold = layer, np.uint32(min(round(rate * 2**WORD_BITS), 2**WORD_BITS - 1))
 
     def allocate(
         self, batch_max: int, needs_input_error: bool = True, dtype: type[np.floating] = np.float32
@@ -48,13 +52,14 @@ class Dropout(Operation):
         buffers = empty_buffers(self, batch_max, needs_input_error, dtype)
         buffers.scratch["mask"] = np.ones((batch_max, self.features), dtype)
         buffers.scratch["position_hashes"] = np.zeros(self.features, np.uint32)
-        buffers.scratch["words"] = np.array([0, 0, self._threshold], np.uint32)
+        buffers.scratch["words"] = np.array([self.layer, self._threshold], np.uint32)
         buffers.scratch["scale"] = np.array([1 / (1 - self.rate)], np.float32)
         if self._compiled is None:
+            buffers.scratch["own_key"] = np.zeros(2, np.uint32)
             buffers.scratch["examples"] = np.arange(batch_max, dtype=np.uint32)
             buffers.scratch["example_hashes"] = np.zeros(batch_max, np.uint32)
             for name in ("hashes", "shifted"):
-                buffers.scratch[name] = np.zeros((max(batch_max, 1), max(self.features, batch_max)), np.uint32)
+                buffers.scratch[name] = np.zeros((max(batch_max, 1), max(self.features, batch_max, 2)), np.uint32)
         return buffers
 
     def forward(
@@ -63,7 +68,7 @@ class Dropout(Operation):
         weights: Sequence[Array],
         buffers: Buffers,
         training: bool,
-        generator: np.random.Generator,
+        key: Key,
     ) -> Array:
         """outputs = inputs * mask / (1 - rate) while training, inputs otherwise."""
         self._check_inputs(inputs, buffers)
@@ -72,12 +77,11 @@ class Dropout(Operation):
         if not training:
             outputs[...] = inputs
             return outputs
-        self._draw(buffers, generator)
         rows = batch, self.features
         if self._compiled is not None:
-            self._compiled.drop(inputs.reshape(rows), *self._arguments(batch, buffers))
+            self._compiled.drop(inputs.reshape(rows), *self._arguments(batch, buffers, key))
         else:
-            self._drop(inputs.reshape(rows), outputs.reshape(rows), buffers)
+            self._drop(inputs.reshape(rows), outputs.reshape(rows), buffers, key)
         return outputs
 
     def backward(
@@ -106,18 +110,17 @@ class Dropout(Operation):
         others = (every,) * (len(self.output_shape) - 1)
         region: Region = (*others, own) if part.axis == "maps" else (own, *others)
         positions = self.positions.reshape(self.input_shape)[region]
-        return SlicedOperation(Dropout(positions.shape, self.rate, self.backend, positions), region, region, ())
-
-    def native_draw(self, buffers: Buffers, generator: np.random.Generator) -> Callable[[], None] | None:
-        return (lambda: self._draw(buffers, generator)) if self._compiled is not None else None
+        return SlicedOperation(
+            Dropout(positions.shape, self.rate, self.backend, positions, self.layer), region, region, ()
+        )
 
     def native_forward(
-        self, batch: int, weights: Sequence[Array], buffers: Buffers, inputs: Array
+        self, batch: int, weights: Sequence[Array], buffers: Buffers, inputs: Array, key: Key
     ) -> list[Call] | None:
         if self._compiled is None:
             return None
         rows = inputs.reshape(batch, self.features)
-        return [NativeCall(self._compiled.drop, (rows, *self._arguments(batch, buffers)))]
+        return [NativeCall(self._compiled.drop, (rows, *self._arguments(batch, buffers, key)))]
 
     def native_backward(
         self,
@@ -137,24 +140,22 @@ class Dropout(Operation):
         error = buffers.input_error[:batch].reshape(rows)
         return [NativeCall(self._compiled.drop_error, (output_error.reshape(rows), mask, error))]
 
-    def _draw(self, buffers: Buffers, generator: np.random.Generator) -> None:
-        """Draws the numbers that decide a step's mask."""
-        key = int(generator.bit_generator.random_raw())  # type: ignore[arg-type, unused-ignore]
-        word = 2**WORD_BITS
-        buffers.scratch["words"][:2] = key % word, key // word % word
-
-    def _arguments(self, batch: int, buffers: Buffers) -> tuple[Any, ...]:
+    def _arguments(self, batch: int, buffers: Buffers, key: Key) -> tuple[Any, ...]:
         """Returns the compiled forward's arguments after the inputs."""
-        scratch = buffers.scratch
+        names = ("position_hashes", "words", "scale", "mask")
+        hashes, words, scale, mask = (buffers.scratch[name] for name in names)
         outputs = buffers.output[:batch].reshape(batch, self.features)
-        return self.positions, scratch["position_hashes"], scratch["words"], scratch["scale"], scratch["mask"], outputs
+        return self.positions, hashes, key, words, scale, mask, outputs
 
-    def _drop(self, inputs: Array, outputs: Array, buffers: Buffers) -> None:
+    def _drop(self, inputs: Array, outputs: Array, buffers: Buffers, key: Key) -> None:
         """Computes a step's mask and outputs = inputs * mask, all [n, features]."""
         batch = len(inputs)
         scratch: dict[str, Words] = buffers.scratch  # type: ignore[assignment]
-        low, high, threshold = scratch["words"]
+        (layer, threshold), own = scratch["words"], scratch["own_key"]
         hashes, shifted = scratch["hashes"], scratch["shifted"]
+        np.add(key, layer, out=own)
+        mix(own, shifted[0, :2])
+        low, high = own
         examples, by_position = scratch["example_hashes"][:batch], scratch["position_hashes"]
         np.add(scratch["examples"][:batch], high, out=examples)
         mix(examples, shifted[0, :batch])

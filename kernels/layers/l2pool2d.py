@@ -13,7 +13,7 @@ import numpy as np
 
 from adamctl.kernels.backend import compiled_if
 from adamctl.kernels.layers.pooling import Pooling2D
-from adamctl.kernels.operation import Array, Buffers, empty_buffers
+from adamctl.kernels.operation import Array, Buffers, Key, empty_buffers
 from adamctl.model.description import Size
 
 
@@ -46,7 +46,7 @@ class L2Pool2D(Pooling2D):
         weights: Sequence[Array],
         buffers: Buffers,
         training: bool,
-        generator: np.random.Generator,
+        key: Key,
     ) -> Array:
         self._check_inputs(inputs, buffers)
         outputs = buffers.output[: len(inputs)]

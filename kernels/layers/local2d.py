@@ -17,7 +17,7 @@ import numpy as np
 
 from adamctl.kernels.backend import compiled_if
 from adamctl.kernels.layers.activations import BiasActivation
-from adamctl.kernels.operation import Array, Buffers, Operation, SlicedOperation, empty_buffers, image_shape
+from adamctl.kernels.operation import Array, Buffers, Key, Operation, SlicedOperation, empty_buffers, image_shape
 from adamctl.kernels.slicing import OutputSlice, check_slice, halo
 from adamctl.model.description import Activation, Padding, Size, pair
 from adamctl.model.shapes import same_padding
@@ -82,7 +82,7 @@ class Local2D(Operation):
         weights: Sequence[Array],
         buffers: Buffers,
         training: bool,
-        generator: np.random.Generator,
+        key: Key,
     ) -> Array:
         self._check_inputs(inputs, buffers)
         batch = len(inputs)

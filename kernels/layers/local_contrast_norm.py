@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.kernels.backend import Backend, choose, compiled_if
-from adamctl.kernels.operation import Array, Buffers, Operation, SlicedOperation, empty_buffers, image_shape
+from adamctl.kernels.operation import Array, Buffers, Key, Operation, SlicedOperation, empty_buffers, image_shape
 from adamctl.kernels.slicing import OutputSlice, check_slice, halo
 from adamctl.model.description import Size, Weighting, pair
 
@@ -110,7 +110,7 @@ class LocalContrastNorm(Operation):
         weights: Sequence[Array],
         buffers: Buffers,
         training: bool,
-        generator: np.random.Generator,
+        key: Key,
     ) -> Array:
         self._check_inputs(inputs, buffers)
         batch = len(inputs)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from adamctl.kernels.backend import compiled_if
 from adamctl.kernels.layers.pooling import Pooling2D
-from adamctl.kernels.operation import Array, Buffers, empty_buffers
+from adamctl.kernels.operation import Array, Buffers, Key, empty_buffers
 from adamctl.model.description import Size
 
 Indices = NDArray[np.int32]
@@ -44,7 +44,7 @@ class MaxPool2D(Pooling2D):
         weights: Sequence[Array],
         buffers: Buffers,
         training: bool,
-        generator: np.random.Generator,
+        key: Key,
     ) -> Array:
         self._check("inputs", inputs, self.input_shape)
         batch = inputs.shape[0]

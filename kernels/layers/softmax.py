@@ -14,7 +14,7 @@ import numpy as np
 from adamctl.kernels.backend import compiled_if
 from adamctl.kernels.layers.dense import Dense
 from adamctl.kernels.native import Call, NativeCall, joined, product
-from adamctl.kernels.operation import Array, Backward, Buffers, Forward, Operation, SlicedOperation
+from adamctl.kernels.operation import Array, Backward, Buffers, Forward, Key, Operation, SlicedOperation
 from adamctl.kernels.slicing import OutputSlice
 
 
@@ -45,7 +45,7 @@ class Softmax(Dense):
         weights: Sequence[Array],
         buffers: Buffers,
         training: bool,
-        generator: np.random.Generator,
+        key: Key,
     ) -> Array:
         outputs = self.product(inputs, weights, buffers)
         if self._compiled is not None:
@@ -55,11 +55,9 @@ class Softmax(Dense):
             softmax(outputs, buffers.scratch["row"][: len(outputs)])  # type: ignore[arg-type]
         return outputs
 
-    def bind_forward(
-        self, batch: int, weights: Sequence[Array], buffers: Buffers, generator: np.random.Generator
-    ) -> Forward:
+    def bind_forward(self, batch: int, weights: Sequence[Array], buffers: Buffers, key: Key) -> Forward:
         if self._compiled is None:
-            return Operation.bind_forward(self, batch, weights, buffers, generator)
+            return Operation.bind_forward(self, batch, weights, buffers, key)
         product, outputs, bias = self._bind_product(batch, weights, buffers), buffers.output[:batch], weights[1]
         normalise = self._compiled.bias_softmax
 
@@ -82,7 +80,7 @@ class Softmax(Dense):
         return bind(self, batch, weights, gradients, buffers, needs_input_error)
 
     def native_forward(
-        self, batch: int, weights: Sequence[Array], buffers: Buffers, inputs: Array
+        self, batch: int, weights: Sequence[Array], buffers: Buffers, inputs: Array, key: Key
     ) -> list[Call] | None:
         if self._compiled is None:
             return None

@@ -74,7 +74,7 @@ def build_operation(model: Model, shape: LayerShape, backend: Backend) -> Operat
     if isinstance(layer, description.Dense):
         return Dense(shape.input, layer.units, layer.activation, backend)
     if isinstance(layer, description.Dropout):
-        return Dropout(shape.input, layer.rate, backend)
+        return Dropout(shape.input, layer.rate, backend, layer=shape.index)
     if isinstance(layer, description.Local2D):
         return Local2D(shape.input, layer.filters, layer.kernel, layer.stride, layer.padding, layer.activation, backend)
     if isinstance(layer, description.L2Pool2D):

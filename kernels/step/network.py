@@ -18,7 +18,8 @@ from adamctl.kernels.backend import choose, load
 from adamctl.kernels.layers.losses import Labels, make_loss
 from adamctl.kernels.native import Call
 from adamctl.kernels.needed import step_kernels
-from adamctl.kernels.operation import Array, Buffers, Factors
+from adamctl.kernels.numeric.mix import set_key
+from adamctl.kernels.operation import Array, Buffers, Factors, Key
 from adamctl.kernels.step.build import NetworkLayer, build_layers
 from adamctl.kernels.step.plan import BoundLayer, NativePlan, StepPlan, native_plan, step_plan
 from adamctl.kernels.step.steps import Accruing, Steps, native_steps
@@ -48,7 +49,7 @@ class Context:
     Attributes:
         gradient: flat float32 vector in the order of the parameter layout, padding zero; the last step's gradient.
         gradient_views: the same memory, one array per tensor.
-        generator: the thread's own random generator (dropout).
+        key: the key of the present step.
         buffers: one per layer of `network.layers`.
         plans: plans for the last few batch sizes.
         inputs: the inputs of each layer in the current step, followed by the network's outputs.
@@ -57,7 +58,7 @@ class Context:
 
     gradient: Array
     gradient_views: list[Array]
-    generator: np.random.Generator
+    key: Key
     buffers: list[Buffers]
     loss_error: Array
     layers: tuple[NetworkLayer, ...]
@@ -112,8 +113,8 @@ class Network:
             raise ValueError(f"parameters: expected shape [{self.flat_size}]; found {list(flat.shape)}")
         return [flat[t.offset : t.offset + t.size].reshape(t.shape) for t in self.tensors]
 
-    def context(self, seed: int, training: bool = True) -> Context:
-        """Returns buffers for one thread; `seed` feeds its generator. `training` False leaves out backward's."""
+    def context(self, *, training: bool = True) -> Context:
+        """Returns buffers for one thread. `training` False leaves out backward's."""
         gradient = np.zeros(self.flat_size if training else 0, np.float32)
         buffers = [
             layer.operation.allocate(self.batch_max, training and position > self._backward_stop)
@@ -123,7 +124,7 @@ class Network:
         return Context(
             gradient=gradient,
             gradient_views=self.views(gradient) if training else [],
-            generator=np.random.default_rng(seed),
+            key=np.zeros(2, np.uint32),
             buffers=buffers,
             loss_error=np.zeros((self.batch_max if training else 0, self.shapes[-1].output[0]), np.float32),
             layers=self.layers,
@@ -150,6 +151,7 @@ class Network:
         images: Array,
         labels: Labels,
         skip_dense_gradients: bool = False,
+        key: int = 0,
     ) -> StepResult:
         """Computes the gradient of the mean loss of a batch into `context.gradient`.
 
@@ -159,9 +161,11 @@ class Network:
             images: [n, *model.input], float32, n <= batch_max.
             labels: [n], int32 or int64.
             skip_dense_gradients: do not compute the weight gradients of dense layers: only factors are sent.
+            key: the batch's `step_key`, which decides about dropout: with one key for all, each step drops the same.
         """
         self._check_batch(images)
         batch = len(images)
+        set_key(context.key, key)
         plan = context.plans.get(batch)
         if plan is None or not plan.fits(weights, skip_dense_gradients):
             if not batch:
@@ -216,7 +220,9 @@ class Network:
         """
         parts = self._bound(context, weights, False)
         images_shape = (self.batch_max, *self.model.input)
-        return native_steps(parts, self.loss, context.loss_error, images_shape, after, context.gradient, accruing)
+        return native_steps(
+            parts, self.loss, context.loss_error, images_shape, after, context.gradient, accruing, context.key
+        )
 
     def _bound(self, context: Context, weights: Array | Views, skip_dense_gradients: bool) -> list[BoundLayer]:
         views = self._views_of(weights)
@@ -229,7 +235,7 @@ class Network:
             own = [views[index] for index in layer.tensors]
             parts.append(
                 BoundLayer(
-                    layer.operation, own, gradients, context.buffers[position], context.generator,
+                    layer.operation, own, gradients, context.buffers[position], context.key,
                     bool(gradients) or needs_input_error, needs_input_error, layer.is_dense,
                 )
             )  # fmt: skip
@@ -267,7 +273,7 @@ class Network:
         values = images
         for layer, buffers in zip(self.layers, context.buffers, strict=True):
             own = [views[index] for index in layer.tensors]
-            values = layer.operation.forward(values, own, buffers, False, context.generator)
+            values = layer.operation.forward(values, own, buffers, False, context.key)
         return values
 
     def _views_of(self, weights: Array | Views) -> Views:
@@ -284,7 +290,7 @@ class Network:
 
 def activation_bytes(network: Network) -> int:
     """Returns the bytes of one training context of a network: the cost of each additional thread."""
-    context = network.context(0)
+    context = network.context()
     arrays: list[NDArray[np.generic]] = [context.gradient, context.loss_error]
     for buffers in context.buffers:
         arrays += [buffers.output, buffers.input_error, *buffers.scratch.values()]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from adamctl.kernels.layers.losses import LABEL_TYPES, Labels, Loss
 from adamctl.kernels.native import Call, NativeSteps, Result, can_compile, compile_calls
-from adamctl.kernels.operation import Array, Backward, Buffers, Forward, Operation
+from adamctl.kernels.operation import Array, Backward, Buffers, Forward, Key, Operation
 
 Position: TypeAlias = int
 """The position of a layer among the network's operations."""
@@ -30,6 +30,7 @@ class BoundLayer(NamedTuple):
 
     Attributes:
         weights, gradients: its own tensors; a gradient is None if not needed.
+        key: the thread's memory for the key of the present step.
         takes_part: whether backward passes through it at all.
     """
 
@@ -37,13 +38,13 @@ class BoundLayer(NamedTuple):
     weights: Sequence[Array]
     gradients: Sequence[Array | None]
     buffers: Buffers
-    generator: np.random.Generator
+    key: Key
     takes_part: bool
     needs_input_error: bool
     is_dense: bool
 
     def forward(self, batch: int) -> Forward:
-        return self.operation.bind_forward(batch, self.weights, self.buffers, self.generator)
+        return self.operation.bind_forward(batch, self.weights, self.buffers, self.key)
 
     def backward(self, batch: int) -> Backward:
         return self.operation.bind_backward(batch, self.weights, self.gradients, self.buffers, self.needs_input_error)
@@ -212,11 +213,8 @@ def step_pieces(
         result: two words that take the loss and the number of correct examples.
     """
     batch, error, pieces = len(step.error), step.error, list[list[Call] | Piece]()
-    draws = [draw for layer in layers if (draw := layer.operation.native_draw(layer.buffers, layer.generator))]
-    if draws:
-        pieces.append(_drawing_piece(draws))
     for layer in layers:
-        calls = layer.operation.native_forward(batch, layer.weights, layer.buffers, values[-1])
+        calls = layer.operation.native_forward(batch, layer.weights, layer.buffers, values[-1], layer.key)
         pieces.append(calls if calls is not None else _forward_piece(layer.forward(batch), values))
         values.append(layer.buffers.output[:batch])
     calls = step.loss.native_backward(values[-1], step.labels, error, result)
@@ -233,14 +231,6 @@ def step_pieces(
             step.kept_errors.append((layer.buffers.scratch, error))
         error = layer.buffers.input_error[:batch]
     return pieces
-
-
-def _drawing_piece(draws: Sequence[Callable[[], None]]) -> Piece:
-    def piece(images: Array) -> None:
-        for draw in draws:
-            draw()
-
-    return piece
 
 
 def _forward_piece(forward: Forward, values: Sequence[Array]) -> Piece:

@@ -18,20 +18,21 @@ from numpy.typing import NDArray
 from adamctl.kernels.layers.losses import Loss
 from adamctl.kernels.native import REFUSED, Call, NativeCheck, Word, can_compile, compile_calls, joined
 from adamctl.kernels.numeric.accrue import Accrual
-from adamctl.kernels.operation import Array
+from adamctl.kernels.operation import Array, Key
 from adamctl.kernels.step.plan import BoundLayer, Piece, StepOutputs, step_pieces
 
 STEPS_MAX = 16
 FLOAT32, INT32 = np.dtype(np.float32), np.dtype(np.int32)
 
-IMAGES, LABELS, ACCRUED, FILLED, RATE, LOSS, CORRECT, CLIPPED = range(8)
-WORDS = 8
-ARGUMENTS = Struct("=qqqqf4x24x")  # arrays, addresses and the rate; space for the step's results
-RESULTS = Struct("=40xdqq")
+IMAGES, LABELS, ACCRUED, FILLED, RATE, KEY, LOSS, CORRECT, CLIPPED = range(9)
+WORDS = 9
+ARGUMENTS = Struct("=qqqqf4xQ24x")  # arrays, addresses, the rate and the key; space for the step's results
+RESULTS = Struct("=48xdqq")
 
 
 class StepBatch(Protocol):
-    """A batch of `Steps`: contiguous float32 images and int32 labels, and the learning rate of its local update."""
+    """A batch of `Steps`: contiguous float32 images and int32 labels, the learning rate of its local update, and its
+    `step_key`."""
 
     @property
     def images(self) -> Array: ...
@@ -41,6 +42,9 @@ class StepBatch(Protocol):
 
     @property
     def local_learning_rate(self) -> float: ...
+
+    @property
+    def key(self) -> int: ...
 
 
 StepMade: TypeAlias = tuple[float, int, int]
@@ -66,17 +70,19 @@ class Accruing(NamedTuple):
 class Steps:
     """Makes up to STEPS_MAX steps of whole batches per call."""
 
-    def __init__(self, calls: Sequence[Call], values: Sequence[Array], step: StepOutputs, accruing: Accruing) -> None:
+    def __init__(
+        self, calls: Sequence[Call], values: Sequence[Array], step: StepOutputs, accruing: Accruing, key: Key
+    ) -> None:
         """Args:
-        calls: calls of one step, in which the first of `values`, the step's labels and the first slot and its flag are
-            stand-ins for those of each step.
+        calls: calls of one step, in which the first of `values`, the step's labels, the first slot and its flag, and
+            `key` are stand-ins for those of each step.
         values: the inputs of each layer, and the outputs.
         """
         self._images_shape, self._outputs, self._step = values[0].shape, values[-1], step
         filled = accruing.filled
         self._slots = [(_address(slot), _address(filled[place:])) for place, slot in enumerate(accruing.slots)]
         stand_ins = {IMAGES: values[0], LABELS: step.labels, ACCRUED: accruing.slots[0], FILLED: filled[:1]}
-        self._native = compile_calls(calls, stand_ins, WORDS, objects=(IMAGES, LABELS))
+        self._native = compile_calls(calls, stand_ins, WORDS, objects=(IMAGES, LABELS), in_row={KEY: key})
         table = np.zeros((STEPS_MAX, WORDS), np.int64)
         self._address, self._table = _address(table), table.data.cast("B")
 
@@ -99,8 +105,8 @@ class Steps:
         """
         table, (accrued, filled), place = self._table, self._slots[slot], 0
         for batch in batches:
-            rate = batch.local_learning_rate
-            ARGUMENTS.pack_into(table, place, id(batch.images), id(batch.labels), accrued, filled, rate)
+            rate, key = batch.local_learning_rate, batch.key
+            ARGUMENTS.pack_into(table, place, id(batch.images), id(batch.labels), accrued, filled, rate, key)
             place += ARGUMENTS.size
         status = self._native(self._address, len(batches))
         if status:
@@ -122,6 +128,7 @@ def native_steps(
     after: Sequence[Call],
     gradient: Array,
     accruing: Accruing,
+    key: Key,
 ) -> Steps | None:
     """Returns the steps of batches of `len(error)` examples; None if a part of a step is not native.
 
@@ -129,6 +136,7 @@ def native_steps(
         layers: as for a plan, with their gradients in `gradient`.
         error: takes the loss's derivative, [n, units].
         after: calls to make after backward and before accruing.
+        key: what the layers' calls read their step's key from.
     """
     if not can_compile() or not len(error):
         return None
@@ -138,7 +146,7 @@ def native_steps(
     calls.insert(len(layers) + 1, [NativeCheck(Word(CORRECT))])  # after forward and loss
     accrue = accruing.accrual.native(accruing.slots[0], accruing.weights, gradient, accruing.filled[:1], Word(RATE))
     whole = joined(*calls, list(after), accrue)
-    return None if whole is None else Steps(whole, values, step, accruing)
+    return None if whole is None else Steps(whole, values, step, accruing, key)
 
 
 def calls_of(piece: list[Call] | Piece) -> list[Call] | None:

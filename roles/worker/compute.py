@@ -40,7 +40,7 @@ class Countdown(Protocol):
 class Batch(NamedTuple):
     """What a thread works on. The arrays are valid until the batch is reported done.
 
-    `chance` seeds the step's random draws (dropout); by default the seed comes from the thread's own generator.
+    `key` decides what is left to chance in its step (`adamctl.kernels.numeric.mix.step_key`).
     """
 
     task: Task
@@ -49,7 +49,7 @@ class Batch(NamedTuple):
     learning_rate: float = 0.0
     local_learning_rate: float = 0.0
     siblings: Countdown | None = None
-    chance: tuple[int, ...] | None = None
+    key: int = 0
 
 
 class BatchDone(NamedTuple):
@@ -80,7 +80,6 @@ class ComputeThreads:
         network: Network,
         replica: Replica,
         threads: int,
-        seed: int,
         done: Callable[[BatchDone], None],
         skip_dense_gradients: bool,
         clip_norm: float | None = None,
@@ -90,7 +89,7 @@ class ComputeThreads:
         self._network, self._replica, self._done = network, replica, done
         self._skip_dense_gradients, self._sends_factors = skip_dense_gradients, bool(replica.factor_tensors)
         self._queue: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
-        self._seed, self._clip_norm, self._gate = seed, clip_norm, gate
+        self._clip_norm, self._gate = clip_norm, gate
         self._binder = Binder(threads)
         self._limits = threadpool_limits(limits=1, user_api="blas")
         self._count = threads
@@ -199,7 +198,7 @@ class ComputeThreads:
         """
         try:
             self._binder.bind(thread)
-            context = self._network.context(self._seed + thread)
+            context = self._network.context()
             clip = None if self._clip_norm is None else LayerNormClip(self._network, context, self._clip_norm)
             steps = self._native_steps(context, clip)
             if steps is None:
@@ -227,12 +226,9 @@ class ComputeThreads:
         slot = self._replica.begin_step(thread)
         if slot is None:
             return [NOT_MADE], None
-        if batch.chance is not None:
-            context.generator.bit_generator.state = np.random.default_rng(batch.chance).bit_generator.state
         count = len(batch.labels)
-        result = self._network.step(
-            context, self._replica.weight_views, batch.images, batch.labels, self._skip_dense_gradients
-        )
+        skip = self._skip_dense_gradients
+        result = self._network.step(context, self._replica.weight_views, batch.images, batch.labels, skip, batch.key)
         if clip is not None:
             if result.after:
                 clip.settle(self._sends_factors)

@@ -16,6 +16,7 @@ from typing import Any
 from adamctl.config.experiment import Experiment
 from adamctl.config.schedule import learning_rate
 from adamctl.errors import RunFailedError
+from adamctl.kernels.numeric.mix import step_key
 from adamctl.kernels.step.network import Network
 from adamctl.model.layout import ParameterLayout
 from adamctl.roles.coordinator.client import CoordinatorClient
@@ -108,7 +109,6 @@ class SessionRunner:
             session.network,
             self._replica,
             session.threads,
-            seed=hash((experiment.seed, session.incarnation)) & (2**31 - 1),
             done=Mailbox(self._loop, self._done).put,
             skip_dense_gradients=self._protocol.skips_gradients,
             clip_norm=experiment.optimizer.clip_norm,
@@ -272,11 +272,10 @@ class SessionRunner:
             local = self._local_rate if self._local_factor is None else self._local_factor * rate
             part = slice(piece.start, piece.stop)
             images, labels = examples.images[part], examples.labels[part]
-            batch = Batch(task, images, labels, rate, local, siblings)
+            key = step_key(self._session.experiment.seed, pass_number, task.start + piece.start)
+            batch = Batch(task, images, labels, rate, local, siblings, key)
             if self._lockstep is not None and isinstance(task, TrainTask):
-                place = place_of(task, number)
-                chance = (self._session.experiment.seed, place.step, place.part)
-                self._lockstep.add(place, batch._replace(chance=chance))
+                self._lockstep.add(place_of(task, number), batch)
             else:
                 self._threads.submit(batch)
 

@@ -8,12 +8,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from adamctl.kernels.backend import installed
+from adamctl.kernels.numeric.mix import set_key, step_key
 from adamctl.kernels.operation import Buffers, Operation
 from adamctl.kernels.slicing import OutputSlice, region_shape
 
 BACKENDS = installed()
 BATCH_MAX = 5
 Build = Callable[[str], Operation]
+
+
+def key_of(number: int) -> np.ndarray:
+    """The key of a step."""
+    key = np.zeros(2, np.uint32)
+    set_key(key, step_key(number, 0, 0))
+    return key
 
 
 @dataclass
@@ -38,7 +46,7 @@ def run(operation: Operation, batch: int, seed: int, dtype=np.float32, poison: b
     weights = [generator.standard_normal(shape).astype(dtype) * 0.5 for shape in operation.parameters]
     error = generator.standard_normal((batch, *operation.output_shape)).astype(dtype)
     buffers = operation.allocate(BATCH_MAX, True, dtype)
-    outputs = operation.forward(inputs, weights, buffers, training, np.random.default_rng(seed)).copy()
+    outputs = operation.forward(inputs, weights, buffers, training, key_of(seed)).copy()
     gradients = [np.full(shape, 7, dtype) for shape in operation.parameters]
     input_error = operation.backward(error.copy(), inputs, weights, gradients, buffers, True)
     return Run(inputs, weights, error, outputs, gradients, input_error.copy(), buffers)
@@ -47,14 +55,14 @@ def run(operation: Operation, batch: int, seed: int, dtype=np.float32, poison: b
 def check_gradients(build: Build, batch: int = 2, seed: int = 3, tolerance: float = 1e-6) -> None:
     """Compares backward with central differences of the numpy reference in float64: relative error < tolerance.
 
-    The loss is sum(outputs * error); the generator is seeded anew so that dropout draws the same mask.
+    The loss is sum(outputs * error); the key is the same, so dropout makes the same mask.
     """
     operation = build("numpy")
     given = run(operation, batch, seed, np.float64)
     buffers = operation.allocate(BATCH_MAX, True, np.float64)
 
     def loss() -> float:
-        outputs = operation.forward(given.inputs, given.weights, buffers, True, np.random.default_rng(seed))
+        outputs = operation.forward(given.inputs, given.weights, buffers, True, key_of(seed))
         return float((outputs * given.error).sum())
 
     for array, analytic in zip([given.inputs, *given.weights], [given.input_error, *given.gradients], strict=True):
@@ -119,7 +127,7 @@ def check_slices(
             own = [np.full(shape, 7, np.float32) for shape in piece.parameters]
             buffers = piece.allocate(BATCH_MAX)
             made[sliced.outputs] += 1
-            outputs[every + sliced.outputs] = piece.forward(inputs, weights, buffers, True, np.random.default_rng(6))
+            outputs[every + sliced.outputs] = piece.forward(inputs, weights, buffers, True, key_of(6))
             input_error[every + sliced.inputs] += piece.backward(error, inputs, weights, own, buffers)
             for total, region, gradient in zip(gradients, sliced.parameters, own, strict=True):
                 total[region] += gradient

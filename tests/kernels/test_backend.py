@@ -66,7 +66,7 @@ def test_the_program_works_without_numba_and_numexpr():
         "network = Network(Model((6, 6, 1), (Conv2D(2, 3, activation='relu'), MaxPool2D(2), Softmax(3))), 4)\n"
         "flat = np.zeros(network.flat_size, np.float32)\n"
         "images, labels = np.ones((4, 6, 6, 1), np.float32), np.zeros(4, np.int32)\n"
-        "print(network.backend, round(network.step(network.context(0), flat, images, labels).loss, 4))\n"
+        "print(network.backend, round(network.step(network.context(), flat, images, labels).loss, 4))\n"
     )
     environment = {key: value for key, value in os.environ.items() if key != backend.VARIABLE}
     printed = subprocess.check_output([sys.executable, "-c", code], text=True, env=environment)

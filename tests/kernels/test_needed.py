@@ -54,7 +54,7 @@ for module in (convpool, direct):
         return plain(size, kind)
     module.panels_with_tiles = noted
 network = Network(model, 4)
-context, random = network.context(0), np.random.default_rng(0)
+context, random = network.context(), np.random.default_rng(0)
 weights = random.standard_normal(network.flat_size).astype(np.float32) * np.float32(0.1)
 images, labels = random.random((4, *model.input), np.float32), np.zeros(4, np.int32)
 network.prepare(context, weights)

@@ -89,7 +89,7 @@ def test_3_2_1_the_context_is_pre_allocated(backend: str) -> None:
     share = 0.02 if backend == "numba" else 0.1
     network = Network(MNIST, 32, backend)
     network.compile()
-    context, generator = network.context(0), np.random.default_rng(0)
+    context, generator = network.context(), np.random.default_rng(0)
     views = network.views(generator.standard_normal(network.flat_size).astype(np.float32) * np.float32(0.05))
     images, labels = generator.random((32, 28, 28, 1), np.float32), generator.integers(0, 10, 32).astype(np.int32)
     for _ in range(3):
@@ -116,7 +116,7 @@ def test_3_2_1_threads_share_the_weights_and_nothing_of_a_step() -> None:
     """3.2.1: "threads that share the model weights", each with "a training context"."""
     network = Network(SMALL, BATCH, "numpy")
     replica = Replica(network, build_layout(SMALL, 1), 2, BATCH, 1, 1, (), True)
-    contexts = [network.context(0), network.context(1)]
+    contexts = [network.context(), network.context()]
     assert all(np.shares_memory(view, replica.weights) for view in replica.weight_views)
     for thread, context in enumerate(contexts):
         before = replica.weights.copy()
@@ -137,7 +137,7 @@ def test_3_2_2_weights_are_updated_without_locks() -> None:
     """3.2.2: "locally without using locks": a thread in mid-step keeps none of the others from changing the weights."""
     network = Network(SMALL, BATCH, "numpy")
     replica = Replica(network, build_layout(SMALL, 1), 2, BATCH, 4, 100, (), True)
-    slow, fast = network.context(0), network.context(1)
+    slow, fast = network.context(), network.context()
     replica.weights[:] = np.random.default_rng(2).standard_normal(len(replica.weights), np.float32)
     stale = replica.weights.copy()
     held = replica.begin_step(0)
@@ -174,7 +174,7 @@ def test_3_2_2_updates_are_associative_and_commutative() -> None:
 def test_3_2_3_a_layer_reads_its_neighbours_outputs_where_they_are() -> None:
     """3.2.3: "Rather than copy data values we pass a pointer"."""
     network = Network(MNIST, 2, "numpy")
-    context = network.context(0)
+    context = network.context()
     images = np.ones((2, 28, 28, 1), np.float32)
     network.step(context, np.zeros(network.flat_size, np.float32), images, np.zeros(2, np.int32))
     assert context.inputs[0] is images

@@ -34,7 +34,7 @@ def test_3_2_6_weight_updates_are_accumulated_over_k_images() -> None:
     """3.2.6: "accumulates the weight updates in a buffer that is periodically sent"."""
     network = Network(SMALL, BATCH, "numpy")
     replica = Replica(network, build_layout(SMALL, 1), 1, BATCH, 3, 100, (), True)
-    context, total = network.context(0), np.zeros(network.flat_size, np.float32)
+    context, total = network.context(), np.zeros(network.flat_size, np.float32)
     for number in range(1, 4):
         slot = replica.begin_step(0)
         assert slot is not None
@@ -49,7 +49,7 @@ def test_3_2_6_weight_updates_are_accumulated_over_k_images() -> None:
 def test_3_2_6_activations_and_errors_multiply_to_the_gradient() -> None:
     """3.2.6: "the matrix multiply can be performed locally" on the servers, each for its own rows."""
     network = Network(MNIST, 8, "numpy")
-    context, generator = network.context(0), np.random.default_rng(1)
+    context, generator = network.context(), np.random.default_rng(1)
     flat = generator.standard_normal(network.flat_size).astype(np.float32) * np.float32(0.05)
     images, labels = generator.random((8, 28, 28, 1), np.float32), generator.integers(0, 10, 8).astype(np.int32)
     network.step(context, flat, images, labels)

@@ -57,7 +57,7 @@ def test_5_each_node_is_connected_to_a_10x10_patch_with_weights_of_its_own() -> 
 @pytest.mark.parametrize("backend", installed())
 def test_5_the_image_model_trains(backend: str) -> None:
     network = Network(SMALL, 12, backend)
-    context, flat, batch = network.context(0), initial(network), batch_of(12)
+    context, flat, batch = network.context(), initial(network), batch_of(12)
     losses = []
     for _ in range(25):
         losses.append(network.step(context, flat, *batch).loss)
@@ -73,13 +73,13 @@ def test_5_the_gradient_of_the_image_model_is_the_slope_of_its_loss() -> None:
     views = [view.astype(np.float64) for view in network.views(initial(network))]
     images, labels = batch_of(2)
     buffers = [layer.operation.allocate(2, True, np.float64) for layer in network.layers]
-    generator = np.random.default_rng(0)
+    generator, key = np.random.default_rng(0), np.zeros(2, np.uint32)
 
     def forward() -> list[np.ndarray]:
         values = [images.astype(np.float64)]
         for layer, own in zip(network.layers, buffers, strict=True):
             weights = [views[index] for index in layer.tensors]
-            values.append(layer.operation.forward(values[-1], weights, own, True, generator))
+            values.append(layer.operation.forward(values[-1], weights, own, True, key))
         return values
 
     def mean_loss() -> float:

@@ -104,10 +104,10 @@ def _call(build: Build, batch: int, step: bool, with_input_error: bool, backend:
         numbers(*shape) * np.float32(prod(shape[1:]) ** -0.5 if len(shape) > 1 else 0) for shape in operation.parameters
     ]
     gradients: list[Array | None] = [np.zeros(shape, np.float32) for shape in operation.parameters]
-    buffers = operation.allocate(batch, with_input_error)
+    buffers, key = operation.allocate(batch, with_input_error), np.ones(2, np.uint32)
 
     def forward() -> None:
-        operation.forward(inputs, weights, buffers, True, generator)
+        operation.forward(inputs, weights, buffers, True, key)
 
     if not step:
         return forward

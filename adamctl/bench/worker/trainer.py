@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from adamctl.config.experiment import Experiment
+from adamctl.kernels.numeric.mix import step_key
 from adamctl.kernels.step.network import Network
 from adamctl.model.initial import initial_rows
 from adamctl.model.layout import build_layout
@@ -80,7 +81,6 @@ class Trainer:
             self._network,
             self._replica,
             threads,
-            experiment.seed,
             self._done,
             skip_dense_gradients=bool(factors) and not local,
             clip_norm=experiment.optimizer.clip_norm,
@@ -116,7 +116,8 @@ class Trainer:
             images = generator.standard_normal(shape, np.float32)
             labels = generator.integers(0, units, self.batch).astype(np.int32)
             task = TrainTask(number, 0, 0, self.batch, 0.0, 0.0)
-            batches.append(Batch(task, images, labels, LEARNING_RATE, LEARNING_RATE))
+            key = step_key(seed, 0, number * self.batch)
+            batches.append(Batch(task, images, labels, LEARNING_RATE, LEARNING_RATE, key=key))
         return batches
 
     def _submit(self) -> None:

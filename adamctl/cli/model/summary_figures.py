@@ -74,7 +74,7 @@ def _forced(experiment: Experiment, push: Any) -> tuple[str, int]:
 def _context_bytes(experiment: Experiment) -> dict[int, int]:
     """Returns layer -> bytes of one thread's buffers for it, measured by creating them; gradients are not counted."""
     network = Network(experiment.model, experiment.train.batch)
-    context = network.context(0)
+    context = network.context()
     return {
         layer.shape.index: _bytes_of(buffers) for layer, buffers in zip(network.layers, context.buffers, strict=True)
     }

@@ -134,7 +134,7 @@ def test_pytorch_loads_the_state_dict_and_predicts_the_same(tmp_path: Path, mode
     stored = load_parameters(manifest.finished(run / "checkpoints")[-1])
     for tensor, view in zip(network.tensors, network.views(flat), strict=True):
         view[...] = stored[tensor.name]
-    ours = network.predict(network.context(0, training=False), flat, images)
+    ours = network.predict(network.context(training=False), flat, images)
     first = images.transpose(0, 3, 1, 2) if images.ndim == 4 else images
     with torch.no_grad():
         logits = module.eval()(torch.from_numpy(np.ascontiguousarray(first)))

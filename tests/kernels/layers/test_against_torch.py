@@ -82,7 +82,7 @@ def test_loss_and_gradient_equal_pytorchs(backend, model):
     generator = np.random.default_rng(2)
     images = generator.random((16, *model.input), np.float32)
     labels = generator.integers(0, 10, 16)
-    context = network.context(0)
+    context = network.context()
     result = network.step(context, flat, images, labels)
     parameters = [torch.from_numpy(view.copy()).requires_grad_() for view in network.views(flat)]
     loss = torch_loss(torch, model, parameters, images, labels)

@@ -10,7 +10,7 @@ import pytest
 from adamctl.kernels.layers.conv2d import Conv2D
 from adamctl.kernels.slicing import OutputSlice
 from adamctl.model.shapes import same_padding
-from tests.kernels.kernel_checks import BACKENDS, check_gradients, check_implementations, check_slices, run
+from tests.kernels.kernel_checks import BACKENDS, check_gradients, check_implementations, check_slices, key_of, run
 
 SHAPES = [
     (image, kernel, stride, padding)
@@ -67,7 +67,7 @@ def test_a_wrong_shape_is_refused_by_name():
     operation = Conv2D((5, 5, 1), 2, 3)
     buffers = operation.allocate(4)
     with pytest.raises(ValueError, match=r"Conv2D: expected inputs of shape \[n, 5, 5, 1\].*found \[2, 5, 6, 1\]"):
-        operation.forward(np.zeros((2, 5, 6, 1), np.float32), [], buffers, False, np.random.default_rng(0))
+        operation.forward(np.zeros((2, 5, 6, 1), np.float32), [], buffers, False, key_of(0))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -81,7 +81,7 @@ def test_a_group_is_a_convolution_of_its_own(backend, padding):
         part = Conv2D((6, 7, 2), 3, 3, 2, padding, "relu", backend)
         weights = [given.weights[0][maps], given.weights[1][maps]]
         images, buffers = np.ascontiguousarray(given.inputs[..., channels]), part.allocate(2)
-        outputs = part.forward(images, weights, buffers, True, np.random.default_rng(0))
+        outputs = part.forward(images, weights, buffers, True, key_of(0))
         np.testing.assert_allclose(given.outputs[..., maps], outputs, atol=1e-5)
         gradients = [np.zeros(shape, np.float32) for shape in part.parameters]
         error = part.backward(given.error[..., maps].copy(), images, weights, gradients, buffers)
@@ -115,7 +115,7 @@ def test_without_gradients_or_input_error_the_rest_is_the_same(backend):
     operation = Conv2D((9, 8, 3), 5, 3, 2, "same", "relu", backend)
     given = run(operation, 3, seed=5)
     buffers = operation.allocate(3, needs_input_error=False)
-    operation.forward(given.inputs, given.weights, buffers, True, np.random.default_rng(0))
+    operation.forward(given.inputs, given.weights, buffers, True, key_of(0))
     gradients = [np.zeros_like(gradient) for gradient in given.gradients]
     assert operation.backward(given.error.copy(), given.inputs, given.weights, gradients, buffers, False) is None
     np.testing.assert_allclose(gradients[0], given.gradients[0], atol=1e-4)
@@ -170,7 +170,7 @@ def test_parameters_of_other_shapes_are_refused(backend):
     with pytest.raises(
         ValueError, match=r"expected parameters of shapes \[\(4, 3, 3, 2\), \(4,\)\]; found \[\(4, 3, 3, 1"
     ):
-        operation.forward(np.zeros((1, 5, 5, 2), np.float32), weights, operation.allocate(1), True, generator())
+        operation.forward(np.zeros((1, 5, 5, 2), np.float32), weights, operation.allocate(1), True, key_of(0))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -178,7 +178,7 @@ def test_more_examples_than_there_is_room_for_are_refused(backend):
     operation = Conv2D((5, 5, 2), 4, 3, backend=backend)
     weights = [np.zeros(shape, np.float32) for shape in operation.parameters]
     with pytest.raises(ValueError, match="expected at most 2 examples; found 3"):
-        operation.forward(np.zeros((3, 5, 5, 2), np.float32), weights, operation.allocate(2), True, generator())
+        operation.forward(np.zeros((3, 5, 5, 2), np.float32), weights, operation.allocate(2), True, key_of(0))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -186,8 +186,4 @@ def test_images_that_are_not_contiguous_are_refused(backend):
     operation = Conv2D((5, 5, 2), 4, 3, backend=backend)
     images = np.zeros((1, 5, 5, 4), np.float32)[..., ::2]
     with pytest.raises(ValueError, match="not contiguous"):
-        operation.forward(images, [], operation.allocate(1), True, generator())
-
-
-def generator():
-    return np.random.default_rng(0)
+        operation.forward(images, [], operation.allocate(1), True, key_of(0))

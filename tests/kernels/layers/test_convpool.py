@@ -12,7 +12,7 @@ from adamctl.kernels.layers.maxpool2d import MaxPool2D
 from adamctl.kernels.needed import does_pooling
 from adamctl.kernels.slicing import OutputSlice
 from adamctl.model import description
-from tests.kernels.kernel_checks import BACKENDS, Run, check_slices, compare_runs, run
+from tests.kernels.kernel_checks import BACKENDS, Run, check_slices, compare_runs, key_of, run
 
 pytestmark = pytest.mark.skipif("numba" not in BACKENDS, reason="needs numba")
 
@@ -43,8 +43,8 @@ def run_both(case, activation, batch) -> Run:
     weights = [generator.standard_normal(s).astype(np.float32) * 0.5 for s in convolution.parameters]
     error = generator.standard_normal((batch, *pooling.output_shape)).astype(np.float32)
     first, second = convolution.allocate(5), pooling.allocate(5)
-    middle = convolution.forward(inputs, weights, first, True, generator)
-    outputs = pooling.forward(middle, [], second, True, generator).copy()
+    middle = convolution.forward(inputs, weights, first, True, key_of(0))
+    outputs = pooling.forward(middle, [], second, True, key_of(0)).copy()
     gradients = [np.zeros(shape, np.float32) for shape in convolution.parameters]
     error_between = pooling.backward(error.copy(), middle, [], [], second)
     input_error = convolution.backward(error_between, inputs, weights, gradients, first)
@@ -85,7 +85,7 @@ def test_the_largest_batch_can_follow_a_smaller_one():
     buffers = operation.allocate(5)
     given = run(operation, 5, seed=6)
     for batch in (2, 5):
-        outputs = operation.forward(given.inputs[:batch], given.weights, buffers, True, np.random.default_rng(0))
+        outputs = operation.forward(given.inputs[:batch], given.weights, buffers, True, key_of(0))
         np.testing.assert_array_equal(outputs, given.outputs[:batch])
 
 
@@ -127,9 +127,9 @@ def test_fusing_pays_where_not_every_pixel_can_win(groups, pool_stride, suits):
 
 def test_what_does_not_fit_is_refused():
     operation = ConvPool(*build("numba", CASES[0], "relu"))
-    images, generator = np.zeros((2, *operation.input_shape), np.float32), np.random.default_rng(0)
+    images = np.zeros((2, *operation.input_shape), np.float32)
     weights = [np.zeros(shape, np.float32) for shape in operation.parameters]
     with pytest.raises(ValueError, match="expected at most 1 examples; found 2"):
-        operation.forward(images, weights, operation.allocate(1), True, generator)
+        operation.forward(images, weights, operation.allocate(1), True, key_of(0))
     with pytest.raises(ValueError, match="expected parameters of shapes"):
-        operation.forward(images, [weights[0][:, 1:], weights[1]], operation.allocate(2), True, generator)
+        operation.forward(images, [weights[0][:, 1:], weights[1]], operation.allocate(2), True, key_of(0))

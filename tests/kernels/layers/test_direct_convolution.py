@@ -7,7 +7,7 @@ import pytest
 
 from adamctl.kernels.backend import compiled
 from adamctl.kernels.layers.conv2d import Conv2D
-from tests.kernels.kernel_checks import BACKENDS, check_implementations, run
+from tests.kernels.kernel_checks import BACKENDS, check_implementations, key_of, run
 
 pytestmark = pytest.mark.skipif("numba" not in BACKENDS, reason="needs numba")
 CHANNELS_AND_FILTERS = [(1, 8), (2, 9), (3, 17), (7, 24), (8, 33), (17, 40), (20, 65), (33, 3), (70, 10)]
@@ -37,7 +37,7 @@ def test_every_step_computes_the_same(stride):
     operation = Conv2D((9, 11, 3), 10, 4, stride, "same", "relu", "numba")
     first = run(operation, 4, seed=3)
     for _ in range(2):
-        outputs = operation.forward(first.inputs, first.weights, first.buffers, True, np.random.default_rng(0))
+        outputs = operation.forward(first.inputs, first.weights, first.buffers, True, key_of(0))
         np.testing.assert_array_equal(outputs, first.outputs)
         gradients = [np.full_like(gradient, 5) for gradient in first.gradients]
         error = operation.backward(first.error.copy(), first.inputs, first.weights, gradients, first.buffers)
@@ -58,8 +58,8 @@ def test_tiny_and_large_values_come_out_as_in_the_reference(scale):
     given = run(reference, 2, seed=3)
     images, buffers = (given.inputs * np.float32(scale)).astype(np.float32), direct.allocate(2)
     weights = [given.weights[0], given.weights[1] * np.float32(scale)]
-    expected = reference.forward(images, weights, given.buffers, True, np.random.default_rng(0))
-    found = direct.forward(images, weights, buffers, True, np.random.default_rng(0))
+    expected = reference.forward(images, weights, given.buffers, True, key_of(0))
+    found = direct.forward(images, weights, buffers, True, key_of(0))
     np.testing.assert_allclose(found / np.float32(scale), expected / np.float32(scale), atol=1e-4)
 
 

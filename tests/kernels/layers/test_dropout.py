@@ -9,7 +9,7 @@ import pytest
 
 from adamctl.kernels.layers.dropout import Dropout
 from adamctl.kernels.slicing import OutputSlice
-from tests.kernels.kernel_checks import BACKENDS, check_gradients, check_implementations, check_slices, run
+from tests.kernels.kernel_checks import BACKENDS, check_gradients, check_implementations, check_slices, key_of, run
 
 
 def test_outside_training_it_is_the_identity():
@@ -22,7 +22,7 @@ def test_outside_training_it_is_the_identity():
 def test_inputs_are_zeroed_at_the_rate_and_the_rest_scaled(rate, backend):
     operation = Dropout((200, 100), rate, backend)
     inputs = np.ones((1, 200, 100), np.float32)
-    outputs = operation.forward(inputs, [], operation.allocate(1), True, np.random.default_rng(2))
+    outputs = operation.forward(inputs, [], operation.allocate(1), True, key_of(2))
     assert set(np.unique(outputs)) <= {0, np.float32(1 / (1 - rate))}
     # 20,000 draws: five standard deviations are below 0.018.
     assert abs((outputs == 0).mean() - rate) < 0.018
@@ -38,9 +38,15 @@ def test_backward_agrees_with_numerical_gradients():
     check_gradients(lambda backend: Dropout((3, 4), 0.4, backend))
 
 
-def test_the_same_seed_draws_the_same_mask():
-    first, second = run(Dropout((50,), 0.5), 2, seed=5), run(Dropout((50,), 0.5), 2, seed=5)
-    np.testing.assert_array_equal(first.outputs, second.outputs)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_mask_of_an_example_depends_on_its_place_and_not_on_the_batch_or_what_was_before(backend):
+    inputs, key = np.ones((5, 50), np.float32), key_of(5)
+    operation, other = Dropout((50,), 0.5, backend), Dropout((50,), 0.5, "numpy")
+    expected = other.forward(inputs, [], other.allocate(5), True, key).copy()
+    buffers = operation.allocate(5)
+    for size, number in ((5, 5), (3, 9), (2, 5), (4, 9), (5, 5)):
+        found = operation.forward(inputs[:size], [], buffers, True, key_of(number))
+        assert np.array_equal(found, expected[:size]) == (number == 5)
 
 
 @pytest.mark.parametrize("batch", [0, 1, 5])
@@ -71,12 +77,14 @@ def test_a_vector_is_cut_by_units_and_an_image_is_not(shape, axis):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_masks_of_examples_units_and_steps_have_nothing_to_do_with_each_other(backend):
+def test_masks_of_examples_units_layers_and_steps_have_nothing_to_do_with_each_other(backend):
     """Correlations of 4,000 fair draws: five standard deviations are 0.08."""
     operation = Dropout((4000,), 0.5, backend)
-    generator, buffers = np.random.default_rng(7), operation.allocate(3)
+    other = Dropout((4000,), 0.5, backend, layer=1)
+    buffers, key = operation.allocate(3), key_of(7)
     inputs = np.ones((3, 4000), np.float32)
-    steps = [operation.forward(inputs, [], buffers, True, generator).copy() for _ in range(2)]
+    steps = [operation.forward(inputs, [], buffers, True, one).copy() for one in (key, key_of(8), key[::-1].copy())]
+    steps.append(other.forward(inputs, [], other.allocate(3), True, key).copy())
     masks = np.concatenate([*steps, np.roll(steps[0], 1, axis=1), np.roll(steps[0], 64, axis=1)])
     correlation = np.corrcoef(masks) - np.eye(len(masks))
     assert np.abs(correlation).max() < 0.08
@@ -85,7 +93,5 @@ def test_masks_of_examples_units_and_steps_have_nothing_to_do_with_each_other(ba
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_nan_stays_nan_even_where_it_is_dropped(backend):
     outputs = Dropout((50,), 0.5, backend)
-    given = outputs.forward(
-        np.full((1, 50), np.nan, np.float32), [], outputs.allocate(1), True, np.random.default_rng(0)
-    )
+    given = outputs.forward(np.full((1, 50), np.nan, np.float32), [], outputs.allocate(1), True, key_of(0))
     assert np.isnan(given).all()

@@ -9,7 +9,7 @@ import pytest
 
 from adamctl.kernels.layers.l2pool2d import L2Pool2D
 from adamctl.kernels.slicing import OutputSlice
-from tests.kernels.kernel_checks import BACKENDS, check_gradients, check_implementations, check_slices, run
+from tests.kernels.kernel_checks import BACKENDS, check_gradients, check_implementations, check_slices, key_of, run
 
 CASES = {
     "touching": ((4, 6, 3), 2, None),
@@ -58,7 +58,7 @@ def test_a_window_of_zeros_takes_no_error(backend):
     inputs = np.zeros((1, 2, 4, 1), np.float32)
     inputs[0, :, 2:] = 3
     buffers = operation.allocate(1)
-    outputs = operation.forward(inputs, [], buffers, True, np.random.default_rng(0))
+    outputs = operation.forward(inputs, [], buffers, True, key_of(0))
     error = operation.backward(np.ones_like(outputs), inputs, [], [], buffers)
     np.testing.assert_array_equal(outputs[0, 0, :, 0], [0, 6])
     np.testing.assert_array_equal(error[0, 0, :, 0], [0, 0, 0.5, 0.5])
@@ -70,7 +70,7 @@ def test_large_and_tiny_numbers_pass(backend, scale):
     operation = L2Pool2D((2, 2, 1), 2, None, backend)
     buffers = operation.allocate(1)
     inputs = np.full((1, 2, 2, 1), scale, np.float32)
-    outputs = operation.forward(inputs, [], buffers, True, np.random.default_rng(0))
+    outputs = operation.forward(inputs, [], buffers, True, key_of(0))
     assert outputs[0, 0, 0, 0] == pytest.approx(2 * scale, rel=1e-5)
     error = operation.backward(np.ones_like(outputs), inputs, [], [], buffers)
     np.testing.assert_allclose(error, 0.5, rtol=1e-5)
@@ -82,7 +82,7 @@ def test_nan_makes_its_windows_nan_and_no_other(backend):
     inputs = np.ones((1, 2, 4, 2), np.float32)
     inputs[0, 1, 1, 0] = np.nan
     buffers = operation.allocate(1)
-    outputs = operation.forward(inputs, [], buffers, True, np.random.default_rng(0))
+    outputs = operation.forward(inputs, [], buffers, True, key_of(0))
     assert np.argwhere(np.isnan(outputs)).tolist() == [[0, 0, 0, 0]]
     error = operation.backward(np.ones_like(outputs), inputs, [], [], buffers)
     assert np.isnan(error[0, :, :2, 0]).all() and np.isnan(error).sum() == 4
@@ -91,7 +91,7 @@ def test_nan_makes_its_windows_nan_and_no_other(backend):
 def test_images_of_another_shape_are_refused():
     operation = L2Pool2D((4, 4, 1), 2)
     with pytest.raises(ValueError, match=r"L2Pool2D: expected inputs of shape \[n, 4, 4, 1\]"):
-        operation.forward(np.zeros((2, 4, 1), np.float32), [], operation.allocate(2), True, np.random.default_rng(0))
+        operation.forward(np.zeros((2, 4, 1), np.float32), [], operation.allocate(2), True, key_of(0))
 
 
 def test_a_slice_of_units_is_refused():

@@ -15,6 +15,7 @@ from tests.kernels.kernel_checks import (
     check_implementations,
     check_slices,
     compare_runs,
+    key_of,
     run,
 )
 
@@ -49,7 +50,7 @@ def test_with_equal_weights_everywhere_it_is_a_convolution(case, backend):
     given = run(convolution, 3, seed=2)
     weights = [np.tile(weight, (rows, columns, *[1] * weight.ndim)) for weight in given.weights]
     buffers = local.allocate(3)
-    outputs = local.forward(given.inputs, weights, buffers, True, np.random.default_rng(0))
+    outputs = local.forward(given.inputs, weights, buffers, True, key_of(0))
     gradients = [np.empty_like(weight) for weight in weights]
     error = local.backward(given.error.copy(), given.inputs, weights, gradients, buffers)
     np.testing.assert_allclose(outputs, given.outputs, atol=1e-5)
@@ -105,7 +106,7 @@ def test_large_and_tiny_numbers_pass(backend, scale):
     operation = Local2D((4, 4, 1), 2, 3, backend=backend)
     weights = [np.ones(operation.parameters[0], np.float32), np.zeros(operation.parameters[1], np.float32)]
     inputs = np.full((2, 4, 4, 1), scale, np.float32)
-    outputs = operation.forward(inputs, weights, operation.allocate(2), True, np.random.default_rng(0))
+    outputs = operation.forward(inputs, weights, operation.allocate(2), True, key_of(0))
     np.testing.assert_allclose(outputs, 9 * scale, rtol=1e-5)
 
 
@@ -115,14 +116,14 @@ def test_nan_reaches_the_places_that_read_it_and_no_other(backend):
     weights = [np.ones(shape, np.float32) for shape in operation.parameters]
     inputs = np.zeros((2, 5, 5, 1), np.float32)
     inputs[0, 0, 0] = np.nan
-    outputs = operation.forward(inputs, weights, operation.allocate(2), True, np.random.default_rng(0))
+    outputs = operation.forward(inputs, weights, operation.allocate(2), True, key_of(0))
     assert np.isnan(outputs[0, 0, 0, 0]) and np.isnan(outputs).sum() == 1
 
 
 def test_images_of_another_shape_are_refused():
     operation = Local2D((5, 5, 1), 1, 3)
     with pytest.raises(ValueError, match=r"Local2D: expected inputs of shape \[n, 5, 5, 1\], contiguous; found \[2, 5"):
-        operation.forward(np.zeros((2, 5, 6, 1), np.float32), [], operation.allocate(2), True, np.random.default_rng(0))
+        operation.forward(np.zeros((2, 5, 6, 1), np.float32), [], operation.allocate(2), True, key_of(0))
 
 
 @pytest.mark.parametrize("shape", [(3, 3, 1, 3, 3, 2), (4, 3, 1, 3, 3, 1), (3, 3, 1, 9, 1, 1)])
@@ -130,7 +131,7 @@ def test_a_weight_of_another_shape_is_refused(shape):
     operation = Local2D((5, 5, 1), 1, 3)
     weights, inputs = [np.zeros(shape, np.float32), np.zeros((3, 3, 1), np.float32)], np.zeros((2, 5, 5, 1), np.float32)
     with pytest.raises(ValueError, match=r"Local2D: expected weight of shape \[3, 3, 1, 3, 3, 1\], contiguous; found"):
-        operation.forward(inputs, weights, operation.allocate(2), True, np.random.default_rng(0))
+        operation.forward(inputs, weights, operation.allocate(2), True, key_of(0))
 
 
 def test_a_kernel_that_does_not_fit_is_refused():

@@ -9,7 +9,7 @@ import pytest
 
 from adamctl.kernels.layers.local_contrast_norm import LocalContrastNorm, smoothing
 from adamctl.kernels.slicing import OutputSlice
-from tests.kernels.kernel_checks import BACKENDS, check_gradients, check_implementations, check_slices, run
+from tests.kernels.kernel_checks import BACKENDS, check_gradients, check_implementations, check_slices, key_of, run
 
 CASES = {
     "gaussian": ((6, 5, 3), 3, "gaussian"),
@@ -86,7 +86,7 @@ def test_large_and_tiny_numbers_pass(backend, scale):
     operation = LocalContrastNorm((6, 6, 2), 3, "gaussian", 1e-15, backend)
     given = run(operation, 2, seed=2)
     buffers = operation.allocate(2)
-    outputs = operation.forward((given.inputs * scale).astype(np.float32), [], buffers, True, np.random.default_rng(0))
+    outputs = operation.forward((given.inputs * scale).astype(np.float32), [], buffers, True, key_of(0))
     np.testing.assert_allclose(outputs, given.outputs, atol=1e-4)
 
 
@@ -95,7 +95,7 @@ def test_a_constant_image_gives_nothing_at_its_border_either(backend):
     operation = LocalContrastNorm((6, 6, 2), 5, backend=backend)
     inputs = np.full((1, 6, 6, 2), 7, np.float32)
     buffers = operation.allocate(1)
-    outputs = operation.forward(inputs, [], buffers, True, np.random.default_rng(0))
+    outputs = operation.forward(inputs, [], buffers, True, key_of(0))
     np.testing.assert_allclose(outputs, 0, atol=1e-3)
     error = operation.backward(np.ones_like(outputs), inputs, [], [], buffers)
     np.testing.assert_allclose(error.sum(), 0, atol=1e-2)
@@ -109,7 +109,7 @@ def test_nan_and_infinity_make_their_image_nan_and_no_other(backend, value):
     inputs[1, 2, 2, 0] = value
     buffers = operation.allocate(3)
     with np.errstate(over="ignore", invalid="ignore"):
-        outputs = operation.forward(inputs, [], buffers, True, np.random.default_rng(0))
+        outputs = operation.forward(inputs, [], buffers, True, key_of(0))
         error = operation.backward(np.ones_like(outputs), inputs, [], [], buffers)
     for array in (outputs, error):
         assert np.isnan(array[1]).all() and np.isfinite(array[[0, 2]]).all()
@@ -121,7 +121,7 @@ def test_numbers_beyond_squares_are_never_taken_for_an_answer(backend):
     inputs = np.random.default_rng(3).standard_normal((1, 6, 5, 3)).astype(np.float32)
     inputs[0, 2, 2, 0] = 1e30
     with np.errstate(over="ignore", invalid="ignore"):
-        outputs = operation.forward(inputs, [], operation.allocate(1), True, np.random.default_rng(0))
+        outputs = operation.forward(inputs, [], operation.allocate(1), True, key_of(0))
     assert (np.isnan(outputs) | (outputs == 0)).all() and np.isnan(outputs).any()
 
 
@@ -136,7 +136,7 @@ def test_smoothing_weighs_the_pixels_inside_alike_on_both_sides(weights):
 def test_images_of_another_shape_are_refused():
     operation = LocalContrastNorm((4, 4, 1), 3)
     with pytest.raises(ValueError, match=r"LocalContrastNorm: expected inputs of shape \[n, 4, 4, 1\]"):
-        operation.forward(np.zeros((2, 4, 4, 2), np.float32), [], operation.allocate(2), True, np.random.default_rng(0))
+        operation.forward(np.zeros((2, 4, 4, 2), np.float32), [], operation.allocate(2), True, key_of(0))
 
 
 def test_a_slice_is_cut_from_a_whole_layer():

@@ -48,7 +48,7 @@ def weights_of(network):
 @pytest.mark.parametrize("loss", ["logistic", "squared_error"])
 def test_a_network_predicts_probabilities_and_evaluates_its_loss(backend, loss):
     network = Network(Model((6,), (Dense(4, "tanh"), LogisticLayer(5)), loss), 8, backend)
-    context, weights = network.context(0), weights_of(network)
+    context, weights = network.context(), weights_of(network)
     inputs = np.random.default_rng(3).standard_normal((8, 6)).astype(np.float32)
     labels = np.arange(8, dtype=np.int64) % 5
     p = network.predict(context, weights, inputs).astype(np.float64)
@@ -67,7 +67,7 @@ def test_a_network_predicts_probabilities_and_evaluates_its_loss(backend, loss):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_it_is_sent_as_factors_whose_product_is_the_gradient(backend):
     network = Network(Model((6,), (LogisticLayer(300),), "logistic"), 8, backend)
-    context, weights = network.context(0), weights_of(network)
+    context, weights = network.context(), weights_of(network)
     inputs = np.random.default_rng(3).standard_normal((8, 6)).astype(np.float32)
     network.step(context, weights, inputs, np.arange(8))
     factors = context.factors(0)

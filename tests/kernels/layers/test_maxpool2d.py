@@ -7,7 +7,7 @@ import pytest
 
 from adamctl.kernels.layers.maxpool2d import MaxPool2D
 from adamctl.kernels.slicing import OutputSlice
-from tests.kernels.kernel_checks import BACKENDS, check_gradients, check_implementations, check_slices, run
+from tests.kernels.kernel_checks import BACKENDS, check_gradients, check_implementations, check_slices, key_of, run
 
 SIZES = [(2, None), (3, 2), ((2, 3), (1, 2)), (2, 3), (1, 1), ((5, 4), 1)]
 
@@ -39,7 +39,7 @@ def test_of_equal_pixels_the_first_gets_the_error(backend):
     operation = MaxPool2D((2, 2, 1), 2, None, backend)
     buffers = operation.allocate(1)
     inputs = np.ones((1, 2, 2, 1), np.float32)
-    operation.forward(inputs, [], buffers, True, np.random.default_rng(0))
+    operation.forward(inputs, [], buffers, True, key_of(0))
     error = operation.backward(np.full((1, 1, 1, 1), 3, np.float32), inputs, [], [], buffers)
     assert error.ravel().tolist() == [3, 0, 0, 0]
 
@@ -50,7 +50,7 @@ def test_a_nan_is_the_largest_wherever_it_stands(backend, place):
     operation = MaxPool2D((2, 2, 1), 2, None, backend)
     inputs = np.arange(4, dtype=np.float32).reshape(1, 2, 2, 1)
     inputs.flat[place] = np.nan
-    assert np.isnan(operation.forward(inputs, [], operation.allocate(1), True, np.random.default_rng(0))).all()
+    assert np.isnan(operation.forward(inputs, [], operation.allocate(1), True, key_of(0))).all()
 
 
 @pytest.mark.parametrize(("size", "stride"), [(2, None), (3, 2), ((2, 3), (1, 2)), ((4, 2), 1)])

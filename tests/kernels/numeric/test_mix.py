@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from adamctl.kernels.numeric.mix import WORD_BITS, Words, mix
+from adamctl.kernels.numeric.mix import WORD_BITS, Words, mix, step_key
 
 
 def mixed(values: Words) -> Words:
@@ -35,3 +35,20 @@ def test_the_result_is_that_of_plain_numbers() -> None:
         value = (value ^ value >> 15) * 0x846CA68B % 2**32
         expected.append(value ^ value >> 16)
     assert mixed(np.array([0, 1, 12345, 2**32 - 1], np.uint32)).tolist() == expected
+
+
+def test_a_batch_has_a_key_of_its_own_and_always_the_same() -> None:
+    batches = [(seed, number, first) for seed in (0, 1, 2**40) for number in range(4) for first in range(0, 6400, 32)]
+    batches += [(-1, 0, 0), (0, 0, 2**40), (0, 2**40, 0)]
+    keys = [step_key(*batch) for batch in batches]
+    assert len({key >> WORD_BITS for key in keys}) == len({key % 2**WORD_BITS for key in keys}) == len(batches)
+    assert all(0 <= key < 2**64 for key in keys)
+    assert step_key(3, 1, 64) == 0xF1F45898DBAA4A03, (
+        "runs that go on, and replicas of other versions, make the same masks"
+    )
+
+
+def test_each_bit_of_a_batch_changes_about_half_of_its_key() -> None:
+    before = step_key(5, 3, 640)
+    for batch in [(5 ^ 1 << bit, 3, 640) for bit in range(64)] + [(5, 3, 640 ^ 1 << bit) for bit in range(32)]:
+        assert 12 <= (before ^ step_key(*batch)).bit_count() <= 52  # of 64, five standard deviations

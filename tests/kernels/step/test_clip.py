@@ -16,7 +16,7 @@ def stepped(skip_dense_gradients: bool = False, scale: float = 1.0) -> tuple[Net
     generator = np.random.default_rng(3)
     weights = generator.standard_normal(network.flat_size).astype(np.float32)
     images = (scale * generator.standard_normal((BATCH, 6, 6, 1))).astype(np.float32)
-    context = network.context(1)
+    context = network.context()
     context.gradient[...] = 0
     network.step(context, weights, images, np.arange(BATCH) % 4, skip_dense_gradients)
     return network, context

@@ -9,6 +9,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from adamctl.kernels.numeric.mix import step_key
 from adamctl.kernels.step.network import Network, activation_bytes
 from adamctl.model.description import (
     Conv2D,
@@ -81,7 +82,7 @@ def test_the_gradient_is_the_slope_of_the_loss(backend, name):
     direction *= np.abs(flat) > 0  # neither padding nor biases, which start at a kink of relu
 
     def step(weights):
-        context = network.context(seed=5)
+        context = network.context()
         return network.step(context, weights, images, labels).loss, context.gradient
 
     _, gradient = step(flat)
@@ -96,7 +97,7 @@ def test_implementations_agree(name, batch):
     results = []
     for backend in BACKENDS:
         network = Network(MODELS[name], 8, backend)
-        context = network.context(seed=5)
+        context = network.context()
         result = network.step(context, initial_weights(network), *batch_of(network, batch))
         results.append((result, context.gradient))
     for result, gradient in results[1:]:
@@ -107,7 +108,7 @@ def test_implementations_agree(name, batch):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_an_empty_batch_has_no_loss_and_no_gradient(backend):
     network = Network(SMALL, 4, backend)
-    context, flat = network.context(0), initial_weights(network)
+    context, flat = network.context(), initial_weights(network)
     network.step(context, flat, *batch_of(network, 4))
     assert network.step(context, flat, *batch_of(network, 0)) == (0, 0, False)
     assert not context.gradient.any()
@@ -118,7 +119,7 @@ def test_an_empty_batch_has_no_loss_and_no_gradient(backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_factors_by_the_models_layer_give_the_weights_gradient(backend):
     network = Network(SMALL, 8, backend)
-    context = network.context(0)
+    context = network.context()
     network.step(context, initial_weights(network), *batch_of(network, 5))
     names = [tensor.name for tensor in network.tensors]
     for layer, name in ((4, "dense1.weight"), (5, "softmax1.weight")):
@@ -132,7 +133,7 @@ def test_factors_by_the_models_layer_give_the_weights_gradient(backend):
 def test_dense_gradients_can_be_skipped(backend):
     network = Network(SMALL, 8, backend)
     flat, batch = initial_weights(network), batch_of(network, 5)
-    whole, partial = network.context(0), network.context(0)
+    whole, partial = network.context(), network.context()
     network.step(whole, flat, *batch)
     network.step(partial, flat, *batch, skip_dense_gradients=True)
     for tensor, full, part in zip(network.tensors, whole.gradient_views, partial.gradient_views, strict=True):
@@ -142,9 +143,29 @@ def test_dense_gradients_can_be_skipped(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_a_batchs_key_alone_decides_what_is_dropped(backend):
+    """Whole batches take native steps where there are any, others do not. Each layer drops inputs of its own."""
+    network = Network(Model((50,), (Dropout(0.5), Dropout(0.5), Softmax(3))), 8, backend)
+    reference, flat = Network(network.model, 8, "numpy"), np.zeros(network.flat_size, np.float32)
+    images, labels = np.ones((8, 50), np.float32), np.arange(8) % 3
+    context, other, whole = network.context(), reference.context(), {}
+    for size, first in ((8, 0), (3, 0), (8, 8), (8, 0)):
+        for one, into in ((network, context), (reference, other)):
+            one.step(into, flat, images[:size], labels[:size], key=step_key(7, 2, first))
+        masks = [[buffers.output[:size] for buffers in into.buffers[:2]] for into in (context, other)]
+        np.testing.assert_array_equal(masks[0], masks[1])
+        first_kept, both_kept = (mask != 0 for mask in masks[0])
+        assert 0.15 < both_kept.mean() < 0.35 < first_kept.mean() < 0.65
+        if size == 8:
+            whole.setdefault(first, first_kept)
+            np.testing.assert_array_equal(first_kept, whole[first])
+    assert not np.array_equal(whole[0], whole[8])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_evaluation_takes_any_number_of_examples_and_drops_nothing_out(backend):
     network = Network(SMALL, 8, backend)
-    context, flat = network.context(0, training=False), initial_weights(network)
+    context, flat = network.context(training=False), initial_weights(network)
     images, labels = batch_of(network, 21)
     loss_sum, correct = network.evaluate(context, network.views(flat), images, labels)
     probabilities = np.concatenate(
@@ -167,7 +188,7 @@ def test_evaluation_takes_any_number_of_examples_and_drops_nothing_out(backend):
 def test_wrong_images_are_refused(images):
     network = Network(SMALL, 8)
     with pytest.raises(ValueError, match=r"images: expected contiguous float32 \[n <= 8, 12, 11, 2\]; found"):
-        network.predict(network.context(0), np.zeros(network.flat_size, np.float32), images)
+        network.predict(network.context(), np.zeros(network.flat_size, np.float32), images)
 
 
 def test_wrong_weights_are_refused():
@@ -181,7 +202,7 @@ def test_nan_in_the_images_makes_the_loss_nan(backend):
     network = Network(SMALL, 4, backend)
     images, labels = batch_of(network, 2)
     images[0, 5, 5, 0] = np.nan
-    assert np.isnan(network.step(network.context(0), initial_weights(network), images, labels).loss)
+    assert np.isnan(network.step(network.context(), initial_weights(network), images, labels).loss)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -189,12 +210,12 @@ def test_two_threads_over_the_same_weights_get_what_one_gets(backend):
     network = Network(SMALL, 8, backend)
     flat = initial_weights(network)
     batches = [batch_of(network, 8, seed) for seed in range(20)]
-    alone = network.context(0)
+    alone = network.context()
     expected = [network.step(alone, flat, *batch).loss for batch in batches]
     found: dict[int, list[float]] = {}
 
     def work(number):
-        context = network.context(0)
+        context = network.context()
         found[number] = [network.step(context, flat, *batch).loss for batch in batches]
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
@@ -209,7 +230,7 @@ def test_two_threads_over_the_same_weights_get_what_one_gets(backend):
 def test_steps_keep_no_memory(backend):
     """Fifty more steps after warming up leave less than 4 KiB behind (Adam 3.2.1)."""
     network = Network(SMALL, 8, backend)
-    context, flat = network.context(0), initial_weights(network)
+    context, flat = network.context(), initial_weights(network)
     views, batch = network.views(flat), batch_of(network, 8)
     network.compile()
     for _ in range(5):
@@ -231,7 +252,7 @@ def test_steps_keep_no_memory(backend):
 @pytest.mark.parametrize("name", MODELS)
 def test_gradient_descent_learns_a_batch_by_heart(backend, name):
     network = Network(MODELS[name], 8, backend)
-    context, flat = network.context(0), initial_weights(network)
+    context, flat = network.context(), initial_weights(network)
     images, labels = batch_of(network, 8)
     rate = np.float32(2.0 if "squared" in name else 0.3)
     for _ in range(300):

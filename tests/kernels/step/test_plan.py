@@ -53,13 +53,13 @@ def batch_of(size: int) -> tuple[np.ndarray, np.ndarray]:
 def test_a_planned_step_is_what_the_operations_give_one_after_the_other(backend: str, size: int) -> None:
     network, weights = network_and_weights(backend)
     images, labels = batch_of(size)
-    planned, direct = network.context(3), network.context(3)
+    planned, direct = network.context(), network.context()
     network.step(planned, weights, images, labels)
     views, values, inputs = network.views(weights), images, []
     for layer, buffers in zip(network.layers, direct.buffers, strict=True):
         inputs.append(values)
         own = [views[index] for index in layer.tensors]
-        values = layer.operation.forward(values, own, buffers, True, direct.generator)
+        values = layer.operation.forward(values, own, buffers, True, direct.key)
     error = direct.loss_error[:size]
     network.loss.backward(values, labels, error)
     for position, layer in reversed(list(enumerate(network.layers))):
@@ -76,9 +76,9 @@ def test_plans_follow_the_weights_and_the_batch_size(backend: str) -> None:
         Model((9, 8, 2), (Conv2D(5, 3, activation="relu"), MaxPool2D(2), Dense(6), Softmax(4))), 8, backend
     )
     weights = np.random.default_rng(1).standard_normal(network.flat_size).astype(np.float32)
-    other, context = weights * np.float32(1.5), network.context(0)
+    other, context = weights * np.float32(1.5), network.context()
     for chosen, size in ((weights, 8), (other, 8), (weights, 5), (weights, 8)):
-        fresh = network.context(0)
+        fresh = network.context()
         network.step(context, chosen, *batch_of(size))
         network.step(fresh, chosen, *batch_of(size))
         np.testing.assert_array_equal(context.gradient, fresh.gradient)
@@ -86,7 +86,7 @@ def test_plans_follow_the_weights_and_the_batch_size(backend: str) -> None:
 
 def test_a_plan_serves_as_long_as_weights_and_size_are_the_same() -> None:
     network, weights = network_and_weights("numpy")
-    context, views = network.context(0), network.views(weights)
+    context, views = network.context(), network.views(weights)
     network.step(context, views, *batch_of(8))
     plan = context.plans[8]
     network.step(context, views, *batch_of(5))
@@ -101,7 +101,7 @@ def test_a_plan_serves_as_long_as_weights_and_size_are_the_same() -> None:
 
 def test_a_context_keeps_few_plans() -> None:
     network = Network(Model((3,), (Softmax(2),)), 3 * PLANS_MAX, "numpy")
-    context, weights = network.context(0), np.zeros(network.flat_size, np.float32)
+    context, weights = network.context(), np.zeros(network.flat_size, np.float32)
     for size in range(1, 3 * PLANS_MAX):
         network.step(context, weights, np.zeros((size, 3), np.float32), np.zeros(size, np.int32))
         assert len(context.plans) <= PLANS_MAX
@@ -125,7 +125,7 @@ def test_who_has_a_forward_of_its_own_has_a_bound_one_of_its_own() -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_input_errors_share_memory_and_nothing_is_left_over_from_another_layer(backend: str) -> None:
     network, weights = network_and_weights(backend)
-    clean, dirty = network.context(3), network.context(3)
+    clean, dirty = network.context(), network.context()
     for buffers in dirty.buffers:
         buffers.input_error.fill(np.nan)
     network.step(clean, weights, *batch_of(5))
@@ -150,7 +150,7 @@ def test_distbeliefs_layers_leave_nothing_over_either(backend: str) -> None:
     network = Network(Model((12, 13, 2), layers), 8, backend)
     weights = np.random.default_rng(1).standard_normal(network.flat_size).astype(np.float32)
     images = np.random.default_rng(2).standard_normal((5, 12, 13, 2)).astype(np.float32)
-    clean, dirty = network.context(3), network.context(3)
+    clean, dirty = network.context(), network.context()
     for buffers in dirty.buffers:
         buffers.input_error.fill(np.nan)
     for context in (clean, dirty):

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from adamctl.kernels import native
+from adamctl.kernels.layers.dropout import Dropout as DropoutOperation
 from adamctl.kernels.native import Word
 from adamctl.kernels.numeric.accrue import Accrual
+from adamctl.kernels.numeric.mix import step_key
 from adamctl.kernels.step.clip import LayerNormClip
 from adamctl.kernels.step.network import Network
 from adamctl.kernels.step.steps import CLIPPED, STEPS_MAX, Accruing, Steps
@@ -21,7 +23,10 @@ pytestmark = pytest.mark.skipif(
 )
 
 BATCH, SLOTS = 8, 2
-LAYERS = (Conv2D(5, 3, activation="relu"), MaxPool2D(2), Dense(7, "relu"), Dense(6, "relu"), Softmax(4))
+LAYERS = (
+    Conv2D(5, 3, activation="relu"), MaxPool2D(2), Dropout(0.2), Dense(7, "relu"), Dropout(0.3), Dense(6, "relu"),
+    Softmax(4),
+)  # fmt: skip
 NORM_MAX = 0.3
 
 
@@ -31,7 +36,7 @@ class Side:
     def __init__(self, network: Network) -> None:
         generator = np.random.default_rng(1)
         self.weights = generator.standard_normal(network.flat_size).astype(np.float32) * np.float32(0.3)
-        self.context = network.context(3)
+        self.context = network.context()
         self.clip = LayerNormClip(network, self.context, NORM_MAX)
         self.slots = [np.full(network.flat_size, np.nan, np.float32) for _ in range(SLOTS)]
         self.filled = np.zeros(SLOTS, np.int64)
@@ -46,6 +51,7 @@ class Batch(NamedTuple):
     images: np.ndarray
     labels: np.ndarray
     local_learning_rate: float
+    key: int
 
 
 def batches_of(count: int) -> list[Batch]:
@@ -55,6 +61,7 @@ def batches_of(count: int) -> list[Batch]:
             generator.standard_normal((BATCH, 9, 8, 2)).astype(np.float32),
             generator.integers(0, 4, BATCH).astype(np.int32),
             0.1 * (number + 1),
+            step_key(0, 1, number),
         )
         for number in range(count)
     ]
@@ -72,8 +79,8 @@ def test_steps_together_are_steps_one_by_one(groups: tuple[int, ...], slot: int,
     for size in groups:
         made += steps.run(batches[start : start + size], slot)
         start += size
-    for number, (images, labels, rate) in enumerate(batches):
-        result, clipped = network.step(theirs.context, theirs.weights, images, labels), theirs.clip.clipped
+    for number, (images, labels, rate, key) in enumerate(batches):
+        result, clipped = network.step(theirs.context, theirs.weights, images, labels, False, key), theirs.clip.clipped
         theirs.clip.apply()
         if local:
             accrual.accrue_and_apply(
@@ -106,7 +113,7 @@ def test_batches_of_another_kind_are_not_taken() -> None:
     network = Network(Model((9, 8, 2), LAYERS), BATCH, "numba")
     steps = Side(network).steps(network)
     assert steps is not None
-    [(images, labels, _)] = batches_of(1)
+    [(images, labels, *_)] = batches_of(1)
     assert steps.take(images, labels)
     assert not steps.take(images[:5], labels[:5])
     assert not steps.take(images, labels.astype(np.int64))
@@ -116,9 +123,12 @@ def test_batches_of_another_kind_are_not_taken() -> None:
     assert not steps.take(images, labels[::-1])
 
 
-def test_where_python_has_a_part_in_a_step_there_are_none() -> None:
-    layers = (*LAYERS[:2], Dropout(0.5), *LAYERS[2:])
-    network = Network(Model((9, 8, 2), layers), BATCH, "numba")
+@pytest.mark.parametrize("part", ["native_forward", "native_backward"])
+def test_where_python_has_a_part_in_a_step_there_are_none(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DropoutOperation, part, lambda *_: None)
+    network = Network(Model((9, 8, 2), LAYERS), BATCH, "numba")
     assert Side(network).steps(network) is None
+    monkeypatch.undo()
+    assert Side(network).steps(network) is not None
     network = Network(Model((9, 8, 2), LAYERS), 0, "numba")
     assert Side(network).steps(network) is None

@@ -40,7 +40,7 @@ def train_one_batch(
     replica.weights[:] = generator.standard_normal(len(replica.weights), np.float32)
     before = replica.weights.copy()
     reported: queue.SimpleQueue[BatchDone] = queue.SimpleQueue()
-    threads = ComputeThreads(network, replica, 1, 1, reported.put, skip_dense_gradients=factored, clip_norm=clip_norm)
+    threads = ComputeThreads(network, replica, 1, reported.put, skip_dense_gradients=factored, clip_norm=clip_norm)
     threads.start()
     try:
         images = generator.standard_normal((BATCH, 6), np.float32)
@@ -102,7 +102,7 @@ class Together:
         self.replica.weights[:] = generator.standard_normal(len(self.replica.weights), np.float32)
         self.reported: queue.SimpleQueue[BatchDone] = queue.SimpleQueue()
         self.threads = ComputeThreads(
-            network, self.replica, 1, 1, self.reported.put, skip_dense_gradients=False, clip_norm=0.5, gate=gate
+            network, self.replica, 1, self.reported.put, skip_dense_gradients=False, clip_norm=0.5, gate=gate
         )
         self._generator = generator
 

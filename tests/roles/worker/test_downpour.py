@@ -152,7 +152,7 @@ async def world(
     try:
         if start:
             await downpour.start()
-        yield World(network, replica, downpour, servers, network.context(0), failures)
+        yield World(network, replica, downpour, servers, network.context(), failures)
     finally:
         replica.stop()
         await asyncio.sleep(0)  # what was started last has begun before it is cancelled
@@ -295,7 +295,7 @@ async def test_after_a_refused_push_the_thread_that_has_waited_for_it_goes_on() 
 async def test_one_replica_that_waits_for_its_network_is_plain_sgd(local: bool, factors: tuple[int, ...]) -> None:
     """n_fetch = n_push = 1, each step after the push and fetch of the one before: nothing is stale, nothing is lost."""
     async with world(factors=factors, local=local) as w:
-        plain, context = w.servers.values.copy(), w.network.context(0)
+        plain, context = w.servers.values.copy(), w.network.context()
         for number in range(8):
             rate = 0.5 / (1 + number)
             w.network.step(context, plain, *w.batch())

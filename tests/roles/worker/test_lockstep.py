@@ -14,6 +14,7 @@ import pytest
 from adamctl.config.experiment import Experiment, OptimizerConfig, ScheduleConfig
 from adamctl.config.schedule import learning_rate
 from adamctl.kernels.backend import choose
+from adamctl.kernels.numeric.mix import step_key
 from adamctl.kernels.rules.make import make_rule
 from adamctl.kernels.step.network import Network
 from adamctl.model.description import Dense, Dropout, Model, Softmax
@@ -83,7 +84,7 @@ class OneProcess:
         self.experiment = experiment
         self.layout = build_layout(experiment.model, experiment.cluster.ps)
         self.network = Network(experiment.model, experiment.train.batch)
-        self.context = self.network.context(0)
+        self.context = self.network.context()
         self.rule = make_rule(experiment.optimizer.rule)
         self.weights = np.zeros(self.layout.flat_size, np.float32)
         for index, tensor in enumerate(self.layout.tensors):
@@ -104,23 +105,19 @@ class OneProcess:
             for part in of_step:
                 task, number = parts[step, part]
                 assert place_of(task, number) == (step, part, len(of_step))
-                gradient, rate = await self.gradient(task, number, (step, part), data, dataset)
+                gradient, rate = await self.gradient(task, number, data, dataset)
                 before = sums.get(step)
                 sums[step] = (gradient, rate) if before is None else (before[0] + gradient, before[1])
             self.apply(*sums.pop(step))
 
-    async def gradient(
-        self, task: TrainTask, number: int, place: tuple[int, int], data: DataClient, dataset: Any
-    ) -> tuple[np.ndarray, float]:
+    async def gradient(self, task: TrainTask, number: int, data: DataClient, dataset: Any) -> tuple[np.ndarray, float]:
         train, optimizer = self.experiment.train, self.experiment.optimizer
         piece = cut(task, train.batch)[number]
         read = await data.read(dataset, "train", task.pass_number, task.start + piece.start, task.start + piece.stop)
         images, labels = read.images.copy(), read.labels.copy()
         read.release()
-        self.context.generator.bit_generator.state = np.random.default_rng(
-            (self.experiment.seed, *place)
-        ).bit_generator.state
-        self.network.step(self.context, self.network.views(self.weights), images, labels, False)
+        key = step_key(self.experiment.seed, task.pass_number, task.start + piece.start)
+        self.network.step(self.context, self.network.views(self.weights), images, labels, False, key)
         return self.context.gradient.copy(), learning_rate(optimizer.lr, optimizer.schedule, piece.progress)
 
     def apply(self, gradient: np.ndarray, rate: float) -> None:

@@ -43,7 +43,7 @@ def nothing_contained(replica: Replica) -> Base:
 
 
 def test_a_step_is_accrued_and_applied_locally(network: Network) -> None:
-    replica, context = make(network), network.context(0)
+    replica, context = make(network), network.context()
     replica.weights[:] = np.random.default_rng(1).standard_normal(len(replica.weights), np.float32)
     before = replica.weights.copy()
     slot, actions = one_step(network, replica, context)
@@ -55,7 +55,7 @@ def test_a_step_is_accrued_and_applied_locally(network: Network) -> None:
 def test_accrued_factors_multiply_to_the_accrued_gradient(network: Network) -> None:
     layout = build_layout(MODEL, 1)
     weights = tuple(i for i, t in enumerate(layout.tensors) if t.name.endswith("weight"))
-    replica, context = make(network, weights, n_push=3), network.context(0)
+    replica, context = make(network, weights, n_push=3), network.context()
     replica.weights[:] = np.random.default_rng(1).standard_normal(len(replica.weights), np.float32)
     for _ in range(3):
         slot, _ = one_step(network, replica, context)
@@ -67,7 +67,7 @@ def test_accrued_factors_multiply_to_the_accrued_gradient(network: Network) -> N
 
 
 def test_fetched_parameters_get_the_work_they_lack(network: Network) -> None:
-    replica, context = make(network), network.context(0)
+    replica, context = make(network), network.context()
     first, _ = one_step(network, replica, context)
     second, _ = one_step(network, replica, context)
     replica.fetched[:] = 3.0
@@ -91,7 +91,7 @@ def test_weights_are_ahead_of_fetched_parameters_by_what_is_pushed_before_the_ne
 
 
 def test_fetched_parameters_that_contain_a_push_in_some_shards_lack_it_in_the_others(network: Network) -> None:
-    replica, context = make(network), network.context(0)
+    replica, context = make(network), network.context()
     slot, _ = one_step(network, replica, context)
     count = len(replica.layout.shards)
     slot.sequences = np.ones(count, np.int64)
@@ -130,7 +130,7 @@ def test_who_keeps_factors_accrues_in_python(network: Network) -> None:
 
 
 def test_stop_wakes_a_thread_that_waits_for_a_slot(network: Network) -> None:
-    replica, context = make(network), network.context(0)
+    replica, context = make(network), network.context()
     for _ in range(4):
         one_step(network, replica, context)
     replica.stop()

@@ -58,7 +58,7 @@ def test_3_2_1_a_step_allocates_no_array(name: str, sends_factors: bool) -> None
     replica.weights[:] = 0.1 * generator.standard_normal(len(replica.weights), np.float32)
     images = generator.standard_normal((BATCH, *network.model.input), np.float32)
     labels = generator.integers(0, 4, BATCH).astype(np.int32)
-    context = network.context(0)
+    context = network.context()
     clip = LayerNormClip(network, context, 0.01)
 
     def step() -> None:

@@ -112,7 +112,7 @@ async def test_a_layer_pushed_as_gradient_gets_the_one_its_steps_left_out(
     replica = Replica(network, LAYOUT, 1, 16, 2, 1, protocol.kept, False)
     generator = np.random.default_rng(3)
     replica.weights[...] = 0.05 * generator.standard_normal(LAYOUT.flat_size)
-    context, whole = network.context(0), network.context(0)
+    context, whole = network.context(), network.context()
     expected = np.zeros(LAYOUT.flat_size, np.float32)
     slot = None
     for _ in range(2):
