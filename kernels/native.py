@@ -16,6 +16,7 @@ import ctypes
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -133,73 +134,98 @@ def compile_calls(
         TypeError: an argument does not fit its kernel.
         RuntimeError: `can_compile` is False.
     """
-    import llvmlite.binding as llvm
-
-    source = _Source(stand_ins or {}, words, objects, in_row or {})
+    source = Instructions(stand_ins or {}, "row", objects, in_row or {})
     for call in calls:
         source.add(call)
+    return compile_function("steps", _over_rows(source, words), source.held)
+
+
+def compile_function(name: str, text: str, held: Collection[Any]) -> NativeSteps:
+    """Returns a function of two int64 that gives an int32, from its LLVM instructions; it keeps `held` alive.
+
+    Raises:
+        RuntimeError: `can_compile` is False.
+    """
+    import llvmlite.binding as llvm
+
     if not can_compile():
         raise RuntimeError(f"expected LLVM {LLVM_MIN[0]} or later, and numpy's arrays; found {llvm.llvm_version_info}")
     machine = llvm.Target.from_default_triple().create_target_machine(opt=1)
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(source.text()), machine)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(text), machine)
     engine.finalize_object()
-    function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.c_int64)(engine.get_function_address("steps"))
-    function.holds = (engine, source.held)  # type: ignore[attr-defined]
+    function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.c_int64)(engine.get_function_address(name))
+    function.holds = (engine, held)  # type: ignore[attr-defined]
     return function
 
 
-class _Source:
-    """The function's LLVM instructions, line by line.
+def _over_rows(source: Instructions, words: int) -> str:
+    """Returns a function that goes through the rows of a table, each of so many words."""
+    lines = [
+        "define i32 @steps(i64 %table, i64 %rows) {",
+        "entry:",
+        "br label %row",
+        "row:",
+        f"%number = phi i64 [0, %entry], [%following, %{source.block}]",
+        f"%offset = mul i64 %number, {8 * words}",
+        "%place = add i64 %table, %offset",
+        "%words = inttoptr i64 %place to ptr",
+        *source.lines,
+        "%following = add i64 %number, 1",
+        "%more = icmp slt i64 %following, %rows",
+        "br i1 %more, label %row, label %done",
+        "done:",
+        "ret i32 0",
+        *source.failed(),
+        "}",
+    ]
+    return "\n".join([*lines, ""])
+
+
+class Instructions:
+    """A function's LLVM instructions, line by line; `%words` is the address of the row that it works on.
 
     Attributes:
+        lines: the instructions.
+        block: the name of the block that the next instruction is in.
         held: objects that must live as long as the function.
     """
 
     def __init__(
         self,
         stand_ins: Mapping[int, NDArray[Any]],
-        words: int,
-        objects: Collection[int],
-        in_row: Mapping[int, NDArray[Any]],
+        block: str,
+        objects: Collection[int] = (),
+        in_row: Mapping[int, NDArray[Any]] = MappingProxyType({}),
     ) -> None:
-        self._words_of_row, self._names = words, 0
+        """`stand_ins`, `objects`, `in_row`: see `compile_calls`; `block`: the name of the block that begins here."""
+        self._names = 0
         self._variables = {_address(array): f"ptr %at{word}" for word, array in {**stand_ins, **in_row}.items()}
         self._scratch = np.zeros(RESULT_WORDS, np.int64)
         self.held: list[Any] = [*stand_ins.values(), *in_row.values(), self._scratch]
-        self._lines: list[str] = []
+        self.lines: list[str] = []
         for word in stand_ins:
-            place = self._name("place")
-            self._lines.append(f"{place} = {self._place(word)}")
+            place = self.name("place")
+            self.lines.append(f"{place} = {word_place(word)}")
             if word in objects:
-                found, place = place, self._name("place")
-                array = self._name("array")
-                self._lines.append(f"{array} = load ptr, ptr {found}")
-                self._lines.append(f"{place} = getelementptr i8, ptr {array}, i64 {DATA_OFFSET_BYTES}")
-            self._lines.append(f"%at{word} = load ptr, ptr {place}")
-        self._lines += [f"%at{word} = {self._place(word)}" for word in in_row]
+                found, place = place, self.name("place")
+                array = self.name("array")
+                self.lines.append(f"{array} = load ptr, ptr {found}")
+                self.lines.append(f"{place} = getelementptr i8, ptr {array}, i64 {DATA_OFFSET_BYTES}")
+            self.lines.append(f"%at{word} = load ptr, ptr {place}")
+        self.lines += [f"%at{word} = {word_place(word)}" for word in in_row]
         self._failures: list[str] = []
-        self._block = "row"
+        self.block = block
 
-    def text(self) -> str:
-        lines = [
-            "define i32 @steps(i64 %table, i64 %rows) {",
-            "entry:",
-            "br label %row",
-            "row:",
-            f"%number = phi i64 [0, %entry], [%following, %{self._block}]",
-            f"%offset = mul i64 %number, {8 * self._words_of_row}",
-            "%place = add i64 %table, %offset",
-            "%words = inttoptr i64 %place to ptr",
-            *self._lines,
-            "%following = add i64 %number, 1",
-            "%more = icmp slt i64 %following, %rows",
-            "br i1 %more, label %row, label %done",
-            "done:",
-            "ret i32 0",
-        ]
-        if self._failures:
-            lines += ["failed:", f"%code = phi i32 {', '.join(self._failures)}", "ret i32 %code"]
-        return "\n".join([*lines, "}", ""])
+    def failed(self) -> list[str]:
+        """Returns the block in which the function ends if a kernel has failed."""
+        if not self._failures:
+            return []
+        return ["failed:", f"%code = phi i32 {', '.join(self._failures)}", "ret i32 %code"]
+
+    def name(self, what: str) -> str:
+        """Returns the name of a new value or block."""
+        self._names += 1
+        return f"%{what}{self._names}_"
 
     def add(self, call: Call) -> None:
         if isinstance(call, NativeProduct):
@@ -218,23 +244,23 @@ class _Source:
         for argument in call.arguments:
             words += self._words(argument)
         address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
-        status, good = self._name("status"), self._name("good")
-        self._lines += [f"{status} = call i32 {_function(words, address)}", f"{good} = icmp eq i32 {status}, 0"]
+        status, good = self.name("status"), self.name("good")
+        self.lines += [f"{status} = call i32 {_function(words, address)}", f"{good} = icmp eq i32 {status}, 0"]
         self._go_on_if(good, status)
 
     def _add_check(self, call: NativeCheck) -> None:
-        place, value, good = self._name("place"), self._name("value"), self._name("good")
-        self._lines += [
-            f"{place} = {self._place(call.word.number)}",
+        place, value, good = self.name("place"), self.name("value"), self.name("good")
+        self.lines += [
+            f"{place} = {word_place(call.word.number)}",
             f"{value} = load i64, ptr {place}",
             f"{good} = icmp sge i64 {value}, 0",
         ]
         self._go_on_if(good, str(REFUSED))
 
     def _go_on_if(self, good: str, status: str) -> None:
-        self._failures.append(f"[{status}, %{self._block}]")
-        self._block = self._name("next")[1:]
-        self._lines += [f"br i1 {good}, label %{self._block}, label %failed", f"{self._block}:"]
+        self._failures.append(f"[{status}, %{self.block}]")
+        self.block = self.name("next")[1:]
+        self.lines += [f"br i1 {good}, label %{self.block}, label %failed", f"{self.block}:"]
 
     def _add_product(self, call: NativeProduct) -> None:
         found, count = blas(), _count(call)
@@ -246,10 +272,10 @@ class _Source:
         words = [self._blas_word(argument, found.bits, steps, number) for argument in arguments]
         called = _function(words, found.addresses[name])
         if name == "dot":
-            value, place = self._name("dot"), self._blas_word(call.out, found.bits, steps, number)
-            self._lines += [f"{value} = call float {called}", f"store float {value}, {place}"]
+            value, place = self.name("dot"), self._blas_word(call.out, found.bits, steps, number)
+            self.lines += [f"{value} = call float {called}", f"store float {value}, {place}"]
         else:
-            self._lines.append(f"call void {called}")
+            self.lines.append(f"call void {called}")
         if number is not None:
             self._end_loop(number, count)
 
@@ -262,8 +288,8 @@ class _Source:
         step = steps.get(_address(argument), 0)
         if not step:
             return self._pointer(argument)
-        offset, place = self._name("offset"), self._name("place")
-        self._lines += [
+        offset, place = self.name("offset"), self.name("place")
+        self.lines += [
             f"{offset} = mul i64 {number}, {step}",
             f"{place} = getelementptr i8, {self._pointer(argument)}, i64 {offset}",
         ]
@@ -271,28 +297,28 @@ class _Source:
 
     def _begin_loop(self) -> str:
         """Begins a block that is gone through again and again; returns the number of its turn, from 0 on."""
-        before, number = self._block, self._name("turn")
-        self._block = self._name("loop")[1:]
-        self._lines += [
-            f"br label %{self._block}",
-            f"{self._block}:",
-            f"{number} = phi i64 [0, %{before}], [{number}next, %{self._block}]",
+        before, number = self.block, self.name("turn")
+        self.block = self.name("loop")[1:]
+        self.lines += [
+            f"br label %{self.block}",
+            f"{self.block}:",
+            f"{number} = phi i64 [0, %{before}], [{number}next, %{self.block}]",
         ]
         return number
 
     def _end_loop(self, number: str, count: int) -> None:
-        begun, self._block, more = self._block, self._name("after")[1:], self._name("more")
-        self._lines += [
+        begun, self.block, more = self.block, self.name("after")[1:], self.name("more")
+        self.lines += [
             f"{number}next = add i64 {number}, 1",
             f"{more} = icmp slt i64 {number}next, {count}",
-            f"br i1 {more}, label %{begun}, label %{self._block}",
-            f"{self._block}:",
+            f"br i1 {more}, label %{begun}, label %{self.block}",
+            f"{self.block}:",
         ]
 
     def _words(self, argument: Any) -> list[str]:
         if isinstance(argument, Word):
-            place, value = self._name("place"), self._name("value")
-            self._lines += [f"{place} = {self._place(argument.number)}", f"{value} = load float, ptr {place}"]
+            place, value = self.name("place"), self.name("value")
+            self.lines += [f"{place} = {word_place(argument.number)}", f"{value} = load float, ptr {place}"]
             return [f"float {value}"]
         if isinstance(argument, float):
             return [f"double {_hexadecimal(argument)}"]
@@ -307,20 +333,18 @@ class _Source:
     def _result(self, result: Result) -> str:
         if not isinstance(result, Word):
             return self._pointer(result)
-        place = self._name("place")
-        self._lines.append(f"{place} = {self._place(result.number)}")
+        place = self.name("place")
+        self.lines.append(f"{place} = {word_place(result.number)}")
         return f"ptr {place}"
 
     def _pointer(self, array: NDArray[Any]) -> str:
         address = _address(array)
         return self._variables.get(address, f"ptr inttoptr (i64 {address} to ptr)")
 
-    def _place(self, word: int) -> str:
-        return f"getelementptr i64, ptr %words, i64 {word}"
 
-    def _name(self, what: str) -> str:
-        self._names += 1
-        return f"%{what}{self._names}_"
+def word_place(word: int) -> str:
+    """Returns the instruction that gives the address of a word of the row."""
+    return f"getelementptr i64, ptr %words, i64 {word}"
 
 
 def _address(array: NDArray[Any]) -> int:
