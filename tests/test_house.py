@@ -54,6 +54,11 @@ ELSEWHERE = (
         ("bench/worker/trainer", "bench/worker/torch_peer", "bench/plot"),
         "parts of one benchmark",
     ),
+    Elsewhere(
+        "kernels/partition/test_member.py",
+        ("kernels/partition/flight", "kernels/partition/head", "kernels/partition/steps"),
+        "parts of a member, which are right when it computes what the whole network does",
+    ),
     Elsewhere("bench/kernels/test_kernels.py", ("bench/kernels/*",), "parts of one benchmark"),
     Elsewhere(
         "bench/failover/test_failover.py",

@@ -1,0 +1,163 @@
+"""The arrays of one flight's context in one partition: what is its own, and what it shows to others (Adam 3.2.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.kernels.operation import Array, Buffers, Operation
+from adamctl.kernels.partition.memory import BlockName, Kind, SharedMemory
+from adamctl.kernels.partition.regions import Held, extents
+from adamctl.kernels.partition.stages import CutNetwork, MemberTensors, StagePart
+from adamctl.kernels.segments import Post, Wake, Words
+
+
+class Neighbours(NamedTuple):
+    """The partitions of a replica as one of them sees them.
+
+    Attributes:
+        own: its number.
+        memories: of each partition, its own included: mapped, or copies that are filled from frames.
+        wakes: partition -> how to wake those of its threads that wait for this one.
+    """
+
+    own: int
+    memories: Sequence[SharedMemory]
+    wakes: dict[int, Wake]
+
+
+class BoundOperation(NamedTuple):
+    """An operation of a part, and the arrays it works on.
+
+    Attributes:
+        gradients: of its tensors; those of tensors that others hold, too, lie in memory that their owners read.
+        needs_input_error: whether backward goes on below it.
+    """
+
+    operation: Operation
+    weights: list[Array]
+    gradients: list[Array]
+    buffers: Buffers
+    needs_input_error: bool
+
+
+class FlightArrays:
+    """One context of a partition.
+
+    Attributes:
+        images, labels: stand for those of a flight in native calls, [batch, ...].
+        gradient: flat, as `MemberTensors` lays it out; the flight's whole gradient, also of tensors that are shared.
+        gradients: the same memory, one array for each held tensor.
+        operations: of each stage, in order; none where the partition has no part.
+        inputs, outputs: of each stage; where a stage reads just what the one before computed, they are one array.
+        input_errors, output_errors: likewise, on the way back.
+    """
+
+    def __init__(
+        self, network: CutNetwork, neighbours: Neighbours, context: int, batch: int, weights: Sequence[Array]
+    ) -> None:
+        """`context`: which of the open flights; `weights`: one array for each held tensor."""
+        self.network, self.neighbours, self.context, self.batch = network, neighbours, context, batch
+        tensors = MemberTensors(network, neighbours.own)
+        self.gradient = np.zeros(tensors.flat_size, np.float32)
+        self.gradients = tensors.views(self.gradient)
+        self.images = np.zeros((batch, *network.model.input), np.float32)
+        self.labels = np.zeros(batch, np.int32)
+        self.generator = np.random.default_rng([0, context])
+        self.operations: list[list[BoundOperation]] = []
+        self.inputs: list[Held | None] = []
+        self.outputs: list[Held | None] = []
+        self.input_errors: list[Held | None] = []
+        self.output_errors: list[Held | None] = []
+        held = iter(zip(tensors.held, weights, self.gradients, strict=True))
+        for number, stage in enumerate(network.stages):
+            part = stage.parts[neighbours.own]
+            own = [] if part is None else [next(held) for rows in part.tensors for _ in rows]
+            self._add(number, part, [weight for _, weight, _ in own], [gradient for _, _, gradient in own])
+        for number in range(len(network.stages)):
+            self.output_errors.append(self._output_error(number))
+
+    def shares(self, kind: Kind, number: int) -> bool:
+        """Whether this partition shows such a block to others."""
+        return self._memory.has(BlockName(kind, number, self.context))
+
+    def shown(self, partition: int, kind: Kind, number: int) -> NDArray[np.generic]:
+        """Returns a block that a partition shows."""
+        return self.neighbours.memories[partition].array(BlockName(kind, number, self.context))
+
+    def word(self, partition: int, kind: Kind, number: int) -> Words:
+        return self.neighbours.memories[partition].word(BlockName(kind, number, self.context))
+
+    def post(self, kind: Kind, number: int, readers: set[int]) -> list[Post]:
+        """Returns how to say that a block of this partition is complete; nothing if no other reads it."""
+        others = sorted(readers - {self.neighbours.own})
+        if not others:
+            return []
+        return [Post(self.word(self.neighbours.own, kind, number), tuple(self.neighbours.wakes[one] for one in others))]
+
+    @property
+    def _memory(self) -> SharedMemory:
+        return self.neighbours.memories[self.neighbours.own]
+
+    def _add(self, number: int, part: StagePart | None, weights: list[Array], gradients: list[Array]) -> None:
+        """Adds one stage's operations and arrays."""
+        self.operations.append([])
+        for held in (self.inputs, self.outputs, self.input_errors):
+            held.append(None)
+        if part is None:
+            return
+        stop, network = self.network.backward_stop, self.network
+        left = list(zip(weights, gradients, [one for rows in part.tensors for one in rows], strict=True))
+        for place, operation in enumerate(part.operations):
+            needs_error = number > stop or (number == stop and place > 0)
+            own = [left.pop(0) for _ in part.tensors[place]]
+            found = [
+                self._partial(tensor) if tensor in network.stages[number].shared else gradient
+                for _, gradient, (tensor, _) in own
+            ]
+            buffers = operation.allocate(self.batch, needs_error)
+            self.operations[-1].append(
+                BoundOperation(operation, [weight for weight, _, _ in own], found, buffers, needs_error)
+            )
+        first, last = self.operations[-1][0].buffers, self.operations[-1][-1].buffers
+        if self.shares("output", number):
+            last.output = self._float32("output", number)
+        if self.shares("error", number):
+            first.input_error = self._float32("error", number)
+        self.outputs[-1] = Held(last.output, part.outputs)
+        if number > stop:
+            self.input_errors[-1] = Held(first.input_error, part.inputs)
+        self.inputs[-1] = self._input(number, part)
+
+    def _input(self, number: int, part: StagePart) -> Held:
+        before = self.outputs[number - 1] if number else Held(self.images, self._whole_images)
+        if before is not None and before.box == part.inputs:
+            return before
+        return Held(np.zeros((self.batch, *extents(part.inputs)), np.float32), part.inputs)
+
+    def _output_error(self, number: int) -> Held | None:
+        """Returns the error at a stage's outputs: the next stage's input error if that is all of it."""
+        own = self.outputs[number]
+        if own is None or number < self.network.backward_stop:
+            return None
+        readers = self.network.readers(number, self.neighbours.own)
+        if number + 1 < len(self.network.stages) and [one for one, _ in readers] == [self.neighbours.own]:
+            after = self.input_errors[number + 1]
+            if after is not None and after.box == own.box:
+                return after
+        return Held(np.zeros_like(own.array), own.box)
+
+    @property
+    def _whole_images(self) -> tuple[tuple[int, int], ...]:
+        return tuple((0, size) for size in self.network.model.input)
+
+    def _partial(self, tensor: int) -> Array:
+        return self._float32("partial", tensor)
+
+    def _float32(self, kind: Kind, number: int) -> Array:
+        array = self.shown(self.neighbours.own, kind, number)
+        assert array.dtype == np.float32
+        return array  # type: ignore[return-value]

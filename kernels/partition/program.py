@@ -1,0 +1,222 @@
+"""One flight's work as a list of steps, run natively where everything is compiled, by Python otherwise.
+
+A step waits for words, then makes calls or runs a function. Consecutive steps that are all calls become one native
+function in segments (`adamctl.kernels.segments`); a function of Python stands between them. Both stop where a word has
+not come, and go on there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adamctl.kernels.native import REFUSED, Call, NativeCheck, Word
+from adamctl.kernels.operation import Array
+from adamctl.kernels.segments import FIRST_FREE_WORD, FLIGHT, SPINS, Advance, Post, Segment, Words, compile_segments
+
+IMAGES, LABELS, ACCRUED, FILLED, RATE, LOSS, CORRECT, CLIPPED = range(FIRST_FREE_WORD, FIRST_FREE_WORD + 8)
+"""Words of a flight's row.
+
+Addresses of its images and labels, of the slot in which it accrues and that slot's flag; the learning rate of its local
+update (float32); its loss (float64), correct examples and layers that were scaled down.
+"""
+WORDS = FIRST_FREE_WORD + 8
+
+
+class Batch(NamedTuple):
+    """The examples of a flight: images [n, *input], float32, and labels [n], int32, both C-contiguous."""
+
+    images: Array
+    labels: NDArray[np.int32]
+
+
+@dataclass
+class Row:
+    """What a flight is told, and what it finds.
+
+    Attributes:
+        slot: where it accrues.
+        rate: learning rate of its local update.
+        loss: summed loss of its batch; 0 where another partition computes it.
+        correct: its correctly classified examples.
+        clipped: layers whose gradient was scaled down.
+    """
+
+    slot: int = 0
+    rate: float = 0.0
+    loss: float = 0.0
+    correct: int = 0
+    clipped: int = 0
+
+
+Work: TypeAlias = Callable[[Batch, Row], None]
+"""A step's work in Python."""
+
+
+@dataclass
+class Step:
+    """One step of a flight.
+
+    Attributes:
+        words: have to reach the flight's number first.
+        calls: its work natively; None if that is not possible.
+        work: its work in Python.
+        posts: written when it is done.
+    """
+
+    words: tuple[Words, ...]
+    calls: list[Call] | None
+    work: Work
+    posts: list[Post] = field(default_factory=list)
+
+
+class Program:
+    """The steps of the flights of one context.
+
+    Attributes:
+        is_native: whether no step needs Python.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        stand_ins: Mapping[int, NDArray[np.generic]],
+        native: bool,
+        slots: Sequence[Array] = (),
+        filled: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Args:
+        stand_ins: IMAGES and LABELS -> the arrays that stand for them in the calls.
+        slots, filled: where flights accrue, if they do; the calls name the first.
+        """
+        stand_ins = dict(stand_ins)
+        if filled is not None:
+            stand_ins |= {ACCRUED: slots[0], FILLED: filled[:1]}
+            self._slots = [(address_of(slot), address_of(filled[place:])) for place, slot in enumerate(slots)]
+        else:
+            self._slots = [(0, 0)]
+        self._words = np.zeros(WORDS, np.int64)
+        self._place = address_of(self._words)
+        self._row = Row()
+        self._pieces: list[_Native | Step] = []
+        waiting: list[Segment] = []
+        for step in steps:
+            if native and step.calls is not None:
+                waiting.append(Segment(step.words, [*step.calls, *step.posts]))
+                continue
+            self._end(waiting, stand_ins)
+            self._pieces.append(step)
+        self._end(waiting, stand_ins)
+        self.is_native = all(isinstance(piece, _Native) for piece in self._pieces)
+        self._piece = self._segment = 0
+        self._batch: Batch | None = None
+
+    def _end(self, waiting: list[Segment], stand_ins: Mapping[int, NDArray[np.generic]]) -> None:
+        if waiting:
+            self._pieces.append(_Native(compile_segments(waiting, stand_ins), len(waiting)))
+            waiting.clear()
+
+    def begin(self, flight: int, batch: Batch, slot: int = 0, rate: float = 0.0) -> None:
+        """Begins a flight, whose number is greater than all before; `slot`, `rate`: see `Row`."""
+        self._piece = self._segment = 0
+        self._batch, self._row = batch, Row(slot, rate)
+        words = self._words
+        words[FLIGHT] = flight
+        words[IMAGES], words[LABELS] = address_of(batch.images), address_of(batch.labels)
+        words[ACCRUED], words[FILLED] = self._slots[slot]
+        words[RATE : RATE + 1].view(np.float32)[0] = rate
+        words[LOSS : CLIPPED + 1] = 0
+
+    def advance(self, spins: int = 0) -> bool:
+        """Goes on until a word has not come; returns whether the flight is done.
+
+        Args:
+            spins: how many times to look at a word again before giving up.
+
+        Raises:
+            ValueError: a label is out of range.
+            RuntimeError: a compiled kernel failed.
+        """
+        self._words[SPINS] = spins
+        while self._piece < len(self._pieces):
+            piece = self._pieces[self._piece]
+            if isinstance(piece, _Native):
+                reached = piece.advance(self._place, self._segment)
+                if reached < 0:
+                    self._failed(reached)
+                if reached < piece.segments:
+                    self._segment = reached
+                    return False
+            elif not self._run(piece):
+                return False
+            self._piece, self._segment = self._piece + 1, 0
+        return True
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Where the flight stands: greater when something was done."""
+        return self._piece, self._segment
+
+    @property
+    def found(self) -> Row:
+        """Returns what the flight has found; whole when it is done."""
+        row, words = self._row, self._words
+        row.loss += float(words[LOSS : LOSS + 1].view(np.float64)[0])
+        row.correct, row.clipped = row.correct + int(words[CORRECT]), row.clipped + int(words[CLIPPED])
+        words[LOSS : CLIPPED + 1] = 0
+        return row
+
+    def _run(self, step: Step) -> bool:
+        flight = int(self._words[FLIGHT])
+        with _FENCE:
+            ready = all(int(word[0]) >= flight for word in step.words)
+        if not ready:
+            return False
+        assert self._batch is not None
+        step.work(self._batch, self._row)
+        for post in step.posts:
+            post_by_python(post, flight)
+        return True
+
+    def _failed(self, code: int) -> None:
+        assert self._batch is not None
+        labels = self._batch.labels
+        if code == REFUSED:
+            raise ValueError(f"labels: expected classes of the network; found {labels.min()} to {labels.max()}")
+        raise RuntimeError(f"a compiled kernel failed with code {code}")
+
+
+class _Native(NamedTuple):
+    advance: Advance
+    segments: int
+
+
+_FENCE = Lock()
+"""Taking and releasing a lock orders what Python writes and reads, as the native function's words do by themselves."""
+
+
+def post_by_python(post: Post, flight: int) -> None:
+    """As a native function posts. Without a compiler a wake may be missed, so sleepers look again after a while."""
+    with _FENCE:
+        post.word[0] = flight
+    with _FENCE:
+        asleep = [wake for wake in post.wakes if wake.sleepers[0] > 0]
+    for wake in asleep:
+        with suppress(BlockingIOError):  # it is full of wakes
+            os.write(wake.descriptor, b"\0")
+
+
+def address_of(array: NDArray[np.generic]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def check_of_labels() -> list[Call]:
+    """Returns the call that ends a flight whose labels are out of range."""
+    return [NativeCheck(Word(CORRECT))]

@@ -1,0 +1,136 @@
+"""A replica of several partitions within one process, whose members are advanced in any order."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import NamedTuple
+
+import numpy as np
+
+from adamctl.kernels.operation import Array
+from adamctl.kernels.partition.flight import Neighbours
+from adamctl.kernels.partition.member import Member
+from adamctl.kernels.partition.memory import SharedLayout, SharedMemory
+from adamctl.kernels.partition.program import Batch
+from adamctl.kernels.partition.stages import CutNetwork, MemberTensors
+from adamctl.kernels.partition.update import Accruing
+
+
+class Own(NamedTuple):
+    """A member's flat vectors."""
+
+    weights: Array
+    slots: list[Array]
+
+
+class Replica:
+    """All members of a replica, with the weights of the whole network."""
+
+    def __init__(
+        self, network: CutNetwork, batch: int, flights: int, weights: list[Array], *, clip_norm: float | None = None,
+        accrues: bool = False,
+    ) -> None:  # fmt: skip
+        """`weights`: of the whole network, one array for each tensor; `accrues`: in two slots, and to the weights."""
+        self.network, self.flights = network, flights
+        layouts = [SharedLayout(network, number, batch, flights) for number in range(network.partitions)]
+        memories = [SharedMemory(layout, np.zeros(layout.size_bytes, np.uint8)) for layout in layouts]
+        self.members: list[Member] = []
+        self.own: list[Own] = []
+        for number in range(network.partitions):
+            tensors = MemberTensors(network, number)
+            flat = np.zeros(tensors.flat_size, np.float32)
+            for view, (tensor, (start, stop)) in zip(tensors.views(flat), tensors.held, strict=True):
+                view[...] = weights[tensor][start:stop]
+            neighbours = Neighbours(number, memories, _NoWakes())
+            slots = [np.zeros_like(flat) for _ in range(2 * flights)]
+            accruing = [Accruing(slots[2 * one : 2 * one + 2], flat) for one in range(flights)] if accrues else []
+            self.members.append(
+                Member(network, neighbours, batch, flights, flat, accruing=accruing, clip_norm=clip_norm)
+            )
+            self.own.append(Own(flat, slots))
+
+    def run(self, batches: list[Batch], random: Random | None = None) -> list[tuple[list[list[Array]], float, int]]:
+        """Runs a flight for each batch; returns (each member's gradients, loss, correct) of each.
+
+        Without `random` members go as far as they can, one after the other; with it a member chosen by chance goes on
+        in a flight chosen by chance, and gives up after some looks.
+        """
+        found: list[tuple[list[list[Array]], float, int]] = []
+        open_flights: dict[int, set[int]] = {}
+        begun = 0
+        while len(found) < len(batches):
+            while begun < len(batches) and begun < len(found) + self.flights:
+                begun += 1
+                for member in self.members:
+                    member.programs[begun % self.flights].begin(begun, batches[begun - 1])
+                open_flights[begun] = set(range(len(self.members)))
+            moves = [(flight, one) for flight, members in open_flights.items() for one in members]
+            if random is not None:
+                random.shuffle(moves)
+            went_on = False
+            for flight, one in moves:
+                program = self.members[one].programs[flight % self.flights]
+                before = program.position
+                if program.advance():
+                    open_flights[flight].discard(one)
+                    went_on = True
+                went_on = went_on or program.position != before
+                if random is not None and went_on:
+                    break
+            assert went_on, "every partition waits for another one"
+            while len(found) + 1 in open_flights and not open_flights[len(found) + 1]:
+                flight = len(found) + 1
+                del open_flights[flight]
+                found.append(self._result(flight % self.flights))
+        return found
+
+    def train(self, batches: list[Batch], rate: float) -> tuple[list[float], int]:
+        """Runs flights one after another, in the second slot; returns their losses and how many layers were clipped."""
+        losses, clipped = list[float](), set[int]()
+        total = 0
+        for flight, batch in enumerate(batches, 1):
+            for member in self.members:
+                member.programs[0].begin(flight, batch, slot=1, rate=rate)
+            left = list(self.members)
+            while left:
+                left = [member for member in left if not member.programs[0].advance()]
+            found = [member.programs[0].found for member in self.members]
+            losses.append(max(one.loss for one in found))
+            clipped = {one.clipped for one in found}
+            assert len(clipped) == 1, "all partitions clip the same layers"
+            total += clipped.pop()
+        return losses, total
+
+    def whole_of(self, vectors: list[Array]) -> list[Array]:
+        """Returns the tensors of the whole network from each member's flat vector."""
+        return self.whole_gradients(
+            [member.tensors.views(one) for member, one in zip(self.members, vectors, strict=True)]
+        )
+
+    def _result(self, context: int) -> tuple[list[list[Array]], float, int]:
+        gradients = [[one.copy() for one in member.arrays[context].gradients] for member in self.members]
+        for member in self.members:
+            found = member.programs[context].found
+            if member.arrays[context].outputs[-1] is not None:
+                return gradients, found.loss, found.correct
+        raise AssertionError("nobody computed the loss")
+
+    def whole_gradients(self, gradients: list[list[Array]]) -> list[Array]:
+        """Returns the gradient of each tensor of the whole network; members that share rows must agree."""
+        whole = [np.full(tensor.shape, np.nan, np.float32) for tensor in self.network.tensors]
+        for member, found in zip(self.members, gradients, strict=True):
+            for (tensor, (start, stop)), gradient in zip(member.tensors.held, found, strict=True):
+                there = whole[tensor][start:stop]
+                known = ~np.isnan(there)
+                np.testing.assert_array_equal(there[known], gradient[known])
+                there[...] = gradient
+        return whole
+
+
+class _NoWakes(dict):  # type: ignore[type-arg]
+    """Nobody sleeps here."""
+
+    def __missing__(self, partition: int) -> object:
+        from adamctl.kernels.segments import Wake
+
+        return Wake(np.zeros(1, np.int64), -1)

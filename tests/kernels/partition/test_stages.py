@@ -1,0 +1,60 @@
+"""A network cut into stages and parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from adamctl.kernels.partition.stages import HeldTensor, MemberTensors, OwnedRows, cut_network
+from tests.kernels.partition.test_member import IMAGES, LOCAL, ROWS_AND_UNITS, UNEVEN, VECTOR, cut
+
+
+def test_parts_read_their_halo_and_hold_their_rows() -> None:
+    network = cut_network(IMAGES, ROWS_AND_UNITS, "numpy")
+    first, second = network.stages[0].parts
+    assert first is not None and second is not None
+    assert first.outputs == ((0, 2), (0, 4), (0, 4)) and second.outputs == ((2, 5), (0, 4), (0, 4))
+    assert first.inputs[0] == (0, 6) and second.inputs[0] == (3, 11), "pooled rows overlap, and so do windows"
+    assert network.stages[0].shared == {
+        0: (OwnedRows(0, (0, 2)), OwnedRows(1, (2, 4))),
+        1: (OwnedRows(0, (0, 2)), OwnedRows(1, (2, 4))),
+    }
+    dense = network.stages[2].parts[1]
+    assert dense is not None
+    assert dense.tensors == ((HeldTensor(4, (3, 7)), HeldTensor(5, (3, 7))),)
+    assert not network.stages[2].shared
+    assert network.backward_stop == 0
+
+
+def test_sources_and_readers_are_each_others() -> None:
+    for cuts in (ROWS_AND_UNITS, UNEVEN):
+        network = cut_network(IMAGES, cuts, "numpy")
+        for stage in range(1, len(network.stages)):
+            for reader in range(network.partitions):
+                for source, box in network.sources(stage, reader):
+                    assert (reader, box) in network.readers(stage - 1, source)
+                    assert reader in [one for one, _ in network.readers(stage - 1, source)]
+
+
+def test_a_partitions_tensors_lie_one_after_another() -> None:
+    network = cut_network(IMAGES, ROWS_AND_UNITS, "numpy")
+    tensors = MemberTensors(network, 1)
+    flat = np.arange(tensors.flat_size, dtype=np.float32)
+    views = tensors.views(flat)
+    assert [view.shape for view in views] == tensors.shapes
+    assert [int(view.reshape(-1)[0]) for view in views] == tensors.offsets
+    assert all(offset % 16 == 0 for offset in tensors.offsets)
+    with pytest.raises(ValueError, match="expected a vector of"):
+        tensors.views(flat[1:])
+
+
+def test_parts_that_leave_something_out_are_refused() -> None:
+    with pytest.raises(ValueError, match="dense1: expected parts that make each output once"):
+        cut_network(VECTOR, [*cut(VECTOR, [("units", [4, 8]), ("units", [2, 5]), ("units", [1, 4])])], "numpy")
+
+
+def test_a_cut_whose_parts_hold_no_rows_of_a_tensor_is_refused() -> None:
+    """A locally connected layer's weights lie by places first."""
+    cuts = cut(LOCAL, [("maps", [1, 3]), ("rows", [1, 4]), ("rows", [3, 4]), ("units", [2, 6]), ("units", [3, 4])])
+    with pytest.raises(ValueError, match=r"local2d1: expected a cut whose parts hold rows of local2d1\.weight"):
+        cut_network(LOCAL, cuts, "numpy")
