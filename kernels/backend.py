@@ -44,6 +44,7 @@ COMPILED_MODULES = (
     "factors",
     "flat",
     "accrual",
+    "ranges",
     "conversions",
     "tiles",
 )

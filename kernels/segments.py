@@ -53,10 +53,11 @@ class Wake(NamedTuple):
 
 
 class Post(NamedTuple):
-    """Writes the flight's number into a word, after all that was computed before, and wakes its readers."""
+    """Writes the flight's number, plus `ahead`, into a word, after all that was computed before; wakes its readers."""
 
     word: Words
     wakes: tuple[Wake, ...] = ()
+    ahead: int = 0
 
 
 class Segment(NamedTuple):
@@ -147,7 +148,11 @@ def _wait(source: Instructions, word: Words, segment: int) -> None:
 
 def _post(source: Instructions, post: Post) -> None:
     source.held.append(post)
-    source.lines.append(f"store atomic i64 %flight, ptr {_address(post.word)} seq_cst, align 8")
+    value = source.name("value")
+    source.lines += [
+        f"{value} = add i64 %flight, {post.ahead}",
+        f"store atomic i64 {value}, ptr {_address(post.word)} seq_cst, align 8",
+    ]
     for wake in post.wakes:
         asleep, is_asleep, write, on = (source.name(what) for what in ("asleep", "is", "write", "on"))
         source.lines += [

@@ -54,6 +54,7 @@ class FlightArrays:
         operations: of each stage, in order; none where the partition has no part.
         inputs, outputs: of each stage; where a stage reads just what the one before computed, they are one array.
         input_errors, output_errors: likewise, on the way back.
+        reads_from, read_by: the partitions whose blocks its steps read, and that read its own.
     """
 
     def __init__(
@@ -66,6 +67,8 @@ class FlightArrays:
         self.gradients = tensors.views(self.gradient)
         self.images = np.zeros((batch, *network.model.input), np.float32)
         self.labels = np.zeros(batch, np.int32)
+        self.reads_from: set[int] = set()
+        self.read_by: set[int] = set()
         self.generator = np.random.default_rng([0, context])
         self.operations: list[list[BoundOperation]] = []
         self.inputs: list[Held | None] = []
@@ -89,6 +92,9 @@ class FlightArrays:
         return self.neighbours.memories[partition].array(BlockName(kind, number, self.context))
 
     def word(self, partition: int, kind: Kind, number: int) -> Words:
+        """Returns the word of a block; noted as read if it is another partition's."""
+        if partition != self.neighbours.own:
+            self.reads_from.add(partition)
         return self.neighbours.memories[partition].word(BlockName(kind, number, self.context))
 
     def post(self, kind: Kind, number: int, readers: set[int]) -> list[Post]:
@@ -96,7 +102,22 @@ class FlightArrays:
         others = sorted(readers - {self.neighbours.own})
         if not others:
             return []
+        self.read_by.update(others)
         return [Post(self.word(self.neighbours.own, kind, number), tuple(self.neighbours.wakes[one] for one in others))]
+
+    def window(self, flights: int) -> tuple[tuple[Words, ...], list[Post]]:
+        """Returns what a flight waits for before it overwrites blocks, and how to say that it needs no others' blocks.
+
+        A flight begins when whoever reads this partition's blocks is done with the flight before in this context. So at
+        most `flights` are open, and no early block is lost; call it when all steps are there.
+        """
+        words = tuple(
+            self.neighbours.memories[reader].word(BlockName("free", 0, self.context)) for reader in sorted(self.read_by)
+        )
+        if not self.reads_from:
+            return words, []
+        wakes = tuple(self.neighbours.wakes[one] for one in sorted(self.reads_from))
+        return words, [Post(self._memory.word(BlockName("free", 0, self.context)), wakes, flights)]
 
     @property
     def _memory(self) -> SharedMemory:

@@ -13,7 +13,7 @@ from adamctl.kernels.layers.losses import make_loss
 from adamctl.kernels.native import can_compile
 from adamctl.kernels.operation import Array
 from adamctl.kernels.partition.flight import FlightArrays, Neighbours
-from adamctl.kernels.partition.program import IMAGES, LABELS, Program
+from adamctl.kernels.partition.program import IMAGES, LABELS, Batch, Program, Row, Step
 from adamctl.kernels.partition.stages import CutNetwork, MemberTensors
 from adamctl.kernels.partition.steps import training_steps
 from adamctl.kernels.partition.update import Accruing, Clipping, accruing_step
@@ -25,7 +25,8 @@ class Member:
     Attributes:
         tensors: what it holds, and where.
         arrays: of each context.
-        programs: likewise; flight n runs in context n % flights, when all partitions are done with flight n - flights.
+        programs: likewise; flight n, counted from 1, runs in context n % flights, after flight n - flights. It may
+            begin there at any time: it waits by itself until nobody reads what it overwrites.
     """
 
     def __init__(
@@ -58,6 +59,12 @@ class Member:
             own = accruing[context] if accruing else None
             if own is not None:
                 steps.append(accruing_step(arrays, own))
+            words, posts = arrays.window(flights)
+            steps = [Step(words, [], _nothing), *steps, Step((), [], _nothing, posts)]
             stand_ins = {IMAGES: arrays.images, LABELS: arrays.labels}
             slots, filled = (own.slots, own.filled) if own is not None else ((), None)
             self.programs.append(Program(steps, stand_ins, native, slots, filled))
+
+
+def _nothing(batch: Batch, row: Row) -> None:
+    """A step that only waits or posts."""

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from adamctl.kernels.partition.regions import extents
 from adamctl.kernels.partition.stages import CutNetwork
 
-Kind: TypeAlias = Literal["output", "error", "partial", "sum", "norms", "statistics"]
+Kind: TypeAlias = Literal["output", "error", "partial", "sum", "norms", "statistics", "free"]
 """`partial`: a gradient that this partition found of a tensor that others hold, too; `sum`: the sum of all of them, of
 the rows that this partition owns; `norms`: squared norm of each stage's gradient; `statistics`: of the logits of a head
-that is too large to gather."""
+that is too large to gather; `free`: a word alone: the last flight for which its readers may overwrite what they show,
+because this partition has read everything of the flight before in that context."""
 
 WORD_BYTES = 64
 """A word has a cache line of its own, so that who waits for one does not slow down who writes another."""
@@ -76,7 +77,14 @@ class SharedMemory:
     def __init__(self, layout: SharedLayout, memory: NDArray[np.uint8]) -> None:
         self._layout, self._memory = layout, memory
 
+    def begin(self, flights: int) -> None:
+        """Sets the words of a new group: the first flight of each context may write at once."""
+        for name in self._layout.places:
+            self.word(name)[0] = flights if name.kind == "free" else 0
+        self.sleepers[0] = 0
+
     def array(self, name: BlockName) -> NDArray[Any]:
+        """Returns a block."""
         place = self._layout.places[name]
         size_bytes = prod(place.shape) * np.dtype(place.dtype).itemsize
         part = self._memory[place.offset_bytes : place.offset_bytes + size_bytes]
@@ -84,11 +92,13 @@ class SharedMemory:
         return array
 
     def word(self, name: BlockName) -> NDArray[np.int64]:
+        """Returns the word of a block, [1]."""
         start = self._layout.places[name].word_bytes
         return self._memory[start : start + 8].view(np.int64)
 
     @property
     def sleepers(self) -> NDArray[np.int64]:
+        """How many of this partition's threads sleep, [1]."""
         return self._memory[SLEEPERS : SLEEPERS + 8].view(np.int64)
 
     def has(self, name: BlockName) -> bool:
@@ -118,6 +128,7 @@ def _shown(network: CutNetwork, partition: int, batch: int) -> list[tuple[Kind, 
             shown.append(("statistics", 0, (batch, STATISTICS), np.float64))
     if network.partitions > 1:
         shown.append(("norms", 0, (len(network.stages),), np.float64))
+        shown.append(("free", 0, (0,), np.float32))
     return shown
 
 

@@ -205,7 +205,7 @@ _FENCE = Lock()
 def post_by_python(post: Post, flight: int) -> None:
     """As a native function posts. Without a compiler a wake may be missed, so sleepers look again after a while."""
     with _FENCE:
-        post.word[0] = flight
+        post.word[0] = flight + post.ahead
     with _FENCE:
         asleep = [wake for wake in post.wakes if wake.sleepers[0] > 0]
     for wake in asleep:

@@ -253,12 +253,15 @@ def _check_covered(stage: Stage) -> None:
 
 
 class MemberTensors:
-    """The tensors of one partition in one flat float32 vector.
+    """The tensors of one partition, in flat float32 vectors that are laid out like the whole network's.
+
+    Only the pages of the ranges that a partition holds are ever touched, so what it does not hold takes no memory.
 
     Attributes:
         held: rows of tensors, in the order of the layout.
-        offsets: where each begins, in elements.
-        flat_size: elements of the vector, padding included.
+        offsets, shapes: where each begins, in elements, and its shape.
+        ranges: the same as ranges of the vector, adjacent ones joined, with the padding between them.
+        flat_size: elements of the vector.
     """
 
     def __init__(self, network: CutNetwork, partition: int) -> None:
@@ -266,13 +269,20 @@ class MemberTensors:
         self.held = tuple(held for part in parts if part is not None for rows in part.tensors for held in rows)
         self.offsets: list[int] = []
         self.shapes: list[tuple[int, ...]] = []
-        offset = 0
-        for tensor, (start, stop) in self.held:
-            shape = (stop - start, *network.tensors[tensor].shape[1:])
+        self.ranges: list[slice] = []
+        last = network.tensors[-1]
+        self.flat_size = _aligned(last.offset + last.size)
+        for index, (start, stop) in self.held:
+            tensor = network.tensors[index]
+            offset = tensor.offset + start * tensor.row_size
             self.offsets.append(offset)
-            self.shapes.append(shape)
-            offset = -(-(offset + prod(shape)) // ALIGNMENT) * ALIGNMENT
-        self.flat_size = offset
+            self.shapes.append((stop - start, *tensor.shape[1:]))
+            end = offset + (stop - start) * tensor.row_size
+            end = _aligned(end) if stop == tensor.shape[0] else end
+            if self.ranges and self.ranges[-1].stop == offset:
+                self.ranges[-1] = slice(self.ranges[-1].start, end)
+            else:
+                self.ranges.append(slice(offset, end))
 
     def views(self, flat: Array) -> list[Array]:
         """Returns one array for each held tensor, of a flat vector."""
@@ -282,3 +292,7 @@ class MemberTensors:
             flat[offset : offset + prod(shape)].reshape(shape)
             for offset, shape in zip(self.offsets, self.shapes, strict=True)
         ]
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -36,17 +36,27 @@ class Accruing:
 
 
 def accruing_step(arrays: FlightArrays, accruing: Accruing) -> Step:
-    """Returns the last step of a flight."""
+    """Returns the last step of a flight: range by range, since a partition holds some of the vector."""
     accrual, weights = Accrual(arrays.network.backend), accruing.weights
-    filled = accruing.filled[:1]
-    calls = accrual.native(accruing.slots[0], weights, arrays.gradient, filled, Word(RATE))
+    ranges = MemberTensors(arrays.network, arrays.neighbours.own).ranges
+    compiled = compiled_if(arrays.network.backend, "ranges")
+    calls: list[Call] | None = None
+    if compiled is not None:
+        bounds = np.array([(part.start, part.stop) for part in ranges], np.int64).reshape(-1, 2)
+        slot, filled, gradient = accruing.slots[0], accruing.filled[:1], arrays.gradient
+        if weights is None:
+            calls = [NativeCall(compiled.fill_or_add_ranges, (slot, gradient, filled, bounds))]
+        else:
+            arguments = (slot, weights, gradient, Word(RATE), filled, bounds)
+            calls = [NativeCall(compiled.fill_or_add_and_apply_ranges, arguments)]
 
     def work(batch: Batch, row: Row) -> None:
         slot, first = accruing.slots[row.slot], not accruing.filled[row.slot]
-        if weights is None:
-            accrual.accrue(slot, arrays.gradient, first)
-        else:
-            accrual.accrue_and_apply(slot, weights, arrays.gradient, row.rate, first)
+        for part in ranges:
+            if weights is None:
+                accrual.accrue(slot[part], arrays.gradient[part], first)
+            else:
+                accrual.accrue_and_apply(slot[part], weights[part], arrays.gradient[part], row.rate, first)
         accruing.filled[row.slot] = 1
 
     return Step((), calls, work)

@@ -11,7 +11,7 @@ from adamctl.kernels.operation import Array
 from adamctl.kernels.partition.flight import Neighbours
 from adamctl.kernels.partition.member import Member
 from adamctl.kernels.partition.memory import SharedLayout, SharedMemory
-from adamctl.kernels.partition.program import Batch
+from adamctl.kernels.partition.program import Batch, Row
 from adamctl.kernels.partition.stages import CutNetwork, MemberTensors
 from adamctl.kernels.partition.update import Accruing
 
@@ -34,6 +34,8 @@ class Replica:
         self.network, self.flights = network, flights
         layouts = [SharedLayout(network, number, batch, flights) for number in range(network.partitions)]
         memories = [SharedMemory(layout, np.zeros(layout.size_bytes, np.uint8)) for layout in layouts]
+        for memory in memories:
+            memory.begin(flights)
         self.members: list[Member] = []
         self.own: list[Own] = []
         for number in range(network.partitions):
@@ -55,34 +57,38 @@ class Replica:
         Without `random` members go as far as they can, one after the other; with it a member chosen by chance goes on
         in a flight chosen by chance, and gives up after some looks.
         """
-        found: list[tuple[list[list[Array]], float, int]] = []
-        open_flights: dict[int, set[int]] = {}
-        begun = 0
-        while len(found) < len(batches):
-            while begun < len(batches) and begun < len(found) + self.flights:
-                begun += 1
-                for member in self.members:
-                    member.programs[begun % self.flights].begin(begun, batches[begun - 1])
-                open_flights[begun] = set(range(len(self.members)))
-            moves = [(flight, one) for flight, members in open_flights.items() for one in members]
+        results: list[dict[int, tuple[list[Array], Row]]] = [{} for _ in batches]
+        flights = [dict[int, int]() for _ in self.members]  # of each member: context -> its open flight
+        begun = [0] * len(self.members)
+        while any(len(found) < len(self.members) for found in results):
+            went_on = False
+            for one, member in enumerate(self.members):
+                while begun[one] < len(batches) and (begun[one] + 1) % self.flights not in flights[one]:
+                    begun[one] += 1
+                    flights[one][begun[one] % self.flights] = begun[one]
+                    member.programs[begun[one] % self.flights].begin(begun[one], batches[begun[one] - 1])
+            moves = [(one, context) for one, own in enumerate(flights) for context in own]
             if random is not None:
                 random.shuffle(moves)
-            went_on = False
-            for flight, one in moves:
-                program = self.members[one].programs[flight % self.flights]
+            for one, context in moves:
+                member, program = self.members[one], self.members[one].programs[context]
                 before = program.position
                 if program.advance():
-                    open_flights[flight].discard(one)
+                    gradients = [gradient.copy() for gradient in member.arrays[context].gradients]
+                    results[flights[one].pop(context) - 1][one] = gradients, program.found
                     went_on = True
                 went_on = went_on or program.position != before
                 if random is not None and went_on:
                     break
             assert went_on, "every partition waits for another one"
-            while len(found) + 1 in open_flights and not open_flights[len(found) + 1]:
-                flight = len(found) + 1
-                del open_flights[flight]
-                found.append(self._result(flight % self.flights))
-        return found
+        return [self._result(found) for found in results]
+
+    def _result(self, found: dict[int, tuple[list[Array], Row]]) -> tuple[list[list[Array]], float, int]:
+        gradients = [found[one][0] for one in range(len(self.members))]
+        for one, member in enumerate(self.members):
+            if member.arrays[0].outputs[-1] is not None:
+                return gradients, found[one][1].loss, found[one][1].correct
+        raise AssertionError("nobody computed the loss")
 
     def train(self, batches: list[Batch], rate: float) -> tuple[list[float], int]:
         """Runs flights one after another, in the second slot; returns their losses and how many layers were clipped."""
@@ -106,14 +112,6 @@ class Replica:
         return self.whole_gradients(
             [member.tensors.views(one) for member, one in zip(self.members, vectors, strict=True)]
         )
-
-    def _result(self, context: int) -> tuple[list[list[Array]], float, int]:
-        gradients = [[one.copy() for one in member.arrays[context].gradients] for member in self.members]
-        for member in self.members:
-            found = member.programs[context].found
-            if member.arrays[context].outputs[-1] is not None:
-                return gradients, found.loss, found.correct
-        raise AssertionError("nobody computed the loss")
 
     def whole_gradients(self, gradients: list[list[Array]]) -> list[Array]:
         """Returns the gradient of each tensor of the whole network; members that share rows must agree."""

@@ -36,16 +36,23 @@ def test_sources_and_readers_are_each_others() -> None:
                     assert reader in [one for one, _ in network.readers(stage - 1, source)]
 
 
-def test_a_partitions_tensors_lie_one_after_another() -> None:
+def test_a_partitions_tensors_lie_where_the_whole_network_has_them() -> None:
     network = cut_network(IMAGES, ROWS_AND_UNITS, "numpy")
-    tensors = MemberTensors(network, 1)
-    flat = np.arange(tensors.flat_size, dtype=np.float32)
-    views = tensors.views(flat)
-    assert [view.shape for view in views] == tensors.shapes
-    assert [int(view.reshape(-1)[0]) for view in views] == tensors.offsets
-    assert all(offset % 16 == 0 for offset in tensors.offsets)
+    whole = np.arange(MemberTensors(network, 0).flat_size, dtype=np.float32)
+    for partition in range(2):
+        tensors = MemberTensors(network, partition)
+        touched = np.zeros_like(whole)
+        for part in tensors.ranges:
+            touched[part] += 1
+        for view, (tensor, (start, stop)) in zip(tensors.views(whole), tensors.held, strict=True):
+            first = network.tensors[tensor].offset + start * network.tensors[tensor].row_size
+            np.testing.assert_array_equal(view.reshape(-1), np.arange(first, first + view.size))
+            assert len(view) == stop - start
+        for view in tensors.views(touched):
+            assert (view == 1).all()
+        assert touched.max() == 1 and not touched.all()
     with pytest.raises(ValueError, match="expected a vector of"):
-        tensors.views(flat[1:])
+        tensors.views(whole[1:])
 
 
 def test_parts_that_leave_something_out_are_refused() -> None:
