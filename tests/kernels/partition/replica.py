@@ -58,6 +58,7 @@ class Replica:
         in a flight chosen by chance, and gives up after some looks.
         """
         results: list[dict[int, tuple[list[Array], Row]]] = [{} for _ in batches]
+        slowness = [random.choice((1, 1, 30)) if random is not None else 1 for _ in self.members]
         flights = [dict[int, int]() for _ in self.members]  # of each member: context -> its open flight
         begun = [0] * len(self.members)
         while any(len(found) < len(self.members) for found in results):
@@ -69,7 +70,7 @@ class Replica:
                     member.programs[begun[one] % self.flights].begin(begun[one], batches[begun[one] - 1])
             moves = [(one, context) for one, own in enumerate(flights) for context in own]
             if random is not None:
-                random.shuffle(moves)
+                moves.sort(key=lambda move: random.random() * slowness[move[0]])
             for one, context in moves:
                 member, program = self.members[one], self.members[one].programs[context]
                 before = program.position
