@@ -14,6 +14,9 @@ from adamctl.kernels.partition.regions import Held, extents
 from adamctl.kernels.partition.stages import CutNetwork, MemberTensors, StagePart
 from adamctl.kernels.segments import Post, Wake, Words
 
+PER_EXAMPLE: frozenset[Kind] = frozenset({"output", "error", "statistics"})
+"""Blocks of which smaller batches use the beginning."""
+
 
 class Neighbours(NamedTuple):
     """The partitions of a replica as one of them sees them.
@@ -89,7 +92,8 @@ class FlightArrays:
 
     def shown(self, partition: int, kind: Kind, number: int) -> NDArray[np.generic]:
         """Returns a block that a partition shows."""
-        return self.neighbours.memories[partition].array(BlockName(kind, number, self.context))
+        array = self.neighbours.memories[partition].array(BlockName(kind, number, self.context))
+        return array[: self.batch] if kind in PER_EXAMPLE else array
 
     def word(self, partition: int, kind: Kind, number: int) -> Words:
         """Returns the word of a block; noted as read if it is another partition's."""

@@ -15,18 +15,19 @@ from adamctl.kernels.operation import Array
 from adamctl.kernels.partition.flight import FlightArrays, Neighbours
 from adamctl.kernels.partition.program import IMAGES, LABELS, Batch, Program, Row, Step
 from adamctl.kernels.partition.stages import CutNetwork, MemberTensors
-from adamctl.kernels.partition.steps import training_steps
+from adamctl.kernels.partition.steps import evaluation_steps, training_steps
 from adamctl.kernels.partition.update import Accruing, Clipping, accruing_step
 
 
 class Member:
-    """A partition that trains on batches of exactly `batch` examples.
+    """A partition that trains on batches of up to `batch` examples, and evaluates them.
+
+    Flight n, counted from 1, runs in context n % flights, after flight n - flights there. It may begin at any time: it
+    waits by itself until nobody reads what it overwrites.
 
     Attributes:
         tensors: what it holds, and where.
-        arrays: of each context.
-        programs: likewise; flight n, counted from 1, runs in context n % flights, after flight n - flights. It may
-            begin there at any time: it waits by itself until nobody reads what it overwrites.
+        programs: of each context, for training on whole batches.
     """
 
     def __init__(
@@ -39,31 +40,72 @@ class Member:
         *,
         accruing: Sequence[Accruing] = (),
         clip_norm: float | None = None,
+        snapshot: Array | None = None,
     ) -> None:
-        """Compiles and allocates everything.
+        """Allocates everything, and compiles what whole batches need.
 
         Args:
             weights: flat, as `tensors` lays it out; read in place, and changed by others meanwhile (Adam 3.2.2).
             accruing: of each context, where its flights accrue; none: gradients stay in `arrays`.
             clip_norm: longest gradient of a layer; None: any.
+            snapshot: the parameters of evaluations; None: `weights`.
         """
         self.tensors = MemberTensors(network, neighbours.own)
-        views = self.tensors.views(weights)
-        self.arrays = [FlightArrays(network, neighbours, context, batch, views) for context in range(flights)]
-        loss, native = make_loss(network.model.loss, network.backend), network.backend == "numba" and can_compile()
-        self.programs: list[Program] = []
-        for context, arrays in enumerate(self.arrays):
-            steps = training_steps(arrays, loss)
-            if clip_norm is not None:
-                steps += Clipping(arrays, clip_norm).steps()
-            own = accruing[context] if accruing else None
-            if own is not None:
-                steps.append(accruing_step(arrays, own))
-            words, posts = arrays.window(flights)
-            steps = [Step(words, [], _nothing), *steps, Step((), [], _nothing, posts)]
-            stand_ins = {IMAGES: arrays.images, LABELS: arrays.labels}
-            slots, filled = (own.slots, own.filled) if own is not None else ((), None)
-            self.programs.append(Program(steps, stand_ins, native, slots, filled))
+        self._network, self._neighbours, self._batch, self._flights = network, neighbours, batch, flights
+        self._weights = self.tensors.views(weights)
+        self._snapshot = self._weights if snapshot is None else self.tensors.views(snapshot)
+        self._accruing, self._clip_norm = tuple(accruing), clip_norm
+        self._loss = make_loss(network.model.loss, network.backend)
+        self._native = network.backend == "numba" and can_compile()
+        self._arrays: dict[tuple[int, int], FlightArrays] = {}
+        self._evaluating: dict[tuple[int, int], Program] = {}
+        self._smaller: dict[tuple[int, int], Program] = {}
+        self.programs = [self._train(context, batch) for context in range(flights)]
+        for context in range(flights):
+            self._evaluating[context, batch] = self._evaluate(context, batch)
+
+    def training(self, context: int, examples: int) -> Program:
+        """Returns the program that trains on so many examples; those of smaller batches are made when needed."""
+        if examples == self._batch:
+            return self.programs[context]
+        if (context, examples) not in self._smaller:
+            self._smaller[context, examples] = self._train(context, examples)
+        return self._smaller[context, examples]
+
+    def evaluating(self, context: int, examples: int) -> Program:
+        """Likewise, for an evaluation of so many examples."""
+        if (context, examples) not in self._evaluating:
+            self._evaluating[context, examples] = self._evaluate(context, examples)
+        return self._evaluating[context, examples]
+
+    def arrays(self, context: int, examples: int | None = None) -> FlightArrays:
+        """Returns the arrays of a context, for batches of so many examples (None: whole ones)."""
+        key = context, self._batch if examples is None else examples
+        if key not in self._arrays:
+            self._arrays[key] = FlightArrays(self._network, self._neighbours, *key, self._weights)
+        return self._arrays[key]
+
+    def _train(self, context: int, examples: int) -> Program:
+        arrays = self.arrays(context, examples)
+        steps = training_steps(arrays, self._loss)
+        if self._clip_norm is not None:
+            steps += Clipping(arrays, self._clip_norm).steps()
+        own = self._accruing[context] if self._accruing else None
+        if own is not None:
+            steps.append(accruing_step(arrays, own))
+        return self._program(arrays, steps, own)
+
+    def _evaluate(self, context: int, examples: int) -> Program:
+        arrays = self.arrays(context, examples)
+        return self._program(arrays, evaluation_steps(arrays, self._loss, self._snapshot), None)
+
+    def _program(self, arrays: FlightArrays, steps: Sequence[Step], own: Accruing | None) -> Program:
+        """Returns a program; smaller batches come once in a pass, and are not worth compiling for."""
+        words, posts = arrays.window(self._flights)
+        whole = [Step(words, [], _nothing), *steps, Step((), [], _nothing, posts)]
+        stand_ins = {IMAGES: arrays.images, LABELS: arrays.labels}
+        slots, filled = (own.slots, own.filled) if own is not None else ((), None)
+        return Program(whole, stand_ins, self._native and arrays.batch == self._batch, slots, filled)
 
 
 def _nothing(batch: Batch, row: Row) -> None:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from adamctl.kernels.layers.dropout import Dropout
 from adamctl.kernels.layers.losses import Loss
 from adamctl.kernels.native import Call, Word, joined
 from adamctl.kernels.operation import Array
@@ -23,7 +24,7 @@ from adamctl.kernels.segments import Words
 def training_steps(arrays: FlightArrays, loss: Loss) -> list[Step]:
     """Returns the steps that find the gradient of one batch."""
     stages = range(len(arrays.network.stages))
-    steps = [_forward(arrays, number) for number in stages if arrays.operations[number]]
+    steps = _forward_steps(arrays, None)
     steps += _loss_steps(arrays, loss)
     for number in reversed(stages):
         if arrays.operations[number] and number >= arrays.network.backward_stop:
@@ -31,7 +32,26 @@ def training_steps(arrays: FlightArrays, loss: Loss) -> list[Step]:
     return [*steps, *_sum_steps(arrays)]
 
 
-def _forward(arrays: FlightArrays, number: int) -> Step:
+def evaluation_steps(arrays: FlightArrays, loss: Loss, weights: Sequence[Array]) -> list[Step]:
+    """Returns the steps that find the loss of one batch with other weights, without dropout.
+
+    `weights`: one array for each held tensor.
+    """
+    return [*_forward_steps(arrays, weights), *_loss_steps(arrays, loss)]
+
+
+def _forward_steps(arrays: FlightArrays, weights: Sequence[Array] | None) -> list[Step]:
+    """Returns the way through all stages; `weights` of an evaluation, None: those that are trained."""
+    steps: list[Step] = []
+    left = None if weights is None else list(weights)
+    for number, operations in enumerate(arrays.operations):
+        if operations:
+            own = [bound.weights if left is None else [left.pop(0) for _ in bound.weights] for bound in operations]
+            steps.append(_forward(arrays, number, own, left is None))
+    return steps
+
+
+def _forward(arrays: FlightArrays, number: int, weights: list[list[Array]], training: bool) -> Step:
     """Gathers a stage's inputs, from this partition and others, and computes its outputs."""
     inputs, own = arrays.inputs[number], arrays.neighbours.own
     assert inputs is not None
@@ -47,9 +67,13 @@ def _forward(arrays: FlightArrays, number: int) -> Step:
             if source != own:
                 words.append(arrays.word(source, "output", number - 1))
     values, calls = inputs.array, _moved(arrays, moves)
-    for bound in arrays.operations[number]:
-        calls = joined(calls, bound.operation.native_forward(arrays.batch, bound.weights, bound.buffers, values))
-        values = bound.buffers.output
+    for bound, own_weights in zip(arrays.operations[number], weights, strict=True):
+        if not training and isinstance(bound.operation, Dropout):
+            kept = Held(bound.buffers.output, inputs.box)
+            made = BlockMove(kept, Held(values, inputs.box), inputs.box).native(arrays.network.backend)
+        else:
+            made = bound.operation.native_forward(arrays.batch, own_weights, bound.buffers, values)
+        calls, values = joined(calls, made), bound.buffers.output
 
     def work(batch: Batch, row: Row) -> None:
         for move in moves:
@@ -57,8 +81,8 @@ def _forward(arrays: FlightArrays, number: int) -> Step:
                 move = move._replace(source=move.source._replace(array=batch.images))
             move.make()
         values = batch.images if inputs.array is arrays.images else inputs.array
-        for bound in arrays.operations[number]:
-            values = bound.operation.forward(values, bound.weights, bound.buffers, True, arrays.generator)
+        for bound, own_weights in zip(arrays.operations[number], weights, strict=True):
+            values = bound.operation.forward(values, own_weights, bound.buffers, training, arrays.generator)
 
     readers = {reader for reader, _ in arrays.network.readers(number, own)}
     return Step(tuple(words), calls, work, arrays.post("output", number, readers))

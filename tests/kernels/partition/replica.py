@@ -11,7 +11,7 @@ from adamctl.kernels.operation import Array
 from adamctl.kernels.partition.flight import Neighbours
 from adamctl.kernels.partition.member import Member
 from adamctl.kernels.partition.memory import SharedLayout, SharedMemory
-from adamctl.kernels.partition.program import Batch, Row
+from adamctl.kernels.partition.program import Batch, Program, Row
 from adamctl.kernels.partition.stages import CutNetwork, MemberTensors
 from adamctl.kernels.partition.update import Accruing
 
@@ -51,8 +51,12 @@ class Replica:
             )
             self.own.append(Own(flat, slots))
 
-    def run(self, batches: list[Batch], random: Random | None = None) -> list[tuple[list[list[Array]], float, int]]:
+    def run(
+        self, batches: list[Batch], random: Random | None = None, evaluations: frozenset[int] = frozenset()
+    ) -> list[tuple[list[list[Array]], float, int]]:
         """Runs a flight for each batch; returns (each member's gradients, loss, correct) of each.
+
+        `evaluations`: numbers of batches, from 0, that are only evaluated.
 
         Without `random` members go as far as they can, one after the other; with it a member chosen by chance goes on
         in a flight chosen by chance, and gives up after some looks.
@@ -60,22 +64,29 @@ class Replica:
         results: list[dict[int, tuple[list[Array], Row]]] = [{} for _ in batches]
         slowness = [random.choice((1, 1, 30)) if random is not None else 1 for _ in self.members]
         flights = [dict[int, int]() for _ in self.members]  # of each member: context -> its open flight
-        begun = [0] * len(self.members)
+        running: list[dict[int, Program]] = [{} for _ in self.members]
+        begun, examples = [0] * len(self.members), [len(batch.labels) for batch in batches]
         while any(len(found) < len(self.members) for found in results):
             went_on = False
             for one, member in enumerate(self.members):
                 while begun[one] < len(batches) and (begun[one] + 1) % self.flights not in flights[one]:
                     begun[one] += 1
                     flights[one][begun[one] % self.flights] = begun[one]
-                    member.programs[begun[one] % self.flights].begin(begun[one], batches[begun[one] - 1])
+                    context, number = begun[one] % self.flights, begun[one] - 1
+                    choose = member.evaluating if number in evaluations else member.training
+                    running[one][context] = choose(context, examples[number])
+                    running[one][context].begin(begun[one], batches[number])
             moves = [(one, context) for one, own in enumerate(flights) for context in own]
             if random is not None:
                 moves.sort(key=lambda move: random.random() * slowness[move[0]])
             for one, context in moves:
-                member, program = self.members[one], self.members[one].programs[context]
+                member, program = self.members[one], running[one][context]
                 before = program.position
                 if program.advance():
-                    gradients = [gradient.copy() for gradient in member.arrays[context].gradients]
+                    gradients = [
+                        gradient.copy()
+                        for gradient in member.arrays(context, examples[flights[one][context] - 1]).gradients
+                    ]
                     results[flights[one].pop(context) - 1][one] = gradients, program.found
                     went_on = True
                 went_on = went_on or program.position != before
@@ -87,7 +98,7 @@ class Replica:
     def _result(self, found: dict[int, tuple[list[Array], Row]]) -> tuple[list[list[Array]], float, int]:
         gradients = [found[one][0] for one in range(len(self.members))]
         for one, member in enumerate(self.members):
-            if member.arrays[0].outputs[-1] is not None:
+            if member.arrays(0).outputs[-1] is not None:
                 return gradients, found[one][1].loss, found[one][1].correct
         raise AssertionError("nobody computed the loss")
 

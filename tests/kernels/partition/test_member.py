@@ -138,20 +138,45 @@ def test_real_numbers_agree_within_rounding(model: Model, cuts: list[StageCut], 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_delays_change_nothing(seed: int) -> None:
-    """Members in any order, several flights open: bit for bit what members in turn find, a flight at a time."""
+    """Members in any order, several flights open: bit for bit what members in turn find, a flight at a time.
+
+    Some flights are evaluations, which nobody's errors hold back, and some batches are smaller.
+    """
     random, backend = Random(seed), BACKENDS[-1]
     model, cuts = random.choice([(IMAGES, UNEVEN), (LOCAL, BY_ROWS), (VECTOR, NINE)])
     network = cut_network(model, cuts, backend)
     weights, _ = small_integers(model, seed)
     weights = [weight * np.float32(0.3) for weight in weights]
     batches = [small_integers(model, 10 * seed + number)[1] for number in range(12)]
-    in_turn = Replica(network, BATCH, 1, weights).run(batches)
-    shuffled = Replica(network, BATCH, random.choice([1, 2, 3, 8]), weights).run(batches, random)
-    for (one, loss, correct), (other, other_loss, other_correct) in zip(in_turn, shuffled, strict=True):
-        assert (loss, correct) == (other_loss, other_correct)
-        for mine, theirs in zip(one, other, strict=True):
+    for number in random.sample(range(12), 2):
+        batches[number] = Batch(batches[number].images[:3], batches[number].labels[:3])
+    evaluations = frozenset(random.sample(range(12), random.choice([0, 4, 9])))
+    in_turn = Replica(network, BATCH, 1, weights).run(batches, evaluations=evaluations)
+    shuffled = Replica(network, BATCH, random.choice([1, 2, 3, 8]), weights).run(batches, random, evaluations)
+    for number, ((one, *made), (other, *others)) in enumerate(zip(in_turn, shuffled, strict=True)):
+        assert made == others
+        for mine, theirs in zip(one, other, strict=True) if number not in evaluations else ():
             for left, right in zip(mine, theirs, strict=True):
                 np.testing.assert_array_equal(left, right)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("model", "cuts"), [(IMAGES, UNEVEN), (IMAGES, WHOLES), (LOCAL, BY_ROWS), (VECTOR, NINE)])
+@pytest.mark.parametrize("examples", [BATCH, 3])
+def test_an_evaluation_finds_the_loss_of_the_whole(
+    model: Model, cuts: list[StageCut], examples: int, backend: Backend
+) -> None:
+    weights, batch = small_integers(model, 3)
+    batch = Batch(batch.images[:examples], batch.labels[:examples])
+    network = Network(model, BATCH, backend)
+    flat = np.zeros(network.flat_size, np.float32)
+    for view, weight in zip(network.views(flat), weights, strict=True):
+        view[...] = weight
+    loss, correct = network.evaluate(network.context(0, training=False), flat, batch.images, batch.labels)
+    replica = Replica(cut_network(model, cuts, backend), BATCH, 2, weights)
+    ((_, found, found_correct),) = replica.run([batch], evaluations=frozenset({0}))
+    assert found == pytest.approx(loss, rel=1e-5)
+    assert found_correct == correct
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
