@@ -1,0 +1,201 @@
+"""Threads that take whatever flight can go on: none waits for one flight's data while another's is there.
+
+A flight has a context of its own (`adamctl.kernels.partition.member`); any thread may advance it, one at a time.
+Threads prefer the oldest. A thread that finds no flight able to go on sleeps until another partition or the event loop
+wakes it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from threadpoolctl import threadpool_limits
+
+from adamctl.kernels.partition.member import Member
+from adamctl.kernels.partition.program import Batch, Program, Row
+from adamctl.kernels.threads import Binder
+from adamctl.roles.worker.partition.sleeping import Sleeping
+
+SPINS = 400
+"""How often a word is looked at again before the flight is left: up to about 50 us, where a core is to spare."""
+
+
+class Flight(NamedTuple):
+    """A mini-batch on its way.
+
+    Attributes:
+        number: from 1, without gaps.
+        batch: what it computes; valid until it is done.
+        trains: False for an evaluation.
+        rate: learning rate of its local update.
+    """
+
+    number: int
+    batch: Batch
+    trains: bool = True
+    rate: float = 0.0
+
+
+class FlightDone(NamedTuple):
+    """The result of a flight. `wait_s`: how long it could not go on; a `failure` ends the worker."""
+
+    flight: Flight
+    found: Row
+    compute_s: float
+    wait_s: float
+    failure: BaseException | None = None
+
+
+class Slots(Protocol):
+    """Where flights accrue."""
+
+    def begin(self, context: int, flight: Flight) -> int | None:
+        """Returns the slot of a context for its next flight; None while all of its slots are in use."""
+        ...
+
+
+class _Open:
+    """An open flight."""
+
+    __slots__ = ("begun", "compute_s", "flight", "opened_s", "program", "taken")
+
+    def __init__(self, flight: Flight, program: Program) -> None:
+        self.flight, self.program = flight, program
+        self.begun = self.taken = False
+        self.compute_s, self.opened_s = 0.0, time.perf_counter()
+
+
+class FlightThreads:
+    """The threads of one partition. They call `done` after every flight; it must only pass the result on."""
+
+    def __init__(
+        self,
+        member: Member,
+        flights: int,
+        threads: int,
+        sleeping: Sleeping,
+        done: Callable[[FlightDone], None],
+        slots: Slots | None = None,
+        *,
+        spins: int = 0,
+    ) -> None:
+        """`slots`: None if flights do not accrue. `spins`: see SPINS; 0 where no core is to spare."""
+        self._member, self._flights, self._sleeping, self._done = member, flights, sleeping, done
+        self._slots, self._spins = slots, spins
+        self._lock = threading.Lock()
+        self._waiting: list[Flight] = []
+        self._open: dict[int, _Open] = {}  # by context
+        self._stopping = False
+        self._binder = Binder(threads)
+        self._limits = threadpool_limits(limits=1, user_api="blas")
+        self._threads = [
+            threading.Thread(target=self._run, args=(index,), name=f"flights-{index}", daemon=True)
+            for index in range(threads)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, flight: Flight) -> None:
+        """Takes the next flight, in the order of their numbers; it begins when its context is free."""
+        with self._lock:
+            self._waiting.append(flight)
+        self._sleeping.awaken()
+
+    def look(self) -> None:
+        """Says that a slot has become free."""
+        self._sleeping.awaken()
+
+    def stop(self) -> None:
+        """Stops the threads after their current work, wherever their flights are."""
+        self._stopping = True
+        for _ in self._threads:
+            self._sleeping.awaken()
+
+    def join(self, timeout_s: float) -> None:
+        for thread in self._threads:
+            thread.join(timeout_s)
+
+    @property
+    def open_flights(self) -> dict[int, tuple[int, int]]:
+        """Returns the open flights' numbers, and where each stands."""
+        with self._lock:
+            return {one.flight.number: one.program.position for one in self._open.values()}
+
+    def _run(self, thread: int) -> None:
+        self._binder.bind(thread)
+        while not self._stopping:
+            if self._go_on(self._spins):
+                continue
+            self._sleeping.begin()
+            try:
+                if not self._stopping and not self._go_on(0):
+                    self._sleeping.sleep()
+            finally:
+                self._sleeping.end()
+
+    def _go_on(self, spins: int) -> bool:
+        """Advances the oldest flight that can go on; returns whether there was one."""
+        for one in self._candidates():
+            if not self._take(one):
+                continue
+            finished = went_on = False
+            try:
+                finished, went_on = self._advance(one, spins)
+            except BaseException as failure:  # reported: the event loop ends the worker with it
+                self._stopping = True
+                self._done(FlightDone(one.flight, Row(), 0.0, 0.0, failure))
+                return True
+            finally:
+                one.taken = False
+            if finished:
+                self._finish(one)
+            if went_on or finished:
+                return True
+        return False
+
+    def _candidates(self) -> list[_Open]:
+        """Returns the open flights, oldest first, after opening those whose context is free."""
+        with self._lock:
+            while self._waiting and self._waiting[0].number % self._flights not in self._open:
+                flight = self._waiting.pop(0)
+                context, examples = flight.number % self._flights, len(flight.batch.labels)
+                choose = self._member.training if flight.trains else self._member.evaluating
+                self._open[context] = _Open(flight, choose(context, examples))
+            return sorted(self._open.values(), key=lambda one: one.flight.number)
+
+    def _take(self, one: _Open) -> bool:
+        with self._lock:
+            if one.taken or self._open.get(one.flight.number % self._flights) is not one:
+                return False
+            one.taken = True
+            return True
+
+    def _advance(self, one: _Open, spins: int) -> tuple[bool, bool]:
+        """Returns whether the flight is done, and whether anything was."""
+        began_s, flight = time.perf_counter(), one.flight
+        if not one.begun:
+            slot: int | None = 0
+            if self._slots is not None and flight.trains:
+                slot = self._slots.begin(flight.number % self._flights, flight)
+            if slot is None:
+                return False, False
+            one.program.begin(flight.number, flight.batch, slot, flight.rate)
+            one.begun = True
+        before = one.program.position
+        finished = one.program.advance(spins)
+        went_on = finished or one.program.position != before
+        if went_on:
+            one.compute_s += time.perf_counter() - began_s
+        return finished, went_on
+
+    def _finish(self, one: _Open) -> None:
+        with self._lock:
+            del self._open[one.flight.number % self._flights]
+        wait_s = time.perf_counter() - one.opened_s - one.compute_s
+        self._done(FlightDone(one.flight, one.program.found, one.compute_s, wait_s))
+        self._sleeping.awaken()  # the next flight of its context may begin

@@ -1,0 +1,136 @@
+"""Threads of several partitions train together, each asleep while it has nothing to do."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from adamctl.kernels.operation import Array
+from adamctl.kernels.partition.flight import Neighbours
+from adamctl.kernels.partition.member import Member
+from adamctl.kernels.partition.memory import SharedLayout, SharedMemory
+from adamctl.kernels.partition.program import Batch
+from adamctl.kernels.partition.stages import CutNetwork, MemberTensors, StageCut, cut_network
+from adamctl.roles.worker.partition.sleeping import NAMELESS, Sleeping, Waker, unique_name
+from adamctl.roles.worker.partition.threads import Flight, FlightDone, FlightThreads
+from tests.kernels.kernel_checks import BACKENDS
+from tests.kernels.partition.replica import Replica
+from tests.kernels.partition.test_member import BATCH, IMAGES, ROWS_AND_UNITS, UNEVEN, small_integers
+
+FLIGHTS = 12
+WAIT_S = 60.0
+
+
+class Partitions:
+    """The threads of all partitions of a replica, in one process."""
+
+    def __init__(self, network: CutNetwork, flights: int, threads: int, weights: list[Array]) -> None:
+        count = network.partitions
+        layouts = [SharedLayout(network, number, BATCH, flights) for number in range(count)]
+        memories = [SharedMemory(layout, np.zeros(layout.size_bytes, np.uint8)) for layout in layouts]
+        self.sleeping: list[Sleeping] = []
+        for number, memory in enumerate(memories):
+            memory.begin(flights)
+            self.sleeping.append(Sleeping(memory.sleepers, unique_name(f"w{number}") if NAMELESS else ""))
+        self.wakers: list[Waker] = []
+        self.members: list[Member] = []
+        self.threads: list[FlightThreads] = []
+        self.done: list[dict[int, FlightDone]] = [{} for _ in range(count)]
+        self.all_done = threading.Semaphore(0)
+        self.seen: dict[int, dict[int, list[Array]]] = defaultdict(dict)
+        for number in range(count):
+            wakes = {}
+            for other in range(count):
+                if NAMELESS:
+                    waker = Waker(memories[other].sleepers, self.sleeping[other].name)
+                    self.wakers.append(waker)
+                    wakes[other] = waker.wake
+                else:
+                    wakes[other] = self.sleeping[other].wake
+            tensors = MemberTensors(network, number)
+            flat = np.zeros(tensors.flat_size, np.float32)
+            for view, (tensor, (start, stop)) in zip(tensors.views(flat), tensors.held, strict=True):
+                view[...] = weights[tensor][start:stop]
+            member = Member(network, Neighbours(number, memories, wakes), BATCH, flights, flat)
+            self.members.append(member)
+            self.threads.append(FlightThreads(member, flights, threads, self.sleeping[number], self._taker(number)))
+        for own in self.threads:
+            own.start()
+
+    def _taker(self, number: int) -> Callable[[FlightDone], None]:
+        def take(done: FlightDone) -> None:
+            self.done[number][done.flight.number] = done
+            self.all_done.release()
+
+        return take
+
+    def close(self) -> None:
+        for own in self.threads:
+            own.stop()
+        for own in self.threads:
+            own.join(WAIT_S)
+        for sleeping in self.sleeping:
+            sleeping.close()
+        for waker in self.wakers:
+            waker.close()
+        self.threads, self.sleeping, self.wakers = [], [], []
+
+
+@contextmanager
+def partitions(network: CutNetwork, flights: int, threads: int, weights: list[Array]) -> Iterator[Partitions]:
+    made = Partitions(network, flights, threads, weights)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("flights", [1, 2, 4])
+@pytest.mark.parametrize("cuts", [ROWS_AND_UNITS, UNEVEN])
+def test_partitions_find_what_they_find_in_turn(cuts: list[StageCut], flights: int, threads: int) -> None:
+    network = cut_network(IMAGES, cuts, BACKENDS[-1])
+    weights = [weight * np.float32(0.3) for weight in small_integers(IMAGES, 3)[0]]
+    batches = [small_integers(IMAGES, seed)[1] for seed in range(FLIGHTS)]
+    expected = Replica(network, BATCH, 1, weights).run(batches)
+    with partitions(network, flights, threads, weights) as made:
+        for number, batch in enumerate(batches, 1):
+            for own in made.threads:
+                own.submit(Flight(number, batch))
+        for _ in range(FLIGHTS * network.partitions):
+            assert made.all_done.acquire(timeout=WAIT_S)
+        lead = next(one for one, member in enumerate(made.members) if member.arrays(0).outputs[-1] is not None)
+        found = [made.done[lead][number].found for number in range(1, FLIGHTS + 1)]
+        assert [(row.loss, row.correct) for row in found] == [(loss, correct) for _, loss, correct in expected]
+        for one, member in enumerate(made.members):
+            for gradient, right in zip(member.arrays(FLIGHTS % flights).gradients, expected[-1][0][one], strict=True):
+                np.testing.assert_array_equal(gradient, right)
+        assert not any(own.open_flights for own in made.threads)
+
+
+def test_a_failure_is_reported_and_ends_the_threads() -> None:
+    network = cut_network(IMAGES, ROWS_AND_UNITS, BACKENDS[-1])
+    weights, batch = small_integers(IMAGES, 3)
+    with partitions(network, 2, 1, weights) as made:
+        for own in made.threads:
+            own.submit(Flight(1, Batch(batch.images, batch.labels + np.int32(99))))
+        for _ in range(2):
+            assert made.all_done.acquire(timeout=WAIT_S)
+        for found in made.done:
+            with pytest.raises(ValueError, match="labels"):
+                raise found[1].failure or AssertionError
+
+
+def test_threads_stop_in_the_middle_of_a_flight() -> None:
+    network = cut_network(IMAGES, ROWS_AND_UNITS, BACKENDS[-1])
+    weights, batch = small_integers(IMAGES, 3)
+    with partitions(network, 2, 2, weights) as made:
+        first = made.threads[0]
+        first.submit(Flight(1, batch))  # the other partition never begins
+        made.close()
+        assert list(first.open_flights) in ([], [1])
