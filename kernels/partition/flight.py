@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adamctl.kernels.operation import Array, Buffers, Operation
+from adamctl.kernels.operation import Array, Buffers, Key, Operation
 from adamctl.kernels.partition.memory import BlockName, Kind, SharedMemory
 from adamctl.kernels.partition.regions import Held, extents
 from adamctl.kernels.partition.stages import CutNetwork, MemberTensors, StagePart
@@ -52,6 +52,7 @@ class FlightArrays:
 
     Attributes:
         images, labels: stand for those of a flight in native calls, [batch, ...].
+        key: decides what is left to chance in a flight; set when it begins.
         gradient: flat, as `MemberTensors` lays it out; the flight's whole gradient, also of tensors that are shared.
         gradients: the same memory, one array for each held tensor.
         operations: of each stage, in order; none where the partition has no part.
@@ -72,7 +73,7 @@ class FlightArrays:
         self.labels = np.zeros(batch, np.int32)
         self.reads_from: set[int] = set()
         self.read_by: set[int] = set()
-        self.generator = np.random.default_rng([0, context])
+        self.key: Key = np.zeros(2, np.uint32)
         self.operations: list[list[BoundOperation]] = []
         self.inputs: list[Held | None] = []
         self.outputs: list[Held | None] = []

@@ -105,7 +105,8 @@ class Member:
         whole = [Step(words, [], _nothing), *steps, Step((), [], _nothing, posts)]
         stand_ins = {IMAGES: arrays.images, LABELS: arrays.labels}
         slots, filled = (own.slots, own.filled) if own is not None else ((), None)
-        return Program(whole, stand_ins, self._native and arrays.batch == self._batch, slots, filled)
+        native = self._native and arrays.batch == self._batch
+        return Program(whole, stand_ins, native, arrays.key, slots, filled)
 
 
 def _nothing(batch: Batch, row: Row) -> None:

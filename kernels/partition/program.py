@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.kernels.native import REFUSED, Call, NativeCheck, Word
-from adamctl.kernels.operation import Array
+from adamctl.kernels.numeric.mix import set_key
+from adamctl.kernels.operation import Array, Key
 from adamctl.kernels.segments import FIRST_FREE_WORD, FLIGHT, SPINS, Advance, Post, Segment, Words, compile_segments
 
 IMAGES, LABELS, ACCRUED, FILLED, RATE, LOSS, CORRECT, CLIPPED = range(FIRST_FREE_WORD, FIRST_FREE_WORD + 8)
@@ -31,10 +32,14 @@ WORDS = FIRST_FREE_WORD + 8
 
 
 class Batch(NamedTuple):
-    """The examples of a flight: images [n, *input], float32, and labels [n], int32, both C-contiguous."""
+    """The examples of a flight: images [n, *input], float32, and labels [n], int32, both C-contiguous.
+
+    `key` decides what is left to chance (`adamctl.kernels.numeric.mix.step_key`).
+    """
 
     images: Array
     labels: NDArray[np.int32]
+    key: int = 0
 
 
 @dataclass
@@ -89,11 +94,13 @@ class Program:
         steps: Sequence[Step],
         stand_ins: Mapping[int, NDArray[np.generic]],
         native: bool,
+        key: Key,
         slots: Sequence[Array] = (),
         filled: NDArray[np.int64] | None = None,
     ) -> None:
         """Args:
         stand_ins: IMAGES and LABELS -> the arrays that stand for them in the calls.
+        key: what the steps read the flight's key from.
         slots, filled: where flights accrue, if they do; the calls name the first.
         """
         stand_ins = dict(stand_ins)
@@ -104,6 +111,7 @@ class Program:
             self._slots = [(0, 0)]
         self._words = np.zeros(WORDS, np.int64)
         self._place = address_of(self._words)
+        self._key = key
         self._row = Row()
         self._pieces: list[_Native | Step] = []
         waiting: list[Segment] = []
@@ -127,6 +135,7 @@ class Program:
         """Begins a flight, whose number is greater than all before; `slot`, `rate`: see `Row`."""
         self._piece = self._segment = 0
         self._batch, self._row = batch, Row(slot, rate)
+        set_key(self._key, batch.key)
         words = self._words
         words[FLIGHT] = flight
         words[IMAGES], words[LABELS] = address_of(batch.images), address_of(batch.labels)

@@ -72,7 +72,7 @@ def _forward(arrays: FlightArrays, number: int, weights: list[list[Array]], trai
             kept = Held(bound.buffers.output, inputs.box)
             made = BlockMove(kept, Held(values, inputs.box), inputs.box).native(arrays.network.backend)
         else:
-            made = bound.operation.native_forward(arrays.batch, own_weights, bound.buffers, values)
+            made = bound.operation.native_forward(arrays.batch, own_weights, bound.buffers, values, arrays.key)
         calls, values = joined(calls, made), bound.buffers.output
 
     def work(batch: Batch, row: Row) -> None:
@@ -82,7 +82,7 @@ def _forward(arrays: FlightArrays, number: int, weights: list[list[Array]], trai
             move.make()
         values = batch.images if inputs.array is arrays.images else inputs.array
         for bound, own_weights in zip(arrays.operations[number], weights, strict=True):
-            values = bound.operation.forward(values, own_weights, bound.buffers, training, arrays.generator)
+            values = bound.operation.forward(values, own_weights, bound.buffers, training, arrays.key)
 
     readers = {reader for reader, _ in arrays.network.readers(number, own)}
     return Step(tuple(words), calls, work, arrays.post("output", number, readers))

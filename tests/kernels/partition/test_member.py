@@ -18,6 +18,7 @@ from adamctl.kernels.step.network import Network
 from adamctl.model.description import (
     Conv2D,
     Dense,
+    Dropout,
     L2Pool2D,
     Local2D,
     LocalContrastNorm,
@@ -99,11 +100,11 @@ def small_integers(model: Model, seed: int) -> tuple[list[Array], Batch]:
 
 def whole(model: Model, backend: Backend, weights: list[Array], batch: Batch) -> tuple[list[Array], float, int]:
     network = Network(model, BATCH, backend)
-    context = network.context(0)
+    context = network.context()
     flat = np.zeros(network.flat_size, np.float32)
     for view, weight in zip(network.views(flat), weights, strict=True):
         view[...] = weight
-    made = network.step(context, flat, batch.images.copy(), batch.labels)
+    made = network.step(context, flat, batch.images.copy(), batch.labels, key=batch.key)
     return [one.copy() for one in context.gradient_views], made.loss * BATCH, made.correct
 
 
@@ -161,6 +162,23 @@ def test_delays_change_nothing(seed: int) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_dropout_drops_what_it_drops_in_the_whole(backend: Backend) -> None:
+    layers = (*EXACT.layers[:2], Dropout(0.5), EXACT.layers[2], Dropout(0.25), *EXACT.layers[3:])
+    model = replace(EXACT, layers=layers)
+    ways: list[tuple[Axis, list[int]]] = [("rows", [2, 5]), ("rows", [2, 5]), ("rows", [1, 4]), ("rows", [1, 4])]
+    cuts = cut(model, [*ways, ("units", [3, 7]), ("units", [2, 5])], {0: 1})
+    weights, batch = small_integers(model, 3)
+    batch = batch._replace(key=0x1234567887654321)
+    expected, loss, _ = whole(model, backend, weights, batch)
+    assert loss != whole(model, backend, weights, batch._replace(key=1))[1]
+    replica = Replica(cut_network(model, cuts, backend), BATCH, 2, weights)
+    ((gradients, found_loss, _),) = replica.run([batch])
+    assert found_loss == pytest.approx(loss, rel=1e-6)
+    for found, right in zip(replica.whole_gradients(gradients), expected, strict=True):
+        np.testing.assert_allclose(found, right, atol=2e-5 * float(np.abs(right).max()))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("model", "cuts"), [(IMAGES, UNEVEN), (IMAGES, WHOLES), (LOCAL, BY_ROWS), (VECTOR, NINE)])
 @pytest.mark.parametrize("examples", [BATCH, 3])
 def test_an_evaluation_finds_the_loss_of_the_whole(
@@ -172,7 +190,7 @@ def test_an_evaluation_finds_the_loss_of_the_whole(
     flat = np.zeros(network.flat_size, np.float32)
     for view, weight in zip(network.views(flat), weights, strict=True):
         view[...] = weight
-    loss, correct = network.evaluate(network.context(0, training=False), flat, batch.images, batch.labels)
+    loss, correct = network.evaluate(network.context(training=False), flat, batch.images, batch.labels)
     replica = Replica(cut_network(model, cuts, backend), BATCH, 2, weights)
     ((_, found, found_correct),) = replica.run([batch], evaluations=frozenset({0}))
     assert found == pytest.approx(loss, rel=1e-5)

@@ -14,6 +14,7 @@ from adamctl.kernels.segments import Post, Wake
 from tests.kernels.kernel_checks import BACKENDS
 
 BATCH = Batch(np.zeros((2, 3), np.float32), np.zeros(2, np.int32))
+KEY = np.zeros(2, np.uint32)
 NATIVE = [False, True] if "numba" in BACKENDS and can_compile() else [False]
 
 
@@ -31,7 +32,7 @@ def test_a_flight_stops_where_a_word_has_not_come_and_goes_on_there(native: bool
         total += 1
 
     calls: list[Call] | None = [NativeCall(compiled("elementwise").add_bias, (total, one, 0))] if native else None
-    program = Program([Step((), calls, work), Step((came,), calls, work, [Post(done)])], {}, native)
+    program = Program([Step((), calls, work), Step((came,), calls, work, [Post(done)])], {}, native, KEY)
     assert program.is_native == native
     for flight in (3, 4):
         program.begin(flight, BATCH)
@@ -56,7 +57,7 @@ def test_python_stands_between_native_steps(native: bool) -> None:
         seen.append(float(total[0, 0]))
         row.loss, row.correct = row.rate, row.slot
 
-    program = Program([Step((), calls, add), Step((), None, look), Step((), calls, add)], {}, native)
+    program = Program([Step((), calls, add), Step((), None, look), Step((), calls, add)], {}, native, KEY)
     program.begin(1, BATCH, rate=0.5)
     assert program.advance()
     assert seen == [1] and total[0, 0] == 2
@@ -68,7 +69,7 @@ def test_who_sleeps_is_woken_by_python_too() -> None:
     read, write = os.pipe()
     os.set_blocking(read, False)
     os.set_blocking(write, False)
-    program = Program([Step((), None, lambda batch, row: None, [Post(done, (Wake(sleepers, write),))])], {}, False)
+    program = Program([Step((), None, lambda batch, row: None, [Post(done, (Wake(sleepers, write),))])], {}, False, KEY)
     program.begin(1, BATCH)
     assert program.advance()
     with pytest.raises(BlockingIOError):

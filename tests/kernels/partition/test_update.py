@@ -29,7 +29,7 @@ def test_a_flight_is_clipped_and_applied_as_a_step(
     batches = [small_integers(IMAGES, seed)[1] for seed in range(3)]
 
     network = Network(IMAGES, BATCH, backend)
-    context = network.context(0)
+    context = network.context()
     flat, slot = np.zeros(network.flat_size, np.float32), np.zeros(network.flat_size, np.float32)
     for view, weight in zip(network.views(flat), weights, strict=True):
         view[...] = weight
