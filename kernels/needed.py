@@ -51,6 +51,8 @@ def step_kernels(model: Model, clipping: bool = False) -> tuple[str, ...]:
     """
     names = {*COMMON_KERNELS, *_OF_LOSS[model.loss], *(("accrual.clip_layers",) if clipping else ())}
     shapes = infer(model)
+    if isinstance(model.layers[-1], description.Softmax) and model.loss != "cross_entropy":
+        names.add("losses.softmax_error")
     pooled = False
     for shape, following in zip(shapes, (*shapes[1:], None), strict=True):
         layer = shape.layer

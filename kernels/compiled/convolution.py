@@ -9,15 +9,17 @@ as int64; rows and columns are those of the convolution.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from adamctl.kernels.compiled.direct import GEOMETRY, PANELS, best_count, pack_forward, place_image, row_sums
-from adamctl.kernels.compiled.elementwise import RELU, scale
+from adamctl.kernels.compiled.elementwise import scale
+from adamctl.kernels.compiled.finish import pool_window
 from adamctl.kernels.compiled.jit import IN1, IN2, IN4, OUT1, OUT2, OUT4, i32, i64, inline, kernel, readable, writable
 from adamctl.kernels.compiled.tiles import list_tile
-from adamctl.kernels.compiled.vectors import LANES, pool_window
+from adamctl.kernels.compiled.vectors import LANES
 
 
 @inline
@@ -35,7 +37,7 @@ def convolve(padded: Any, packed: Any, sums: Any, geometry: Any, panels: Any, st
             )  # fmt: skip
 
 
-@inline
+@partial(inline, relaxed=False)
 def pool(
     sums: Any, bias: Any, outputs: Any, winner: Any, at: int, rows: int, pooled: int, geometry: Any, step: int,
     code: int,
@@ -53,16 +55,16 @@ def pool(
                 m = min(start, filters - count)
                 pool_window(
                     sums, first * step + m, columns * step, step, geometry[14], geometry[15], first, columns,
-                    bias, m, code == RELU, outputs, winner, at + (y * pooled + x) * filters + m, count,
+                    bias, m, code, outputs, winner, at + (y * pooled + x) * filters + m, count,
                 )  # fmt: skip
 
 
-@kernel((IN4, IN2, IN1, OUT4, writable(i32, 4), OUT1, OUT1, OUT1, OUT1, GEOMETRY, PANELS, i64))
+@kernel((IN4, IN2, IN1, OUT4, writable(i32, 4), OUT1, OUT1, OUT1, OUT1, GEOMETRY, PANELS, i64), relaxed=False)
 def forward(
     images: Any, weight: Any, bias: Any, outputs: Any, winner: Any,
     padded: Any, packed: Any, sums: Any, padded_bias: Any, geometry: Any, panels: Any, code: int,
 ) -> None:  # fmt: skip
-    """outputs [n, pooled rows, pooled columns, filters] of images; weight [filters, taps]; relu if that is the code.
+    """outputs [n, pooled rows, pooled columns, filters] of images; weight [filters, taps]; activation by code.
 
     Bias and activation come after the maximum: both grow with their argument, so the result is the same.
     """

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from adamctl.kernels.compiled.elementwise import RELU, SIGMOID, TANH
+from adamctl.kernels.compiled.curves import RELU, SIGMOID, TANH
+from adamctl.kernels.compiled.finish import finish_sums
 from adamctl.kernels.compiled.jit import IN1, IN2, IN4, OUT1, OUT2, OUT4, i64, inline, kernel, readable
 from adamctl.kernels.compiled.tiles import product_tile, sum_tile
-from adamctl.kernels.compiled.vectors import LANES, finish_sums
+from adamctl.kernels.compiled.vectors import LANES
 
 GEOMETRY = readable(i64, 1)
 PANELS = readable(i64, 2)
@@ -90,12 +91,12 @@ def row_sums(
         column += pixels
 
 
-@kernel((IN4, IN2, IN1, OUT4, OUT1, OUT1, OUT1, OUT1, GEOMETRY, PANELS, i64))
+@kernel((IN4, IN2, IN1, OUT4, OUT1, OUT1, OUT1, OUT1, GEOMETRY, PANELS, i64), relaxed=False)
 def forward(
     images: Any, weight: Any, bias: Any, outputs: Any, padded: Any, packed: Any, sums: Any, padded_bias: Any,
     geometry: Any, panels: Any, code: int,
 ) -> None:  # fmt: skip
-    """outputs [n, rows, columns, groups * filters] of images; weight [groups * filters, taps]; relu if so coded."""
+    """outputs [n, rows, columns, groups * filters] of images; weight [groups * filters, taps]; activation by code."""
     channels, filters, kh, kw, sy, sx = geometry[3], geometry[4], geometry[5], geometry[6], geometry[7], geometry[8]
     rows, columns, line = geometry[11], geometry[12], geometry[13] * channels
     taps, every = weight.shape[1], geometry[0] * filters
@@ -124,7 +125,7 @@ def forward(
                             m = min(begin, inside - count)
                             finish_sums(
                                 sums, x * width + m, padded_bias, first + m, flat, at + x * every + m, count,
-                                code == RELU,
+                                code,
                             )  # fmt: skip
 
 

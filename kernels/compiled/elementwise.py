@@ -6,21 +6,27 @@ from typing import Any
 
 import numpy as np
 
+from adamctl.kernels.compiled.curves import RELU, SIGMOID, TANH, add_and_sigmoid, add_and_tanh
 from adamctl.kernels.compiled.jit import IN1, IN2, OUT1, OUT2, i64, inline, kernel
 
-RELU, TANH, SIGMOID = 1, 2, 3
 
-
-@kernel((OUT2, IN1, i64))
+@kernel((OUT2, IN1, i64), relaxed=False)
 def add_bias(outputs: Any, bias: Any, code: int) -> None:
-    """outputs [rows, units] += bias, then relu if that is the code; others are left to the caller."""
+    """outputs [rows, units] = f(outputs + bias), f being the activation with that code."""
     rows, units = outputs.shape
+    flat = outputs.reshape(rows * units)
     zero = np.float32(0)
     if code == RELU:
         for row in range(rows):
             for unit in range(units):
                 value = outputs[row, unit] + bias[unit]
                 outputs[row, unit] = zero if value < zero else value
+    elif code == TANH:
+        for row in range(rows):
+            add_and_tanh(flat, row * units, bias, units)
+    elif code == SIGMOID:
+        for row in range(rows):
+            add_and_sigmoid(flat, row * units, bias, units)
     else:
         for row in range(rows):
             for unit in range(units):

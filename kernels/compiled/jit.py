@@ -129,9 +129,10 @@ def kernel(*signatures: Any, relaxed: bool = True) -> Callable[[Function], Funct
     return cast(Callable[[Function], Function], declare)
 
 
-def inline(function: Function) -> Function:
-    """Makes a function callable only from kernels; it is compiled with each of its callers."""
-    jit = _njit(nogil=True, fastmath=RELAXED, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def inline(function: Function, relaxed: bool = True) -> Function:
+    """Makes a function callable only from kernels; it is compiled with each of its callers. `relaxed`: as `kernel`."""
+    fast = RELAXED if relaxed else False
+    jit = _njit(nogil=True, fastmath=fast, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
     return cast(Function, jit(function))
 
 

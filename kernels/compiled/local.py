@@ -89,10 +89,12 @@ def unfold_places(
 def fold_places(
     windows: Any, images: Any, first: int, columns: int, kh: int, kw: int, sy: int, sx: int, top: int, left: int
 ) -> None:
-    """The transpose of `unfold_places`, added to what is in `images`."""
+    """The transpose of `unfold_places`, added to what is in `images`; these are cleared before place 0."""
     height, width, channels = images.shape[1:]
     run = kw * channels
     source, target = windows.reshape(windows.size), images.reshape(images.size)
+    if first == 0:
+        target[:] = 0
     for p in range(windows.shape[0]):
         y, x = (first + p) // columns * sy - top, (first + p) % columns * sx - left
         start, stop = max(-x, 0), min(kw, width - x)

@@ -33,6 +33,18 @@ def bias_softmax(outputs: Any, bias: Any) -> None:
             outputs[row, unit] *= share
 
 
+@kernel((IN2, OUT2))
+def softmax_error(outputs: Any, error: Any) -> None:
+    """error at the probabilities [n, units] -> at the logits: p_i (e_i - sum over j of e_j p_j)."""
+    rows, units = outputs.shape
+    for row in range(rows):
+        probabilities, errors, total = outputs[row], error[row], np.float32(0)
+        for unit in range(units):
+            total += errors[unit] * probabilities[unit]
+        for unit in range(units):
+            errors[unit] = (errors[unit] - total) * probabilities[unit]
+
+
 @inline
 def largest_of(outputs: Any, row: int) -> int:
     best = 0

@@ -35,8 +35,6 @@ class BiasActivation:
         """Adds the bias to each row and applies the activation, in place."""
         if self._compiled is not None:
             self._compiled.add_bias(outputs, bias, self._code)
-            if self._code > 1:
-                activate(self.activation, outputs)
         elif self.backend == "numexpr":
             _forward_numexpr(self.activation, outputs, bias)
         else:
@@ -45,7 +43,7 @@ class BiasActivation:
 
     def bind_forward(self, outputs: Array, bias: Array) -> Callable[[], None]:
         """Returns `forward` bound to these arrays."""
-        if self._compiled is not None and self._code <= CODES["relu"]:
+        if self._compiled is not None:
             return partial(self._compiled.add_bias, outputs, bias, self._code)
         return partial(self.forward, outputs, bias)
 
@@ -57,8 +55,8 @@ class BiasActivation:
         return lambda error: self.backward(outputs, error, bias_gradient)
 
     def native_forward(self, outputs: Array, bias: Array) -> list[Call] | None:
-        """Returns `forward` of these arrays as a native call, or None if it needs more than one."""
-        if self._compiled is None or self._code > CODES["relu"]:
+        """Returns `forward` of these arrays as a native call."""
+        if self._compiled is None:
             return None
         return [NativeCall(self._compiled.add_bias, (outputs, bias, self._code))]
 

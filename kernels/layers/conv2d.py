@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from adamctl.kernels.layers.activations import CODES, BiasActivation, activate
+from adamctl.kernels.layers.activations import CODES, BiasActivation
 from adamctl.kernels.layers.direct_convolution import DirectConvolution, Extents
 from adamctl.kernels.native import Call
 from adamctl.kernels.operation import Array, Buffers, Key, Operation, SlicedOperation, empty_buffers, image_shape
@@ -102,8 +102,6 @@ class Conv2D(Operation):
         if self._direct is not None:
             code = CODES[self.activation.activation]
             self._direct.forward(inputs, weights[0], weights[1], outputs, buffers, code).make()
-            if code > CODES["relu"]:
-                activate(self.activation.activation, outputs)
             return outputs
         padded = self._padded(buffers, len(inputs))
         padded[...] = 0
@@ -155,9 +153,9 @@ class Conv2D(Operation):
     def native_forward(
         self, batch: int, weights: Sequence[Array], buffers: Buffers, inputs: Array, key: Key
     ) -> list[Call] | None:
-        code = CODES[self.activation.activation]
-        if self._direct is None or code > CODES["relu"]:
+        if self._direct is None:
             return None
+        code = CODES[self.activation.activation]
         return [self._direct.forward(inputs, weights[0], weights[1], buffers.output[:batch], buffers, code)]
 
     def native_backward(

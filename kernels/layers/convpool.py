@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from adamctl.kernels.backend import compiled, panels_with_tiles
-from adamctl.kernels.layers.activations import CODES, activate
+from adamctl.kernels.layers.activations import CODES
 from adamctl.kernels.layers.conv2d import Conv2D
 from adamctl.kernels.layers.maxpool2d import MaxPool2D
 from adamctl.kernels.native import Call, NativeCall
@@ -29,8 +29,7 @@ class ConvPool(Operation):
     def __init__(self, convolution: Conv2D, pooling: MaxPool2D) -> None:
         super().__init__(convolution.input_shape, pooling.output_shape, convolution.parameters)
         self.convolution, self.pooling = convolution, pooling
-        self.activation = convolution.activation.activation
-        self._code = CODES[self.activation]
+        self._code = CODES[convolution.activation.activation]
         self._compiled = compiled("convolution")
         height, width, channels = convolution.input_shape
         self._padded_shape = (height + sum(convolution.pad_rows), width + sum(convolution.pad_columns), channels)
@@ -115,11 +114,10 @@ class ConvPool(Operation):
 
     def bind_forward(self, batch: int, weights: Sequence[Array], buffers: Buffers, key: Key) -> Forward:
         run, arguments = self._compiled.forward, self._forward_arguments(batch, weights, buffers)
-        outputs, activation = buffers.output[:batch], self.activation if self._code > CODES["relu"] else None
+        outputs = buffers.output[:batch]
 
         def forward(inputs: Array) -> Array:
             run(inputs, *arguments)
-            activate(activation, outputs)
             return outputs
 
         return forward
@@ -145,8 +143,6 @@ class ConvPool(Operation):
     def native_forward(
         self, batch: int, weights: Sequence[Array], buffers: Buffers, inputs: Array, key: Key
     ) -> list[Call] | None:
-        if self._code > CODES["relu"]:
-            return None
         return [NativeCall(self._compiled.forward, (inputs, *self._forward_arguments(batch, weights, buffers)))]
 
     def native_backward(

@@ -96,7 +96,7 @@ class DirectConvolution:
     def forward(
         self, inputs: Array, weight: Array, bias: Array, outputs: Array, buffers: Buffers, code: int
     ) -> NativeCall:
-        """Returns the call that writes the outputs, with bias and, if coded, relu applied."""
+        """Returns the call that writes the outputs, with bias and activation applied."""
         scratch = buffers.scratch
         arguments = (
             inputs, weight.reshape(len(weight), -1), bias, outputs, scratch["padded"], scratch["packed"],

@@ -13,6 +13,7 @@ import numpy as np
 
 from adamctl.kernels.backend import compiled_if
 from adamctl.kernels.layers.pooling import Pooling2D
+from adamctl.kernels.native import Call, NativeCall
 from adamctl.kernels.operation import Array, Buffers, Key, empty_buffers
 from adamctl.model.description import Size
 
@@ -88,3 +89,28 @@ class L2Pool2D(Pooling2D):
             np.multiply(output_error, pixels, out=scaled)
             into += scaled
         return error
+
+    def native_forward(
+        self, batch: int, weights: Sequence[Array], buffers: Buffers, inputs: Array, key: Key
+    ) -> list[Call] | None:
+        if self._compiled is None:
+            return None
+        return [NativeCall(self._compiled.l2pool_forward, (inputs, buffers.output[:batch], *self.size, *self.stride))]
+
+    def native_backward(
+        self,
+        batch: int,
+        weights: Sequence[Array],
+        gradients: Sequence[Array | None],
+        buffers: Buffers,
+        output_error: Array,
+        inputs: Array,
+        needs_input_error: bool,
+    ) -> list[Call] | None:
+        if self._compiled is None:
+            return None
+        if not needs_input_error:
+            return []
+        outputs, share, error = buffers.output[:batch], buffers.scratch["share"], buffers.input_error[:batch]
+        arrays = (inputs, outputs, output_error, share, error)
+        return [NativeCall(self._compiled.l2pool_backward, (*arrays, *self.size, *self.stride))]

@@ -17,6 +17,7 @@ import numpy as np
 
 from adamctl.kernels.backend import compiled_if
 from adamctl.kernels.layers.activations import BiasActivation
+from adamctl.kernels.native import Call, NativeCall, joined, product
 from adamctl.kernels.operation import Array, Buffers, Key, Operation, SlicedOperation, empty_buffers, image_shape
 from adamctl.kernels.slicing import OutputSlice, check_slice, halo
 from adamctl.model.description import Activation, Padding, Size, pair
@@ -117,6 +118,50 @@ class Local2D(Operation):
         self._input_error(output_error, self._matrices("weight", weights[0]), buffers)
         return buffers.input_error[:batch]
 
+    def native_forward(
+        self, batch: int, weights: Sequence[Array], buffers: Buffers, inputs: Array, key: Key
+    ) -> list[Call] | None:
+        if self._compiled is None:
+            return None
+        outputs, weight = buffers.output[:batch], self._matrices("weight", weights[0])
+        by_place, parts = self._by_place(outputs), list[list[Call] | None]()
+        for places, windows in self._some(buffers, batch):
+            parts.append(self._native_unfold(inputs, windows, places.start))
+            parts.append(product(windows, weight[places].transpose(0, 2, 1), by_place[places]))
+        flat = outputs.reshape(batch, prod(self.output_shape))
+        return joined(*parts, self.activation.native_forward(flat, weights[1].reshape(-1)))
+
+    def native_backward(
+        self,
+        batch: int,
+        weights: Sequence[Array],
+        gradients: Sequence[Array | None],
+        buffers: Buffers,
+        output_error: Array,
+        inputs: Array,
+        needs_input_error: bool,
+    ) -> list[Call] | None:
+        if self._compiled is None:
+            return None
+        size, by_place = prod(self.output_shape), self._by_place(output_error)
+        bias_gradient = None if gradients[1] is None else gradients[1].reshape(size)
+        outputs, flat = buffers.output[:batch].reshape(batch, size), output_error.reshape(batch, size)
+        parts = [self.activation.native_backward(outputs, flat, bias_gradient)]
+        if gradients[0] is not None:
+            gradient = self._matrices("gradient", gradients[0])
+            for places, windows in self._some(buffers, batch):
+                parts.append(self._native_unfold(inputs, windows, places.start))
+                parts.append(product(by_place[places].transpose(0, 2, 1), windows, gradient[places]))
+        if needs_input_error:
+            weight, images = self._matrices("weight", weights[0]), buffers.input_error[:batch]
+            for places, windows in self._some(buffers, batch):
+                fold = NativeCall(self._compiled.fold_places, (windows, images, places.start, *self._geometry()))
+                parts += [product(by_place[places], weight[places], windows), [fold]]
+        return joined(*parts)
+
+    def _native_unfold(self, images: Array, windows: Array, first: int) -> list[Call]:
+        return [NativeCall(self._compiled.unfold_places, (images, windows, first, *self._geometry()))]
+
     def slice(self, part: OutputSlice) -> SlicedOperation:
         """Cuts by rows, which read a halo of input rows but share no weight, or by maps, which read all inputs."""
         check_slice(part, self.output_shape, ("rows", "maps"), type(self).__name__)
@@ -147,8 +192,10 @@ class Local2D(Operation):
     def _input_error(self, error: Array, weight: Array, buffers: Buffers) -> None:
         batch = len(error)
         by_place, images = self._by_place(error), buffers.input_error[:batch]
-        target = images if self._compiled is not None else self._padded(buffers, batch)
-        target[...] = 0
+        target = images
+        if self._compiled is None:
+            target = self._padded(buffers, batch)
+            target[...] = 0
         for places, windows in self._some(buffers, batch):
             np.matmul(by_place[places], weight[places], out=windows)
             self._fold(windows, target, places.start)

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adamctl.kernels.backend import Backend, choose, compiled_if
+from adamctl.kernels.native import Call, NativeCall, joined, product
 from adamctl.kernels.operation import Array, Buffers, Key, Operation, SlicedOperation, empty_buffers, image_shape
 from adamctl.kernels.slicing import OutputSlice, check_slice, halo
 from adamctl.model.description import Size, Weighting, pair
@@ -174,6 +175,49 @@ class LocalContrastNorm(Operation):
             error -= held["per_read"][..., None]
         return error
 
+    def native_forward(
+        self, batch: int, weights: Sequence[Array], buffers: Buffers, inputs: Array, key: Key
+    ) -> list[Call] | None:
+        if self._compiled is None:
+            return None
+        held, compiled, least = _Held(buffers, batch), self._compiled, np.float32(self.deviation_min)
+        means, deviations, outputs = held["means"], held["deviations"], buffers.output[:batch]
+        places = (self.first, self.inner, self.part.maps[0])
+        return joined(
+            [NativeCall(compiled.mean_of_maps, (inputs, held["per_read"]))],
+            held.native_smooth("centre", "per_read", "between_centred", "means"),
+            [NativeCall(compiled.mean_square, (inputs, means, held["per_centred"], self.first))],
+            held.native_smooth("deviate", "per_centred", "between_made", "deviations"),
+            [NativeCall(compiled.divide, (inputs, means, deviations, outputs, *places, least))],
+        )
+
+    def native_backward(
+        self,
+        batch: int,
+        weights: Sequence[Array],
+        gradients: Sequence[Array | None],
+        buffers: Buffers,
+        output_error: Array,
+        inputs: Array,
+        needs_input_error: bool,
+    ) -> list[Call] | None:
+        if self._compiled is None:
+            return None
+        if not needs_input_error:
+            return []
+        held, compiled, least = _Held(buffers, batch), self._compiled, np.float32(self.deviation_min)
+        outputs, error, deviations = buffers.output[:batch], buffers.input_error[:batch], held["deviations"]
+        factors, sums = held["per_centred"], held["between_centred"]
+        centred = (inputs, held["means"], deviations, factors, output_error, error, sums)
+        places = (self.first, self.inner, self.part.maps[0])
+        return joined(
+            [NativeCall(compiled.square_error, (outputs, output_error, deviations, held["per_made"], least))],
+            held.native_smooth_back("deviate", "per_made", "between_centred", "per_centred"),
+            [NativeCall(compiled.centred_error, (*centred, *places))],
+            held.native_smooth_back("centre", "between_centred", "between_reads", "per_read"),
+            [NativeCall(compiled.subtract_mean_error, (held["per_read"], error))],
+        )
+
     def slice(self, part: OutputSlice) -> SlicedOperation:
         """Cuts by rows, which read two half windows of rows on either side, or by maps, which read all inputs."""
         check_slice(part, self.output_shape, ("rows", "maps"), type(self).__name__)
@@ -238,6 +282,20 @@ class _Held:
         """target = R^T source K for each image."""
         self._multiply(self._scratch[rows].T, source, between)
         self._along(self._scratch["columns"], between, target)
+
+    def native_smooth(self, rows: str, source: str, between: str, target: str) -> list[Call] | None:
+        """Returns `smooth` as calls."""
+        return self._products(self._matrix(rows), source, between, self._matrix("columns").T, target)
+
+    def native_smooth_back(self, rows: str, source: str, between: str, target: str) -> list[Call] | None:
+        """Returns `smooth_back` as calls."""
+        return self._products(self._matrix(rows).T, source, between, self._matrix("columns"), target)
+
+    def _products(self, rows: Array, source: str, between: str, columns: Array, target: str) -> list[Call] | None:
+        return joined(product(rows, self[source], self[between]), product(self[between], columns, self[target]))
+
+    def _matrix(self, name: str) -> Array:
+        return self._scratch[name]  # type: ignore[return-value]
 
     def _multiply(self, matrix: NDArray[np.generic], source: str, target: str) -> None:
         np.matmul(matrix, self[source], out=self[target])

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from adamctl.kernels.backend import compiled_if
 from adamctl.kernels.layers.pooling import Pooling2D
+from adamctl.kernels.native import Call, NativeCall
 from adamctl.kernels.operation import Array, Buffers, Key, empty_buffers
 from adamctl.model.description import Size
 
@@ -78,6 +79,35 @@ class MaxPool2D(Pooling2D):
             for number, window in enumerate(self.windows(error)):
                 window += np.where(winner == number, output_error, 0)
         return error
+
+    def native_forward(
+        self, batch: int, weights: Sequence[Array], buffers: Buffers, inputs: Array, key: Key
+    ) -> list[Call] | None:
+        if self._compiled is None:
+            return None
+        return [
+            NativeCall(
+                self._compiled.maxpool_forward,
+                (inputs, buffers.output[:batch], buffers.scratch["winner"][:batch], *self.size, *self.stride),
+            )
+        ]
+
+    def native_backward(
+        self,
+        batch: int,
+        weights: Sequence[Array],
+        gradients: Sequence[Array | None],
+        buffers: Buffers,
+        output_error: Array,
+        inputs: Array,
+        needs_input_error: bool,
+    ) -> list[Call] | None:
+        if self._compiled is None:
+            return None
+        if not needs_input_error:
+            return []
+        arrays = (output_error, buffers.scratch["winner"][:batch], buffers.input_error[:batch])
+        return [NativeCall(self._compiled.maxpool_backward, (*arrays, *self.size, *self.stride))]
 
     def _forward_numpy(self, inputs: Array, outputs: Array, winner: Indices) -> None:
         for number, window in enumerate(self.windows(inputs)):

@@ -100,9 +100,10 @@ class Softmax(Dense):
         inputs: Array,
         needs_input_error: bool,
     ) -> list[Call] | None:
-        if not self.error_at_logits:
-            return None
-        return super().native_backward(batch, weights, gradients, buffers, output_error, inputs, needs_input_error)
+        after = super().native_backward(batch, weights, gradients, buffers, output_error, inputs, needs_input_error)
+        if self.error_at_logits or self._compiled is None:
+            return after
+        return joined([NativeCall(self._compiled.softmax_error, (buffers.output[:batch], output_error))], after)
 
     def slice(self, part: OutputSlice) -> SlicedOperation:
         """Cuts by units: a plain dense layer that computes their logits.
@@ -125,7 +126,8 @@ class Softmax(Dense):
         """As a dense layer's, after the step through the normalisation unless `error_at_logits` is set."""
         if not self.error_at_logits:
             self._check("output error", output_error, self.output_shape)
-            softmax_error(buffers.output[: len(output_error)], output_error)
+            normalised = softmax_error if self._compiled is None else self._compiled.softmax_error
+            normalised(buffers.output[: len(output_error)], output_error)
         return super().backward(output_error, inputs, weights, gradients, buffers, needs_input_error)
 
 

@@ -99,7 +99,10 @@ class NativePlan:
     """As `StepPlan`, but native functions make all calls that layers can express as kernels and products.
 
     Between these functions Python holds the interpreter lock; a network of only such calls is one function (see
-    `adamctl.kernels.native`).
+    `adamctl.kernels.native`), as all built-in layers are.
+
+    Attributes:
+        is_whole: whether a step is one native function.
     """
 
     def __init__(
@@ -119,6 +122,7 @@ class NativePlan:
         self.weights, self.skip_dense_gradients, self.makes_after = weights, skip_dense_gradients, makes_after
         self._values, self._step = tuple(values[1:]), step
         self._losses = step.result.view(np.float64)
+        self.is_whole = all(isinstance(piece, list) for piece in pieces)
         self._pieces: list[Piece] = []
         for native, group in groupby(pieces, key=lambda piece: isinstance(piece, list)):
             if native:

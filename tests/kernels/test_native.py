@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,15 +14,53 @@ from adamctl.kernels.numeric.accrue import Accrual
 from adamctl.kernels.step import plan
 from adamctl.kernels.step.clip import LayerNormClip
 from adamctl.kernels.step.network import Network
-from adamctl.model.description import Conv2D, Dense, Dropout, MaxPool2D, Model, Softmax
+from adamctl.kernels.step.steps import Accruing
+from adamctl.model.description import (
+    Conv2D,
+    Dense,
+    Dropout,
+    L2Pool2D,
+    Layer,
+    Local2D,
+    LocalContrastNorm,
+    Logistic,
+    Loss,
+    MaxPool2D,
+    Model,
+    Softmax,
+)
 from tests.kernels.kernel_checks import BACKENDS
 
 needs_blas = pytest.mark.skipif(native.blas() is None, reason="numpy's BLAS is not one that is known")
 pytestmark = pytest.mark.skipif("numba" not in BACKENDS or not native.can_compile(), reason="no compiler here")
 
 PLAIN = (Conv2D(5, 3, activation="relu"), MaxPool2D(2), Dense(7, "relu"), Dense(6, "relu"), Softmax(4))
-DRAWN = (Conv2D(5, 3, activation="relu"), Conv2D(4, 2), Dropout(0.3), Dense(7, "relu"), Dropout(0.5), Softmax(4))
-MIXED = (Conv2D(5, 3, activation="tanh"), MaxPool2D(2), Dropout(0.3), Dense(7, "sigmoid"), Dense(6), Softmax(4))
+ACTIVATIONS = (None, "relu", "tanh", "sigmoid")
+FIRST, LAST = Conv2D(3, 2, activation="relu"), Softmax(4)
+MODELS = {
+    "plain": PLAIN,
+    "one unit": (Conv2D(5, 3, activation="relu"), Dense(1, "relu"), Dense(6), LAST),
+    "one image pixel": (Conv2D(1, (9, 8), activation="tanh"), Dense(3), LAST),
+    "grouped": (FIRST, Conv2D(6, 3, padding="same", groups=3, activation="tanh"), LAST),
+    "overlapping maximum": (FIRST, Dropout(0.1), MaxPool2D(3, 1), MaxPool2D(2), LAST),
+    "roots of squares": (L2Pool2D(2), FIRST, L2Pool2D(2, 1), LAST),
+    "contrast": (LocalContrastNorm(3), FIRST, LocalContrastNorm(5, "uniform", 0.1), LAST),
+    "contrast of a column": (Conv2D(3, (1, 8)), LocalContrastNorm(3), LAST),
+    "dropped": (Dropout(0.2), FIRST, Dropout(0.3), Dense(7, "relu"), Dropout(0.5), LAST),
+    "squares of probabilities": (FIRST, LAST),
+    "squares": (FIRST, Dense(4)),
+    "one-vs-all": (FIRST, Logistic(4)),
+    "squares of one-vs-all": (FIRST, Logistic(4)),
+    **{f"convolutions, {f}": (Conv2D(3, 3, activation=f), Conv2D(4, 2, 2, "same", f), LAST) for f in ACTIVATIONS},
+    **{f"pooled, {f}": (FIRST, Conv2D(9, 3, activation=f), MaxPool2D(2), LAST) for f in ACTIVATIONS},
+    **{f"dense, {f}": (Dense(7, f), Dense(19, f), LAST) for f in ACTIVATIONS},
+    **{f"untied, {f}": (Local2D(3, 3, 2, "same", f), Local2D(2, 2, activation=f), LAST) for f in ACTIVATIONS},
+    "untied, one map": (Local2D(1, 3), Local2D(1, (7, 6)), LAST),
+}
+LOSS_OF = {
+    "squares": "squared_error", "squares of probabilities": "squared_error", "squares of one-vs-all": "squared_error",
+    "one-vs-all": "logistic",
+}  # fmt: skip
 
 
 def matrix(rows: int, columns: int, seed: int = 1) -> np.ndarray:
@@ -143,24 +182,30 @@ def test_a_kernel_that_fails_ends_the_calls_with_its_status(monkeypatch: pytest.
     np.testing.assert_array_equal(outputs, 1)
 
 
-@pytest.mark.parametrize("layers", [PLAIN, DRAWN, MIXED])
+def model_of(name: str) -> Model:
+    return Model((9, 8, 2), MODELS[name], LOSS_OF.get(name, "cross_entropy"))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("batch", [8, 1])
 @pytest.mark.parametrize("skip", [False, True])
 def test_a_native_step_is_the_python_step_to_the_bit(
-    layers: tuple[...], skip: bool, monkeypatch: pytest.MonkeyPatch
+    name: str, batch: int, skip: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    network = Network(Model((9, 8, 2), layers), 8, "numba")
+    network = Network(model_of(name), batch, "numba")
     weights = np.random.default_rng(1).standard_normal(network.flat_size).astype(np.float32) * np.float32(0.3)
     views, (ours, theirs) = network.views(weights), [network.context() for _ in range(2)]
     network.prepare(ours, views, skip)
-    assert isinstance(ours.plans[8], plan.NativePlan)
+    assert isinstance(ours.plans[batch], plan.NativePlan)
     monkeypatch.setattr("adamctl.kernels.step.network.native_plan", lambda *_: None)
     for seed in range(3):
         generator = np.random.default_rng(seed)
-        images = generator.standard_normal((8, 9, 8, 2)).astype(np.float32)
-        labels = generator.integers(0, 4, 8).astype(np.int32 if seed else np.int64)
-        found, expected = (network.step(context, views, images, labels, skip) for context in (ours, theirs))
+        images = generator.standard_normal((batch, 9, 8, 2)).astype(np.float32)
+        labels = generator.integers(0, 4, batch).astype(np.int32 if seed else np.int64)
+        found, expected = (network.step(one, views, images, labels, skip, seed) for one in (ours, theirs))
         assert found == expected
         np.testing.assert_array_equal(ours.gradient, theirs.gradient)
+        assert np.any(ours.gradient)
         for tensor in network.tensors:
             factors = [context.factors(tensor.layer) for context in (ours, theirs)]
             if factors[0] is not None and factors[1] is not None:
@@ -168,15 +213,38 @@ def test_a_native_step_is_the_python_step_to_the_bit(
                 np.testing.assert_array_equal(factors[0].activations, factors[1].activations)
 
 
+def test_every_kind_of_layer_and_every_loss_is_among_them() -> None:
+    assert {type(layer) for layers in MODELS.values() for layer in layers} == set(get_args(Layer))
+    assert set(LOSS_OF.values()) | {"cross_entropy"} == set(get_args(Loss))
+
+
 @needs_blas
-@pytest.mark.parametrize(("layers", "pieces"), [(PLAIN, 1), (DRAWN, 1)])
-def test_a_network_without_python_between_its_layers_is_one_function(layers: tuple[...], pieces: int) -> None:
-    network = Network(Model((9, 8, 2), layers), 8, "numba")
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("batch", [8, 1])
+def test_a_step_of_any_built_in_layers_is_one_function(name: str, batch: int) -> None:
+    network = Network(model_of(name), batch, "numba")
     context, weights = network.context(), np.zeros(network.flat_size, np.float32)
     network.prepare(context, weights)
-    planned = context.plans[8]
+    planned = context.plans[batch]
     assert isinstance(planned, plan.NativePlan)
-    assert len(planned._pieces) == pieces
+    assert planned.is_whole
+    accruing = Accruing(Accrual("numba"), [np.zeros_like(weights)], np.zeros(1, np.int64), weights)
+    assert network.native_steps(context, weights, accruing) is not None
+
+
+@pytest.mark.parametrize("part", ["native_forward", "native_backward"])
+def test_what_a_layer_cannot_do_natively_python_does_between_native_functions(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, expected = Network(model_of("plain"), 8, "numba"), Network(model_of("plain"), 8, "numba")
+    monkeypatch.setattr(network.layers[1].operation, part, lambda *_: None)
+    weights = np.random.default_rng(1).standard_normal(network.flat_size).astype(np.float32) * np.float32(0.3)
+    contexts, images = [one.context() for one in (network, expected)], matrix(8, 9 * 8 * 2).reshape(8, 9, 8, 2)
+    for one, context in zip((network, expected), contexts, strict=True):
+        one.step(context, weights, images, np.arange(8) % 4)
+    np.testing.assert_array_equal(contexts[0].gradient, contexts[1].gradient)
+    planned = contexts[0].plans[8]
+    assert isinstance(planned, plan.NativePlan) and not planned.is_whole
 
 
 @pytest.mark.parametrize("labels", [np.full(8, 4), np.full(8, -1, np.int32), np.zeros(7, np.int64), np.zeros(8)])

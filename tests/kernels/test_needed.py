@@ -34,6 +34,7 @@ MODELS = {
          d.LocalContrastNorm(3), d.Logistic(3)),
         "logistic",
     ),
+    "probabilities": d.Model((6,), (d.Dense(8, "sigmoid"), d.Softmax(3)), "squared_error"),
     "squared": d.Model((6,), (d.Dense(8, "tanh"), d.Dense(3)), "squared_error"),
 }  # fmt: skip
 
