@@ -17,7 +17,7 @@ import msgspec
 
 from adamctl.errors import ConfigurationError
 from adamctl.model.description import Conv2D, Dense, Initializer, Local2D, Logistic, Model, Softmax, pair
-from adamctl.model.shapes import LayerShape, infer
+from adamctl.model.shapes import infer
 
 SHARD_BYTES_MAX = 1 << 20
 ELEMENT_BYTES = 4
@@ -123,7 +123,7 @@ def build_layout(model: Model, servers_expected: int) -> ParameterLayout:
     Raises:
         ConfigurationError: the layers do not fit together, or the model has no parameters.
     """
-    tensors = _tensors(infer(model))
+    tensors = tensors_of(model)
     if not tensors:
         raise ConfigurationError("model.layers: expected at least one layer with parameters; found none")
     return cut_layout(tensors, servers_expected)
@@ -263,10 +263,15 @@ def _tie(job: str, bucket: int, server: str) -> bytes:
     return hashlib.blake2b(f"{job}/{bucket}/{server}".encode(), digest_size=8).digest()
 
 
-def _tensors(shapes: tuple[LayerShape, ...]) -> tuple[Tensor, ...]:
+def tensors_of(model: Model) -> tuple[Tensor, ...]:
+    """Returns the parameters of a model in order: weight, then bias, of each layer that has them.
+
+    Raises:
+        ConfigurationError: the layers do not fit together.
+    """
     tensors: list[Tensor] = []
     offset = 0
-    for shape in shapes:
+    for shape in infer(model):
         layer = shape.layer
         if isinstance(layer, (Conv2D, Local2D)):
             groups = layer.groups if isinstance(layer, Conv2D) else 1

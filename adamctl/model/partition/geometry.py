@@ -1,0 +1,133 @@
+"""What a partition computes, reads and holds of a stage: regions of arrays, from the cut alone.
+
+The same geometry as that of `Operation.slice` in the kernels, which must not be imported here; a test compares the two
+for every layer and axis.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TypeAlias
+
+import msgspec
+
+from adamctl.model.description import Conv2D, Local2D
+from adamctl.model.partition.cuts import Cut
+from adamctl.model.partition.stages import Stage
+
+Range: TypeAlias = tuple[int, int]
+"""[start, stop) along one axis."""
+Region: TypeAlias = tuple[Range, ...]
+"""A range per axis, the batch not counted."""
+
+
+class StagePart(msgspec.Struct, frozen=True, array_like=True):
+    """What one partition has of a stage; all None if it has nothing.
+
+    Attributes:
+        outputs: region of the stage's outputs that it computes.
+        inputs: region of the stage's input that it reads, halo included, zeros around the image left out.
+        convolved: region of the convolution's outputs that it computes, where pooling belongs to the stage.
+        parameters: per tensor of the stage, the region that it computes with.
+        owned: per tensor, the range of axis 0 that it pushes. All of `parameters` where no other partition holds them.
+    """
+
+    outputs: Region | None = None
+    inputs: Region | None = None
+    convolved: Region | None = None
+    parameters: tuple[Region | None, ...] = ()
+    owned: tuple[Range | None, ...] = ()
+
+
+def region_size(region: Region | None) -> int:
+    """Returns how many elements of one example a region has."""
+    return 0 if region is None else prod(stop - start for start, stop in region)
+
+
+def common(one: Region | None, other: Region | None) -> Region | None:
+    """Returns the region that two regions of an array share, None if they share nothing."""
+    if one is None or other is None:
+        return None
+    shared = tuple(
+        (max(first[0], second[0]), min(first[1], second[1])) for first, second in zip(one, other, strict=True)
+    )
+    return shared if all(start < stop for start, stop in shared) else None
+
+
+def everything(shape: tuple[int, ...]) -> Region:
+    """Returns the region that is a whole array."""
+    return tuple((0, extent) for extent in shape)
+
+
+def parts_of(stage: Stage, cut: Cut, partitions: int, tensors: tuple[tuple[int, ...], ...]) -> tuple[StagePart, ...]:
+    """Returns the parts of a stage, one per partition.
+
+    Args:
+        cut: a complete cut of the stage.
+        tensors: the shapes of its parameters.
+    """
+    nothing = StagePart(parameters=(None,) * len(tensors), owned=(None,) * len(tensors))
+    if cut.axis == "whole":
+        held = tuple(everything(shape) for shape in tensors)
+        convolved = everything(stage.layers[0].output) if stage.pooling else None
+        owned = tuple((0, shape[0]) for shape in tensors)
+        part = StagePart(everything(stage.output), everything(stage.input), convolved, held, owned)
+        return tuple(part if partition == cut.whole else nothing for partition in range(partitions))
+    extent = stage.extent(cut.axis)
+    ranges = [cut.range_of(partition, extent) for partition in range(partitions)]
+    parts = [_part(stage, cut.axis, made, tensors) if made[0] < made[1] else nothing for made in ranges]
+    return tuple(_shared(parts, tensors) if tensors and _shares(stage, cut.axis) else parts)
+
+
+def _part(stage: Stage, axis: str, made: Range, tensors: tuple[tuple[int, ...], ...]) -> StagePart:
+    outputs = _along(stage.output, axis, made)
+    convolved = None
+    if stage.pooling is not None:
+        shape = stage.layers[0].output
+        if axis == "rows":
+            made = stage.pooling.reads(*made, shape[0])
+        convolved = _along(shape, axis, made)
+    inputs = _inputs(stage, axis, made)
+    shared = _shares(stage, axis)
+    held: tuple[Region | None, ...] = tuple(
+        everything(shape) if shared else (made, *everything(shape[1:])) for shape in tensors
+    )
+    return StagePart(outputs, inputs, convolved, held, tuple(None if shared else made for _ in tensors))
+
+
+def _inputs(stage: Stage, axis: str, made: Range) -> Region:
+    """Returns what outputs [start, stop) of the first layer read."""
+    shape = stage.input
+    if axis == "units" and not stage.follows:
+        return everything(shape)
+    if axis == "rows":
+        return _along(shape, axis, stage.window.reads(*made, shape[0]))
+    if not stage.reads_all_maps:
+        return _along(shape, axis, made)
+    if not isinstance(stage.layer, Conv2D):
+        return everything(shape)
+    maps, channels = stage.layer.filters // stage.groups, shape[2] // stage.groups
+    return _along(shape, "maps", (made[0] // maps * channels, -(-made[1] // maps) * channels))
+
+
+def _along(shape: tuple[int, ...], axis: str, made: Range) -> Region:
+    whole = everything(shape)
+    return (*whole[:-1], made) if axis == "maps" else (made, *whole[1:])
+
+
+def _shares(stage: Stage, axis: str) -> bool:
+    """Whether every part computes with all of the stage's parameters."""
+    return axis == "rows" and not isinstance(stage.layer, Local2D)
+
+
+def _shared(parts: list[StagePart], tensors: tuple[tuple[int, ...], ...]) -> list[StagePart]:
+    """Spreads what all parts hold evenly over them as owners, in whole rows of axis 0."""
+    holders = [number for number, part in enumerate(parts) if part.outputs is not None]
+    spread = list(parts)
+    for place, number in enumerate(holders):
+        owned = []
+        for shape in tensors:
+            start, stop = (shape[0] * bound // len(holders) for bound in (place, place + 1))
+            owned.append((start, stop) if start < stop else None)
+        spread[number] = msgspec.structs.replace(parts[number], owned=tuple(owned))
+    return spread

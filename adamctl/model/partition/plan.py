@@ -1,0 +1,203 @@
+"""The plan of a replica's partitions: who computes, holds and owns what of each stage, and what goes between them.
+
+Members compute it from the model and the cuts, or get it, and compare its hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from adamctl.model.description import Model
+from adamctl.model.layout import ELEMENT_BYTES
+from adamctl.model.partition.cuts import Cut
+from adamctl.model.partition.geometry import Range, Region, StagePart, common, region_size
+
+HeadKind: TypeAlias = Literal["whole", "gather", "exchange", "separate"]
+"""How the partitions that hold units of the last layer come to loss and error.
+
+`whole`: one partition holds all. `gather`: each sends its outputs to all others, and each computes what it needs.
+`exchange`: each sends all others (max, sum of exponentials, best index, label's logit) of its units. `separate`: errors
+need nothing of the others; each sends (max, best index), from which the number of correct ones follows.
+"""
+HEAD_ELEMENTS: dict[HeadKind, int] = {"whole": 0, "exchange": 4, "separate": 2}
+
+
+class StagePlan(msgspec.Struct, frozen=True, array_like=True):
+    """A stage, cut.
+
+    Attributes:
+        index: its position in the network.
+        name, kind: name and type of its first layer.
+        layers: indices of its layers in the model: one, or a convolution and its pooling.
+        tensors: indices of its parameters in the parameter layout.
+        input, output: shapes of one example.
+        cut: the complete cut.
+        parts: one per partition.
+    """
+
+    index: int
+    name: str
+    kind: str
+    layers: tuple[int, ...]
+    tensors: tuple[int, ...]
+    input: tuple[int, ...]
+    output: tuple[int, ...]
+    cut: Cut
+    parts: tuple[StagePart, ...]
+
+    @property
+    def holders(self) -> tuple[int, ...]:
+        """The partitions that have a part of it, in order."""
+        return tuple(number for number, part in enumerate(self.parts) if part.outputs is not None)
+
+
+class Edge(NamedTuple):
+    """What `consumer` reads of the input of a stage and `producer` computed, as the output of the stage before.
+
+    Forward, the producer sends the region; backward, the consumer sends its input error on it, and the producer adds
+    what it gets in the order of the partitions.
+
+    Attributes:
+        stage: index of the stage that reads.
+        region: of that stage's input.
+    """
+
+    stage: int
+    producer: int
+    consumer: int
+    region: Region
+
+    @property
+    def elements(self) -> int:
+        """Elements per example."""
+        return region_size(self.region)
+
+
+class Partial(NamedTuple):
+    """The gradient of a tensor that several partitions hold, on the rows that `owner` pushes, from `sender`.
+
+    Attributes:
+        tensor: index in the parameter layout.
+        rows: range of axis 0.
+        elements: of that range, per flight.
+    """
+
+    stage: int
+    tensor: int
+    sender: int
+    owner: int
+    rows: Range
+    elements: int
+
+
+class Traffic(NamedTuple):
+    """What one partition sends another.
+
+    Attributes:
+        up_bytes: outputs of stages and of the head, forward, per example.
+        down_bytes: errors, backward, per example.
+        flight_bytes: partial gradients, per flight, whatever its examples.
+    """
+
+    sender: int
+    receiver: int
+    up_bytes: int
+    down_bytes: int
+    flight_bytes: int
+
+
+class PartitionPlan(msgspec.Struct, frozen=True):
+    """How a network is cut over the partitions of a replica.
+
+    Attributes:
+        partitions: how many processes make a replica.
+        model: the network.
+        stages: its stages in order.
+        head: how the last stage's partitions come to loss and error.
+    """
+
+    partitions: int
+    model: Model
+    stages: tuple[StagePlan, ...]
+    head: HeadKind
+
+    @property
+    def hash(self) -> str:
+        """Hex digest over the model and everything planned; members with equal digests fit together."""
+        return hashlib.blake2b(msgspec.msgpack.encode(self), digest_size=16).hexdigest()
+
+    def sources(self, stage: int, consumer: int) -> tuple[Edge, ...]:
+        """Returns where the input region of a partition's part comes from, its own outputs included, by producer.
+
+        Together the regions are that region, each element once. Nothing for the first stage: data servers send it.
+        """
+        if stage == 0:
+            return ()
+        needed = self.stages[stage].parts[consumer].inputs
+        found = ((q, common(needed, part.outputs)) for q, part in enumerate(self.stages[stage - 1].parts))
+        return tuple(Edge(stage, q, consumer, region) for q, region in found if region is not None)
+
+    def edges(self, stage: int) -> tuple[Edge, ...]:
+        """Returns what goes between partitions before a stage, by consumer, then producer."""
+        consumers = range(self.partitions)
+        return tuple(edge for p in consumers for edge in self.sources(stage, p) if edge.producer != p)
+
+    def backward_edges(self, stage: int) -> tuple[Edge, ...]:
+        """Returns the edges on which a stage's input error goes back: none if nothing before it has parameters."""
+        return self.edges(stage) if self.needs_input_error(stage) else ()
+
+    def needs_input_error(self, stage: int) -> bool:
+        """Whether a stage before this one has parameters."""
+        return any(before.tensors for before in self.stages[:stage])
+
+    def partials(self, stage: int) -> tuple[Partial, ...]:
+        """Returns what partitions that share a stage's parameters send to the owners of each range, by owner."""
+        plan = self.stages[stage]
+        found = []
+        for owner, mine in enumerate(plan.parts):
+            for place, tensor in enumerate(plan.tensors):
+                rows = mine.owned[place]
+                for sender, other in enumerate(plan.parts):
+                    held = other.parameters[place]
+                    if sender == owner or rows is None or held is None:
+                        continue
+                    both = common((rows, *held[1:]), held)
+                    if both is not None:
+                        found.append(Partial(stage, tensor, sender, owner, rows, region_size(both)))
+        return tuple(found)
+
+    def head_elements(self, partition: int) -> int:
+        """Returns how many elements per example a partition sends to each other one that holds units of the head."""
+        outputs = self.stages[-1].parts[partition].outputs
+        if outputs is None:
+            return 0
+        return region_size(outputs) if self.head == "gather" else HEAD_ELEMENTS[self.head]
+
+    def traffic(self) -> tuple[Traffic, ...]:
+        """Returns what goes between each pair of partitions, by sender, then receiver; pairs without any left out."""
+        up: dict[tuple[int, int], int] = {}
+        down: dict[tuple[int, int], int] = {}
+        flight: dict[tuple[int, int], int] = {}
+        for pair, where, elements in self._sent():
+            sums = {"up": up, "down": down, "flight": flight}[where]
+            sums[pair] = sums.get(pair, 0) + elements * ELEMENT_BYTES
+        pairs = sorted(up.keys() | down.keys() | flight.keys())
+        return tuple(Traffic(*pair, up.get(pair, 0), down.get(pair, 0), flight.get(pair, 0)) for pair in pairs)
+
+    def _sent(self) -> Iterator[tuple[tuple[int, int], Literal["up", "down", "flight"], int]]:
+        for stage in range(len(self.stages)):
+            for edge in self.edges(stage):
+                yield (edge.producer, edge.consumer), "up", edge.elements
+            for edge in self.backward_edges(stage):
+                yield (edge.consumer, edge.producer), "down", edge.elements
+            for partial in self.partials(stage):
+                yield (partial.sender, partial.owner), "flight", partial.elements
+        holders = self.stages[-1].holders
+        for sender in holders:
+            for receiver in holders:
+                if sender != receiver and self.head_elements(sender):
+                    yield (sender, receiver), "up", self.head_elements(sender)
