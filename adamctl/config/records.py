@@ -23,7 +23,7 @@ import msgspec
 
 from adamctl.config.names import NAME_EXPECTED, is_name
 from adamctl.errors import ConfigurationError
-from adamctl.model.layout import ParameterLayout, Tensor, cut_layout
+from adamctl.model.layout import Owners, ParameterLayout, Tensor, cut_layout
 from adamctl.model.rule import RuleConfig
 
 AddressKind: TypeAlias = Literal["clients", "administration", "replication"]
@@ -175,11 +175,12 @@ class LayoutRecord(_Record, frozen=True):
 
     tensors: tuple[Tensor, ...]
     servers_expected: int
+    owners: Owners | None = None
 
     def layout(self) -> ParameterLayout:
         """Returns the layout. Raises ValueError if none can be made from the values."""
         try:
-            return cut_layout(self.tensors, self.servers_expected)
+            return cut_layout(self.tensors, self.servers_expected, self.owners)
         except ConfigurationError as error:
             raise ValueError(str(error)) from error
 

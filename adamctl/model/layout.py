@@ -1,4 +1,4 @@
-"""The parameter layout of a job: its tensors, cut into shards and buckets, and the placement of buckets.
+"""The parameter layout of a job: its tensors, cut into shards and buckets.
 
 It is a pure function of the model and the expected number of servers, so that every role derives the same layout and
 only its hash needs to be compared. Counts are elements (float32) unless a name ends in `_bytes`.
@@ -72,7 +72,7 @@ class Shard(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Bucket(msgspec.Struct, frozen=True, array_like=True):
-    """Shards [shard_start, shard_stop), adjacent and in one layer."""
+    """Shards [shard_start, shard_stop), adjacent, in one layer and of one partition."""
 
     index: int
     shard_start: int
@@ -80,20 +80,33 @@ class Bucket(msgspec.Struct, frozen=True, array_like=True):
     size_bytes: int
 
 
+class Owners(msgspec.Struct, frozen=True, array_like=True):
+    """Which partition of a replica pushes which rows of each tensor: shards and buckets cross none of its boundaries.
+
+    `ranges` has, per tensor, (first row, row after the last, partition), in order and together all rows.
+    """
+
+    partitions: int
+    ranges: tuple[tuple[tuple[int, int, int], ...], ...]
+
+
 @dataclass(frozen=True)
 class ParameterLayout:
-    """The ordered tensors of a job, cut into shards and buckets; equal hashes mean equal layouts."""
+    """The ordered tensors of a job, cut into shards and buckets; equal hashes mean equal layouts.
+
+    `owners` is None where a replica is one process.
+    """
 
     tensors: tuple[Tensor, ...]
     shards: tuple[Shard, ...]
     buckets: tuple[Bucket, ...]
+    owners: Owners | None = None
 
     @cached_property
     def hash(self) -> str:
         """Hex digest over names, shapes, dtypes, offsets and cuts; checked whenever a client attaches to a job."""
-        material = msgspec.msgpack.encode(
-            [[(t.name, t.layer, t.shape, t.offset, t.dtype) for t in self.tensors], self.shards, self.buckets]
-        )
+        parts = [[(t.name, t.layer, t.shape, t.offset, t.dtype) for t in self.tensors], self.shards, self.buckets]
+        material = msgspec.msgpack.encode(parts if self.owners is None else [*parts, self.owners])
         return hashlib.blake2b(material, digest_size=16).hexdigest()
 
     @property
@@ -110,6 +123,17 @@ class ParameterLayout:
     def bucket_of_shard(self) -> tuple[int, ...]:
         return tuple(b.index for b in self.buckets for _ in range(b.shard_start, b.shard_stop))
 
+    @cached_property
+    def partition_of_bucket(self) -> tuple[int, ...]:
+        """Per bucket, the partition that pushes it: all 0 where a replica is one process."""
+        if self.owners is None:
+            return (0,) * len(self.buckets)
+        owner = {(tensor, row): p for tensor, rows in enumerate(self.owners.ranges) for row, _, p in rows}
+        found: list[int] = []
+        for shard in self.shards:  # a range begins with a shard, so the last one that began is its own
+            found.append(owner.get((shard.tensor, shard.row_start), found[-1] if found else 0))
+        return tuple(found[bucket.shard_start] for bucket in self.buckets)
+
     def shards_of(self, bucket: Bucket) -> tuple[Shard, ...]:
         return self.shards[bucket.shard_start : bucket.shard_stop]
 
@@ -117,8 +141,10 @@ class ParameterLayout:
         return self.tensors[self.shards[bucket.shard_start].tensor].layer
 
 
-def build_layout(model: Model, servers_expected: int) -> ParameterLayout:
+def build_layout(model: Model, servers_expected: int, owners: Owners | None = None) -> ParameterLayout:
     """Returns the layout of a model for a job that expects this many parameter servers.
+
+    `owners` are those of the plan of a replica's partitions.
 
     Raises:
         ConfigurationError: the layers do not fit together, or the model has no parameters.
@@ -126,37 +152,60 @@ def build_layout(model: Model, servers_expected: int) -> ParameterLayout:
     tensors = tensors_of(model)
     if not tensors:
         raise ConfigurationError("model.layers: expected at least one layer with parameters; found none")
-    return cut_layout(tensors, servers_expected)
+    return cut_layout(tensors, servers_expected, owners)
 
 
-def cut_layout(tensors: tuple[Tensor, ...], servers_expected: int) -> ParameterLayout:
+def cut_layout(tensors: tuple[Tensor, ...], servers_expected: int, owners: Owners | None = None) -> ParameterLayout:
     """Cuts tensors into shards of at most 1 MiB, in at least ten buckets per server where rows allow.
 
     Raises:
-        ConfigurationError: no server, no tensor, tensors that overlap or are empty, or a limit is exceeded. Nothing has
-            been allocated then.
+        ConfigurationError: no server, no tensor, tensors that overlap or are empty, owners that do not cover them, or a
+            limit is exceeded. Nothing has been allocated then.
     """
     if servers_expected < 1:
         raise ConfigurationError(f"cluster.ps: expected at least 1 server; found {servers_expected}")
     if servers_expected > SERVERS_MAX:
         raise ConfigurationError(f"cluster.ps: expected at most {SERVERS_MAX} servers; found {servers_expected}")
     _check_tensors(tensors)
+    owned = [((0, tensor.shape[0], 0),) for tensor in tensors] if owners is None else owners.ranges
+    if owners is not None:
+        _check_owners(tensors, owners)
     total_bytes = sum(tensor.size for tensor in tensors) * ELEMENT_BYTES
     bucket_bytes_max = max(total_bytes // (BUCKETS_PER_SERVER * servers_expected), 1)
     shard_size_max = min(SHARD_BYTES_MAX, bucket_bytes_max) // ELEMENT_BYTES
-    count = sum(-(-tensor.shape[0] // max(shard_size_max // tensor.row_size, 1)) for tensor in tensors)
+    rows_max = [max(shard_size_max // tensor.row_size, 1) for tensor in tensors]
+    count = sum(-(-(b - a) // most) for ranges, most in zip(owned, rows_max, strict=True) for a, b, _ in ranges)
     if count > SHARDS_MAX:
         raise ConfigurationError(
             f"expected parameters in at most {SHARDS_MAX} shards; found {count} of {total_bytes} bytes"
         )
     shards: list[Shard] = []
+    partitions: list[int] = []
     for number, tensor in enumerate(tensors):
-        rows = max(shard_size_max // tensor.row_size, 1)
-        for start in range(0, tensor.shape[0], rows):
-            stop = min(start + rows, tensor.shape[0])
-            offset = tensor.offset + start * tensor.row_size
-            shards.append(Shard(len(shards), number, start, stop, offset, (stop - start) * tensor.row_size))
-    return ParameterLayout(tensors, tuple(shards), _buckets(tensors, shards, bucket_bytes_max))
+        for first, last, partition in owned[number]:
+            for start in range(first, last, rows_max[number]):
+                stop = min(start + rows_max[number], last)
+                offset = tensor.offset + start * tensor.row_size
+                shards.append(Shard(len(shards), number, start, stop, offset, (stop - start) * tensor.row_size))
+                partitions.append(partition)
+    return ParameterLayout(tensors, tuple(shards), _buckets(tensors, shards, partitions, bucket_bytes_max), owners)
+
+
+def _check_owners(tensors: tuple[Tensor, ...], owners: Owners) -> None:
+    if len(owners.ranges) != len(tensors):
+        raise ConfigurationError(f"expected owners of {len(tensors)} tensors; found those of {len(owners.ranges)}")
+    for tensor, ranges in zip(tensors, owners.ranges, strict=True):
+        row = 0
+        for start, stop, partition in ranges:
+            if start != row or stop <= start or not 0 <= partition < owners.partitions:
+                row = -1
+                break
+            row = stop
+        if row != tensor.shape[0]:
+            raise ConfigurationError(
+                f"tensor {tensor.name[:80]!a}: expected owners of its {tensor.shape[0]} rows in order, from 0 to "
+                f"{owners.partitions - 1}; found {str(ranges)[:80]}"
+            )
 
 
 def _check_tensors(tensors: tuple[Tensor, ...]) -> None:
@@ -190,77 +239,21 @@ def _check_tensors(tensors: tuple[Tensor, ...]) -> None:
         stop, layer = tensor.offset + tensor.size, tensor.layer
 
 
-def _buckets(tensors: tuple[Tensor, ...], shards: list[Shard], bucket_bytes_max: int) -> tuple[Bucket, ...]:
+def _buckets(
+    tensors: tuple[Tensor, ...], shards: list[Shard], partitions: list[int], bucket_bytes_max: int
+) -> tuple[Bucket, ...]:
     buckets: list[Bucket] = []
     start, filled_bytes = 0, 0
     for shard in shards:
         size_bytes = shard.size * ELEMENT_BYTES
         new_layer = tensors[shard.tensor].layer != tensors[shards[start].tensor].layer
-        if shard.index > start and (new_layer or filled_bytes + size_bytes > bucket_bytes_max):
+        new_owner = partitions[shard.index] != partitions[start]
+        if shard.index > start and (new_layer or new_owner or filled_bytes + size_bytes > bucket_bytes_max):
             buckets.append(Bucket(len(buckets), start, shard.index, filled_bytes))
             start, filled_bytes = shard.index, 0
         filled_bytes += size_bytes
     buckets.append(Bucket(len(buckets), start, len(shards), filled_bytes))
     return tuple(buckets)
-
-
-def place_buckets(layout: ParameterLayout, job: str, servers: list[str]) -> dict[int, str]:
-    """Returns bucket index -> server: each bucket goes to the server with the fewest bytes, smallest layers first.
-
-    So servers differ by at most one bucket. A server with a part of a small layer, which is often pushed as a whole, is
-    skipped by the next layers, each of which sends all of its activations to every server that holds a part.
-    A stable hash of (job, bucket, server) breaks ties, so that every caller gets the same placement and jobs spread
-    differently.
-    """
-    if not servers:
-        raise ConfigurationError("expected at least one parameter server to place buckets on; found none")
-    layer_bytes: dict[int, int] = {}
-    for bucket in layout.buckets:
-        layer_bytes[layout.layer_of(bucket)] = layer_bytes.get(layout.layer_of(bucket), 0) + bucket.size_bytes
-    load_bytes = dict.fromkeys(sorted(servers), 0)
-    placement: dict[int, str] = {}
-    for bucket in sorted(layout.buckets, key=lambda b: (layer_bytes[layout.layer_of(b)], -b.size_bytes, b.index)):
-        chosen = min(load_bytes, key=lambda server: (load_bytes[server], _tie(job, bucket.index, server)))
-        placement[bucket.index] = chosen
-        load_bytes[chosen] += bucket.size_bytes
-    return placement
-
-
-def place_copies(layout: ParameterLayout, job: str, servers: list[str], copies: int) -> dict[int, tuple[str, ...]]:
-    """Returns bucket index -> `copies` different servers: the primary, as in `place_buckets`, then the others.
-
-    The next server in order takes over when a primary dies. So the second copies of a primary's buckets are spread over
-    all other servers, which share a dead server's load evenly; if that leaves a choice, a copy goes to the server with
-    the fewest bytes. Third copies are spread the same way, for each pair of first and second.
-
-    Raises:
-        ConfigurationError: there are fewer servers than copies.
-    """
-    if copies > len(servers):
-        raise ConfigurationError(
-            f"cluster.replication: found {copies} copies on {len(servers)} servers; expected at most cluster.ps"
-        )
-    primaries = place_buckets(layout, job, servers)
-    placement: dict[int, tuple[str, ...]] = {index: (primary,) for index, primary in primaries.items()}
-    held_bytes = dict.fromkeys(sorted(servers), 0)  # without the primaries, which are already even
-    largest_first = sorted(layout.buckets, key=lambda bucket: (-bucket.size_bytes, bucket.index))
-    for _ in range(1, copies):
-        follows_bytes: dict[tuple[str, ...], int] = {}
-        for bucket in largest_first:
-            there = placement[bucket.index]
-            free = [server for server in held_bytes if server not in there]
-            ties = {server: _tie(job, bucket.index, server) for server in free}
-            chosen = min(
-                free, key=lambda server: (follows_bytes.get((*there, server), 0), held_bytes[server], ties[server])
-            )
-            placement[bucket.index] = (*there, chosen)
-            follows_bytes[*there, chosen] = follows_bytes.get((*there, chosen), 0) + bucket.size_bytes
-            held_bytes[chosen] += bucket.size_bytes
-    return placement
-
-
-def _tie(job: str, bucket: int, server: str) -> bytes:
-    return hashlib.blake2b(f"{job}/{bucket}/{server}".encode(), digest_size=8).digest()
 
 
 def tensors_of(model: Model) -> tuple[Tensor, ...]:

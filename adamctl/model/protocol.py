@@ -9,7 +9,8 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from adamctl.model.layout import ParameterLayout, Tensor, place_buckets
+from adamctl.model.layout import ParameterLayout, Tensor
+from adamctl.model.placement import place_buckets
 from adamctl.model.wire_types import WIRE_ELEMENT_BYTES, WireType, of_factors
 
 Protocol = Literal["gradient", "factors"]

@@ -23,7 +23,8 @@ from adamctl.config.records import (
     node_key,
 )
 from adamctl.errors import ConfigurationError
-from adamctl.model.layout import ParameterLayout, place_copies
+from adamctl.model.layout import ParameterLayout
+from adamctl.model.placement import place_copies
 from adamctl.roles.configuration import ConfigurationStore, decode_entry, nodes_of, read_record, wait_for
 from adamctl.wire.messages import ConfigChanges, ConfigEntry
 
@@ -158,7 +159,8 @@ def job_changes(
         ConfigurationError: there are fewer servers than copies.
     """
     placement = place_copies(layout, job, [node.node for node in servers], record.replication)
-    puts = {job_key(job): encode(record), layout_key(job): encode(LayoutRecord(layout.tensors, servers_expected))}
+    described = LayoutRecord(layout.tensors, servers_expected, layout.owners)
+    puts = {job_key(job): encode(record), layout_key(job): encode(described)}
     now_unix_s = time.time()
     for bucket, nodes in placement.items():
         first = BucketRecord(FIRST_EPOCH, nodes[0], nodes, (), now_unix_s, "the job began")

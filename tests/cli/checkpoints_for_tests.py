@@ -10,7 +10,8 @@ import numpy as np
 from adamctl.config.experiment import ClusterConfig, Experiment, OptimizerConfig
 from adamctl.launch.run_folder import create_run_folder
 from adamctl.model.description import Conv2D, Dense, MaxPool2D, Model, Softmax
-from adamctl.model.layout import build_layout, place_buckets
+from adamctl.model.layout import build_layout
+from adamctl.model.placement import place_buckets
 from adamctl.roles.coordinator.checkpoint import manifest
 from adamctl.roles.coordinator.checkpoint.manifest import Manifest, ManifestTensor
 from adamctl.roles.coordinator.core.events import RunSnapshot

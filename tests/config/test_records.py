@@ -27,7 +27,7 @@ from adamctl.config.records import (
     node_key,
     served_key,
 )
-from adamctl.model.layout import Tensor
+from adamctl.model.layout import Owners, Tensor
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.controller.core.service.validate import record_problem
 from adamctl.wire.unreadable import UNREADABLE
@@ -124,7 +124,7 @@ def test_controllers_know_which_record_belongs_under_a_key() -> None:
         BucketRecord: BucketRecord(1, "a"),
         DrainRecord: DrainRecord(1, 1.0),
         ServedRecord: ServedRecord(1),
-        LayoutRecord: LayoutRecord((Tensor("t", 0, (2, 3), 0, "zeros", 0.0),), 1),
+        LayoutRecord: LayoutRecord((Tensor("t", 0, (2, 3), 0, "zeros", 0.0),), 1, Owners(2, (((0, 1, 1), (1, 2, 0)),))),
     }
     for kind, key in KEYS.items():
         assert record_problem(key, encode(good[kind])) == ""

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from adamctl.config.load import load_experiment
-from adamctl.model.layout import ELEMENT_BYTES, ParameterLayout, build_layout, place_buckets
+from adamctl.model.layout import ELEMENT_BYTES, ParameterLayout, build_layout
+from adamctl.model.placement import place_buckets
 from adamctl.model.protocol import choose_protocol, servers_of_tensors
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

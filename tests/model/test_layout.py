@@ -15,13 +15,17 @@ from adamctl.model.layout import (
     BUCKETS_PER_SERVER,
     ELEMENT_BYTES,
     SHARD_BYTES_MAX,
+    Owners,
     ParameterLayout,
     Tensor,
     bucket_ranges,
     build_layout,
-    place_buckets,
-    place_copies,
 )
+from adamctl.model.partition.cuts import Cut
+from adamctl.model.partition.rules import make_plan
+from adamctl.model.partition.stages import stages_of
+from tests.model.partition.any_model import cuts_of
+from tests.model.partition.any_model import models as any_models
 
 MNIST = Model((28, 28, 1), (Conv2D(10, 5), MaxPool2D(2), Conv2D(20, 5), MaxPool2D(2), Dense(400), Softmax(10)))
 
@@ -157,79 +161,12 @@ def test_a_tensor_goes_over_the_wire() -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(tensor), type=Tensor) == tensor
 
 
-# --- placement ------------------------------------------------------------------------------------------------------
-
-
-def loads(layout: ParameterLayout, placement: dict[int, str], servers: list[str]) -> list[int]:
-    return [sum(b.size_bytes for b in layout.buckets if placement[b.index] == server) for server in servers]
-
-
-@settings(deadline=None, max_examples=60)
-@given(models(), SERVERS, st.text("abcxyz-09", max_size=8))
-def test_every_bucket_is_placed_and_servers_differ_by_one_bucket_at_most(model: Model, count: int, job: str) -> None:
-    layout, servers = build_layout(model, count), [f"ps-{number}" for number in range(count)]
-    placement = place_buckets(layout, job, servers)
-    assert sorted(placement) == list(range(len(layout.buckets)))
-    assert set(placement.values()) <= set(servers)
-    filled = loads(layout, placement, servers)
-    assert max(filled) - min(filled) <= max(bucket.size_bytes for bucket in layout.buckets)
-
-
-@settings(deadline=None, max_examples=30)
-@given(models(), st.permutations(["a", "b", "c", "d"]))
-def test_whoever_places_places_alike(model: Model, servers: list[str]) -> None:
-    layout = build_layout(model, 4)
-    assert place_buckets(layout, "job", servers) == place_buckets(layout, "job", sorted(servers))
-
-
-def test_jobs_break_ties_differently() -> None:
-    """One bucket after another of the same size: only the name of the job says where it goes."""
-    layout = build_layout(Model((64,), (Dense(400), Softmax(2))), 3)
-    placements = [tuple(place_buckets(layout, f"job-{n}", ["a", "b", "c"]).values()) for n in range(10)]
-    assert len(set(placements)) == 10
-
-
-def test_ties_are_broken_by_a_hash_that_does_not_change() -> None:
-    """A coordinator that comes back must find every bucket where it was."""
-    layout = build_layout(Model((8,), (Dense(4), Softmax(2))), 2)
-    assert place_buckets(layout, "job", ["a", "b"]) == dict(enumerate("bababbbaa"))
-
-
-# --- copies -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("count", range(3, 21))
-@pytest.mark.parametrize("copies", [1, 2, 3])
-def test_copies_are_on_different_servers_even_in_bytes_and_fall_evenly_to_the_living(count: int, copies: int) -> None:
-    layout, servers = build_layout(MNIST, count), [f"ps-{number}" for number in range(count)]
-    placement = place_copies(layout, "job", servers, copies)
-    assert {index: there[0] for index, there in placement.items()} == place_buckets(layout, "job", servers)
-    assert all(len(set(there)) == copies for there in placement.values())
-    assert placement == place_copies(layout, "job", servers[::-1], copies)
-    largest = max(bucket.size_bytes for bucket in layout.buckets)
-    held = [sum(b.size_bytes for b in layout.buckets if server in placement[b.index]) for server in servers]
-    assert max(held) - min(held) <= 3 * largest
-    for dead in servers if copies > 1 else ():
-        left_bytes = dict.fromkeys((server for server in servers if server != dead), 0)
-        for bucket in layout.buckets:
-            if placement[bucket.index][0] == dead:
-                left_bytes[placement[bucket.index][1]] += bucket.size_bytes
-        assert max(left_bytes.values()) - min(left_bytes.values()) <= largest
-
-
-def test_two_copies_need_two_servers() -> None:
-    with pytest.raises(ConfigurationError, match=r"cluster\.replication: found 2 copies on 1 servers"):
-        place_copies(build_layout(MNIST, 1), "job", ["a"], 2)
-
-
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 
 def test_there_must_be_a_server() -> None:
     with pytest.raises(ConfigurationError, match=r"cluster\.ps: expected at least 1 server; found 0"):
         build_layout(MNIST, 0)
-    with pytest.raises(ConfigurationError, match="at least one parameter server"):
-        place_buckets(build_layout(MNIST, 1), "job", [])
 
 
 def test_a_model_that_does_not_fit_together_has_no_layout() -> None:
@@ -315,3 +252,63 @@ def test_ranges_of_buckets_are_named() -> None:
     assert bucket_ranges([9, 3, 7, 8]) == "buckets 3, 7-9"
     assert bucket_ranges([1, 2]) == "buckets 1-2"
     assert bucket_ranges([7, 0, 1, 2, 5, 9, 10]) == "buckets 0-2, 5, 7, 9-10"
+
+
+# --- partitions of a replica ----------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=60)
+@given(models(), SERVERS)
+def test_one_partition_has_the_layout_of_a_whole_replica(model: Model, servers: int) -> None:
+    layout = build_layout(model, servers, make_plan(model, 1).owners)
+    assert layout == build_layout(model, servers) and layout.hash == build_layout(model, servers).hash
+    assert set(layout.partition_of_bucket) == {0}
+
+
+def test_the_hash_of_a_layout_does_not_change_from_version_to_version() -> None:
+    """Jobs and checkpoints that are there would be refused."""
+    assert build_layout(MNIST, 2).hash == "a1b411698f78041d8b37f0ba3ffedec0"
+    assert build_layout(MNIST, 2, make_plan(MNIST, 2).owners).hash == "047310851a55caedca3b330114971ac2"
+
+
+@settings(deadline=None, max_examples=60, print_blob=True)
+@given(st.data(), SERVERS, st.integers(2, 9))
+def test_shards_and_buckets_cross_no_boundary_of_a_partition(data: st.DataObject, servers: int, count: int) -> None:
+    model = data.draw(any_models())
+    cuts = {stage.name: data.draw(cuts_of(stage, count)) for stage in stages_of(model)}
+    owners = make_plan(model, count, cuts).owners
+    assert owners is not None
+    layout = build_layout(model, servers, owners)
+    rows: list[dict[int, int]] = [{} for _ in layout.tensors]
+    for bucket in layout.buckets:
+        for shard in layout.shards_of(bucket):
+            for row in range(shard.row_start, shard.row_stop):
+                rows[shard.tensor][row] = layout.partition_of_bucket[bucket.index]
+    for tensor, ranges, found in zip(layout.tensors, owners.ranges, rows, strict=True):
+        wanted = {row: partition for start, stop, partition in ranges for row in range(start, stop)}
+        assert list(wanted) == list(range(tensor.shape[0])) and found == wanted
+    assert layout.hash != build_layout(model, servers).hash
+
+
+def test_the_hash_covers_who_owns_what() -> None:
+    one, other = (make_plan(MNIST, 2, {"softmax1": Cut(whole=p), "dense1": Cut(whole=p)}).owners for p in (0, 1))
+    assert build_layout(MNIST, 2, one).shards == build_layout(MNIST, 2, other).shards
+    assert build_layout(MNIST, 2, one).hash != build_layout(MNIST, 2, other).hash
+
+
+@pytest.mark.parametrize(
+    ("ranges", "message"),
+    [
+        ((), "expected owners of 2 tensors; found those of 0"),
+        ((((0, 2, 0),), ((0, 2, 0), (2, 4, 1))), "expected owners of its 4 rows in order"),
+        ((((0, 2, 0), (3, 4, 1)), ((0, 4, 0),)), "expected owners of its 4 rows in order"),
+        ((((0, 2, 0), (1, 4, 1)), ((0, 4, 0),)), "expected owners of its 4 rows in order"),
+        ((((0, 2, 0), (2, 4, 2)), ((0, 4, 0),)), "from 0 to 1; found"),
+        ((((0, 4, 0), (4, 4, 1)), ((0, 4, 0),)), "expected owners of its 4 rows in order"),
+        ((((0, 4, 0), (4, 5, 1)), ((0, 4, 0),)), "expected owners of its 4 rows in order"),
+    ],
+)
+def test_owners_that_do_not_cover_a_tensor_are_refused(ranges: tuple, message: str) -> None:
+    model = Model((3,), (Softmax(4),))
+    with pytest.raises(ConfigurationError, match=message):
+        build_layout(model, 1, Owners(2, ranges))

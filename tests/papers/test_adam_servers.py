@@ -14,7 +14,8 @@ from adamctl.kernels.rules import gradient_rows, make_rule
 from adamctl.kernels.rules.rule import BLOCK
 from adamctl.kernels.step.network import Network
 from adamctl.model.description import Dense, Model, Softmax
-from adamctl.model.layout import SHARD_BYTES_MAX, build_layout, place_buckets
+from adamctl.model.layout import SHARD_BYTES_MAX, build_layout
+from adamctl.model.placement import place_buckets
 from adamctl.model.protocol import bytes_per_push, choose_protocol, factors_bytes
 from adamctl.net.pool import SIZE_BYTES_MAX, SIZE_BYTES_MIN, capacity_for
 from adamctl.roles.coordinator.core.report import run_result

@@ -15,7 +15,8 @@ import pytest
 from adamctl.config.experiment import Experiment, OptimizerConfig, TrainConfig
 from adamctl.kernels.rules import make_rule
 from adamctl.model.description import Model, Softmax
-from adamctl.model.layout import build_layout, place_buckets
+from adamctl.model.layout import build_layout
+from adamctl.model.placement import place_buckets
 from adamctl.model.rule import RuleConfig
 from adamctl.roles import coordinator
 from adamctl.roles.coordinator.core.ranges import RangeAllocator

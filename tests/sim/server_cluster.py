@@ -24,7 +24,8 @@ from adamctl.config.records import (
     job_key,
     layout_key,
 )
-from adamctl.model.layout import Distribution, ParameterLayout, Tensor, place_copies
+from adamctl.model.layout import Distribution, ParameterLayout, Tensor
+from adamctl.model.placement import place_copies
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.controller.core.instructions import Answer, Instruction, Probe, Refuse
 from adamctl.roles.controller.core.paxos.paxos_core import PaxosConfig

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from adamctl.model.description import Model
-from adamctl.model.layout import ELEMENT_BYTES
+from adamctl.model.layout import ELEMENT_BYTES, Owners
 from adamctl.model.partition.cuts import Cut
 from adamctl.model.partition.geometry import Range, Region, StagePart, common, region_size
 
@@ -129,6 +129,18 @@ class PartitionPlan(msgspec.Struct, frozen=True):
     def hash(self) -> str:
         """Hex digest over the model and everything planned; members with equal digests fit together."""
         return hashlib.blake2b(msgspec.msgpack.encode(self), digest_size=16).hexdigest()
+
+    @property
+    def owners(self) -> Owners | None:
+        """Which partition pushes which rows of each tensor, for the parameter layout; None for one partition."""
+        if self.partitions == 1:
+            return None
+        ranges = []
+        for stage in self.stages:
+            for place in range(len(stage.tensors)):
+                owned = [(part.owned[place], partition) for partition, part in enumerate(stage.parts)]
+                ranges.append(tuple(sorted((*rows, partition) for rows, partition in owned if rows is not None)))
+        return Owners(self.partitions, tuple(ranges))
 
     def sources(self, stage: int, consumer: int) -> tuple[Edge, ...]:
         """Returns where the input region of a partition's part comes from, its own outputs included, by producer.

@@ -10,7 +10,8 @@ from typing import Any, Literal
 import numpy as np
 
 from adamctl.config.records import BucketRecord, JobRecord, LayoutRecord, bucket_key, encode, job_key, layout_key
-from adamctl.model.layout import Distribution, ParameterLayout, Tensor, cut_layout, place_copies
+from adamctl.model.layout import Distribution, ParameterLayout, Tensor, cut_layout
+from adamctl.model.placement import place_copies
 from adamctl.model.rule import RuleConfig
 from adamctl.net.testing.faults import LinkFaults
 from adamctl.roles.context import RoleContext

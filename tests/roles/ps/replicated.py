@@ -18,7 +18,8 @@ from adamctl.config.records import (
     job_key,
     layout_key,
 )
-from adamctl.model.layout import ParameterLayout, place_copies
+from adamctl.model.layout import ParameterLayout
+from adamctl.model.placement import place_copies
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.context import RoleContext
 from adamctl.roles.ps import server

@@ -11,7 +11,8 @@ import pytest
 from adamctl.config.load import load_experiment
 from adamctl.config.records import BucketRecord, JobRecord
 from adamctl.errors import ConfigurationError
-from adamctl.model.layout import ParameterLayout, build_layout, cut_layout, place_buckets
+from adamctl.model.layout import ParameterLayout, build_layout, cut_layout
+from adamctl.model.placement import place_buckets
 from adamctl.model.protocol import choose_protocol, servers_of_tensors
 from adamctl.model.rule import RuleConfig
 from adamctl.roles.ps.client.envelope import Envelope, cut_push
