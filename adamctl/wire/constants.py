@@ -73,6 +73,8 @@ class Opcode(IntEnum):
     RUN_STOP = 67
     RUN_CHECKPOINT = 68
     RUN_STEP = 69
+    GROUP_WATCH = 70
+    GROUP_DROP = 71
     BENCH_BLOCK = 96
 
 
@@ -112,6 +114,8 @@ class ErrorCode(IntEnum):
     STALE_INCARNATION = 64
     RUN_ENDED = 65
     NOT_LEADER = 66
+    STALE_GROUP = 67
+    PLAN_MISMATCH = 68
 
 
 class UpdateKind(IntEnum):
@@ -138,6 +142,8 @@ _BODY_BYTES_MAX_SMALL: Final = {
     Opcode.RUN_STOP: 0,
     Opcode.RUN_CHECKPOINT: 0,
     Opcode.RUN_STEP: 0,
+    Opcode.GROUP_WATCH: 0,
+    Opcode.GROUP_DROP: 0,
 }
 
 

@@ -77,6 +77,8 @@ PERMISSIONS: Final[Mapping[Opcode, Permission]] = {
     Opcode.RUN_STOP: _OPERATOR,
     Opcode.RUN_CHECKPOINT: _OPERATOR,
     Opcode.RUN_STEP: _RUN,
+    Opcode.GROUP_WATCH: _RUN,
+    Opcode.GROUP_DROP: _RUN,
     Opcode.BENCH_BLOCK: Permission(frozenset({"bench"})),
 }
 
@@ -107,5 +109,7 @@ def refusal(peer: Hello, opcode: int, message: Message) -> str:
     return ""
 
 
-_BY_INCARNATION: Final = frozenset({Opcode.RUN_JOIN, Opcode.RUN_NEXT_TASK, Opcode.RUN_STEP})
+_BY_INCARNATION: Final = frozenset(
+    {Opcode.RUN_JOIN, Opcode.RUN_NEXT_TASK, Opcode.RUN_STEP, Opcode.GROUP_WATCH, Opcode.GROUP_DROP}
+)
 """Membership assigns the incarnation, so its own messages can come over connections that are older than it."""

@@ -16,6 +16,10 @@ from adamctl.errors import DamagedDataError, RemoteError, UnreachableError
 from adamctl.net.transport import Connection, Reply, Transport
 from adamctl.roles.coordinator.core.progress import EvaluationResult, RoleRow, RunProgress
 from adamctl.wire.messages import (
+    GroupDropRequest,
+    GroupMember,
+    GroupWatchReply,
+    GroupWatchRequest,
     Hello,
     NextTaskReply,
     NextTaskRequest,
@@ -46,11 +50,20 @@ REPLY_MARGIN_S = 10.0  # how much longer than its wait_s a long poll may take
 
 @dataclass(frozen=True)
 class Joined:
-    """What a worker knows after joining: the reply, the resolved experiment, and the names of the data servers."""
+    """What a worker knows after joining: the reply, the resolved experiment, and the names of the data servers.
+
+    `members`: of its group, in the order of partitions; empty where replicas have one partition, and in the lobby.
+    """
 
     reply: RunJoinReply
     experiment: Experiment
     data_servers: tuple[str, ...]
+    members: tuple[GroupMember, ...] = ()
+
+    @property
+    def in_lobby(self) -> bool:
+        """Whether the worker has no group yet, and is to ask again."""
+        return self.reply.partitions > 1 and not self.reply.group_epoch
 
 
 class JoinBody(msgspec.Struct, frozen=True, array_like=True):
@@ -58,10 +71,11 @@ class JoinBody(msgspec.Struct, frozen=True, array_like=True):
 
     experiment: Experiment
     data_servers: tuple[str, ...]
+    members: tuple[GroupMember, ...] = ()
 
 
-def encode_join_body(experiment: Experiment, data_servers: Sequence[str]) -> bytes:
-    return msgspec.msgpack.encode(JoinBody(experiment, tuple(data_servers)))
+def encode_join_body(experiment: Experiment, data_servers: Sequence[str], members: Sequence[GroupMember] = ()) -> bytes:
+    return msgspec.msgpack.encode(JoinBody(experiment, tuple(data_servers), tuple(members)))
 
 
 class CoordinatorClient:
@@ -90,13 +104,34 @@ class CoordinatorClient:
                 reasons.append(f"{address}: {error}")
         raise UnreachableError(f"no address of the coordinator answered: {'; '.join(reasons) or 'none is known'}")
 
-    async def join(self, node: str, incarnation: int, threads: int, *, deadline_s: float = 10.0) -> Joined:
+    async def join(
+        self,
+        node: str,
+        incarnation: int,
+        threads: int,
+        *,
+        host: str = "",
+        addresses: Sequence[str] = (),
+        wait_s: float = 0.0,
+        plan_hash: str = "",
+        deadline_s: float = 10.0,
+    ) -> Joined:
         """Offers a worker to the run.
 
+        Where replicas have several partitions, the worker waits in the lobby for others, for up to `wait_s`, which
+        should be a few seconds at least. If it is still `in_lobby` afterwards, it asks again at once. As soon as it has
+        a group it has to `watch` it.
+
+        Args:
+            host, addresses: where other members of its group reach it, as in its own record.
+            plan_hash: of the partition plan that it has derived before, if it has.
+
         Raises:
-            RemoteError: OVER_QUOTA, the run has all the workers it asked for; RUN_ENDED; NOT_READY, try again.
+            RemoteError: OVER_QUOTA, the run has all the workers it asked for; RUN_ENDED; NOT_READY, try again;
+                PLAN_MISMATCH, BAD_CONFIGURATION, the run cannot use this worker.
         """
-        reply = await self.connection.request(RunJoinRequest(node, incarnation, threads), deadline_s=deadline_s)
+        request = RunJoinRequest(node, incarnation, threads, host, tuple(addresses), wait_s, plan_hash)
+        reply = await self.connection.request(request, deadline_s=wait_s + deadline_s)
         message = reply.message
         assert isinstance(message, RunJoinReply)
         try:
@@ -105,7 +140,7 @@ class CoordinatorClient:
             raise DamagedDataError(
                 f"the coordinator of {message.job} sent an experiment that cannot be parsed: {error}"
             ) from error
-        return Joined(message, body.experiment, body.data_servers)
+        return Joined(message, body.experiment, body.data_servers, body.members)
 
     async def next_tasks(self, request: NextTaskRequest) -> NextTaskReply:
         """Reports finished tasks and requests up to `request.wanted` more.
@@ -130,9 +165,41 @@ class CoordinatorClient:
         assert isinstance(reply.message, RunStepReply)
         return reply.message.limit
 
-    async def leave(self, node: str, incarnation: int, reports: Sequence[TaskReport] = ()) -> None:
-        """Reports what is done and gives the rest back, so that others can have it at once."""
-        await self.next_tasks(NextTaskRequest(node, incarnation, tuple(reports), wanted=0, wait_s=0.0, leaving=True))
+    async def watch(self, request: GroupWatchRequest) -> GroupWatchReply:
+        """Waits up to `request.wait_s` for news of a member's group: `dissolved`, `dropped`, `ended`, else `alive`.
+
+        A member always keeps one such request waiting; it is its sign of life.
+
+        Raises:
+            RemoteError: STALE_GROUP, the group is not known any more, join again; PLAN_MISMATCH, the run cannot use a
+                worker with this plan.
+        """
+        reply = await self.connection.request(request, deadline_s=request.wait_s + REPLY_MARGIN_S)
+        assert isinstance(reply.message, GroupWatchReply)
+        return reply.message
+
+    async def drop(
+        self, node: str, incarnation: int, group_epoch: int, partition: int, cause: str, *, deadline_s: float = 10.0
+    ) -> None:
+        """Has a member's group dissolved, and `partition` dropped as the cause of it; -1: nobody is.
+
+        Raises:
+            RemoteError: STALE_GROUP, the group is dissolved already; RUN_ENDED.
+        """
+        request = GroupDropRequest(node, incarnation, group_epoch, partition, cause)
+        _take_body(await self.connection.request(request, deadline_s=deadline_s))
+
+    async def leave(
+        self, node: str, incarnation: int, reports: Sequence[TaskReport] = (), *, group_epoch: int = 0
+    ) -> None:
+        """Reports what is done and gives the rest back, so that others can have it at once.
+
+        The lead of a group leaves so, too; other members leave by a `watch` with `leaving`.
+        """
+        request = NextTaskRequest(
+            node, incarnation, tuple(reports), wanted=0, wait_s=0.0, leaving=True, group_epoch=group_epoch
+        )
+        await self.next_tasks(request)
 
     async def status(self, after_state: str = "", wait_s: float = 0.0) -> RunProgress:
         """Returns the run's progress: at once, or when its state is not `after_state`, or after `wait_s`."""

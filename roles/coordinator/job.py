@@ -32,6 +32,19 @@ NAMES_TRIED_MAX = 1000
 FIRST_EPOCH = 1
 
 
+def partitions_of(experiment: Experiment) -> int:
+    """Returns how many workers make one replica."""
+    partitions: int = getattr(experiment.cluster, "partitions", 1)
+    return partitions
+
+
+def replicas_of(experiment: Experiment) -> int:
+    """Returns how many replicas the workers of an experiment make."""
+    workers, partitions = experiment.cluster.workers, partitions_of(experiment)
+    assert partitions >= 1 and workers % partitions == 0, f"{workers} workers, {partitions} partitions"
+    return workers // partitions
+
+
 @dataclass(frozen=True)
 class Servers:
     """The nodes a job uses, in a fixed order."""
@@ -144,7 +157,7 @@ async def create_job(
         cluster.acknowledged,
         cluster.replication,
         cluster.least_in_sync,
-        cluster.workers if experiment.train.in_step else 0,
+        replicas_of(experiment) if experiment.train.in_step else 0,
     )
     changes = job_changes(job, record, layout, experiment.cluster.ps, servers)
     return not (await store.compare_and_set(changes)).conflicts

@@ -18,7 +18,7 @@ from adamctl.roles.coordinator.core.progress import EvaluationResult, RunProgres
 METRICS_NAME: Final = "metrics.jsonl"
 SUMMARY_NAME: Final = "summary.json"
 LINES_WAITING_MAX: Final = 1000
-_LEFT_OUT = frozenset({"roles", "messages", "evaluations", "result"})
+_LEFT_OUT = frozenset({"roles", "messages", "evaluations", "result", "replicas", "lobby"})
 
 
 class RunRecords:

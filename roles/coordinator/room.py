@@ -11,6 +11,7 @@ from adamctl.errors import ConfigurationError
 from adamctl.model.layout import ELEMENT_BYTES, ParameterLayout
 from adamctl.net.limits import ServerLimits
 from adamctl.roles.configuration import ConfigurationStore, decode_entry, nodes_of
+from adamctl.roles.coordinator.job import partitions_of, replicas_of
 from adamctl.wire.messages import ConfigEntry
 
 JOBS = "/jobs/"
@@ -41,7 +42,8 @@ def check_room(
     """
     if not experiment.train.in_step:
         return
-    usual, workers, model_bytes = ServerLimits(), experiment.cluster.workers, layout.parameter_count * ELEMENT_BYTES
+    usual, replicas, model_bytes = ServerLimits(), replicas_of(experiment), layout.parameter_count * ELEMENT_BYTES
+    workers, partitions = experiment.cluster.workers, partitions_of(experiment)
     room = {}
     for server in servers:
         credit_bytes = server.credit_bytes or usual.credit_bytes
@@ -49,11 +51,10 @@ def check_room(
         left_bytes -= sum(other.needs_bytes(credit_bytes) for other in others)
         room[server.node] = max(left_bytes, 0) // min(model_bytes, credit_bytes)
     least = min(room, key=lambda node: room[node])
-    if workers <= room[least]:
+    if replicas <= room[least]:
         return
-    text = (
-        f'cluster.workers: with consistency = "sync" expected at most {room[least]} for this model; found {workers}: '
-    )
+    text = 'cluster.workers: with consistency = "sync" expected at most '
+    text += f"{room[least] * partitions} for this model; found {workers}: "
     text += f"parameter server {least} has to hold a part of each of them at once"
     if others:
         names = ", ".join(f"{other.job} ({other.replicas})" for other in others)

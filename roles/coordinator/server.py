@@ -23,7 +23,15 @@ from adamctl.roles.coordinator.core.instructions import WriteCheckpoint
 from adamctl.roles.coordinator.core.losses import LossCore, LossPlan
 from adamctl.roles.coordinator.core.progress import RoleRow
 from adamctl.roles.coordinator.core.run_core import RunCore
-from adamctl.roles.coordinator.job import Servers, choose_name, create_job, end_job, find_servers
+from adamctl.roles.coordinator.job import (
+    Servers,
+    choose_name,
+    create_job,
+    end_job,
+    find_servers,
+    partitions_of,
+    replicas_of,
+)
 from adamctl.roles.coordinator.losses import LOOK_EVERY_S, Losses
 from adamctl.roles.coordinator.records import RunRecords
 from adamctl.roles.coordinator.room import check_room, jobs_in_step
@@ -85,7 +93,7 @@ def plan_of(experiment: Experiment, job: str, wait_s: float, tended: bool) -> ev
         evaluate_on=experiment.evaluated_on,
         target=train.target,
         checkpoint_every=train.checkpoint_every,
-        workers=experiment.cluster.workers,
+        workers=replicas_of(experiment),
         connections=sum(shape.connections for shape in infer(experiment.model)),
         no_worker_s=wait_s,
         in_step=train.in_step,
@@ -93,6 +101,7 @@ def plan_of(experiment: Experiment, job: str, wait_s: float, tended: bool) -> ev
         keep_best=train.keep_best and experiment.evaluated_on == "validation",
         patience=train.patience,
         tended=tended,
+        partitions=partitions_of(experiment),
     )
 
 
@@ -247,7 +256,8 @@ class Coordinator:
         )
         service.role_counts |= {"ps": len(servers.parameter), "data": len(servers.data)}
         advice = "" if self.tended else " (start one with: adamctl worker start)"
-        service.waiting_for = f"waiting for a worker to join{advice}"
+        if service.core.run.plan.partitions == 1:
+            service.waiting_for = f"waiting for a worker to join{advice}"
         service.step(events.Ready(examples, evaluated, snapshot))
         if snapshot is not None:
             service.say(f"resumes from checkpoint {snapshot.checkpoint}, {snapshot.examples} examples into the run")

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -26,21 +26,28 @@ from adamctl.roles.coordinator.core.instructions import (
     Admit,
     Answer,
     AnswerStep,
+    AnswerWatch,
+    Confirm,
     Evaluated,
     Finished,
     Instruction,
+    KeepInLobby,
     Refuse,
     Saved,
     Say,
+    TakeSeat,
     WriteCheckpoint,
 )
 from adamctl.roles.coordinator.core.progress import EvaluationResult, RoleRow, RunProgress
-from adamctl.roles.coordinator.core.report import run_progress
+from adamctl.roles.coordinator.core.report import missing_text, run_progress
 from adamctl.roles.coordinator.core.run_core import RunCore
 from adamctl.roles.coordinator.core.work import WorkerKey
 from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import (
     Empty,
+    GroupDropRequest,
+    GroupMember,
+    GroupWatchRequest,
     NextTaskRequest,
     RunCheckpointReply,
     RunCheckpointRequest,
@@ -100,17 +107,19 @@ class RunService:
         """Answers the requests of a run (RUN_...), now or when the core says so."""
         match request.message:
             case NextTaskRequest() as message:
-                if message.wait_s > WAIT_S_MAX:
-                    message = msgspec.structs.replace(message, wait_s=WAIT_S_MAX)
+                if not message.group_epoch:  # what a former session of a group's member sends may come late
+                    self._connection_of[message.node, message.incarnation] = request.connection_id
+                self.step(events.TasksWanted(self._park(request), _bounded(message)))
+            case RunJoinRequest() as message:
                 self._connection_of[message.node, message.incarnation] = request.connection_id
-                self.step(events.TasksWanted(self._park(request), message))
-            case RunJoinRequest(node=node, incarnation=incarnation, threads=threads):
-                self._connection_of[node, incarnation] = request.connection_id
-                self.step(events.WorkerJoins(self._park(request), node, incarnation, threads))
+                values = msgspec.structs.asdict(_bounded(message))
+                self.step(events.WorkerJoins(self._park(request), **values))
             case RunStepRequest() as message:
-                if message.wait_s > WAIT_S_MAX:
-                    message = msgspec.structs.replace(message, wait_s=WAIT_S_MAX)
-                self.step(events.StepWanted(self._park(request), message))
+                self.step(events.StepWanted(self._park(request), _bounded(message)))
+            case GroupWatchRequest() as message:
+                self.step(events.GroupWatched(self._park(request), _bounded(message)))
+            case GroupDropRequest() as message:
+                self.step(events.GroupDropWanted(self._park(request), message))
             case RunStatusRequest() as message:
                 self._status(request, message)
             case RunCheckpointRequest():
@@ -145,18 +154,24 @@ class RunService:
         if self.core.run.state != state:
             self._log.info("run %s: %s", self.core.run.plan.job, self.core.run.state)
             self._state_changed()
-        if self.core.run.final_state and not self.core.run.workers:
+        if self.core.run.final_state and self.core.run.everybody_told:
             self.workers_told.set()
         self._set_timer()
 
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
-            case Answer(token, reply) | AnswerStep(token, reply):
+            case Answer(token, reply) | AnswerStep(token, reply) | AnswerWatch(token, reply):
                 self._requests.pop(token).reply(reply)
             case Refuse(token, code, message):
                 self._requests.pop(token).fail(code, message)
             case Admit(token, replica):
-                self._admit(self._requests.pop(token), replica)
+                self._admit(token, replica)
+            case TakeSeat(token, replica, group_epoch, partition, members):
+                self._admit(token, replica, members, group_epoch=group_epoch, partition=partition)
+            case KeepInLobby(token, reason):
+                self._answer_join(token, lobby=reason)
+            case Confirm(token):
+                self._requests.pop(token).reply(Empty())
             case Say(text):
                 self.say(text)
             case Saved(token, number):
@@ -171,13 +186,22 @@ class RunService:
                 self.on_finished(self.progress())
                 self.final.set()
 
-    def _admit(self, request: Request, replica: int) -> None:
-        assert self.join_reply is not None, "workers are admitted only when the run is ready"
-        reply = msgspec.structs.replace(self.join_reply, replica=replica)
-        request.reply(reply, (encode_join_body(self.experiment, self.data_servers),))
-        self.role_counts["worker"] = max(self.role_counts.get("worker", 0), len(self.core.run.workers))
-        self.say(f"worker {request.peer.node} takes part as replica {replica}", logging.INFO)
+    def _admit(self, token: int, replica: int, members: Sequence[GroupMember] = (), **seat: int) -> None:
+        """Answers a worker that takes part; `members` and `seat` are those of its group, if it is in one."""
+        node = self._requests[token].peer.node
+        self._answer_join(token, members, replica=replica, **seat)
+        run = self.core.run
+        self.role_counts["worker"] = max(self.role_counts.get("worker", 0), len(run.workers), len(run.groups.seats))
+        place = f"partition {seat['partition']} of replica {replica}" if members else f"replica {replica}"
+        self.say(f"worker {node} takes part as {place}", logging.INFO)
         self.waiting_for = ""
+
+    def _answer_join(self, token: int, members: Sequence[GroupMember] = (), **values: Any) -> None:
+        assert self.join_reply is not None, "workers are admitted only when the run is ready"
+        plan = self.core.run.plan
+        values |= {"partitions": plan.partitions, "plan_hash": plan.plan_hash}
+        reply = msgspec.structs.replace(self.join_reply, **values)
+        self._requests.pop(token).reply(reply, (encode_join_body(self.experiment, self.data_servers, members),))
 
     def say(self, text: str, level: int = logging.WARNING) -> None:
         """Adds to the messages that front ends show."""
@@ -204,7 +228,8 @@ class RunService:
     # --- status -----------------------------------------------------------------------------------------------------
 
     def progress(self) -> RunProgress:
-        messages = [*self._messages, self.waiting_for] if self.waiting_for else list(self._messages)
+        waiting_for = self.waiting_for or missing_text(self.core.run)
+        messages = [*self._messages, waiting_for] if waiting_for else list(self._messages)
         found = run_progress(self.core.as_of(self._loop.time()), self.rows, messages, self.role_counts)
         optimizer = self.experiment.optimizer
         rate = learning_rate(optimizer.lr, optimizer.schedule, found.progress)
@@ -215,7 +240,11 @@ class RunService:
         progress = self.progress()
         names = ("state", "job", "progress", "pass_number", "images_per_s", "loss", "top1", "eta_seconds")
         waits = ("step_waits", "step_wait_seconds", "steps_ahead_max")
-        return {name: getattr(progress, name) for name in (*names, *waits)}
+        found = {name: getattr(progress, name) for name in (*names, *waits)}
+        if progress.partitions > 1:
+            found |= msgspec.to_builtins({"replicas": progress.replicas, "lobby": progress.lobby})
+            found["partitions"] = progress.partitions
+        return found
 
     def _status(self, request: Request, message: RunStatusRequest) -> None:
         self._readers.add(request.connection_id)
@@ -261,3 +290,13 @@ class RunService:
             self._timer.cancel()
         for _, _, handle in self._status_waiters:
             handle.cancel()
+
+
+WaitingT = TypeVar("WaitingT", NextTaskRequest, RunJoinRequest, RunStepRequest, GroupWatchRequest)
+
+
+def _bounded(message: WaitingT) -> WaitingT:
+    """Returns a request with a wait that is not too long."""
+    if 0 <= message.wait_s <= WAIT_S_MAX:
+        return message
+    return msgspec.structs.replace(message, wait_s=WAIT_S_MAX if message.wait_s > 0 else 0.0)

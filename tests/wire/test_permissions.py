@@ -14,6 +14,8 @@ from adamctl.wire.messages import (
     MESSAGES,
     ConfigReadRequest,
     ConfigWatchRequest,
+    GroupDropRequest,
+    GroupWatchRequest,
     Hello,
     Message,
     NextTaskRequest,
@@ -60,6 +62,8 @@ MAY: dict[str, set[str]] = {
     "RUN_STOP": OPERATOR,
     "RUN_CHECKPOINT": OPERATOR,
     "RUN_STEP": {"worker"},
+    "GROUP_WATCH": {"worker"},
+    "GROUP_DROP": {"worker"},
     "BENCH_BLOCK": {"bench"},
 }
 """The contract, written out once more: a message that is not here fails the test below."""
@@ -92,6 +96,10 @@ def test_the_table_knows_every_role_of_ours() -> None:
         (("worker", "w", 3), RunJoinRequest("w", 3, 1), True),
         (("worker", "w", 3), RunJoinRequest("v", 3, 1), False),
         (("worker", "w", 3), RunJoinRequest("w", 4, 1), False),
+        (("worker", "w", 3), GroupWatchRequest("w", 3, 1, 5.0), True),
+        (("worker", "w", 3), GroupWatchRequest("w", 4, 1, 5.0), False),
+        (("worker", "w", 3), GroupDropRequest("w", 3, 1, 0, "it hangs"), True),
+        (("worker", "w", 3), GroupDropRequest("v", 3, 1, 0, "it hangs"), False),
         (("worker", "w", 3), NextTaskRequest("w", 2, (), 1, 0.0), False),
         (("worker", "w", 3), ConfigReadRequest("/jobs/"), True),
         (("client", "c", 3), ConfigWatchRequest("/nodes/ps-0", 1, 0.0), True),

@@ -42,6 +42,10 @@ from adamctl.wire.messages.controller import (
 )
 from adamctl.wire.messages.coordinator import (
     EvaluateTask,
+    GroupDropRequest,
+    GroupMember,
+    GroupWatchReply,
+    GroupWatchRequest,
     NextTaskReply,
     NextTaskRequest,
     RunCheckpointReply,
@@ -109,6 +113,10 @@ __all__ = [
     "Empty",
     "ErrorReply",
     "EvaluateTask",
+    "GroupDropRequest",
+    "GroupMember",
+    "GroupWatchReply",
+    "GroupWatchRequest",
     "Hello",
     "HelloReply",
     "MemoryRegisterRequest",
@@ -185,6 +193,8 @@ MESSAGES: dict[Opcode, Pair] = {
     Opcode.RUN_STOP: (RunStopRequest, Empty),
     Opcode.RUN_CHECKPOINT: (RunCheckpointRequest, RunCheckpointReply),
     Opcode.RUN_STEP: (RunStepRequest, RunStepReply),
+    Opcode.GROUP_WATCH: (GroupWatchRequest, GroupWatchReply),
+    Opcode.GROUP_DROP: (GroupDropRequest, Empty),
     Opcode.BENCH_BLOCK: (BenchBlockRequest, Empty),
 }
 

@@ -8,15 +8,29 @@ from adamctl.wire.messages.common import Message
 
 
 class RunJoinRequest(Message, frozen=True):
-    """A worker offers itself."""
+    """A worker offers itself.
+
+    Where a replica has several partitions, the worker says where they reach it: `host` is equal for processes of one
+    machine, `addresses` are those of its record. It waits in the lobby for up to `wait_s`. `plan_hash`: of the
+    partition plan that it knows from before, "" if it knows none.
+    """
 
     node: str
     incarnation: int
     threads: int
+    host: str = ""
+    addresses: tuple[str, ...] = ()
+    wait_s: float = 0.0
+    plan_hash: str = ""
 
 
 class RunJoinReply(Message, frozen=True):
-    """Body: MessagePack of `adamctl.roles.coordinator.client.JoinBody`: the resolved experiment, data servers."""
+    """Body: MessagePack of `adamctl.roles.coordinator.client.JoinBody`: experiment, data servers, the group's members.
+
+    With `partitions` above 1, `group_epoch` above 0 says that the worker holds `partition` of the replica. If it is 0,
+    the worker has no group yet: `lobby` says why, and the worker asks again. `plan_hash`: of the run's partition plan,
+    "" if the run has none.
+    """
 
     job: str
     layout_hash: str
@@ -24,6 +38,57 @@ class RunJoinReply(Message, frozen=True):
     replica: int
     dataset: str
     classes: int
+    partitions: int = 1
+    group_epoch: int = 0
+    partition: int = 0
+    plan_hash: str = ""
+    lobby: str = ""
+
+
+class GroupMember(Message, frozen=True):
+    """One process of a group; members stand in the order of their partitions. `host`, `addresses`: as it has told."""
+
+    node: str
+    incarnation: int
+    host: str
+    addresses: tuple[str, ...]
+
+
+class GroupWatchRequest(Message, frozen=True):
+    """A member of a group waits for news of it; answered when there is any or after `wait_s`. Its sign of life.
+
+    `plan_hash`: of the partition plan that the member has derived, "" as long as it has none. `state`: what it does, in
+    a word, for people. `leaving`: the member leaves, so its group is dissolved.
+    """
+
+    node: str
+    incarnation: int
+    group_epoch: int
+    wait_s: float
+    plan_hash: str = ""
+    state: str = ""
+    leaving: bool = False
+
+
+class GroupWatchReply(Message, frozen=True):
+    """`cause` says why, with partition and node.
+
+    `state`: `alive`, no news; `dissolved`, join again, which counts against nobody; `dropped`, the group is dissolved
+    because of this member, which may join again; `ended`, the run is over.
+    """
+
+    state: str
+    cause: str = ""
+
+
+class GroupDropRequest(Message, frozen=True):
+    """A member wants its group dissolved, and partition number `partition` dropped as the cause of it; -1: nobody."""
+
+    node: str
+    incarnation: int
+    group_epoch: int
+    partition: int
+    cause: str
 
 
 class TrainTask(Message, frozen=True):
@@ -72,7 +137,7 @@ class NextTaskRequest(Message, frozen=True):
 
     `staleness` counts pushes by staleness (index = staleness, last = that or more) since the last request, `updates`
     the parameter updates they carried; `gradient_ages` counts them by age. `leaving`: the worker leaves; its unreported
-    tasks go to others.
+    tasks go to others. `group_epoch`: of the group whose lead asks, 0 where replicas have one partition.
     """
 
     node: str
@@ -85,6 +150,7 @@ class NextTaskRequest(Message, frozen=True):
     status: dict[str, Any] = {}
     leaving: bool = False
     gradient_ages: tuple[int, ...] = ()
+    group_epoch: int = 0
 
 
 class NextTaskReply(Message, frozen=True):
@@ -98,13 +164,17 @@ class NextTaskReply(Message, frozen=True):
 
 
 class RunStepRequest(Message, frozen=True):
-    """A replica reports how many steps it has done, and, with `wait_s`, waits until it may start step `wanted`."""
+    """A replica reports how many steps it has done, and, with `wait_s`, waits until it may start step `wanted`.
+
+    `group_epoch`: as in `NextTaskRequest`.
+    """
 
     node: str
     incarnation: int
     done: int
     wanted: int = 0
     wait_s: float = 0.0
+    group_epoch: int = 0
 
 
 class RunStepReply(Message, frozen=True):

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from adamctl.roles.coordinator.core.progress import EvaluationResult
-from adamctl.wire.messages import NextTaskRequest, RunStepRequest
+from adamctl.wire.messages import GroupDropRequest, GroupWatchRequest, NextTaskRequest, RunStepRequest
 
 # --- what a run is --------------------------------------------------------------------------------------------------
 
@@ -36,6 +36,10 @@ class RunPlan:
         keep_best: a checkpoint follows every evaluation that is better than all before.
         patience: the run ends after this many evaluations in a row without improvement; None: never.
         gather_s: with replicas in step, how long the first one waits for the others to join.
+        workers: replicas. Each is one worker, or a group of as many workers as the model has partitions.
+        partitions: of the model; with one, every worker is a replica.
+        plan_hash: of how the model is cut, "" if it is not known here.
+        group_ready_s: how long a new group may take until its lead asks for ranges: all compile, and reach each other.
     """
 
     job: str
@@ -61,6 +65,9 @@ class RunPlan:
     keep_best: bool = False
     patience: int | None = None
     tended: bool = False
+    partitions: int = 1
+    plan_hash: str = ""
+    group_ready_s: float = 600.0
 
 
 class RunSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,6 +120,26 @@ class WorkerJoins:
     node: str
     incarnation: int
     threads: int
+    host: str = ""
+    addresses: tuple[str, ...] = ()
+    wait_s: float = 0.0
+    plan_hash: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWatched:
+    """A member of a group waits for news of it."""
+
+    token: int
+    request: GroupWatchRequest
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDropWanted:
+    """A member of a group wants it dissolved."""
+
+    token: int
+    request: GroupDropRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +207,8 @@ Event: TypeAlias = (
     | WorkerJoins
     | TasksWanted
     | StepWanted
+    | GroupWatched
+    | GroupDropWanted
     | WorkerLost
     | Failed
     | StopWanted

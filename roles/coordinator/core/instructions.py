@@ -1,7 +1,7 @@
 """What the coordinator's cores tell their shells to do: those of a run (`run_core`), and of its servers (`losses`).
 
 A `token` is the shell's handle on a waiting request; it comes back in exactly one `Answer`, `AnswerStep`, `Admit`,
-`Saved` or `Refuse`.
+`TakeSeat`, `KeepInLobby`, `AnswerWatch`, `Confirm`, `Saved` or `Refuse`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from adamctl.config.records import NodeRecord
 from adamctl.roles.coordinator.core.events import RunSnapshot
 from adamctl.roles.coordinator.core.progress import EvaluationResult
-from adamctl.wire.messages import NextTaskReply, RunStepReply
+from adamctl.wire.messages import GroupMember, GroupWatchReply, NextTaskReply, RunStepReply
 
 
 class Instruction:
@@ -37,6 +37,38 @@ class Admit(Instruction):
 
     token: int
     replica: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSeat(Instruction):
+    """The worker holds this partition of this replica; `members` stand in the order of their partitions."""
+
+    token: int
+    replica: int
+    group_epoch: int
+    partition: int
+    members: tuple[GroupMember, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeepInLobby(Instruction):
+    """The worker has no group yet, for the reason given; it may ask again."""
+
+    token: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerWatch(Instruction):
+    token: int
+    reply: GroupWatchReply
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm(Instruction):
+    """What was asked for is done."""
+
+    token: int
 
 
 @dataclass(frozen=True, slots=True)

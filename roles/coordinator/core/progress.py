@@ -39,6 +39,29 @@ class RoleRow(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
 
 
+class MemberRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One process of a replica of several partitions."""
+
+    partition: int
+    node: str
+    host: str
+    state: str
+
+
+class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica of several partitions: its members in the order of these, the lead first.
+
+    `told`: what the lead reports, as far as it does: `flights` that are open, `waiting_share`, `waits_for` whom, and
+    the `cut` of the model.
+    """
+
+    replica: int
+    group_epoch: int
+    state: str
+    members: tuple[MemberRow, ...]
+    told: dict[str, Any] = {}
+
+
 class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The whole progress of a run.
 
@@ -68,6 +91,8 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
             None before the first.
         learning_rate: the present one, by its schedule.
         result: "Numbers programs read" of the interface, once the state is final.
+        partitions: of each replica; `replicas` and `lobby` are empty where it is 1.
+        replicas: the groups that hold one each; `lobby`: nodes that wait for a group, spares if none is missing.
     """
 
     state: str
@@ -104,6 +129,9 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
     steps_ahead_max: int = 0
     train_top1: float | None = None
     learning_rate: float | None = None
+    partitions: int = 1
+    replicas: tuple[ReplicaRow, ...] = ()
+    lobby: tuple[str, ...] = ()
 
     @property
     def final(self) -> bool:

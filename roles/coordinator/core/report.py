@@ -8,10 +8,14 @@ from typing import Any, Final
 import msgspec
 
 from adamctl.roles.coordinator.core.evaluate import best_of, time_to
-from adamctl.roles.coordinator.core.progress import RoleRow, RunProgress
+from adamctl.roles.coordinator.core.group_book import Group
+from adamctl.roles.coordinator.core.progress import MemberRow, ReplicaRow, RoleRow, RunProgress
 from adamctl.roles.coordinator.core.state import RunState
+from adamctl.roles.coordinator.core.work import WorkerKey
 
 SCHEMA_VERSION: Final = 1
+TOLD_BY_LEADS: Final = ("flights", "waiting_share", "waits_for", "cut")
+"""What of a lead's status is passed on, where it is present."""
 
 
 def run_progress(
@@ -56,6 +60,9 @@ def run_progress(
         step_wait_seconds=run.steps.wait_s,
         steps_ahead_max=run.pace.lead_max,
         roles=(*roles, *worker_rows(run)),
+        partitions=run.plan.partitions,
+        replicas=tuple(_replica_row(run, group) for group in run.groups.groups.values()),
+        lobby=tuple(run.lobby.guests),
         messages=tuple(messages),
         failure=run.cause if run.final_state in ("failed", "stopped") else "",
         result=run_result(run, role_counts) if run.final_state else None,
@@ -63,14 +70,72 @@ def run_progress(
 
 
 def worker_rows(run: RunState) -> list[RoleRow]:
-    """Returns a row for each worker of the run."""
-    evaluation = run.desk.current
+    """Returns a row for each worker of the run; where replicas have several partitions, for each member and spare."""
+    if run.plan.partitions == 1:
+        return [
+            RoleRow(role="worker", node=key[0], state=_state(run, key), detail=f"{worker.examples} examples")
+            for key, worker in run.workers.items()
+        ]
     rows = []
-    for key, worker in run.workers.items():
-        evaluates = evaluation is not None and evaluation.worker == key
-        state = "evaluating" if evaluates else "training" if run.work.out(key) else "waiting"
-        rows.append(RoleRow(role="worker", node=key[0], state=state, detail=f"{worker.examples} examples"))
-    return rows
+    for group in run.groups.groups.values():
+        lead = run.workers.get(group.lead.key)
+        for member in group.members:
+            detail = f"partition {member.partition} of replica {group.replica}"
+            if member is group.lead and lead is not None:
+                detail += f", {lead.examples} examples"
+            state = _state(run, group.lead.key)
+            rows.append(RoleRow(role="worker", node=member.told.node, state=state, detail=detail))
+    state = "spare" if len(run.groups) >= run.plan.workers else "in the lobby"
+    return rows + [RoleRow(role="worker", node=node, state=state) for node in run.lobby.guests]
+
+
+def _state(run: RunState, key: WorkerKey) -> str:
+    """Returns what a worker does, or the replica that it leads."""
+    worker, evaluation = run.workers.get(key), run.desk.current
+    if evaluation is not None and evaluation.worker == key:
+        return "evaluating"
+    if worker is not None and worker.starting:
+        return "starting"
+    return "training" if run.work.out(key) else "waiting"
+
+
+def _replica_row(run: RunState, group: Group) -> ReplicaRow:
+    lead = run.workers.get(group.lead.key)
+    status = {} if lead is None else lead.status
+    told = {name: value for name, value in status.items() if name in TOLD_BY_LEADS}
+    state = _state(run, group.lead.key)
+    members = tuple(
+        MemberRow(partition=one.partition, node=one.told.node, host=one.told.host, state=one.state or state)
+        for one in group.members
+    )
+    return ReplicaRow(replica=group.replica, group_epoch=group.epoch, state=state, members=members, told=told)
+
+
+def lobby_text(run: RunState) -> str:
+    """Returns, where replicas have several partitions, how many of them are there and who waits; "" without a wait."""
+    here, partitions, missing = len(run.lobby), run.plan.partitions, run.plan.workers - len(run.groups)
+    if not missing:
+        spares = f"{here} spare worker{'s' * (here != 1)}"
+        return f"all {run.plan.workers} replicas are complete; {spares}" if here else ""
+    of = f"{min(here, partitions)} of {partitions} workers of a replica are there"
+    return of if run.plan.workers == 1 else f"{of}, {len(run.groups)} of {run.plan.workers} replicas are complete"
+
+
+def missing_text(run: RunState) -> str:
+    """Returns what replicas of several partitions wait for, for people; "" if nothing is missing."""
+    missing = run.ready and not run.final_state and len(run.groups) < run.plan.workers
+    if run.plan.partitions == 1 or not missing:
+        return ""
+    advice = "" if run.plan.tended else " (start more with: adamctl worker start)"
+    return f"waiting for workers{advice}: {lobby_text(run)}"
+
+
+def no_worker_text(run: RunState) -> str:
+    """Returns why a run fails that has been without any worker, or without any replica, for too long."""
+    advice = "" if run.plan.tended else "; start one with: adamctl worker start"
+    if run.plan.partitions == 1:
+        return f"no worker for {run.plan.no_worker_s:g} s{advice}"
+    return f"no replica for {run.plan.no_worker_s:g} s: {lobby_text(run)}{advice}"
 
 
 def run_result(run: RunState, role_counts: Mapping[str, int]) -> dict[str, Any]:

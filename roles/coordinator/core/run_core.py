@@ -24,9 +24,11 @@ from adamctl.roles.coordinator.core import events
 from adamctl.roles.coordinator.core.clock import TrainingClock
 from adamctl.roles.coordinator.core.evaluate import EvaluationQueue, Marks, best_of, enough_seen
 from adamctl.roles.coordinator.core.events import Event, RunPlan
+from adamctl.roles.coordinator.core.groups import Groups
 from adamctl.roles.coordinator.core.instructions import Admit, Evaluated, Finished, Instruction, Outbox
 from adamctl.roles.coordinator.core.progress import EvaluationResult
 from adamctl.roles.coordinator.core.ranges import RangeAllocator, fitting_range
+from adamctl.roles.coordinator.core.report import no_worker_text
 from adamctl.roles.coordinator.core.run_steps import RunSteps
 from adamctl.roles.coordinator.core.saving import Saving
 from adamctl.roles.coordinator.core.state import Ending, RunState, Worker
@@ -51,6 +53,7 @@ class RunCore:
         self._out = Outbox()
         self._run_steps = RunSteps(self.run, self._out)
         self._saving = Saving(self.run, self._out, partial(self._finish, "failed"))
+        self._groups = Groups(self.run, self._out, self._admit, self._give_up)
         self._tasks = Tasks(self.run, self._order_what_is_due)
         self._evaluation_marks = self._evaluations_due()
         self._diverged = False
@@ -114,22 +117,32 @@ class RunCore:
 
     def _on_join(self, event: events.WorkerJoins) -> None:
         run = self.run
-        for other in [key for key in run.workers if key[0] == event.node]:
+        if self._groups.is_former(event):
+            text = f"a later process has the name {event.node}"
+            self._out.refuse(event.token, ErrorCode.STALE_INCARNATION, text)
+            return
+        for other in [*(key for key in run.workers if key[0] == event.node), *run.groups.keys_of(event.node)]:
             self._lose(other, "it has joined again")
         if run.final_state:
             self._out.refuse(event.token, ErrorCode.RUN_ENDED, f"run {run.plan.job} is over ({run.final_state})")
         elif not run.ready:
             run.joining.append((event, run.now_s + JOIN_WAIT_S))
+        elif run.plan.partitions > 1:
+            self._groups.join(event)
         elif len(run.workers) >= run.plan.workers:
             text = f"run {run.plan.job} has all of its {run.plan.workers} workers (cluster.workers); try another run"
             self._out.refuse(event.token, ErrorCode.OVER_QUOTA, text)
         else:
-            key = (event.node, event.incarnation)
-            run.workers[key] = Worker(key, 4 + 2 * max(event.threads, 1), run.now_s)
-            self._out.put(Admit(event.token, self._replicas))
-            self._replicas += 1
-            if run.plan.in_step:
-                self._run_steps.gather()
+            self._out.put(Admit(event.token, self._admit((event.node, event.incarnation), event.threads)))
+
+    def _admit(self, key: WorkerKey, threads: int) -> int:
+        """Takes in a worker, or the lead of a group; returns the number of its replica."""
+        run = self.run
+        run.workers[key] = Worker(key, 4 + 2 * max(threads, 1), run.now_s)
+        self._replicas += 1
+        if run.plan.in_step:
+            self._run_steps.gather()
+        return self._replicas - 1
 
     def _admit_early_ones(self) -> None:
         """Answers workers that came too early, once the run is ready or over or they have waited long enough."""
@@ -149,14 +162,16 @@ class RunCore:
         run = self.run
         request = event.request
         key = (request.node, request.incarnation)
-        worker = run.workers.get(key)
-        self._take_reports(key, request)
+        refused = run.refusal(key, request.group_epoch)
+        worker = run.workers.get(key) if refused is None else None
+        self._take_reports(worker, key, request)
         if run.final_state:
             self._out.answer(event.token, NextTaskReply(ended=True, reason=run.end_text))
             run.workers.pop(key, None)
-        elif worker is None:
-            text = f"worker {request.node} is not one of run {run.plan.job}, or was declared dead; join again"
-            self._out.refuse(event.token, ErrorCode.STALE_INCARNATION, text)
+            run.groups.release(key)
+        elif refused is not None or worker is None:
+            assert refused is not None
+            self._out.refuse(event.token, *refused)
         elif request.leaving:
             self._lose(key, "it left")
             self._out.answer(event.token, NextTaskReply())
@@ -168,8 +183,11 @@ class RunCore:
                 self._out.answer(worker.parked[0], NextTaskReply(drain=run.halted))
             worker.heard_s, worker.status = run.now_s, request.status
             worker.parked = (event.token, request, run.now_s + request.wait_s)
+        if worker is not None and worker.starting:
+            self._groups.begin(key)
 
-    def _take_reports(self, key: WorkerKey, request: NextTaskRequest) -> None:
+    def _take_reports(self, worker: Worker | None, key: WorkerKey, request: NextTaskRequest) -> None:
+        """`worker` is None if what is reported was given to one that is lost by now."""
         run = self.run
         run.tally.add_request(request)
         for report in () if run.saves_its_end else request.reports:
@@ -180,12 +198,12 @@ class RunCore:
             if run.work.report(key, report, run.now_s):
                 run.trained_since_evaluation = True
                 run.evaluated &= self._saving.wanted
-                if key in run.workers:
-                    self._run_steps.note_progress(key, run.workers[key], run.tally.examples - before, report)
+                if worker is not None:
+                    self._run_steps.note_progress(key, worker, run.tally.examples - before, report)
                 if run.ending is not None and run.ending.reason != "stop":
                     run.ending.wait_until_s = run.now_s + run.plan.finish_wait_s
                 continue
-            if key in run.workers:
+            if worker is not None:
                 run.hanging.moved(key, run.now_s, step=False)
             alone = run.desk.exclusive
             result = run.desk.report(key, report)
@@ -237,9 +255,9 @@ class RunCore:
         self._run_steps.look_for_hanging()
         for key, waited_s in run.hanging.hanging(run.now_s).items():
             self._lose(key, f"it has finished neither a step nor a range for {waited_s:.0f} s, and others wait for it")
+        self._groups.look()
         if run.needs_worker and run.now_s >= run.alone_since_s + run.plan.no_worker_s:
-            advice = "" if run.plan.tended else "; start one with: adamctl worker start"
-            self._finish("failed", f"no worker for {run.plan.no_worker_s:g} s{advice}")
+            self._finish("failed", no_worker_text(run))
         settled = False
         while not settled and not run.final_state:
             before = len(self._out)
@@ -306,6 +324,15 @@ class RunCore:
                 self._out.answer(token, NextTaskReply(tuple(train), tuple(evaluate), drain))
 
     def _lose(self, key: WorkerKey, cause: str) -> None:
+        """Loses a worker; where replicas have several partitions, its group or its wait for one."""
+        if self.run.plan.partitions > 1:
+            self._groups.lose(key, cause)
+        else:
+            told = f"worker {key[0]} was declared dead: {cause}"
+            self._give_up(key, f"worker {key[0]} is gone: {cause}", ErrorCode.STALE_INCARNATION, told)
+
+    def _give_up(self, key: WorkerKey, gone: str, code: int, told: str) -> None:
+        """Takes back what a replica has. Users are told what is gone, and its requests that wait are refused."""
         run = self.run
         worker = run.workers.pop(key, None)
         if worker is None:
@@ -324,12 +351,10 @@ class RunCore:
         if not run.workers:
             run.alone_since_s = run.now_s
         again = f"; {examples} examples are handed out again" if examples else ""
-        self._out.say(f"worker {key[0]} is gone: {cause}{again}")
+        self._out.say(f"{gone}{again}")
         if worker.parked is not None:
-            self._out.refuse(
-                worker.parked[0], ErrorCode.STALE_INCARNATION, f"worker {key[0]} was declared dead: {cause}"
-            )
-        self._out.extend(run.steps.leave(key, ErrorCode.STALE_INCARNATION, f"declared dead: {cause}"))
+            self._out.refuse(worker.parked[0], code, told)
+        self._out.extend(run.steps.leave(key, code, told))
 
     def _end(self, reason: str, cause: str, wait_s: float, checkpoint: bool = True) -> None:
         run = self.run
@@ -353,6 +378,7 @@ class RunCore:
             assert worker.parked is not None
             self._out.answer(worker.parked[0], NextTaskReply(ended=True, reason=run.end_text))
             del run.workers[worker.key]
+        self._groups.tell_the_end()
 
 
 _HANDLERS: dict[type[Any], Callable[[RunCore, Any], None]] = {
@@ -361,6 +387,8 @@ _HANDLERS: dict[type[Any], Callable[[RunCore, Any], None]] = {
     events.WorkerJoins: RunCore._on_join,
     events.TasksWanted: RunCore._on_tasks_wanted,
     events.StepWanted: lambda core, event: core._run_steps.step_wanted(event),
+    events.GroupWatched: lambda core, event: core._groups.watch(event),
+    events.GroupDropWanted: lambda core, event: core._groups.drop(event),
     events.WorkerLost: RunCore._on_worker_lost,
     events.Failed: RunCore._on_failed,
     events.StopWanted: RunCore._on_stop_wanted,

@@ -8,7 +8,6 @@ from adamctl.roles.coordinator.core import events
 from adamctl.roles.coordinator.core.instructions import Outbox
 from adamctl.roles.coordinator.core.state import RunState, Worker
 from adamctl.roles.coordinator.core.work import WorkerKey
-from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import TaskReport
 
 
@@ -32,11 +31,11 @@ class RunSteps:
         run = self._run
         request = event.request
         key = (request.node, request.incarnation)
-        worker = run.workers.get(key)
-        if worker is None and not run.final_state:
-            text = f"worker {request.node} is not one of run {run.plan.job}, or was declared dead; join again"
-            self._out.refuse(event.token, ErrorCode.STALE_INCARNATION, text)
+        refused = run.refusal(key, request.group_epoch)
+        if refused is not None and not run.final_state:
+            self._out.refuse(event.token, *refused)
             return
+        worker = run.workers.get(key) if refused is None else None
         if worker is not None:
             worker.heard_s = run.now_s
             if run.plan.in_step:

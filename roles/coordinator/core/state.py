@@ -10,12 +10,15 @@ from adamctl.roles.coordinator.core import events
 from adamctl.roles.coordinator.core.clock import RunStats, TrainingClock
 from adamctl.roles.coordinator.core.evaluate import EVALUATION_RANGE_EXAMPLES, Evaluation, EvaluationQueue
 from adamctl.roles.coordinator.core.events import RunPlan, RunSnapshot
+from adamctl.roles.coordinator.core.group_book import GroupBook
 from adamctl.roles.coordinator.core.hanging import HangWatch
+from adamctl.roles.coordinator.core.lobby import Lobby
 from adamctl.roles.coordinator.core.pace import Pace
 from adamctl.roles.coordinator.core.ranges import RangeAllocator
 from adamctl.roles.coordinator.core.rounds import Rounds
 from adamctl.roles.coordinator.core.steps import StepBarrier
 from adamctl.roles.coordinator.core.work import TrainingWork, WorkerKey
+from adamctl.wire.constants import ErrorCode
 from adamctl.wire.messages import NextTaskRequest
 
 NO_LIMIT = 1 << 62
@@ -24,10 +27,12 @@ CHECKPOINT_RETRY_S = 5.0
 
 @dataclass
 class Worker:
-    """A worker that has joined. `parked`: token of its waiting request, the request, and the latest time to answer it.
+    """A worker that has joined, or the lead of a group, which stands for the whole of it.
 
-    `steps` counts those of the ranges it has reported. `next_step`: with replicas in step, the step that it waits for
-    after it has done all its parts of earlier ones; 0 if it has not said.
+    `parked`: token of its waiting request, the request, and the latest time to answer it. `steps` counts those of the
+    ranges it has reported. `next_step`: with replicas in step, the step that it waits for after it has done all its
+    parts of earlier ones; 0 if it has not said. `starting`: the group is not ready, and what its members watch is their
+    sign of life.
     """
 
     key: WorkerKey
@@ -38,6 +43,7 @@ class Worker:
     examples: int = 0
     steps: int = 0
     next_step: int = 0
+    starting: bool = False
     status: dict[str, Any] = field(default_factory=dict)
 
 
@@ -78,6 +84,8 @@ class RunState:
         joining: workers that came before the run was ready, and how long each is kept waiting.
         alone_since_s: since when no worker has been there, if none is.
         gather_until_s: with replicas in step, when steps may begin without those who have not joined.
+        lobby, groups: where replicas have several partitions, the workers that wait for a group, and the groups;
+            `workers` holds their leads.
     """
 
     def __init__(self, plan: RunPlan, now_s: float) -> None:
@@ -101,6 +109,7 @@ class RunState:
         self.joining: list[tuple[events.WorkerJoins, float]] = []
         self.alone_since_s = now_s
         self.gather_until_s = inf
+        self.lobby, self.groups = Lobby(plan.partitions), GroupBook()
 
     def set_up(self, elapsed_before_s: float) -> None:
         """Sets up what depends on how many examples a pass has."""
@@ -173,6 +182,8 @@ class RunState:
             return min((until_s for _, until_s in self.joining), default=inf)
         times = [self.deadline_s(worker) for worker in self.workers.values()]
         times += self.steps.wakeup_s(), self.hanging.wakeup_s()
+        times.append(self.lobby.wakeup_s(self.now_s, len(self.groups) < self.plan.workers))
+        times.append(self.groups.wakeup_s(self.plan.silent_after_s, self.plan.group_ready_s))
         if self.now_s < self.gather_until_s:
             times.append(self.gather_until_s)
         if self.needs_worker:
@@ -198,7 +209,18 @@ class RunState:
         return found
 
     def deadline_s(self, worker: Worker) -> float:
+        if worker.starting:
+            return inf
         return worker.parked[2] if worker.parked else worker.heard_s + self.plan.silent_after_s
+
+    def refusal(self, worker: WorkerKey, group_epoch: int) -> tuple[ErrorCode, str] | None:
+        """Returns the code and the reason why a worker gets no tasks and no steps; None if it takes part."""
+        if self.plan.partitions > 1 and (text := self.groups.refusal(worker, group_epoch)):
+            return ErrorCode.STALE_GROUP, text
+        if worker in self.workers:
+            return None
+        text = f"worker {worker[0]} is not one of run {self.plan.job}, or was declared dead; join again"
+        return ErrorCode.STALE_INCARNATION, text
 
     def snapshot(self) -> RunSnapshot:
         """Returns what is needed to resume the run from here."""
@@ -225,6 +247,11 @@ class RunState:
     @property
     def needs_worker(self) -> bool:
         return not self.workers and (self.ending is None or self.desk.current is not None)
+
+    @property
+    def everybody_told(self) -> bool:
+        """Whether, after the end, all workers know of it or are gone."""
+        return not self.workers and not self.groups.seats
 
     @property
     def end_text(self) -> str:
